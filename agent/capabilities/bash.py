@@ -28,7 +28,6 @@ CommandPolicy = Callable[[str], str | None]
 
 # Further in than any hook that may rewrite the command: what is judged is what runs.
 _COMMAND_POLICY_PRIORITY = -900_000
-_EXECUTE = tool_name("execute")
 
 
 @dataclass(eq=False)
@@ -39,9 +38,7 @@ class CommandPolicyHook(Hook):
     name = "bash"
     priority = _COMMAND_POLICY_PRIORITY
     mandatory = True
-
-    def matches(self, state: AgentState) -> bool:
-        return _EXECUTE(state)
+    when = tool_name("execute")
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
         """Judge the command in its final form."""

@@ -44,7 +44,6 @@ __all__ = ["PAGE_BYTES", "FileTracking", "filesystem"]
 _TRACKED_PREFIX = "files."
 _TRACKED_LIMIT = 256
 _ACTIONS = {"write_file": "written", "edit_file": "edited"}
-_WRITES = tool_name("write_file") | tool_name("edit_file")
 
 _LS = "List a directory as a JSON array of {name, type, size}."
 _READ = "Read a text file, 2000 lines at a time."
@@ -182,9 +181,7 @@ class FileTracking(Hook):
 
     name = "files"
     on_failure = "open"
-
-    def matches(self, state: AgentState) -> bool:
-        return _WRITES(state)
+    when = tool_name("write_file") | tool_name("edit_file")
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool

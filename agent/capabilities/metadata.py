@@ -27,7 +27,6 @@ MAX_VALUE_BYTES = 16 * 1024
 MAX_DEPTH = 64
 _SHOWN_BYTES = 64 * 1024
 _WRITE = "metadata_write"
-_IS_WRITE = tool_name(_WRITE)
 _KEY = r"^[A-Za-z0-9_-]{1,64}$"
 
 _Key = Annotated[str, Field(pattern=_KEY, description="1 to 64 letters, digits, _ or -")]
@@ -135,9 +134,7 @@ class MetadataWriter(Hook):
     """Stores what metadata_write got, in call order, up to the limit of keys."""
 
     name = "metadata_writer"
-
-    def matches(self, state: AgentState) -> bool:
-        return _IS_WRITE(state)
+    when = tool_name(_WRITE)
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool

@@ -29,7 +29,6 @@ MAX_LIST_CHARS = 32 * 1024
 """Of the list as ASCII JSON: every inference contains it, and stores limit the values of a thread."""
 
 _WRITE = "write_todos"
-_IS_WRITE = tool_name(_WRITE)
 # Below the hooks that replace or shorten the messages, so that the reminder comes last.
 _PRIORITY = -100
 
@@ -73,9 +72,7 @@ class TodosWriter(Hook):
     """Stores the list of a successful write_todos call; of several in a step, the last one."""
 
     name = "todos_writer"
-
-    def matches(self, state: AgentState) -> bool:
-        return _IS_WRITE(state)
+    when = tool_name(_WRITE)
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool

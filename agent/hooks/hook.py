@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from agent.filesystem import OutputStream
+from agent.hooks.matchers import Matcher
 from agent.messages import Message, ToolResult, ToolSpec
 from agent.state import AgentState, ModelResponse, ToolExecution
 
@@ -61,10 +62,11 @@ class Hook:
     mandatory: bool = False
     innermost: bool = False
     redacts: bool = False
+    when: Matcher | None = None
 
-    def matches(self, state: AgentState) -> bool:  # noqa: ARG002 - for those who override it
-        """Return whether the hook cares; see agent.hooks.matchers for ready-made conditions."""
-        return True
+    def matches(self, state: AgentState) -> bool:
+        """Return whether to run the hook: by default its condition `when` (agent.hooks.matchers)."""
+        return self.when is None or self.when(state)
 
     def output_filter(self) -> OutputFilter | None:
         """Return a new filter for the output of one call, where the hook redacts and has one."""

@@ -1,12 +1,9 @@
-"""Conditions on the state, for Hook.matches; they combine with &, | and ~.
+"""Conditions on the state, for Hook.when; they combine with &, | and ~.
 
     class WatchShell(Hook):
         when = tool_name("execute") | tool_glob("run_*")
 
-        def matches(self, state: AgentState) -> bool:
-            return self.when(state)
-
-Exact means exact: tool_name("bash") does not match "bash_admin". Outside the two tool points no tool matches. Any other
+Exact means exact: tool_name("bash") does not match "bash_admin". No tool matches outside the two tool points. Any other
 condition is a function: Matcher(lambda state: "quiet" in state.metadata).
 """
 
@@ -39,7 +36,7 @@ class Matcher:
 
 
 def tool_name(name: str) -> Matcher:
-    """Match the tool call in question when its tool has exactly this name."""
+    """Match a call of the tool with exactly this name."""
     return _tool(lambda called: called == name)
 
 

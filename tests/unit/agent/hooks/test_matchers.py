@@ -83,9 +83,6 @@ async def test_a_hook_runs_for_what_it_matches_and_costs_nothing_else() -> None:
     class WatchesShell(Hook):
         when = tool_name("execute") | tool_glob("run_*") & ~Matcher(lambda state: "quiet" in state.metadata)
 
-        def matches(self, state: AgentState) -> bool:
-            return self.when(state)
-
         async def before_tool_use(self, state: AgentState) -> AgentState:
             seen.append(state.current.tool.call.name)
             return state
