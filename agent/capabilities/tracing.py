@@ -12,8 +12,7 @@ hooks do, so a recorder that stores attributes must redact them.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -145,25 +144,6 @@ class RecordedSpan:
     def set(self, **attributes: Attribute) -> None:
         """Add attributes."""
         self.attributes.update(attributes)
-
-
-class ListRecorder:
-    """Keeps all spans in memory in the order they started, for tests and for debugging one run."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.spans: list[RecordedSpan] = []
-        self._clock = clock
-
-    @contextmanager
-    def span(self, name: str, attributes: Mapping[str, Attribute]) -> Iterator[RecordedSpan]:
-        """Keep a span."""
-        span = RecordedSpan(name, dict(attributes))
-        self.spans.append(span)
-        started_s = self._clock()
-        try:
-            yield span
-        finally:
-            span.duration_s = self._clock() - started_s
 
 
 def tracing(recorder: Recorder | None = None) -> Capability:

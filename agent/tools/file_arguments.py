@@ -1,21 +1,13 @@
-"""Arguments of the six file tools: paths come out absolute, text is what a file can hold, numbers are bounded."""
+"""Arguments of the six file tools: absolute paths, text that a file can contain, bounded numbers."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
 
 from agent.tools.paths import WORKSPACE, resolve
+from agent.tools.tool import ToolArguments
 
 
 def _path(value: object) -> str:
@@ -24,9 +16,9 @@ def _path(value: object) -> str:
     return resolve(value)
 
 
-# A plain validator: names that are not UTF-8 come as surrogates, which pydantic's own str refuses.
+# A plain validator, because pydantic's str refuses surrogates: names that are not UTF-8 contain them.
 Path = Annotated[str, PlainValidator(_path), WithJsonSchema({"type": "string"})]
-"""A path argument: absolute and normalised once validated."""
+"""A path argument: absolute and normalised after validation."""
 
 
 def _utf8(text: str) -> str:
@@ -46,22 +38,18 @@ def _no_bool(value: object) -> object:
     return value
 
 
-# The bounds first: after a validator pydantic would leave them out of the JSON Schema.
+# The bounds come first: pydantic omits those after a validator from the JSON Schema.
 Count = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_no_bool)]
 PageSize = Annotated[int, Field(ge=1, le=10_000), BeforeValidator(_no_bool)]
 
 
-class _Arguments(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Directory(_Arguments):
+class _Directory(ToolArguments):
     path: Path = Field(WORKSPACE, description="absolute, or relative to /workspace")
 
     @model_validator(mode="before")
     @classmethod
     def _named(cls, arguments: Any) -> Any:
-        # Written out, so that policy judges the directory that is opened even when the model named none.
+        # Explicit, so that policy judges the directory even if the model gives none.
         return {"path": WORKSPACE, **arguments} if isinstance(arguments, dict) else arguments
 
 
@@ -72,7 +60,7 @@ class LsArguments(_Directory):
     limit: PageSize = Field(1000, description="entries to return at most")
 
 
-class ReadFileArguments(_Arguments):
+class ReadFileArguments(ToolArguments):
     """Arguments of read_file."""
 
     path: Path = Field(description="absolute, or relative to /workspace")
@@ -81,14 +69,14 @@ class ReadFileArguments(_Arguments):
     byte_offset: Count | None = Field(None, description="read on from this byte instead, for very long lines")
 
 
-class WriteFileArguments(_Arguments):
+class WriteFileArguments(ToolArguments):
     """Arguments of write_file."""
 
     path: Path = Field(description="absolute, or relative to /workspace")
     content: Text = Field(description="the whole new content")
 
 
-class EditFileArguments(_Arguments):
+class EditFileArguments(ToolArguments):
     """Arguments of edit_file."""
 
     path: Path = Field(description="absolute, or relative to /workspace")

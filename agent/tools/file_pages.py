@@ -1,4 +1,4 @@
-"""Pages of the file tools: what fits one, and the note that holds the exact next call."""
+"""Pages of the file tools: what fits a page, and the note with the exact next call."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from agent.messages import ToolResult
 from agent.tools.file_arguments import GlobArguments, LsArguments
 
 PAGE_BYTES = 65_536
-"""What a page of any of the file tools holds at most."""
+"""The most that a page contains."""
 
 
 def encoded(text: str) -> bytes:
-    """Return the bytes of a text; those of names that are not UTF-8 come out as they were."""
+    """Return the bytes of a text; names that are not UTF-8 keep theirs."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def json_text(value: dict[str, Any]) -> bytes:
-    """Return JSON on one line, for people where it can be."""
+    """Return JSON on one line, without escapes if possible."""
     try:
         return json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # a name that is not UTF-8: escapes keep the JSON valid and the name exact
+    except UnicodeEncodeError:  # escapes represent a name that is not UTF-8
         return json.dumps(value).encode()
 
 
 def fitting(rows: Iterable[bytes]) -> list[bytes]:
-    """Return the rows that fit a page, always the first."""
+    """Return the rows that fit a page, at least the first."""
     kept: list[bytes] = []
     size_bytes = 0
     for row in rows:
@@ -43,7 +43,7 @@ def fitting(rows: Iterable[bytes]) -> list[bytes]:
 def entries_note(
     tool: str, again: dict[str, Any], asked: LsArguments | GlobArguments, kept: int, page: EntriesPage
 ) -> str:
-    """Return the note of a page of ls or glob, of which `kept` entries are shown; "" when that is all."""
+    """Return the note of a page of ls or glob that shows `kept` entries; empty for the last page."""
     if not page.more and kept == len(page.entries):
         return ""
     next_call = shown_call(tool, **again, offset=asked.offset + kept, limit=asked.limit)
@@ -52,12 +52,12 @@ def entries_note(
 
 
 def shown_call(tool: str, **arguments: object) -> str:
-    """Return a call as notes show it: the tool, then its arguments as JSON."""
+    """Return a call as notes show it: the tool and its arguments as JSON."""
     return f"{tool} {json.dumps(arguments)}"
 
 
 def binary(path: str, size_bytes: int, offset: int = 0) -> ToolResult:
-    """Return what read_file says of a file that is no text."""
+    """Return the result of read_file for a binary file."""
     return ToolResult.error(
         f"{path} is binary: it has NUL bytes or is not UTF-8 here ({size_bytes} bytes in all). Look at its bytes with "
         f"execute: od -A d -t x1z -j {offset} -N 256 {shlex.quote(path)}"
@@ -65,7 +65,7 @@ def binary(path: str, size_bytes: int, offset: int = 0) -> ToolResult:
 
 
 def whole_characters(data: bytes) -> int:
-    """Return the length of `data` without a UTF-8 character that its end cuts."""
+    """Return the length of `data` without an incomplete UTF-8 character at its end."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 != 0x80:

@@ -1,12 +1,12 @@
-"""Recovery of a run whose process was lost: what is kept of it on its way, and what is known of calls that had begun.
+"""Recovery of a run whose process was lost: what is stored during a run, and what is known of calls that had started.
 
-    before_step       all that the last step said and changed is kept by a hook, with the state between two steps
-    model answered    Recovery.answered: the state with `pending`, before any call of the step begins
-    each call         its journal is a hook's: that it begins, and its result, before anybody sees either
+    before_step       a hook stores the state between two steps, with everything that the last step changed
+    model answered    Recovery.answered stores the state with `pending`, before any call of the step starts
+    each call         a hook journals its start and its result, before anything else sees either
 
-A state of either kind goes on in Agent.run, in any process. A step with `pending` asks Recovery.earlier what became of
-its calls: one with an entry is not judged and not run again, its result is what the entry says, and the after pass sees
-it as if it had just come. One without goes its normal way, under the same id.
+Agent.run resumes from either state, in any process. For a step with `pending`, Recovery.earlier returns the calls that
+ran before: they are neither judged nor run again, and after_tool_use sees their stored results as new ones. All other
+calls run normally, under the same id.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState
 
 INTERRUPTED = "interrupted"
-"""The outcome of a call that was under way when its process was lost."""
+"""The outcome of a call that was running when its process was lost."""
 
 
 @dataclass(frozen=True)
 class EarlierCall:
-    """What an earlier process made of a call, as it was before the after pass."""
+    """A call that an earlier process ran, before after_tool_use."""
 
     result: ToolResult
     verdict: Verdict
@@ -34,12 +34,12 @@ class EarlierCall:
 
 
 class Recovery(Protocol):
-    """Keeps a run's way, and knows what an earlier process did of it."""
+    """Stores a run's progress, and knows the calls of an earlier process."""
 
     async def answered(self, state: AgentState) -> None:
-        """Keep a state with `pending`. No call begins before it is kept, so it does not give up."""
+        """Store a state with `pending`. No call starts before that, so it retries until it succeeds."""
         ...
 
     async def earlier(self, calls: Sequence[ToolCall]) -> Mapping[str, EarlierCall]:
-        """Return what became of the calls of a step that goes on, by their ids: of those that must not run again."""
+        """Return the calls of a resumed step that must not run again, by id."""
         ...

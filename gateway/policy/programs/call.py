@@ -63,8 +63,8 @@ class Call:
         self._taken.add(key)
         access, below = _ACCESSES[role]
         for place in located(word, self.directories, expands=self.expands):
-            told = place.path is not None or place.glob is not None
-            use = FileUse(place.path, access, told and (below or place.below), possible, place.glob)
+            known = place.path is not None or place.glob is not None
+            use = FileUse(place.path, access, known and (below or place.below), possible, place.glob)
             self._files[use] = None
         self._check_count()
 

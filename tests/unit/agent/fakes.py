@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from agent.capabilities.tracing import Attribute, RecordedSpan
 from agent.events import Event
 from agent.filesystem import EntryType, OnOutput, OutputStream
 from agent.hooks.hook import Hook, InferenceRequest
@@ -289,3 +292,21 @@ class FakeShell:
 async def done(*_: object) -> ToolResult:
     """A tool that succeeds."""
     return ToolResult(b"done")
+
+
+class ListRecorder:
+    """Keeps all spans in the order they started."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.spans: list[RecordedSpan] = []
+        self._clock = clock
+
+    @contextmanager
+    def span(self, name: str, attributes: Mapping[str, Attribute]) -> Iterator[RecordedSpan]:
+        span = RecordedSpan(name, dict(attributes))
+        self.spans.append(span)
+        started_s = self._clock()
+        try:
+            yield span
+        finally:
+            span.duration_s = self._clock() - started_s

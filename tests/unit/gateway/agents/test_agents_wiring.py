@@ -13,7 +13,7 @@ from agent.capabilities.capability import Capability
 from agent.capabilities.flow import ErrorPolicy, FinishReason
 from agent.capabilities.structured_output import StructuredOutput
 from agent.capabilities.summarization import Summarizer
-from agent.capabilities.tracing import ListRecorder, Recorder
+from agent.capabilities.tracing import Recorder
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
 from agent.messages import Message, ToolCall, Usage
@@ -23,7 +23,7 @@ from gateway.agents.agents import build
 from gateway.config.agent_settings import AgentSettings, CapabilitiesSettings
 from gateway.config.model_settings import ModelSettings
 from gateway.policy import STARTER_POLICY, load_policy
-from tests.unit.agent.fakes import FakeFiles, FakeShell, SaysInTurn, call, says
+from tests.unit.agent.fakes import FakeFiles, FakeShell, ListRecorder, SaysInTurn, call, says
 
 POLICY = load_policy(STARTER_POLICY, "starter")
 _Kind = TypeVar("_Kind", bound=Hook)
