@@ -125,7 +125,7 @@ async def test_a_program_that_ends_without_its_input_ends_the_call_and_the_conne
         assert daemon.channel.lost is None
 
 
-async def test_a_caller_that_has_not_said_all_does_not_hold_a_program_that_is_over(tmp_path: Path) -> None:
+async def test_an_ended_program_does_not_wait_for_the_rest_of_its_input(tmp_path: Path) -> None:
     async def silent() -> AsyncIterator[bytes]:
         yield b"begun"
         await asyncio.Event().wait()

@@ -58,7 +58,7 @@ async def test_words_that_are_no_counts_are_unknown() -> None:
     assert found == Usage(memory_limit_bytes=64 * MIB, pids_limit=512)
 
 
-async def test_what_no_control_group_holds_is_not_asked() -> None:
+async def test_a_sandbox_without_a_cgroup_is_not_asked() -> None:
     assert await read_usage(held_by(V2, memory_limit_bytes=0)) is None
 
 

@@ -59,7 +59,7 @@ async def test_a_terminal_is_asked_for_with_its_size(tmp_path: Path) -> None:
     assert (process.rows, process.columns, process.stderr) == (1, 4096, None)
 
 
-async def test_a_process_that_is_over_is_told_whole(tmp_path: Path) -> None:
+async def test_an_ended_process_is_reported_completely(tmp_path: Path) -> None:
     path = "/workspace/.airlock/processes/p.stdout"
     told = running(
         running=False,
@@ -99,7 +99,7 @@ async def test_all_processes_are_listed_and_strays_counted(tmp_path: Path) -> No
     assert ([process.id for process in found.processes], found.strays) == (["b", "a"], 5)
 
 
-async def test_a_page_of_output_tells_of_lost_bytes_and_of_the_end(tmp_path: Path) -> None:
+async def test_a_page_of_output_reports_lost_bytes_and_the_end(tmp_path: Path) -> None:
     told = pb.ProcessReadReply(data=b"\x00\xff", offset=90, size_bytes=92, end=True)
     async with fake_daemon(tmp_path, always(process_read=told)) as daemon:
         page = await RemoteProcesses(daemon.channel).read("p", stderr=True, offset=10, limit_bytes=50, wait_s=0.5)
@@ -134,7 +134,7 @@ async def test_input_a_size_and_a_signal_reach_the_daemon(tmp_path: Path) -> Non
     assert remove.process_remove.id == "p"
 
 
-async def test_of_a_gap_in_the_input_it_is_told_how_much_was_taken(tmp_path: Path) -> None:
+async def test_a_gap_in_the_input_reports_how_much_was_written(tmp_path: Path) -> None:
     gap = pb.Failure(kind=pb.FAILURE_KIND_INPUT_GAP, message="a gap", taken_bytes=5)
     async with fake_daemon(tmp_path, always(failure=gap)) as daemon:
         processes = RemoteProcesses(daemon.channel)

@@ -46,7 +46,7 @@ async def test_the_request_says_what_to_run_and_where_the_rest_of_the_output_goe
     assert asked.output_limit.spill_path == "/workspace/.airlock/output/c1.txt"
 
 
-async def test_streamed_output_reaches_the_caller_in_order_and_the_result_holds_it_joined(tmp_path: Path) -> None:
+async def test_streamed_output_reaches_the_caller_in_order_and_the_result_has_it_joined(tmp_path: Path) -> None:
     async def answer(request: pb.Request, peer: Peer) -> None:
         await peer.reply(started=pb.Started(pid=7))
         for stream, data in ((OUT, b"a"), (OUT, b"b"), (ERR, b"\xff\x00"), (OUT, b"c")):
@@ -143,7 +143,7 @@ async def test_a_command_that_no_shell_can_take_is_one_that_did_not_start(tmp_pa
     assert (await run(Channel(tmp_path), command)).outcome == "failed_to_start"
 
 
-async def test_the_daemon_is_told_how_much_all_evicted_output_may_take(tmp_path: Path) -> None:
+async def test_the_request_has_the_quota_of_all_evicted_output(tmp_path: Path) -> None:
     async with fake_daemon(tmp_path, always(exec=pb.ExecReply(outcome=pb.OUTCOME_EXITED))) as daemon:
         limits = SandboxLimits(workspace_bytes=1000)
         sandbox = ChannelSandbox("s", SandboxSpec("t", "t", "i", limits=limits), daemon.channel, pb.Posture())

@@ -46,7 +46,7 @@ async def test_lines_are_paged_with_their_ends(tmp_path: Path) -> None:
     assert (page.data, page.lines, page.more, page.next_byte) == (b"", 0, False, 14)
 
 
-async def test_a_page_is_cut_between_characters_and_next_byte_goes_on_there(tmp_path: Path) -> None:
+async def test_a_page_is_cut_between_characters_and_next_byte_continues_there(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes("é".encode() * 100)
     page = await lines(file, limit_bytes=11)
@@ -71,7 +71,7 @@ async def test_a_line_far_into_a_large_file_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data, binary", [(b"a\0b", True), (b"\xff\xfe", True), ("äö€😀".encode(), False), (b"", False)]
 )
-async def test_a_page_that_is_not_text_is_told(tmp_path: Path, data: bytes, binary: bool) -> None:
+async def test_a_page_that_is_not_text_is_marked_as_binary(tmp_path: Path, data: bytes, binary: bool) -> None:
     (tmp_path / "a").write_bytes(data)
     assert (await lines(tmp_path / "a")).binary is binary
 
@@ -90,7 +90,7 @@ async def test_a_page_that_is_not_text_is_told(tmp_path: Path, data: bytes, bina
         ("/dev/null/file", wire.FAILURE_KIND_NOT_A_DIRECTORY),
     ],
 )
-def test_paths_that_lead_nowhere_are_told_apart(path: str, kind: int) -> None:
+def test_errors_of_paths_are_distinguished(path: str, kind: int) -> None:
     with pytest.raises(Fault) as caught:
         tree_files.stat_path(wire.StatRequest(path=path))
     assert caught.value.kind == kind, caught.value.message
@@ -307,7 +307,7 @@ async def test_grep_shows_a_thousand_bytes_around_a_match_in_a_long_line(tmp_pat
         assert "needle" in match.text.decode()
 
 
-async def test_an_invalid_expression_is_told_with_its_place(tmp_path: Path) -> None:
+async def test_an_invalid_expression_is_reported_with_its_position(tmp_path: Path) -> None:
     with pytest.raises(Fault) as caught:
         await grep(tmp_path, "a(b")
     assert caught.value.kind == wire.FAILURE_KIND_INVALID_ARGUMENT

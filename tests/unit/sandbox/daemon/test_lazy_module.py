@@ -94,7 +94,7 @@ def test_input_of_a_process_is_written_and_waited_for_without_loading_anything()
     ]
 
 
-def test_a_failure_that_nobody_awaits_is_told_on_stderr_with_its_stack() -> None:
+def test_a_failure_that_is_never_awaited_is_printed_to_stderr_with_its_stack() -> None:
     code = _SERVER + (
         "import asyncio, gc\n"
         "async def fails(): raise ValueError('of the task')\n"

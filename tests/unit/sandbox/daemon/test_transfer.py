@@ -141,7 +141,7 @@ async def test_a_chunk_that_lies_about_its_length_is_a_lost_daemon(
         await gateway.receive_piece()
 
 
-async def test_a_connection_holds_no_frame_between_calls(ends: tuple[Connection, FrameSocket]) -> None:
+async def test_a_connection_keeps_no_frame_between_calls(ends: tuple[Connection, FrameSocket]) -> None:
     gateway, daemon = ends
     large = pb.Reply(read=pb.ReadReply(data=b"x" * (MAX_FRAME_BYTES - 100)))
     sending = asyncio.create_task(daemon.send(large))
@@ -163,7 +163,7 @@ async def test_a_file_that_becomes_shorter_ends_the_stream_where_it_ends(
     await reading
 
 
-async def test_work_in_a_thread_is_finished_before_its_cancelled_caller_goes_on() -> None:
+async def test_work_in_a_thread_is_finished_before_its_cancelled_caller_continues() -> None:
     release, out = os.pipe()
     task = asyncio.create_task(work_in_thread(lambda: os.read(release, 1)))
     await asyncio.sleep(0)

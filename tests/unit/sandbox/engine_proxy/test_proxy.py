@@ -249,7 +249,7 @@ async def test_what_is_created_is_what_was_looked_at(engine: Engine, tmp_path: P
     assert (await ask(tmp_path, chunked))[0] == 400
 
 
-async def test_an_engine_that_is_gone_is_told_to_the_client(tmp_path: Path) -> None:
+async def test_an_unreachable_engine_is_reported_to_the_client(tmp_path: Path) -> None:
     server = await EngineProxy(tmp_path / "none", tmp_path).serve(listening_socket(tmp_path / "proxy"))
     status, body = await ask(tmp_path, request("GET /v1.41/info"))
     assert (status, b"does not answer" in body) == (502, True)

@@ -124,7 +124,7 @@ async def test_a_daemon_that_starts_removes_what_the_last_one_left_unfinished(tm
     replacement.remove_unfinished(f"{tmp_path}/none")
 
 
-async def test_a_file_with_two_names_is_refused_under_both_where_paths_are_told_apart(tmp_path: Path) -> None:
+async def test_a_file_with_two_names_is_refused_under_both_if_policy_distinguishes_paths(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("needle\n")
     (tmp_path / "b").hardlink_to(tmp_path / "a")
     (tmp_path / "c").write_text("needle\n")

@@ -99,7 +99,7 @@ def test_what_is_hidden_from_a_count_is_charged_with_all_that_the_disk_shrank_by
     assert kept.used == (10 * MIB, 10)
 
 
-def test_a_count_while_tool_code_goes_on_believes_no_less_than_was_known_and_forgets_nothing() -> None:
+def test_a_count_while_tool_code_runs_never_lowers_the_known_use() -> None:
     """A file that is moved to where was counted already is not seen."""
     kept = Kept()
     kept.count(use(60, 600))
@@ -173,7 +173,7 @@ def test_the_less_is_left_of_the_limit_or_of_the_disk_the_sooner_it_is_looked_at
     assert kept.interval_s() == pytest.approx(0.1)
 
 
-def test_only_with_a_suspicion_it_matters_who_hides_something() -> None:
+def test_hiding_matters_only_with_a_suspicion() -> None:
     kept = Kept(reserve_mib=600)
     kept.count(use(10))
     assert not kept.is_suspected()

@@ -55,7 +55,7 @@ async def test_it_is_counted_when_asked_and_again_only_after_a_pause_that_goes_b
     assert await counts.read() == 2
 
 
-async def test_those_who_ask_at_the_same_time_share_a_count(counts: Counts) -> None:
+async def test_concurrent_callers_share_a_count(counts: Counts) -> None:
     assert await asyncio.gather(*(counts.read() for _ in range(5))) == [1] * 5
 
 
@@ -98,7 +98,7 @@ async def test_what_is_there_is_counted_below_each_directory(tmp_path: Path) -> 
     assert 100_000 <= one.size_bytes < 300_000 <= two.size_bytes < 320_000
 
 
-def test_a_file_system_of_its_own_says_what_is_taken_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_separate_file_system_reports_its_usage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert mounted_use(f"{tmp_path}/none") is None
     state = SimpleNamespace(f_blocks=100, f_bfree=60, f_frsize=4096, f_files=50, f_ffree=47)
     monkeypatch.setattr(disk_reading.os, "statvfs", lambda _: state)

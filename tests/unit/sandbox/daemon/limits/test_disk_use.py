@@ -73,7 +73,7 @@ def test_a_tree_is_counted_however_deep_it_is(tmp_path: Path, depth: int) -> Non
     shutil.rmtree(tmp_path / "d")
 
 
-def test_too_many_deep_places_are_told_to_be_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_deep_directories_count_as_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_use, "_DEPTH_LIMIT", 2)
     monkeypatch.setattr(disk_use, "_DEEP_LIMIT", 3)
     for number in range(5):
@@ -174,7 +174,7 @@ def test_calls_that_keep_more_than_is_visible_are_reported(apart: Path, holds: s
 
 
 @pytest.mark.parametrize("gvisor", [True, False])
-def test_what_gvisor_lets_nobody_look_at_hides_nothing_and_elsewhere_it_does(
+def test_what_gvisor_never_shows_hides_nothing_and_elsewhere_it_does(
     apart: Path, monkeypatch: pytest.MonkeyPatch, gvisor: bool
 ) -> None:
     really_stat = os.stat
@@ -191,7 +191,7 @@ def test_what_gvisor_lets_nobody_look_at_hides_nothing_and_elsewhere_it_does(
     assert unlinked(apart) == (0, 0, set() if gvisor else {7})
 
 
-def test_a_file_is_held_here_for_as_long_as_it_is_open(tmp_path: Path) -> None:
+def test_a_file_is_open_here_until_it_is_closed(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     with (tmp_path / "file").open("rb"):
         assert is_open_here((tmp_path / "file").stat())

@@ -166,7 +166,7 @@ async def test_more_files_than_there_may_be_are_refused(watched: Watched) -> Non
         await watched.watch.admit(f"{watched.top}/more", 0)
 
 
-async def test_past_the_limit_everything_is_held_counted_and_killed(watched: Watched) -> None:
+async def test_past_the_limit_everything_is_paused_counted_and_killed(watched: Watched) -> None:
     watched.begin()
     await watched.until(lambda: watched.watch._ledger.counted)
     watched.write("large", 20 * MIB)
@@ -191,7 +191,7 @@ async def test_past_the_limit_what_was_there_may_stay_and_nothing_come(watched: 
     await watched.until(lambda: "killed" in watched.spawner.done)
 
 
-async def test_what_others_take_of_the_disk_holds_for_a_moment_and_ends_nothing(watched: Watched) -> None:
+async def test_what_others_take_of_the_disk_pauses_for_a_moment_and_kills_nothing(watched: Watched) -> None:
     watched.begin()
     await watched.until(lambda: watched.watch._ledger.counted)
     watched.free[0] -= 500 * MIB
@@ -231,7 +231,7 @@ async def test_a_daemon_that_is_new_counts_before_it_starts_anything(watched: Wa
     assert "is its limit" in await watched.watch.refuse_start()
 
 
-async def test_a_first_count_goes_on_when_who_waited_for_it_has_gone(watched: Watched) -> None:
+async def test_a_first_count_continues_when_its_caller_is_gone(watched: Watched) -> None:
     async with watched.watch.counting:
         with pytest.raises(TimeoutError):
             await watched.watch.refuse_start(limit_s=0.01)
@@ -262,7 +262,7 @@ async def test_what_does_not_stay_stopped_while_it_is_counted_is_ended(
     assert watched.spawner.done == ["paused", *done]
 
 
-async def test_who_grew_while_the_disk_is_short_starts_nothing_before_it_made_room(tmp_path: Path) -> None:
+async def test_a_workspace_that_grew_while_the_disk_is_short_starts_nothing_before_it_shrinks(tmp_path: Path) -> None:
     watched = Watched(tmp_path, reserve_bytes=1500 * MIB, size_bytes=1000 * MIB)
     assert await watched.watch.refuse_start() == ""
     watched.begin()
@@ -280,7 +280,7 @@ async def test_who_grew_while_the_disk_is_short_starts_nothing_before_it_made_ro
     assert await watched.watch.refuse_start() == ""
 
 
-async def test_while_the_disk_is_short_for_all_who_grows_is_ended_and_nobody_else(tmp_path: Path) -> None:
+async def test_while_the_disk_is_short_only_a_growing_workspace_is_stopped(tmp_path: Path) -> None:
     watched = Watched(tmp_path, reserve_bytes=1500 * MIB, size_bytes=1000 * MIB)
     with pytest.raises(Fault, match="reserve"):
         await watched.watch.admit(f"{tmp_path}/file", 1)
@@ -367,7 +367,7 @@ async def test_a_disk_that_is_short_of_files_is_short(tmp_path: Path) -> None:
     await watched.until(lambda: "killed" in watched.spawner.done)
 
 
-async def test_a_file_call_that_finds_no_room_has_what_runs_held_while_it_is_counted(watched: Watched) -> None:
+async def test_a_file_call_that_does_not_fit_pauses_tool_code_during_a_count(watched: Watched) -> None:
     watched.begin()
     await watched.until(lambda: watched.watch._ledger.counted)
     watched.free[0] -= 7 * MIB
@@ -385,7 +385,7 @@ async def test_a_file_call_that_finds_no_room_has_what_runs_held_while_it_is_cou
     assert "killed" in watched.spawner.done
 
 
-async def test_what_is_hidden_by_who_is_let_be_is_not_taken_to_be_others(
+async def test_what_an_unsuspected_call_hides_is_not_attributed_to_others(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await watched.look()
@@ -396,7 +396,7 @@ async def test_what_is_hidden_by_who_is_let_be_is_not_taken_to_be_others(
         await watched.watch.admit(f"{watched.top}/file", 2 * MIB)
 
 
-async def test_below_half_of_the_reserve_who_holds_what_has_no_name_is_ended(
+async def test_below_half_of_the_reserve_calls_that_keep_removed_files_are_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(tmp_path, size_bytes=1000 * MIB, reserve_bytes=1500 * MIB)
@@ -420,7 +420,7 @@ async def test_what_a_child_writes_stays_counted_in_until_a_count_can_see_it(wat
         assert watched.watch._ledger._unseen_bytes == 0
 
 
-def test_a_file_gives_back_what_it_takes_when_nobody_else_has_it(tmp_path: Path) -> None:
+def test_replacing_a_file_frees_its_space_if_nothing_else_has_it_open(tmp_path: Path) -> None:
     watched = Watched(tmp_path, reserve_bytes=1500 * MIB)
     watched.free[0] = 1000 * MIB
     file = tmp_path / "file"

@@ -61,7 +61,7 @@ async def test_a_caller_that_does_not_read_pauses_the_program_and_one_that_does_
     assert [reply.WhichOneof("reply") for reply in recorder.frames.sent] == ["started", "output", "output"]
 
 
-async def test_pieces_of_one_byte_hold_the_program_long_before_they_take_that_many_bytes(recorder: Recorder) -> None:
+async def test_pieces_of_one_byte_pause_the_program_long_before_they_are_that_many_bytes(recorder: Recorder) -> None:
     pieces = 0
     while not recorder.paused:
         recorder.sender.add(OUT if pieces % 2 else ERR, b"x")
@@ -93,7 +93,7 @@ async def test_a_failure_to_send_ends_the_task(recorder: Recorder) -> None:
     sizes=st.lists(st.tuples(st.sampled_from([OUT, ERR]), st.integers(1, 50)), max_size=20),
     limit_bytes=st.integers(1, 300),
 )
-def test_exactly_the_bytes_up_to_the_limit_pass_and_passing_it_is_told_once(
+def test_exactly_the_bytes_up_to_the_limit_pass_and_exceeding_it_is_reported_once(
     sizes: list[tuple[wire.OutputStream, int]], limit_bytes: int
 ) -> None:
     passed: list[bool] = []
@@ -126,7 +126,7 @@ async def test_a_paused_pipe_is_not_read_and_what_waits_in_it_is_taken_after_it_
     pipe.close()
 
 
-async def test_a_pipe_that_is_closed_while_something_waits_in_it_keeps_nobody_waiting() -> None:
+async def test_closing_a_pipe_ends_the_wait_for_it_to_be_emptied() -> None:
     pipe = OutputPipe(lambda _buffer, _size: None)
     pipe.pause()
     os.write(pipe.write_fd, b"waiting")

@@ -25,7 +25,7 @@ async def pipe() -> AsyncIterator[tuple[int, ProcessInput]]:
     stdin.close()
 
 
-async def test_what_fits_is_taken_at_once_and_the_rest_is_told(pipe: tuple[int, ProcessInput]) -> None:
+async def test_what_fits_is_written_at_once_and_the_rest_is_reported(pipe: tuple[int, ProcessInput]) -> None:
     fd, stdin = pipe
     data = os.urandom(200_000)
     taken = await stdin.write(data, 0)
@@ -34,7 +34,7 @@ async def test_what_fits_is_taken_at_once_and_the_rest_is_told(pipe: tuple[int, 
     assert await stdin.write(data[taken : taken + 10], 0) == 10
 
 
-async def test_a_writer_waits_for_room(pipe: tuple[int, ProcessInput]) -> None:
+async def test_a_writer_waits_until_the_pipe_is_writable(pipe: tuple[int, ProcessInput]) -> None:
     fd, stdin = pipe
     data = os.urandom(300_000)
     writing = asyncio.ensure_future(stdin.write(data, 60))
@@ -67,7 +67,7 @@ async def test_a_reader_that_went_away_is_seen_without_writing(pipe: tuple[int, 
     assert await stdin.write(b"x", 60) == 0
 
 
-async def test_a_write_that_is_made_again_goes_on_from_what_it_had_taken(pipe: tuple[int, ProcessInput]) -> None:
+async def test_a_repeated_write_continues_after_what_it_had_written(pipe: tuple[int, ProcessInput]) -> None:
     fd, stdin = pipe
     data = os.urandom(100_000)
     taken = await stdin.write(data, 0, request_id="a")

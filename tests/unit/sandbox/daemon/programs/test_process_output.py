@@ -26,7 +26,7 @@ def add(output: StreamOutput, data: bytes) -> None:
 
 @pytest.mark.parametrize("ring_bytes", [1, 7, 64, 1000])
 @pytest.mark.parametrize("with_file", [False, True])
-def test_every_byte_is_at_its_offset_or_told_to_be_lost(ring_bytes: int, tmp_path: Path, *, with_file: bool) -> None:
+def test_every_byte_is_at_its_offset_or_reported_as_lost(ring_bytes: int, tmp_path: Path, *, with_file: bool) -> None:
     whole = bytes_of(3000)
     path = tmp_path / "out"
     output = StreamOutput(ring_bytes, (lambda: OutputFile(str(path), 1 << 20, "/workspace")) if with_file else None)
@@ -57,7 +57,7 @@ def test_nothing_is_put_in_a_file_before_the_ring_overflows(tmp_path: Path) -> N
     assert path.read_bytes() == b"0123456789x"
 
 
-def test_the_end_is_told_on_the_page_that_reaches_it() -> None:
+def test_the_end_is_reported_on_the_page_that_reaches_it() -> None:
     output = StreamOutput(10, None)
     add(output, b"abc")
     output.end()
@@ -133,7 +133,7 @@ class CountedSource:
         self.resumed.set()
 
 
-async def test_a_source_that_is_too_fast_pauses_and_goes_on_by_itself() -> None:
+async def test_a_source_that_is_too_fast_pauses_and_resumes_by_itself() -> None:
     pace, source = RateLimit(), CountedSource()
     pace.took(source, 100)
     assert not source.pauses
@@ -143,6 +143,6 @@ async def test_a_source_that_is_too_fast_pauses_and_goes_on_by_itself() -> None:
     await asyncio.wait_for(source.resumed.wait(), 10)
 
 
-def test_arguments_are_told_by_their_first_bytes() -> None:
+def test_arguments_are_reported_by_their_first_bytes() -> None:
     assert _prefix([b"a", b"b" * 5000, b"c"]) == [b"a", b"b" * 4095]
     assert len(_prefix([b"a"] + [b""] * 10_000)) == 4096

@@ -68,7 +68,7 @@ def test_open_spills_share_the_quota_and_none_takes_anothers_file(tmp_path: Path
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 100
 
 
-def test_a_finished_spill_makes_room_for_one_that_is_still_open(tmp_path: Path) -> None:
+def test_a_finished_spill_is_removed_for_one_that_is_still_open(tmp_path: Path) -> None:
     quotas = SpillQuotas()
     long, short = spill(quotas, tmp_path, "long", 100), spill(quotas, tmp_path, "short", 100)
     short.write(bytes(80), 80)

@@ -14,7 +14,7 @@ from sandbox.v1 import channel_pb2 as wire
 REPOSITORY = Path(__file__).parents[5]
 
 
-def test_health_tells_the_control_groups_figures(tmp_path: Path) -> None:
+def test_health_reports_the_numbers_of_the_cgroup(tmp_path: Path) -> None:
     for name, value in {
         "cgroup.controllers": "memory pids",
         "memory.current": "1000\n",
@@ -30,7 +30,7 @@ def test_health_tells_the_control_groups_figures(tmp_path: Path) -> None:
     assert (reply.memory_kills, reply.pids_refused) == (2, 3)
 
 
-def test_health_tells_what_files_take_as_far_as_that_is_known(tmp_path: Path) -> None:
+def test_health_reports_disk_usage_as_far_as_it_is_known(tmp_path: Path) -> None:
     use = DiskUse()
     use.size_bytes, use.files, use.hidden = 1000.75, 3, True
     reply = Health(Cgroup(str(tmp_path))).reply(0, use, None).health
@@ -38,7 +38,7 @@ def test_health_tells_what_files_take_as_far_as_that_is_known(tmp_path: Path) ->
     assert not reply.HasField("tmp")
 
 
-def test_health_is_told_where_there_is_no_control_group(tmp_path: Path) -> None:
+def test_health_is_reported_without_a_cgroup(tmp_path: Path) -> None:
     reply = Health(Cgroup(str(tmp_path))).reply(0).health
     assert (reply.pids, reply.memory_bytes, reply.memory_kills, reply.pids_refused) == (0, 0, 0, 0)
 

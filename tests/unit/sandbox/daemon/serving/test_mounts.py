@@ -47,7 +47,7 @@ def test_there_are_512_at_most_and_all_of_them_fit_a_frame() -> None:
         (0o500, 7, 0, True),  # its owner may change that
     ],
 )
-def test_who_may_write_at_a_top_is_told_of_the_tool_user(
+def test_mounts_report_whether_the_tool_user_may_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, uid: int, gid: int, writable: bool
 ) -> None:
     top = tmp_path / "top"

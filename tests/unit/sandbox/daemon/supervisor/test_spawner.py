@@ -78,7 +78,7 @@ async def test_a_program_follows_in_its_order_unless_it_is_long(line: tuple[Spaw
         assert (await starting).call == call
 
 
-async def test_orders_that_find_no_room_are_sent_in_their_order_once_there_is_some(
+async def test_orders_that_do_not_fit_are_sent_in_order_later(
     line: tuple[Spawner, PlayedInit],
 ) -> None:
     spawner, init = line
@@ -97,7 +97,7 @@ async def test_orders_that_find_no_room_are_sent_in_their_order_once_there_is_so
         signalling.cancel()
 
 
-async def test_two_who_kill_one_call_at_once_both_get_an_answer(line: tuple[Spawner, PlayedInit]) -> None:
+async def test_two_concurrent_kills_of_a_call_both_get_an_answer(line: tuple[Spawner, PlayedInit]) -> None:
     spawner, init = line
     process = await started(spawner, init, 7)
     kills = [asyncio.ensure_future(spawner.kill(process)) for _ in range(2)]
@@ -108,7 +108,7 @@ async def test_two_who_kill_one_call_at_once_both_get_an_answer(line: tuple[Spaw
     assert await asyncio.wait_for(asyncio.gather(*kills), 10) == [0, 0]
 
 
-async def test_an_answer_for_who_gave_up_is_not_taken_for_the_next_one(line: tuple[Spawner, PlayedInit]) -> None:
+async def test_an_answer_for_a_cancelled_caller_is_not_taken_for_the_next_one(line: tuple[Spawner, PlayedInit]) -> None:
     spawner, init = line
     process = await started(spawner, init, 7)
     given_up = asyncio.ensure_future(spawner.signal_tree(process, 15))
@@ -121,7 +121,7 @@ async def test_an_answer_for_who_gave_up_is_not_taken_for_the_next_one(line: tup
     assert await asyncio.wait_for(waiting, 10) == 2
 
 
-async def test_killing_is_tried_again_while_somebody_is_left(line: tuple[Spawner, PlayedInit]) -> None:
+async def test_killing_is_retried_while_a_process_is_left(line: tuple[Spawner, PlayedInit]) -> None:
     spawner, init = line
     process = await started(spawner, init, 7)
     killing = asyncio.ensure_future(spawner.kill(process))
@@ -136,7 +136,7 @@ async def test_killing_is_tried_again_while_somebody_is_left(line: tuple[Spawner
     assert await asyncio.wait_for(killing, 10) == 2
 
 
-async def test_strays_are_whoever_is_of_no_call_that_is_live_at_each_attempt(line: tuple[Spawner, PlayedInit]) -> None:
+async def test_strays_are_the_processes_of_no_live_call_at_each_attempt(line: tuple[Spawner, PlayedInit]) -> None:
     spawner, init = line
     kept = await started(spawner, init, 7)
     forgotten = await started(spawner, init, 8)

@@ -24,7 +24,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_searches_are_done_elsewhere_and_this_process_never_forks(
+async def test_file_calls_run_in_a_worker_and_this_process_never_forks(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> int:
@@ -42,7 +42,7 @@ async def test_searches_are_done_elsewhere_and_this_process_never_forks(
         await files.stat("/workspace/d")
 
 
-async def test_what_is_wrong_is_said_as_if_it_were_done_here(tree: Path) -> None:
+async def test_errors_are_the_same_as_in_this_process(tree: Path) -> None:
     files = LocalFS(tree)
     with pytest.raises(NotFound, match="/workspace/none"):
         await files.grep("/workspace/none", "x")
@@ -50,7 +50,7 @@ async def test_what_is_wrong_is_said_as_if_it_were_done_here(tree: Path) -> None
         await files.grep("/workspace", "(")
 
 
-async def test_many_search_at_once_and_who_gives_up_has_it_ended(tree: Path) -> None:
+async def test_searches_run_concurrently_and_cancelling_one_ends_it(tree: Path) -> None:
     files = LocalFS(tree)
     (tree / "long").write_text("a" * 40 + "!\n", encoding="utf-8")
     endless = asyncio.create_task(files.grep("/workspace", "^(a+)+$", timeout_s=100))

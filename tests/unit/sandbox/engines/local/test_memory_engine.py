@@ -161,7 +161,7 @@ async def test_a_root_that_cannot_be_one_is_named(tmp_path: Path) -> None:
         await MemoryEngine(root=tmp_path / "file").prepare()
 
 
-async def test_one_past_its_lifetime_is_replaced_once_nobody_uses_it(tmp_path: Path) -> None:
+async def test_a_sandbox_past_its_lifetime_is_replaced_once_it_is_unused(tmp_path: Path) -> None:
     now_s = 0.0
     engine = MemoryEngine(root=tmp_path, lifetime_s=60, clock=lambda: now_s)
     first = await engine.create(SPEC)
@@ -180,7 +180,7 @@ async def test_one_past_its_lifetime_is_replaced_once_nobody_uses_it(tmp_path: P
     await engine.close()
 
 
-async def test_calls_that_go_on_in_one_past_its_lifetime_are_ended_as_lost(tmp_path: Path) -> None:
+async def test_calls_in_a_sandbox_past_its_lifetime_are_ended_as_lost(tmp_path: Path) -> None:
     now_s = 0.0
     told: list[Transition] = []
     engine = MemoryEngine(root=tmp_path, lifetime_s=60, clock=lambda: now_s, tell=told.append)
@@ -200,7 +200,7 @@ async def test_calls_that_go_on_in_one_past_its_lifetime_are_ended_as_lost(tmp_p
     await engine.close()
 
 
-async def test_files_outside_of_the_workspace_are_out_of_reach_of_file_calls_and_real_paths_are_not_told(
+async def test_files_outside_of_the_workspace_are_out_of_reach_and_real_paths_are_not_shown(
     tmp_path: Path,
 ) -> None:
     engine = MemoryEngine(root=tmp_path)
