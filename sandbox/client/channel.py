@@ -14,7 +14,7 @@ import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from sandbox.client import replies
 from sandbox.client.connection import Connection
@@ -112,17 +112,17 @@ class Channel:
         self,
         request: pb.Request,
         member: str,
-        read: Callable[[pb.Reply], _Value],
+        read: Callable[[Any], _Value],
         *,
         timeout_s: float,
         fail: Callable[[pb.Failure], NoReturn] = replies.raise_failure,
     ) -> _Value:
-        """Make a call with a single reply and return what `read` makes of it; `fail` raises the error of a failure."""
+        """Make a call with a single reply and return what `read` makes of its member; `fail` raises failures."""
         reply = await self.ask(request, member, timeout_s=timeout_s)
         try:
             if reply.HasField("failure"):
                 fail(reply.failure)
-            return read(reply)
+            return read(getattr(reply, member))
         except DaemonLost as error:
             self.mark_lost(error)
             raise

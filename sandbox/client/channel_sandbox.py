@@ -120,9 +120,7 @@ class ChannelSandbox:
             raise DaemonLost(f"the sandbox daemon is not well: {replies.plain_text(failure.message)}")
 
         request = pb.Request(health=pb.HealthRequest(count_disk=count_disk))
-        return await self.channel.query(
-            request, "health", lambda reply: health_of(reply.health), timeout_s=_HEALTH_TIMEOUT_S, fail=fail
-        )
+        return await self.channel.query(request, "health", health_of, timeout_s=_HEALTH_TIMEOUT_S, fail=fail)
 
     async def ping(self) -> bool:
         try:

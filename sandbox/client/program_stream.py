@@ -39,7 +39,7 @@ async def receive_exec(
     waited_s = 0.0
     while True:
         if waited_s >= limit_s:
-            raise DaemonLost(f"the sandbox daemon did not end a program within {limit_s:.1f} s")
+            raise DaemonLost(f"the sandbox daemon did not answer within {limit_s:.1f} s")
         before_s = clock()
         member, reply = await call.receive(timeout_s=limit_s - waited_s)
         waited_s += clock() - before_s

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from sandbox.arguments import (
     checked_edit,
@@ -67,15 +68,14 @@ class RemoteFS:
         """Return a page of a directory, sorted by name; 10,000 entries at most."""
         limit = checked_page(offset, limit)
         request = pb.Request(list=pb.ListRequest(path=checked_path(path), offset=offset, limit=limit))
-        return await self._query(
-            request, "entries", lambda reply: replies.listed_page(reply.entries, limit=limit), timeout_s=_TREE_TIMEOUT_S
-        )
+        read = partial(replies.listed_page, limit=limit)
+        return await self._query(request, "entries", read, timeout_s=_TREE_TIMEOUT_S)
 
     async def stat(self, path: str) -> Entry:
         """Describe one path; a symbolic link at its end is described, not followed."""
         path = checked_path(path)
         request = pb.Request(stat=pb.StatRequest(path=path))
-        return await self._query(request, "entry", lambda reply: replies.entry(reply.entry, path))
+        return await self._query(request, "entry", partial(replies.entry, name=path))
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         """Yield `length` bytes from `offset`, or everything to the end, in pieces of 1 MiB at most."""
@@ -111,11 +111,8 @@ class RemoteFS:
         """Return a page of lines; 1 MiB at most."""
         limit = checked_lines(offset, limit, limit_bytes)
         asked = pb.ReadLinesRequest(path=checked_path(path), offset=offset, limit=limit, limit_bytes=limit_bytes)
-        return await self._query(
-            pb.Request(read_lines=asked),
-            "read_lines",
-            lambda reply: replies.lines_page(reply.read_lines, limit=limit, limit_bytes=limit_bytes),
-        )
+        read = partial(replies.lines_page, limit=limit, limit_bytes=limit_bytes)
+        return await self._query(pb.Request(read_lines=asked), "read_lines", read)
 
     async def write(self, path: str, data: bytes | AsyncIterable[bytes]) -> Entry:
         """Replace a file atomically; parents are made, an existing mode is kept."""
@@ -123,7 +120,7 @@ class RemoteFS:
         if isinstance(data, bytes):
             if len(data) <= INLINE_BYTES:
                 request = pb.Request(write=pb.WriteRequest(path=path, data=data, inline=True))
-                return await self._query(request, "entry", lambda reply: replies.entry(reply.entry, path))
+                return await self._query(request, "entry", partial(replies.entry, name=path))
             data = _pieces(data)
         request = pb.Request(write=pb.WriteRequest(path=path), refuse_hard_links=self._refuse_hard_links)
         async with self._channel.call(request) as call:
@@ -134,19 +131,15 @@ class RemoteFS:
         """Replace the first exact match of `old_text`, or every one; 512 KiB at most for each text."""
         checked_edit(old_text, new_text)
         asked = pb.EditRequest(path=checked_path(path), old_text=old_text, new_text=new_text, replace_all=replace_all)
-        return await self._query(pb.Request(edit=asked), "edit", lambda reply: replies.edit_result(reply.edit))
+        return await self._query(pb.Request(edit=asked), "edit", replies.edit_result)
 
     async def glob(self, path: str, pattern: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
         """Return a page of paths that match; * and ? stop at /, ** does not. Links are not followed."""
         limit = checked_page(offset, limit)
         path = checked_path(path)
         asked = pb.GlobRequest(path=path, pattern=checked_pattern(pattern), offset=offset, limit=limit)
-        return await self._query(
-            pb.Request(glob=asked),
-            "entries",
-            lambda reply: replies.globbed_page(reply.entries, limit=limit, under=path),
-            timeout_s=_TREE_TIMEOUT_S,
-        )
+        read = partial(replies.globbed_page, limit=limit, under=path)
+        return await self._query(pb.Request(glob=asked), "entries", read, timeout_s=_TREE_TIMEOUT_S)
 
     async def grep(
         self, path: str, pattern: str, *, include: str = "", offset: int = 0, limit: int = 200, timeout_s: float = 10.0
@@ -162,12 +155,8 @@ class RemoteFS:
             limit=limit,
             timeout_ms=checked_timeout_ms(timeout_s),
         )
-        return await self._query(
-            pb.Request(grep=asked),
-            "grep",
-            lambda reply: replies.grep_page(reply.grep, limit=limit, under=path),
-            timeout_s=timeout_s + _ANSWER_TIMEOUT_S,
-        )
+        read = partial(replies.grep_page, limit=limit, under=path)
+        return await self._query(pb.Request(grep=asked), "grep", read, timeout_s=timeout_s + _ANSWER_TIMEOUT_S)
 
     async def mkdir(self, path: str) -> None:
         """Make a directory and its parents; an existing one is no error."""
@@ -184,19 +173,14 @@ class RemoteFS:
         await self._query(pb.Request(rename=asked), "entry", _nothing)
 
     async def _query(
-        self,
-        request: pb.Request,
-        member: str,
-        read: Callable[[pb.Reply], _Value],
-        *,
-        timeout_s: float = _ANSWER_TIMEOUT_S,
+        self, request: pb.Request, member: str, read: Callable[[Any], _Value], *, timeout_s: float = _ANSWER_TIMEOUT_S
     ) -> _Value:
         request.refuse_hard_links = self._refuse_hard_links
         return await self._channel.query(request, member, read, timeout_s=timeout_s)
 
 
-def _nothing(_reply: pb.Reply) -> None:
-    """Read nothing from a reply that only confirms."""
+def _nothing(_entry: pb.Entry) -> None:
+    """Ignore a reply that only confirms."""
 
 
 def _read_bytes(member: str, reply: pb.Reply) -> tuple[bytes, bool]:

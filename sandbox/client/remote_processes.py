@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from signal import SIGKILL
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from sandbox.client import process_replies, replies
 from sandbox.client.channel import Channel
@@ -74,16 +75,12 @@ class RemoteProcesses:
             timeout_ms=math.ceil(timeout_s * 1000) if timeout_s is not None else 0,
         )
         request = checked_request(pb.Request(process_start=asked))
-        return await self._query(
-            request, "process", lambda reply: process_replies.started_process(reply.process, asked)
-        )
+        return await self._query(request, "process", partial(process_replies.started_process, asked=asked))
 
     async def list(self) -> ProcessList:
         """Return all background processes, the oldest first, and how many strays earlier commands left."""
         request = pb.Request(process_list=pb.ProcessListRequest())
-        return await self._query(
-            request, "process_list", lambda reply: process_replies.process_list(reply.process_list)
-        )
+        return await self._query(request, "process_list", process_replies.process_list)
 
     async def read(
         self,
@@ -109,12 +106,8 @@ class RemoteProcesses:
             limit_bytes=limit_bytes,
             wait_ms=wait_ms,
         )
-        return await self._query(
-            pb.Request(process_read=asked),
-            "process_read",
-            lambda reply: process_replies.process_page(reply.process_read, offset=offset, limit_bytes=limit_bytes),
-            wait_ms=wait_ms,
-        )
+        read = partial(process_replies.process_page, offset=offset, limit_bytes=limit_bytes)
+        return await self._query(pb.Request(process_read=asked), "process_read", read, wait_ms=wait_ms)
 
     async def write(
         self,
@@ -145,13 +138,9 @@ class RemoteProcesses:
         asked = pb.ProcessWriteRequest(
             id=_checked_id(process_id), data=data, end=end, wait_ms=wait_ms, offset=offset, request_id=request_id
         )
-        return await self._query(
-            pb.Request(process_write=asked),
-            "process",
-            lambda reply: process_replies.process(reply.process, process_id),
-            wait_ms=wait_ms,
-            fail=lambda failure: process_replies.raise_write_failure(failure, sent_bytes=len(data), offset=offset),
-        )
+        read = partial(process_replies.process, process_id=process_id)
+        fail = partial(process_replies.raise_write_failure, sent_bytes=len(data), offset=offset)
+        return await self._query(pb.Request(process_write=asked), "process", read, wait_ms=wait_ms, fail=fail)
 
     async def resize(self, process_id: str, rows: int, columns: int) -> Process:
         asked = pb.ProcessResizeRequest(id=_checked_id(process_id), size=_checked_size(rows, columns))
@@ -171,9 +160,9 @@ class RemoteProcesses:
         if process_id:
             return await self._query_of(process_id, request)
 
-        def check(reply: pb.Reply) -> None:
-            if reply.process.id:
-                process_replies.process(reply.process, "")
+        def check(reply: pb.Process) -> None:
+            if reply.id:
+                process_replies.process(reply, "")
 
         return await self._query(request, "process", check)
 
@@ -189,15 +178,14 @@ class RemoteProcesses:
         return await self._query_of(process_id, pb.Request(process_remove=asked))
 
     async def _query_of(self, process_id: str, request: pb.Request, *, wait_ms: int = 0) -> Process:
-        return await self._query(
-            request, "process", lambda reply: process_replies.process(reply.process, process_id), wait_ms=wait_ms
-        )
+        read = partial(process_replies.process, process_id=process_id)
+        return await self._query(request, "process", read, wait_ms=wait_ms)
 
     async def _query(
         self,
         request: pb.Request,
         member: str,
-        read: Callable[[pb.Reply], _Value],
+        read: Callable[[Any], _Value],
         *,
         wait_ms: int = 0,
         fail: Callable[[pb.Failure], NoReturn] = replies.raise_failure,

@@ -281,7 +281,7 @@ async def test_a_program_whose_processes_cannot_be_killed_ends_the_use_of_the_sa
         ([b"a"], {"env": {"A": "\udc80"}}, "not UTF-8"),
         ([b"a"], {"env": {"A": "x" * 131_072}}, "the kernel takes"),
         ([b"a"], {"env": {str(n): "x" * 131_000 for n in range(9)}}, "on their way"),
-        ([b"a"], {"cwd": "tmp"}, "not absolute"),
+        ([b"a"], {"cwd": "tmp"}, "not an absolute path"),
         ([b"a"], {"cwd": "/tmp/../etc"}, "'..'"),
     ],
 )
