@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from sandbox.client import replies
+from sandbox.client import process_replies, replies
 from sandbox.client.channel import Channel
-from sandbox.client.health_reply import health_of
 from sandbox.client.remote_fs import RemoteFS
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.client.remote_shell import DEFAULT_SPILL_LIMIT_BYTES, RemoteShell
@@ -120,7 +119,9 @@ class ChannelSandbox:
             raise DaemonLost(f"the sandbox daemon is not well: {replies.plain_text(failure.message)}")
 
         request = pb.Request(health=pb.HealthRequest(count_disk=count_disk))
-        return await self.channel.query(request, "health", health_of, timeout_s=_HEALTH_TIMEOUT_S, fail=fail)
+        return await self.channel.query(
+            request, "health", process_replies.health, timeout_s=_HEALTH_TIMEOUT_S, fail=fail
+        )
 
     async def ping(self) -> bool:
         try:

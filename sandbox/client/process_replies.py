@@ -1,4 +1,4 @@
-"""Converts and validates the daemon's replies about background processes, as replies.py does for files."""
+"""Converts and validates the daemon's replies about processes and health, as replies.py does for files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NoReturn
 from sandbox.client import replies
 from sandbox.errors import DaemonLost, InputGap, InputNotTaken
 from sandbox.filesystem import PROCESSES_DIRECTORY
+from sandbox.health import DiskCount, Health
 from sandbox.process import Process, ProcessList, ProcessOutput, ProcessPage
 from sandbox.v1 import channel_pb2 as pb
 
@@ -17,6 +18,8 @@ SIDE_LIMIT = 4096
 _ARGV_BYTES = 4096
 # PID_MAX_LIMIT of Linux.
 PID_LIMIT = 2**22
+# Far above the number of connections that a daemon serves at once.
+_CALLS_LIMIT = 65_536
 
 
 def process(reply: pb.Process, process_id: str) -> Process:
@@ -113,6 +116,23 @@ def raise_write_failure(failure: pb.Failure, *, sent_bytes: int, offset: int | N
     raise raised
 
 
+def health(reply: pb.HealthReply) -> Health:
+    """Return a daemon's health; raises DaemonLost for impossible numbers."""
+    if not 1 <= reply.calls <= _CALLS_LIMIT or reply.processes > PROCESSES_LIMIT or reply.pids > PID_LIMIT:
+        raise DaemonLost("the sandbox daemon counts calls or processes that it cannot have")
+    return Health(
+        uptime_s=replies.count(reply.uptime_ms) / 1000,
+        calls=reply.calls,
+        processes=reply.processes,
+        pids=reply.pids,
+        memory_bytes=replies.count(reply.memory_bytes),
+        memory_kills=replies.count(reply.memory_kills),
+        pids_refused=replies.count(reply.pids_refused),
+        workspace=_disk(reply.workspace) if reply.HasField("workspace") else None,
+        tmp=_disk(reply.tmp) if reply.HasField("tmp") else None,
+    )
+
+
 def _argv(reply: pb.Process) -> tuple[bytes, ...]:
     argv = tuple(reply.argv)
     if sum(map(len, argv)) > _ARGV_BYTES or len(argv) > _ARGV_BYTES or any(b"\0" in argument for argument in argv):
@@ -135,3 +155,7 @@ def _output(reply: pb.ProcessOutput, path: str) -> ProcessOutput:
     if reply.path not in ("", path) or (reply.path_bytes and not reply.path):
         raise DaemonLost("the sandbox daemon keeps a process' output at a place that was not asked for")
     return ProcessOutput(size_bytes, reply.ring_offset, reply.path, reply.path_bytes, reply.closed)
+
+
+def _disk(counted: pb.DiskCount) -> DiskCount:
+    return DiskCount(replies.count(counted.size_bytes), replies.count(counted.files), counted.partial)

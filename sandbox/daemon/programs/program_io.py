@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 from sandbox.daemon.frames import FrameSocket
 from sandbox.daemon.programs.exec_request import Program
-from sandbox.daemon.programs.output import KeptOutput
+from sandbox.daemon.programs.output import KeptOutput, LimitedOutput
 from sandbox.daemon.programs.output_sender import OutputSender
 from sandbox.daemon.programs.pipes import InputPipe, LingeringPipes, OutputPipe, until_silent
 from sandbox.daemon.programs.spill import Spill
 from sandbox.daemon.programs.spill_quota import SpillQuotas
-from sandbox.daemon.programs.stream_limit import LimitedOutput
 from sandbox.v1 import channel_pb2 as wire
 
 
