@@ -1,1 +1,1 @@
-"""The command line, one file a subcommand. Imports of the heavy parts stay inside the commands: help is instant."""
+"""The command line. Slow imports stay inside the commands, so that --help is fast."""

@@ -28,7 +28,7 @@ _END = ("\x03", "\x04", "q")
 
 
 class Keys:
-    """The terminal's keys, one by one, while the block lasts."""
+    """Reads single keys from the terminal for the length of a block."""
 
     def __init__(self) -> None:
         self._descriptor = sys.stdin.fileno()
@@ -37,7 +37,7 @@ class Keys:
         self._as_it_was: list[Any] = []
 
     def __enter__(self) -> Self:
-        """Take the terminal: no line editing, no echo, and Ctrl-C is a key."""
+        """Switch the terminal to single keys: no line editing, no echo, and Ctrl-C is a key."""
         self._as_it_was = termios.tcgetattr(self._descriptor)
         self._take()
         return self
@@ -45,12 +45,12 @@ class Keys:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Restore it."""
+        """Restore the terminal."""
         self._give_back()
 
     @contextlib.contextmanager
     def released(self) -> Iterator[None]:
-        """Give the terminal back for the length of a block, to an editor."""
+        """Restore the terminal for the length of a block, for an editor."""
         self._give_back()
         try:
             yield
@@ -58,7 +58,7 @@ class Keys:
             self._take()
 
     async def next(self) -> str:
-        """Return the next key; the end of the input is Ctrl-D."""
+        """Return the next key; at the end of the input, Ctrl-D."""
         return await self._typed.get()
 
     def _take(self) -> None:
@@ -76,14 +76,14 @@ class Keys:
         data = os.read(self._descriptor, 1024)
         if not data:
             asyncio.get_running_loop().remove_reader(self._descriptor)
-        # One escape sequence, such as an arrow's, is one key, and none that means anything.
+        # An escape sequence, such as that of an arrow key, is one key without a meaning.
         typed = self._decoder.decode(data) or ("" if data else "\x04")
         for key in [typed] if typed.startswith("\x1b") and len(typed) > 1 else typed:
             self._typed.put_nowait(key)
 
 
 class ApprovalPrompt:
-    """Shows what waits, the oldest first; what another approver answers meanwhile leaves the queue."""
+    """Shows pending approvals, oldest first; an approval that another approver answers leaves the queue."""
 
     def __init__(self, airlock: Client, console: Console) -> None:
         self._airlock = airlock
@@ -93,7 +93,7 @@ class ApprovalPrompt:
         self._shown: Approval | None = None
 
     async def run(self) -> None:
-        """Ask until the person quits; raises what the gateway refuses."""
+        """Ask until the user quits. Raises the gateway's errors."""
         newest_first = await self._airlock.approvals(status="pending", limit=_SEEN_AT_FIRST)
         self._waiting = {approval.id: approval for approval in reversed(newest_first)}
         watching = asyncio.create_task(self._watch())
@@ -108,7 +108,7 @@ class ApprovalPrompt:
         reported: set[str] = set()
 
         def caught_up() -> None:
-            """Forget what was answered without a report: at the start, or while the gateway was gone."""
+            """Forget approvals that were answered before the start, or while the gateway was gone."""
             for id_ in self._waiting.keys() - reported:
                 del self._waiting[id_]
             self._changed.set()
@@ -139,14 +139,14 @@ class ApprovalPrompt:
             if key in _END:
                 return
             if self._shown is not None:
-                await self._heed(self._shown, key, keys)
+                await self._act(self._shown, key, keys)
 
     async def _show_next(self) -> None:
         if self._shown is not None and self._shown.id in self._waiting:
             return
         try:
             self._shown = await self._next_whole()
-        except AirlockError as error:  # it is asked for again with the next key, or when the gateway is back
+        except AirlockError as error:  # retried with the next key, or when the gateway is back
             self._shown = None
             self._console.print(str(error), style="red")
         if self._shown is None:
@@ -157,7 +157,7 @@ class ApprovalPrompt:
         self._console.print(view.choices(self._shown))
 
     async def _next_whole(self) -> Approval | None:
-        """Return what is to be shown next, whole where lists have cut it."""
+        """Return the next approval to show, with complete arguments."""
         while self._waiting:
             first = next(iter(self._waiting.values()))
             if not first.arguments_cut:
@@ -179,8 +179,8 @@ class ApprovalPrompt:
         key.cancel()
         return None
 
-    async def _heed(self, approval: Approval, key: str, keys: Keys) -> None:
-        """Do what a key says; a key that means nothing is no answer."""
+    async def _act(self, approval: Approval, key: str, keys: Keys) -> None:
+        """Act on a key; ignore a key without a meaning."""
         if key == "s":
             self._waiting[approval.id] = self._waiting.pop(approval.id)
             self._shown = None
@@ -189,10 +189,10 @@ class ApprovalPrompt:
             return
         if answer == "run" and not approval.run_id:
             return
-        text = await self._line("why not? (told to the model) ", keys) if answer == "deny" else ""
+        text = await self._line("reason (shown to the model): ", keys) if answer == "deny" else ""
         arguments = await self._edited(approval, keys) if answer == "edit" else None
         if text is None or (answer == "edit" and arguments is None):
-            self._console.print("nothing was answered", style="dim")
+            self._console.print("not answered", style="dim")
             self._shown = None
             return
         try:
@@ -205,7 +205,7 @@ class ApprovalPrompt:
         self._console.print(view.outcome(done))
 
     async def _line(self, prompt: str, keys: Keys) -> str | None:
-        """Read a line, key by key; None when it was given up with Escape or Ctrl-C."""
+        """Read a line, key by key; None if it was abandoned with Escape or Ctrl-C."""
         self._console.print(prompt, end="")
         typed = ""
         while (key := await keys.next()) not in ("\r", "\n"):
@@ -223,7 +223,7 @@ class ApprovalPrompt:
         return typed
 
     async def _edited(self, approval: Approval, keys: Keys) -> Mapping[str, Any] | None:
-        """Let the person edit the arguments; None when they are as before, or no JSON object."""
+        """Let the user edit the arguments; None if they are unchanged or not a JSON object."""
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "arguments.json"
             path.write_text(json.dumps(dict(approval.arguments), indent=2, ensure_ascii=False), encoding="utf-8")
@@ -234,7 +234,7 @@ class ApprovalPrompt:
             try:
                 edited = json.loads(path.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
-                self._console.print(f"that is no JSON: {error}", style="red")
+                self._console.print(f"not valid JSON: {error}", style="red")
                 return None
         if not isinstance(edited, dict) or edited == dict(approval.arguments):
             return None

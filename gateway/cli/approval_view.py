@@ -1,4 +1,4 @@
-"""An approval as a person sees it: what is asked, why, and which answers there are."""
+"""Approvals on a terminal: the call, the reason and the possible answers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _SHOWN_CHARS = 4000
 _STYLES = {"pending": "yellow", "approved": "green", "used": "green", "denied": "red", "expired": "red"}
-_SAID = {"once": "allowed once", "run": "allowed for the run", "thread": "allowed for the thread", "deny": "refused"}
+_SAID = {"once": "allowed once", "run": "allowed for the run", "thread": "allowed for the thread", "deny": "denied"}
 KEYS = {"y": "once", "r": "run", "t": "thread", "n": "deny", "e": "edit"}
 
 
 def panel(approval: Approval, *, waiting: int = 0) -> RenderableType:
-    """Return the whole of an approval: the call with what it was asked about highlighted, and who asks for it."""
+    """Return an approval: the call with the relevant parts highlighted, and who asks for it."""
     lines = [_call(approval), Text()]
     lines.append(Text.assemble(("asked by ", "dim"), one_line(approval.rule), ": ", one_line(approval.reason)))
     rest = {name: value for name, value in approval.arguments.items() if name not in ("command", "path")}
@@ -39,14 +39,14 @@ def panel(approval: Approval, *, waiting: int = 0) -> RenderableType:
     whose = f"run {approval.run_id}" if approval.run_id else "a service"
     lines.append(Text(f"{whose} · {where} · {remaining(approval)} · {approval.policy_version}", style="dim"))
     for line in lines:
-        # The console does not wrap, and a panel cuts what it does not wrap at its edge, without a word.
+        # The console does not wrap, and a panel would silently cut lines at its edge.
         line.no_wrap, line.overflow = False, "fold"
-    title = Text(f"{approval.tool} · {approval.id}" + (f" · {waiting} more wait" if waiting else ""))
+    title = Text(f"{approval.tool} · {approval.id}" + (f" · {waiting} more pending" if waiting else ""))
     return Panel(Group(*lines), title=title, title_align="left", border_style=_STYLES.get(approval.status, "dim"))
 
 
 def choices(approval: Approval) -> Text:
-    """Return the keys there are, in one line."""
+    """Return the available keys on one line."""
     keys = [("y", "once")]
     if approval.proposed_rule and approval.run_id:
         keys.append(("r", "this run"))
@@ -60,7 +60,7 @@ def choices(approval: Approval) -> Text:
 
 
 def narrow(approval: Approval) -> Text:
-    """Return what the answers for a run and a thread would allow: in words where it is more than this very call."""
+    """Return what the answers for a run or thread would allow, in words if it is more than this call."""
     wider = one_line(", ".join(filter(None, map(_wider, _rules(approval.proposed_rule)))))
     said = Text("r and t would allow:" if approval.run_id else "t would allow:", style="dim")
     if wider:
@@ -76,13 +76,13 @@ def _rules(text: str) -> Sequence[Rule]:
 
     try:
         rules = TypeAdapter(tuple[Rule, ...]).validate_json(json.dumps(yaml.safe_load(text)))
-    except (ValueError, yaml.YAMLError):  # of a gateway with another language: the text itself is shown all the same
+    except (ValueError, yaml.YAMLError):  # from a gateway with another policy language; the text itself is shown
         return ()
     return rules
 
 
 def _wider(rule: Rule) -> str:
-    """Say what a proposed rule allows besides the call that is asked about; empty where it is this very call."""
+    """Return what a proposed rule allows besides this call; empty if nothing."""
     from gateway.policy.document import WRITING_TOOLS
 
     if WRITING_TOOLS & set(rule.tools) and rule.paths is not None:
@@ -93,7 +93,7 @@ def _wider(rule: Rule) -> str:
 
 
 def listed(approvals: Sequence[Approval]) -> Rows:
-    """Return approvals for a console."""
+    """Return approvals as rows."""
     rows = [
         (
             one.id,
@@ -111,12 +111,12 @@ def listed(approvals: Sequence[Approval]) -> Rows:
 
 def _in_a_list(approval: Approval) -> str:
     if approval.arguments_cut and not approval.arguments:
-        return f"({approval.arguments_size_bytes:,} bytes of arguments: `show` has them)"
+        return f"({approval.arguments_size_bytes:,} bytes of arguments; use `show`)"
     return short_arguments(approval.arguments)
 
 
 def outcome(approval: Approval) -> Text:
-    """Return how it ended, in one line."""
+    """Return the outcome on one line."""
     said = _SAID.get(approval.answer, "approved with other arguments" if approval.answer == "edit" else approval.status)
     by = f" by {one_line(approval.resolved_by)}" if approval.resolved_by else ""
     words = f": {one_line(approval.message)}" if approval.message else ""
@@ -124,7 +124,7 @@ def outcome(approval: Approval) -> Text:
 
 
 def remaining(approval: Approval) -> str:
-    """Say how much time is left."""
+    """Return how much time is left."""
     left_s = (approval.expires_at - datetime.now(UTC)).total_seconds()
     if left_s <= 0:
         return "expired"
@@ -135,7 +135,7 @@ def remaining(approval: Approval) -> str:
 
 
 def _call(approval: Approval) -> Text:
-    """Return the command or path, with the parts that were asked about highlighted."""
+    """Return the command or path with the relevant parts highlighted."""
     subject = printable(approval.arguments.get("command") or approval.arguments.get("path") or approval.tool)
     text = Text(subject[:_SHOWN_CHARS], style="bold")
     if len(subject) > _SHOWN_CHARS:
@@ -156,7 +156,7 @@ def _call(approval: Approval) -> Text:
 
 
 def show(console: Console, approval: Approval) -> None:
-    """Print everything, uncut."""
+    """Print an approval with complete arguments."""
     console.print(panel(approval))
     console.print(printable(json.dumps(dict(approval.arguments), ensure_ascii=False, indent=2)))
     if approval.edited_arguments is not None:

@@ -1,4 +1,4 @@
-"""Approvals as they come, over the restarts of the gateway."""
+"""A stream of approvals that survives restarts of the gateway."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
 async def watched(
     airlock: Client, say: Callable[[str], None], caught_up: Callable[[], None] = lambda: None
 ) -> AsyncIterator[Approval]:
-    """Yield what waits, then each change, without end; after an outage both again. `caught_up` is called in between.
+    """Yield the pending approvals, call `caught_up`, then yield each change; start over after an outage.
 
-    `say` is called when the gateway is gone and when it is back. A gateway that was never there is Unavailable.
+    `say` is called when the gateway goes away and when it is back. Raises Unavailable if it was never there.
     """
     from gateway.errors import Unavailable
 
@@ -27,23 +27,23 @@ async def watched(
     def here() -> None:
         nonlocal was_there, gone, pause_s
         if gone:
-            say("the gateway is back; what waits is shown again")
+            say("the gateway is back; showing pending approvals again")
         was_there, gone, pause_s = True, False, _FIRST_PAUSE_S
 
-    def all_told() -> None:
+    def all_seen() -> None:
         here()
         caught_up()
 
     while True:
         try:
-            async for approval in airlock.watch_approvals(all_told, resume=False):
+            async for approval in airlock.watch_approvals(all_seen, resume=False):
                 here()
                 yield approval
         except Unavailable as error:
             if not was_there:
                 raise
             if not gone:
-                say(f"the gateway is gone ({error}); connecting again until Ctrl-C")
+                say(f"the gateway is gone ({error}); reconnecting until Ctrl-C")
             gone = True
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

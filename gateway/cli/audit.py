@@ -1,4 +1,4 @@
-"""`airlock audit`: who did what, by which rule, and whether the record of it is whole. The key's scope is audit."""
+"""`airlock audit`: read, export and verify audit records. Needs a key with the scope audit."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 import typer
 
 from gateway.cli.audit_view import as_document, line, listed
-from gateway.cli.command import Commands, GatewayCli
+from gateway.cli.command import Commands, GatewayCli, Limit, OfThread
 from gateway.cli.safe_console import SafeBytes
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out, print_json
-from gateway.cli.time_options import moment_of
+from gateway.cli.time_options import Since, Until, moment_of
 
 if TYPE_CHECKING:
     from gateway.audit_chain.chain import ChainReport, Known
     from gateway.client.audit import AuditQuery
 
-# Records between two words of how far it has come.
-_TOLD_EACH = 1000
-app = Commands(help="Who did what, by which rule; and whether the record of it is whole.")
+# Records between two progress reports.
+_REPORT_EACH = 1000
+app = Commands(help="Read, export and verify audit records: who did what, and by which rule.")
 
 OfTenant = Annotated[
-    str, typer.Option("--tenant", help="For an operator's key: whose; the operators' own unless given.")
+    str, typer.Option("--tenant", help="Tenant to read (operator keys only); default: the operators' own records.")
 ]
 
 
 @dataclass(frozen=True)
 class Work:
-    """Which work the records are about."""
+    """Filters by the work that the records are about."""
 
     kind: Annotated[
-        list[str] | None, typer.Option("--kind", help="Such as tool_call or run_started; more than once.")
+        list[str] | None, typer.Option("--kind", help="Filter by kind, such as tool_call or run_started; repeatable.")
     ] = None
-    thread: Annotated[str, typer.Option(help="Only this thread.")] = ""
-    run: Annotated[str, typer.Option(help="Only this run.")] = ""
+    thread: OfThread = ""
+    run: Annotated[str, typer.Option(help="Filter by run.")] = ""
 
     def query(self, **more: Any) -> AuditQuery:
-        """Return the query for the records, which may say more."""
+        """Return a query with these filters and more."""
         from gateway.client.audit import AuditQuery
 
         return AuditQuery(kinds=tuple(self.kind or ()), thread=self.thread, run_id=self.run, **more)
@@ -52,14 +52,14 @@ class Work:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided in the records, by which key, and when."""
+    """Filters by decision, key and time."""
 
-    tool: Annotated[str, typer.Option(help="Only this tool.")] = ""
-    verdict: Annotated[Literal["allow", "ask", "deny"] | None, typer.Option(help="Only what was judged so.")] = None
-    rule: Annotated[str, typer.Option(help="Only what this rule decided.")] = ""
-    actor: Annotated[str, typer.Option(help="Only what was done with this key, as lists show it.")] = ""
-    since: Annotated[str, typer.Option(help="Not before: 24h, 7d, or a time such as 2026-05-01T12:00.")] = ""
-    until: Annotated[str, typer.Option(help="Before: as --since.")] = ""
+    tool: Annotated[str, typer.Option(help="Filter by tool.")] = ""
+    verdict: Annotated[Literal["allow", "ask", "deny"] | None, typer.Option(help="Filter by verdict.")] = None
+    rule: Annotated[str, typer.Option(help="Filter by the rule that decided.")] = ""
+    actor: Annotated[str, typer.Option(help="Filter by key, as shown in lists.")] = ""
+    since: Since = ""
+    until: Until = ""
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of a query."""
@@ -73,10 +73,10 @@ async def query(
     *,
     work: Work,
     decision: Decision,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
+    limit: Limit = 50,
     tenant: OfTenant = "",
 ) -> None:
-    """List records, the newest first; with --json one a line."""
+    """List records, newest first; with --json, one per line."""
     found = await cli.airlock.audit(work.query(**decision.fields()), tenant=tenant, limit=limit)
     if cli.as_json:
         for record in found:
@@ -84,23 +84,23 @@ async def query(
     elif found:
         out.print(listed(found))
     elif tenant:
-        out.print("no such record")
+        out.print("no matching records")
     else:
-        out.print("no such record in this key's own chain; an operator's key reads a tenant's with --tenant NAME")
+        out.print("no matching records in this key's own chain; an operator's key can add --tenant NAME")
 
 
 @app.command()
 async def tail(
     cli: GatewayCli,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new records until Ctrl-C.")] = False,
     from_sequence: Annotated[
-        int, typer.Option("--from", min=0, help="From this sequence number on; the last ten unless given.")
+        int, typer.Option("--from", min=0, help="First sequence number; default: the last ten records.")
     ] = 0,
     work: Work,
     tenant: OfTenant = "",
 ) -> None:
-    """Show records in their order, a line each, and each new one as it comes."""
+    """Print the last records in order, one per line; with --follow, also new ones as they arrive."""
     wanted, begin = work.query(), from_sequence
     if not begin:
         newest_first = await cli.airlock.audit(wanted, tenant=tenant, limit=10)
@@ -117,15 +117,13 @@ async def tail(
 async def export(
     cli: GatewayCli,
     *,
-    to: Annotated[
-        Path | None, typer.Option("--to", help="A file that is not there yet; standard output unless given.")
-    ] = None,
-    from_sequence: Annotated[int, typer.Option("--from", min=1, help="From this sequence number on.")] = 1,
+    to: Annotated[Path | None, typer.Option("--to", help="File to create; default: standard output.")] = None,
+    from_sequence: Annotated[int, typer.Option("--from", min=1, help="First sequence number.")] = 1,
     tenant: OfTenant = "",
 ) -> None:
-    """Write the chain as JSON lines with its digests: `airlock audit verify --file` verifies them anywhere.
+    """Export the chain with its digests as JSON lines; `airlock audit verify --file` verifies the export anywhere.
 
-    The last line says that it is complete. A file is there under its name only then.
+    The last line marks the export as complete. With --to, the file appears under its name only then.
     """
     from gateway.audit.export_end import ExportEnd
 
@@ -136,7 +134,7 @@ async def export(
             file.write(f"{record.line()}\n".encode())
             end = ExportEnd(end.first_sequence or record.sequence, record.sequence, record.digest)
             count += 1
-            if count % _TOLD_EACH == 0:
+            if count % _REPORT_EACH == 0:
                 slow.at(f"{count:,} records")
         file.write(f"{end.line()}\n".encode())
     if to is not None:
@@ -147,35 +145,36 @@ async def export(
 def verify(
     cli: GatewayCli,
     *,
-    file: Annotated[Path | None, typer.Option("--file", help="An export; no gateway is asked.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="Verify an export, without a gateway.")] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="A configuration file; its database is read, no gateway is asked.")
+        Path | None, typer.Option("--config", help="Verify the database of a configuration file, without a gateway.")
     ] = None,
-    known: Annotated[str, typer.Option(help="SEQUENCE:DIGEST that an earlier verify has printed.")] = "",
+    known: Annotated[str, typer.Option(help="SEQUENCE:DIGEST printed by an earlier verify.")] = "",
     anchor: Annotated[
-        Path | None, typer.Option("--anchor", help="A file of anchors (audit.anchor): each must be in the chain.")
+        Path | None,
+        typer.Option("--anchor", help="File of anchors (audit.anchor), each of which must be in the chain."),
     ] = None,
     anchor_key: Annotated[
-        Path | None, typer.Option("--anchor-key", help="The public key that the anchors are verified with, as PEM.")
+        Path | None, typer.Option("--anchor-key", help="Public key of the anchors' signatures, as PEM.")
     ] = None,
     tenant: OfTenant = "",
 ) -> None:
-    """Compute the chain again. Exits 1 when it is broken, and says where and how; also when an export has no record.
+    """Recompute the chain of digests. Exits with 1 if it is broken, saying where and how, or if an export is empty.
 
-    Note the digest that it prints, elsewhere, and give it to the next one as --known: whoever can write the database
-    can write a whole new chain, but none that goes through it. With --anchor it is compared with every anchor that
-    the gateway has written outside the database.
+    Keep the printed digest in another place and pass it to the next verify as --known: an attacker who can write to the
+    database can replace the whole chain, but not with one that contains this digest. --anchor compares the chain with
+    all anchors that the gateway has written outside the database.
     """
     if file is not None and config is not None:
-        fail("--file and --config: one of them")
+        fail("use only one of --file and --config")
     if (anchor is None) != (anchor_key is None):
-        fail("--anchor and --anchor-key go together")
+        fail("--anchor and --anchor-key must be used together")
     links = dict(_known(known))
     if anchor is not None and anchor_key is not None:
         anchored = _anchored(anchor, anchor_key, tenant)
         for sequence, digest in links.items():
             if anchored.get(sequence, digest) != digest:
-                fail(f"record {sequence}: --known and its anchor have different digests", EXIT_BAD_NEWS)
+                fail(f"record {sequence}: --known and the anchor have different digests", EXIT_BAD_NEWS)
         links |= anchored
     with SlowWork("verifying the chain") as slow:
         if file is not None:
@@ -203,16 +202,16 @@ def _anchored(path: Path, key: Path, tenant: str) -> Known:
     except ValueError as error:
         fail(f"{path}, {error}", EXIT_BAD_NEWS)
     if not known:
-        whose = f"tenant {tenant}" if tenant else "the operators; name a tenant with --tenant"
-        fail(f"{path}: it has no anchor of {whose}", EXIT_BAD_NEWS)
+        whose = f"tenant {tenant}" if tenant else "the operators; use --tenant to name a tenant"
+        fail(f"{path}: no anchor of {whose}", EXIT_BAD_NEWS)
     return known
 
 
 def _show(report: ChainReport) -> None:
     if report.whole:
         many = "1 record" if report.records == 1 else f"{report.records} records"
-        out.print(f"whole: {many}, {report.first_sequence} to {report.last_sequence}")
-        out.print(f"note this elsewhere: {report.last_sequence}:{report.last_digest}")
+        out.print(f"intact: {many}, {report.first_sequence} to {report.last_sequence}")
+        out.print(f"keep this in another place: {report.last_sequence}:{report.last_digest}")
     elif not report.broken_sequence:
         out.print(report.problem, style="bold red")
     else:
@@ -227,7 +226,7 @@ async def _verified_by_gateway(cli: GatewayCli, tenant: str, known: Known) -> Ch
     report = await cli.airlock.verify_audit(tenant=tenant, known=(newest, known[newest]) if newest else None)
     if len(known) <= 1 or not report.whole:
         return report
-    # The contract takes one link: what is known of the records before it is compared here.
+    # The API takes one known record; the others are compared here.
     check = ChainCheck(None, known, part=True)
     async for record in cli.airlock.tail_audit(tenant=tenant, from_sequence=1, follow=False, resume=True):
         check.take(record)
@@ -261,12 +260,12 @@ def _verified_file(path: Path, known: Known, slow: SlowWork) -> ChainReport:
         with path.open(encoding="utf-8") as lines:
             for line in lines:
                 if end is not None:
-                    raise ValueError("the line before it says that the export ends there")
+                    raise ValueError("the line before it marks the end of the export")
                 end = ExportEnd.of_line(line)
                 if end is None:
                     check.take(AuditRecord.of_line(line))
                 number += 1
-                if number % _TOLD_EACH == 0:
+                if number % _REPORT_EACH == 0:
                     slow.at(f"{number:,} records")
     except OSError as error:
         fail(f"{path}: {error.strerror}")
@@ -280,7 +279,7 @@ def _known(text: str) -> Known:
         return {}
     sequence, _, digest = text.partition(":")
     if not sequence.isdecimal() or len(digest) != len("0" * 64):
-        fail("--known: SEQUENCE:DIGEST is expected, as `airlock audit verify` prints it")
+        fail("--known must be SEQUENCE:DIGEST, as printed by `airlock audit verify`")
     return {int(sequence): digest}
 
 
@@ -291,7 +290,7 @@ def _opened(to: Path | None) -> Iterator[SafeBytes | BinaryIO]:
         yield shown
         shown.end()
         return
-    # Under another name until it is complete: an export that failed leaves nothing that looks like one.
+    # Written under another name until complete, so that a failed export cannot be mistaken for a complete one.
     part = to.with_name(f".{to.name}.{secrets.token_hex(4)}.part")
     try:
         if os.path.lexists(to):

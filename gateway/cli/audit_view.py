@@ -1,4 +1,4 @@
-"""How records of the audit are shown to people, and to programs."""
+"""Audit records for people and for programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STYLES = {"deny": "red", "ask": "yellow", "allow": "green"}
 
 
 def as_document(record: AuditRecord) -> dict[str, Any]:
-    """Return a record for programs that look at it; to verify it takes `airlock audit export`."""
+    """Return a record as JSON; verifying records needs `airlock audit export`."""
     fields = asdict(record)
     return {
         **fields,
@@ -31,7 +31,7 @@ def as_document(record: AuditRecord) -> dict[str, Any]:
 
 
 def listed(records: Sequence[AuditRecord]) -> Rows:
-    """Return records for a console."""
+    """Return records as rows."""
     names = ("#", "at", "kind", "actor", "what", "verdict", "outcome", "details")
     return Rows(names, [(str(record.sequence), *_cells(record)) for record in records])
 

@@ -1,6 +1,6 @@
-"""`airlock bench`: what calls cost at a gateway that runs, beside `docker exec` on this machine, in one run.
+"""`airlock bench`: measure tool calls on a running gateway, compared with `docker exec` on this machine.
 
-`make bench` in a clone measures more, beside more peers.
+`make bench` in a clone measures more, compared with more peers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Sample = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True)
 class Row:
-    """What one kind of call took, in milliseconds; `ratio` is its p50 to that of `docker exec`, None without one."""
+    """The duration of one kind of call in milliseconds; `ratio` is its p50 divided by that of `docker exec`."""
 
     what: str
     p50_ms: float
@@ -40,11 +40,11 @@ class Row:
 async def bench(
     cli: GatewayCli,
     *,
-    calls: Annotated[int, typer.Option(min=10, max=10_000, help="Calls of each kind, one at a time.")] = 100,
-    clients: Annotated[int, typer.Option(min=1, max=256, help="Then as many clients at once.")] = 8,
-    peer_image: Annotated[str, typer.Option(help="Image of the container for docker exec.")] = "airlock-sandbox",
+    calls: Annotated[int, typer.Option(min=10, max=10_000, help="Number of sequential calls of each kind.")] = 100,
+    clients: Annotated[int, typer.Option(min=1, max=256, help="Number of concurrent clients in the second part.")] = 8,
+    peer_image: Annotated[str, typer.Option(help="Image of the container for `docker exec`.")] = "airlock-sandbox",
 ) -> None:
-    """Measure calls at a gateway beside `docker exec`; uses, and leaves, a thread of its own named bench-..."""
+    """Measure tool calls, compared with `docker exec`; creates a thread named bench-... and does not delete it."""
     thread = f"bench-{uuid.uuid4()}"
 
     async def execute() -> None:
@@ -72,12 +72,12 @@ def _show(rows: Sequence[Row], clients: int, calls_per_s: float) -> None:
         (row.what, f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}", "" if row.ratio is None else f"{row.ratio:.3f}")
         for row in rows
     ]
-    out.print(Rows(("what", "p50 ms", "p99 ms", "to docker exec"), shown))
-    out.print(f"execute true, {clients} clients at once: {calls_per_s:.0f} calls/s")
+    out.print(Rows(("call", "p50 ms", "p99 ms", "vs docker exec"), shown))
+    out.print(f"execute true, {clients} concurrent clients: {calls_per_s:.0f} calls/s")
 
 
 async def _in_turn(kinds: Mapping[str, Sample], calls: int, *, quiet: bool) -> list[Row]:
-    """Take the samples of all kinds in turn, so that a machine whose speed drifts slows all of them alike."""
+    """Alternate between the kinds, so that a change in the machine's speed affects all of them equally."""
     taken: dict[str, list[float]] = {what: [] for what in kinds}
     rounds = range(_WARMUP + calls)
     for number in rounds if quiet else track(rounds, "measuring", console=err, transient=True):
@@ -100,7 +100,7 @@ async def _in_turn(kinds: Mapping[str, Sample], calls: int, *, quiet: bool) -> l
 
 
 async def _at_once(sample: Sample, clients: int, calls: int) -> float:
-    """Return calls a second of that many clients, each with its share of the calls."""
+    """Return the calls per second of concurrent clients, which share the calls."""
 
     async def one() -> None:
         for _ in range(max(1, calls // clients)):
@@ -113,7 +113,7 @@ async def _at_once(sample: Sample, clients: int, calls: int) -> float:
 
 @contextlib.asynccontextmanager
 async def _container(image: str) -> AsyncIterator[str]:
-    """Run a container to compare with; yields "" where there is no docker, or no such image."""
+    """Run a container to compare with; yield "" if Docker or the image is missing."""
     if shutil.which("docker") is None:
         yield ""
         return
@@ -123,7 +123,7 @@ async def _container(image: str) -> AsyncIterator[str]:
         *("--label=airlock.kind=bench", "--name", name, image, "sleep", "infinity"),
     )
     if made:
-        err.print(f"no peer: docker could not run {image!r} here", style="dim")
+        err.print(f"no comparison: docker could not run {image!r}", style="dim")
     try:
         yield "" if made else name
     finally:

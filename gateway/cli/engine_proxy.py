@@ -1,4 +1,4 @@
-"""`airlock engine-proxy`: a Docker socket for a gateway that cannot make it root on the engine's host."""
+"""`airlock engine-proxy`: a Docker socket that does not give a gateway root access to the engine's host."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import typer
 
 def engine_proxy(
     *,
-    listen: Annotated[Path, typer.Option(help="Socket to make, which the gateway names as its engine.")],
-    channel_dir: Annotated[Path, typer.Option(help="The gateway's sandbox.channel_dir; made where it is missing.")],
-    engine: Annotated[Path, typer.Option(help="The engine's own socket.")] = Path("/var/run/docker.sock"),
-    user: Annotated[int | None, typer.Option(help="User and group of the gateway: they get both.")] = None,
+    listen: Annotated[Path, typer.Option(help="Socket to create, for the gateway's sandbox.engine_url.")],
+    channel_dir: Annotated[Path, typer.Option(help="The gateway's sandbox.channel_dir; created if missing.")],
+    engine: Annotated[Path, typer.Option(help="Socket of the engine.")] = Path("/var/run/docker.sock"),
+    user: Annotated[int | None, typer.Option(help="Id of the gateway's user and group, which will own both.")] = None,
 ) -> None:
-    """Let through to a Docker engine what a gateway asks of it: containers as sandboxes are, and nothing of the host.
+    """Forward to a Docker engine only the requests that a gateway needs: sandboxes, without access to the host.
 
-    Give the gateway this socket in place of the engine's (docs/deployment.md).
+    Configure the gateway to use this socket instead of the engine's (docs/deployment.md).
     """
     from sandbox.engine_proxy.proxy import listening_socket
 
@@ -38,7 +38,7 @@ async def _serve(listen: socket.socket, engine: Path, channel_dir: Path) -> None
     from sandbox.engine_proxy.proxy import EngineProxy
 
     server = await EngineProxy(engine, channel_dir).serve(listen)
-    logging.getLogger(__name__).info("%s goes to %s", listen.getsockname(), engine)
+    logging.getLogger(__name__).info("forwarding %s to %s", listen.getsockname(), engine)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

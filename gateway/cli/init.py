@@ -1,4 +1,4 @@
-"""`airlock init`: a starter configuration, policy and keys."""
+"""`airlock init`: create a starter configuration, policy and keys."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ tenants:
 model:
   api_key_env: OPENAI_API_KEY
 
-# What `airlock run --agent NAME` can name. Without this there is "default", with files and a shell. Agents of one
-# tenant alone stand under tenants.NAME.agents.
+# Agents for `airlock run --agent NAME`. By default there is one, "default", with files and a shell. Agents of a single
+# tenant belong under tenants.NAME.agents.
 # agents:
 #   default:
 #     capabilities:
@@ -42,15 +42,15 @@ model:
 
 async def init(
     cli: Cli,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory; created if it does not exist.")],
     *,
-    database_url: Annotated[str, typer.Option(help="postgresql://USER@HOST/NAME in place of SQLite.")] = "",
-    database_password_file: Annotated[str, typer.Option(help="A file with PostgreSQL's password.")] = "",
+    database_url: Annotated[str, typer.Option(help="postgresql://USER@HOST/NAME instead of SQLite.")] = "",
+    database_password_file: Annotated[str, typer.Option(help="File that contains the PostgreSQL password.")] = "",
 ) -> None:
-    """Write a starter configuration and policy, and make keys for the tenant "default"."""
+    """Write a starter configuration and policy, and create keys for the tenant "default"."""
     config_path = directory / "airlock.yaml"
     if config_path.exists():
-        fail(f"{config_path} is there already; `airlock key create --config {config_path}` makes another key")
+        fail(f"{config_path} already exists; to create another key, run `airlock key create --config {config_path}`")
     try:
         made = await make_starter(directory, database_url, database_password_file)
     except OSError as error:
@@ -61,7 +61,7 @@ async def init(
 
 @dataclass(frozen=True)
 class Starter:
-    """What `airlock init` made: two files and three keys of its tenant."""
+    """The files and keys that `airlock init` created."""
 
     config: Path
     policy: Path
@@ -72,15 +72,15 @@ class Starter:
 
 def _show(made: Starter) -> None:
     out.print(f"wrote {made.config}\nwrote {made.policy}")
-    out.print(f"\nThe keys of tenant {_TENANT}, shown this once. For services, agents and `airlock tool`:\n")
+    out.print(f"\nThe keys of tenant {_TENANT}, shown only once. For services, agents and `airlock tool`:\n")
     out.print(f"  export AIRLOCK_API_KEY={made.key}\n")
-    out.print(f"For people who answer what agents ask for, and for nothing else:\n\n  {made.approver_key}\n")
-    out.print(f"For operators: tenants, keys, policies and the audit of all:\n\n  {made.operator_key}\n")
+    out.print(f"For approvers, and nothing else:\n\n  {made.approver_key}\n")
+    out.print(f"For operators (tenants, keys, policies, all audit records):\n\n  {made.operator_key}\n")
     out.print(f"Start the gateway with `airlock serve --config {made.config}`")
 
 
 async def make_starter(directory: Path, database_url: str = "", database_password_file: str = "") -> Starter:
-    """Write the starter files into a directory and make the keys; raises OSError where it cannot write."""
+    """Write the starter files and create the keys. Raises OSError if the directory is not writable."""
     from gateway.config.config import Config
     from gateway.policy import STARTER_POLICY
 
@@ -92,13 +92,13 @@ async def make_starter(directory: Path, database_url: str = "", database_passwor
 
 
 def _database(url: str, password_file: str) -> str:
-    """Return what a configuration says of a database that is not SQLite; JSON's texts are YAML's."""
+    """Return the configuration of a database other than SQLite; JSON strings are valid YAML."""
     given = {"database_url": url, "database_password_file": password_file}
     return "".join(f"\n{name}: {json.dumps(value)}\n" for name, value in given.items() if value)
 
 
 async def _make_keys(config: Config) -> list[str]:
-    """Make a key for services, one for approvers and one for operators, and return their secrets."""
+    """Create a key for services, one for approvers and one for operators, and return their secrets."""
     from gateway.cli.key_backend import local_keys
     from gateway.credentials.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
 

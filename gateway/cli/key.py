@@ -17,11 +17,11 @@ from gateway.cli.terminal import fail, out
 if TYPE_CHECKING:
     from gateway.client.admin import KeyInfo, MadeKey, RevokedKey
 
-app = Commands(help="API keys: on the database of a configuration, or with --address on a gateway.")
-KeyId = Annotated[str, typer.Argument(metavar="ID", help="As `airlock key list` shows it.")]
+app = Commands(help="API keys, in the database of a configuration or, with --address, on a gateway.")
+KeyId = Annotated[str, typer.Argument(metavar="ID", help="Id, as listed by `airlock key list`.")]
 _SPAN = re.compile(r"(\d{1,9})([smhdw])")
 _STATES = ("working", "expired", "revoked")
-_COLUMNS = ("id", "key", "tenant", "scopes", "name", "made", "until")
+_COLUMNS = ("id", "key", "tenant", "scopes", "name", "created", "until")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -34,21 +34,21 @@ def keys() -> None:
 async def create(
     cli: BackendCli,
     *,
-    tenant: Annotated[str, typer.Option(help="Tenant the key speaks for.")] = "default",
+    tenant: Annotated[str, typer.Option(help="Tenant of the key.")] = "default",
     operator: Annotated[
-        bool, typer.Option("--operator", help="An operator's key: tenants, keys, policies and the audit of all.")
+        bool, typer.Option("--operator", help="Create an operator key: tenants, keys, policies and all audit records.")
     ] = False,
     scope: Annotated[
         list[str] | None,
         typer.Option(
-            help="run, tool, files, audit: each can be given; without this the first three. Or approve, alone. Of an "
-            "operator's key: operate, audit."
+            help="run, tool, files or audit, repeatable (default: the first three); or approve alone. For an operator "
+            "key: operate or audit."
         ),
     ] = None,
-    name: Annotated[str, typer.Option(help="What to call it.")] = "",
-    expires_in: Annotated[str, typer.Option(help="Such as 12h, 90d, 4w; for ever unless given.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the key.")] = "",
+    expires_in: Annotated[str, typer.Option(help="Lifetime, such as 12h, 90d or 4w; default: unlimited.")] = "",
 ) -> None:
-    """Make a key. It is shown once; only its hash is stored."""
+    """Create a key and print it once; only its hash is stored."""
     from gateway.credentials.keys import checked_scopes
     from gateway.errors import InvalidArgument
 
@@ -66,22 +66,22 @@ async def create(
 async def list_(
     cli: BackendCli,
     *,
-    tenant: Annotated[str, typer.Option(help="Only this tenant's.")] = "",
-    scope: Annotated[str, typer.Option(help="Only those that have this scope.")] = "",
-    state: Annotated[str, typer.Option(help="Only those that are working, expired or revoked.")] = "",
-    ended: Annotated[bool, typer.Option("--all", help="Also revoked and expired ones.")] = False,
+    tenant: Annotated[str, typer.Option(help="Filter by tenant.")] = "",
+    scope: Annotated[str, typer.Option(help="Filter by scope.")] = "",
+    state: Annotated[str, typer.Option(help="Filter by state: working, expired or revoked.")] = "",
+    ended: Annotated[bool, typer.Option("--all", help="Include revoked and expired keys.")] = False,
 ) -> None:
-    """List keys, the newest first; never a secret."""
+    """List keys, newest first, without their secrets."""
     from gateway.credentials.keys import SCOPES
 
     for option, given, there_are in (("--scope", scope, SCOPES), ("--state", state, _STATES)):
         if given and given not in there_are:
-            fail(f"{option} {given!r}: one of {', '.join(there_are)} is expected")
+            fail(f"{option} {given!r} is not one of {', '.join(there_are)}")
     async with cli.keys() as keys:
         found = [one async for one in keys.keys(tenant, include_ended=ended, scope=scope, state=state)]
         if tenant and not found:
-            await keys.tenant(tenant)  # one that is not there is an error, not an empty list
-    cli.show(found, lambda _: out.print(_listed(found) if found else "no such key"))
+            await keys.tenant(tenant)  # an unknown tenant is an error, not an empty list
+    cli.show(found, lambda _: out.print(_listed(found) if found else "no keys"))
 
 
 @app.command()
@@ -89,19 +89,17 @@ async def revoke(
     cli: BackendCli,
     key_id: KeyId,
     *,
-    cancel_runs: Annotated[
-        bool, typer.Option("--cancel-runs", help="Also end the runs that it started; else they go on.")
-    ] = False,
+    cancel_runs: Annotated[bool, typer.Option("--cancel-runs", help="Also cancel the runs that it started.")] = False,
 ) -> None:
-    """Make a key useless, on every gateway within a second, also for streams that are under way.
+    """Revoke a key on every gateway within a second, including its open streams.
 
-    Runs that it started go on, and the command says how many; with --cancel-runs they end.
+    Runs that it started continue, and their number is printed; --cancel-runs cancels them.
     """
     async with cli.keys() as keys:
         found = await keys.revoke_key(key_id, cancel_runs=cancel_runs)
     cli.show(
         {**vars(found.key), "runs_under_way": found.runs_under_way},
-        f"{found.key.shown} is revoked{_runs_left(found, cancelled=cancel_runs)}",
+        f"revoked {found.key.shown}{_runs_left(found, cancelled=cancel_runs)}",
     )
 
 
@@ -111,8 +109,8 @@ def _runs_left(found: RevokedKey, *, cancelled: bool) -> str:
     runs = "1 run that it started" if found.runs_under_way == 1 else f"{found.runs_under_way} runs that it started"
     shown = f"`airlock runs list --started-by {found.key.shown}`"
     if cancelled:
-        return f"\nto be ended: {runs}; {shown} shows how far that is"
-    return f"\nnot ended: {runs}; {shown} shows them, `airlock key revoke {found.key.id} --cancel-runs` ends them"
+        return f"\ncancelling {runs}; {shown} shows the progress"
+    return f"\nstill active: {runs}; {shown} lists them, `airlock key revoke {found.key.id} --cancel-runs` cancels them"
 
 
 @app.command()
@@ -120,9 +118,9 @@ async def rotate(
     cli: BackendCli,
     key_id: KeyId,
     *,
-    overlap: Annotated[str, typer.Option(help="How long the old one still works, such as 1h; 30d at most.")] = "24h",
+    overlap: Annotated[str, typer.Option(help="How long the old key still works, such as 1h; at most 30d.")] = "24h",
 ) -> None:
-    """Make a key like another one, which goes on to work for a while."""
+    """Create a replacement for a key, which keeps working for a while."""
     overlap_s = span_s(overlap, "--overlap")
     async with cli.keys() as keys:
         made = await keys.rotate_key(key_id, overlap_s=overlap_s)
@@ -130,12 +128,12 @@ async def rotate(
 
 
 def span_s(text: str, option: str) -> int:
-    """Return a span such as 90d in seconds, 0 for none."""
+    """Parse a duration such as 90d into seconds; an empty one is 0."""
     if not text:
         return 0
     found = _SPAN.fullmatch(text)
     if found is None or int(found[1]) == 0:
-        fail(f"{option} {text!r}: a number and one of s, m, h, d, w is expected, such as 90d")
+        fail(f"{option} {text!r} is not a number with one of s, m, h, d, w, such as 90d")
     return int(found[1]) * _SECONDS[found[2]]
 
 

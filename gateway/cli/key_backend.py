@@ -1,4 +1,4 @@
-"""API keys, on the database of a configuration as over the API."""
+"""API keys in the database of a configuration, with the client's methods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _S = 1_000_000
 
 @contextlib.asynccontextmanager
 async def local_database(config: Config) -> AsyncIterator[Database]:
-    """Open the database of a configuration, or make it."""
+    """Open the database of a configuration; create it if it does not exist."""
     from gateway.storage.database import Database
 
     config.path(config.state_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -40,28 +40,28 @@ async def local_keys(config: Config) -> AsyncIterator[LocalKeys]:
 
 
 def check_tenant(config: Config, tenant: str) -> None:
-    """Raise Misconfigured for a tenant that is not configured."""
+    """Raise Misconfigured for an unknown tenant."""
     from gateway.errors import Misconfigured
 
     if tenant not in config.tenants:
-        raise Misconfigured(f"tenant {tenant!r} is not one of {', '.join(sorted(config.tenants))}")
+        raise Misconfigured(f"unknown tenant {tenant!r}; configured tenants: {', '.join(sorted(config.tenants))}")
 
 
 class LocalKeys:
-    """The calls of `Client` about keys, on the database: access to that needs no operator's key."""
+    """The key methods of `Client` on the database, for which no operator key is needed."""
 
     def __init__(self, config: Config, keys: KeyStore) -> None:
         self._config = config
         self._keys = keys
 
     async def tenant(self, name: str) -> None:
-        """Raise Misconfigured for a tenant that is not configured."""
+        """Raise Misconfigured for an unknown tenant."""
         check_tenant(self._config, name)
 
     async def create_key(
         self, tenant: str, *, scopes: Collection[str] = (), name: str = "", expires_in_s: int = 0
     ) -> MadeKey:
-        """Make a key; Misconfigured for a tenant that is not configured."""
+        """Create a key. Raises Misconfigured for an unknown tenant."""
         from gateway.client.admin import MadeKey
         from gateway.credentials.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
 
@@ -75,7 +75,7 @@ class LocalKeys:
     async def keys(
         self, tenant: str = "", *, include_ended: bool = False, scope: str = "", state: str = ""
     ) -> AsyncIterator[KeyInfo]:
-        """Yield keys, the newest first; `scope` and `state` as `Client.keys` has them."""
+        """Yield keys, newest first, filtered as by `Client.keys`."""
         place: tuple[int, str] | None = None
         while True:
             found = await self._keys.list(
@@ -88,7 +88,7 @@ class LocalKeys:
             place = (found[-1].created_us, found[-1].id)
 
     async def revoke_key(self, key_id: str, *, cancel_runs: bool = False) -> RevokedKey:
-        """Make a key useless, and have the gateways end its runs where that is asked for."""
+        """Revoke a key, and have the gateways cancel its runs if requested."""
         from gateway.client.admin import RevokedKey
 
         key = await self._keys.revoke(key_id, by=local_actor())
@@ -98,7 +98,7 @@ class LocalKeys:
         return RevokedKey(_info(key), await runs.count(key.tenant, key.shown))
 
     async def rotate_key(self, key_id: str, *, overlap_s: int = 0) -> MadeKey:
-        """Make a key like another one."""
+        """Create a replacement for a key."""
         from gateway.client.admin import MadeKey
 
         new, key = await self._keys.rotate(key_id, overlap_us=(overlap_s or 86_400) * _S, by=local_actor())
@@ -106,7 +106,7 @@ class LocalKeys:
 
 
 def local_actor() -> str:
-    """Return who does something on the database itself, as the audit names it."""
+    """Return the actor that the audit records for work on the database itself."""
     try:
         return f"local:{getpass.getuser()}"
     except (KeyError, OSError):  # a user without a name

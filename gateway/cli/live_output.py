@@ -1,4 +1,4 @@
-"""What a terminal shows of a call's output while it comes: nothing of a quick one, which is shown once it is over."""
+"""Live output of a tool call on a terminal, unless the call ends within a second."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _STREAMS = ("stdout", "stderr")
 
 
 class LiveOutput:
-    """Takes output; from a second after the block was entered it is printed, all of it and in order of arrival."""
+    """Collects output and, from a second after the block was entered, prints it in order of arrival."""
 
     def __init__(self, quiet_s: float = _QUIET_S) -> None:
         self._quiet_s = quiet_s
-        self._held: list[tuple[str, bytes]] | None = []
-        # One for each stream: a character may lie in two pieces, and a piece of the other stream between them.
+        self._pending: list[tuple[str, bytes]] | None = []
+        # One per stream: a character may be split between two pieces with a piece of the other stream in between.
         self._texts = {stream: SafeText() for stream in _STREAMS}
         self._digests = {stream: hashlib.sha256() for stream in _STREAMS}
         self._column = 0
@@ -33,7 +33,7 @@ class LiveOutput:
 
     def __exit__(self, *exc_info: object) -> None:
         self._timer.cancel()
-        if self._held is not None:
+        if self._pending is not None:
             return
         for text in self._texts.values():
             self._print(text.add(b"", final=True))
@@ -41,16 +41,16 @@ class LiveOutput:
             self._print("\n")
 
     def add(self, stream: str, data: bytes) -> None:
-        """Take a piece; `stream` is stdout or stderr."""
-        if self._held is not None:
-            self._held.append((stream, data))
+        """Add a piece; `stream` is stdout or stderr."""
+        if self._pending is not None:
+            self._pending.append((stream, data))
             return
         self._digests[stream].update(data)
         self._print(self._texts[stream].add(data))
 
     def showed(self, result: ToolResult) -> bool:
-        """Return whether all that a result says is on the terminal: not where it was cut, or stands elsewhere."""
-        if self._held is not None or result.evicted is not None:
+        """Return whether the terminal already shows the complete result."""
+        if self._pending is not None or result.evicted is not None:
             return False
         whole = {"stdout": result.stdout_bytes, "stderr": result.stderr_bytes}
         if len(result.content_bytes) != sum(len(data) for data in whole.values()):
@@ -58,8 +58,8 @@ class LiveOutput:
         return all(self._digests[stream].digest() == hashlib.sha256(data).digest() for stream, data in whole.items())
 
     def _show(self) -> None:
-        held, self._held = self._held, None
-        for stream, data in held or ():
+        pending, self._pending = self._pending, None
+        for stream, data in pending or ():
             self.add(stream, data)
 
     def _print(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""A run and its subagents as a person follows them: one RunView each, a subagent's indented under its parent's."""
+"""Live view of a run and its subagents: one RunView each, indented under its parent's."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _INDENT = "┆ "
 _NARROWEST = 20
-# Views kept at once; past that the oldest subagent's later lines get a fresh view.
+# Views kept at once; beyond that, later lines of the oldest subagent start a new view.
 _VIEWS_LIMIT = 256
 
 
 async def followed(cli: GatewayCli, run_id: str, from_sequence: int = 1) -> AsyncIterator[Event]:
-    """Yield the events of a run as they come, each once it is printed."""
+    """Print the events of a run as they arrive, and yield each one."""
     view = NestedRunView(out)
     async for event in cli.airlock.watch_run(run_id, from_sequence):
         if cli.as_json:
@@ -35,7 +35,7 @@ async def followed(cli: GatewayCli, run_id: str, from_sequence: int = 1) -> Asyn
 
 
 class NestedRunView:
-    """Feed it every event of a run in order; an event with `within` belongs to the subagent of that call."""
+    """Prints a run, given every event in order; an event with `within` belongs to the subagent of that call."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or SafeConsole()

@@ -1,8 +1,7 @@
-"""`airlock policy`: everything about policies that needs no running gateway."""
+"""`airlock policy`: check, explain, test and apply policies."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli import policy_life, policy_proof, policy_replay, policy_show
-from gateway.cli.command import Cli, Commands
+from gateway.cli.command import Cli, Commands, json_object
 from gateway.cli.policy_files import File, OperatorFile, compiled, read, read_operator, readable
 from gateway.cli.printable import one_line
 from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.policy import Decision, PolicyProblem
     from gateway.policy.explain import Near
 
-app = Commands(help="Policies.")
+app = Commands(help="Check, explain, test and apply policies.")
 app.command("test")(policy_proof.run_tests)
 app.command("lint")(policy_proof.lint)
 app.command("show")(policy_show.show)
@@ -31,7 +30,7 @@ _STYLES = {"allow": "green", "ask": "yellow", "deny": "red"}
 
 @app.command()
 def check(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
-    """Say whether a policy file loads, and if not what is wrong in which line."""
+    """Check whether a policy file loads, and print its errors with their lines."""
     from gateway.policy import check_policy_file
 
     readable(file)
@@ -48,11 +47,11 @@ def explain(
     file: File,
     *,
     tool: Annotated[str, typer.Option(help="Name of the tool.")],
-    args: Annotated[str, typer.Option(help="Arguments as a JSON object.")] = "{}",
+    args: Annotated[str, typer.Option(help="Arguments of the call, a JSON object.")] = "{}",
     operator: OperatorFile = None,
-    at: Annotated[str | None, typer.Option(help="When it is made, as 2026-11-21T03:00; unset means now.")] = None,
+    at: Annotated[str | None, typer.Option(help="Time of the call, such as 2026-11-21T03:00; default: now.")] = None,
 ) -> None:
-    """Show which rule decides a call, which others match, and which came near."""
+    """Show which rule decides a call, which others match, and which nearly match."""
     from agent.capabilities.filesystem import filesystem
     from agent.messages import ToolCall
     from agent.tools.toolbox import Toolbox
@@ -62,20 +61,15 @@ def explain(
     from sandbox.engines.local.local_fs import LocalFS
 
     above = read_operator(operator)
-    # Untrue examples and all: why they are untrue is what is asked.
+    # Even if its examples fail, since this command explains why.
     document = read(file, above).document
     policy = compiled(document, above)
-    try:
-        arguments = json.loads(args)
-    except (ValueError, RecursionError) as error:
-        fail(f"--args: not JSON: {error}")
+    arguments = json_object("--args", args)
     try:
         facts = Facts(at=moment(at))
     except ValueError as error:
         fail(f"--at: {error}")
-    if not isinstance(arguments, dict):
-        fail("--args: a JSON object is expected")
-    # Judged as a real call would be: with the path that the tool would open.
+    # Judged like a real call, with the path that the tool would open.
     call = ToolCall(id="explain", name=tool, arguments=arguments)
     final = Toolbox(filesystem(LocalFS()).tools).normalised(call).arguments or {}
     decision = policy.judge(tool, final, facts)
@@ -87,7 +81,7 @@ def explain(
 
 @app.command()
 def schema(cli: Cli) -> None:
-    """Print the JSON Schema of policy files, for editors; with --json on one line."""
+    """Print the JSON Schema of policy files, for editors; with --json, on one line."""
     from gateway.policy.schema import policy_schema
 
     cli.show(policy_schema(), lambda found: out.print_json(data=found))
@@ -106,7 +100,7 @@ def _print(decision: Decision, near: list[Near]) -> None:
     out.print(one_line(said, 2000), style=_STYLES[decision.verdict])
     if decision.would_be is not None:
         verdict, rule = decision.would_be
-        out.print(f"with the rules in shadow: {verdict} by {rule}", style="dim")
+        out.print(f"with the shadow rules enforced: {verdict} by {rule}", style="dim")
     if decision.trace:
         out.print("\nmatched", style="bold")
     for match in decision.trace:
@@ -114,7 +108,7 @@ def _print(decision: Decision, near: list[Near]) -> None:
         out.print(f"  {match.effect:<5}", style=_STYLES[match.effect], end=" ")
         out.print(f"{match.rule}{shadow}: {one_line(match.part)}")
     if near:
-        out.print("\nnear", style="bold")
+        out.print("\nnearly matched", style="bold")
     for miss in near:
         out.print(f"  {miss.effect:<5} {miss.rule}: {one_line(miss.part)}")
         out.print(f"        {miss.condition}: {one_line(miss.why)}", style="dim")

@@ -1,4 +1,4 @@
-"""The versions of one layer of policy, whichever backend stores them: a gateway, or the database of a configuration."""
+"""The versions of a layer of policy, stored on a gateway or in the database of a configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HISTORY = 1000
 
 @dataclass(frozen=True)
 class PolicyEdit:
-    """What is to be in force in a layer: a text, or that of an earlier version. A gateway knows by the key who asks."""
+    """A change to a layer: a text, or an earlier version. On a gateway, the key is the author."""
 
     text: str = ""
     source: str = ""
@@ -28,9 +28,9 @@ class PolicyEdit:
 
 @dataclass(frozen=True)
 class Applied:
-    """What came of an edit: a change, or why there is none.
+    """The result of an edit: a change, or why it was refused.
 
-    `other_file` is the file that gateways watch for the layer where it says something else than what is in force now.
+    `other_file` is the layer's policy file if it differs from the version now in force.
     """
 
     version: str = ""
@@ -43,7 +43,7 @@ class Applied:
 
 
 class PolicyRefused(Exception):
-    """A text does not load or does not fit, so nothing was changed."""
+    """A policy does not load or does not fit the configuration; nothing was changed."""
 
     def __init__(self, message: str, problems: Sequence[PolicyProblem] = ()) -> None:
         super().__init__(message)
@@ -51,14 +51,14 @@ class PolicyRefused(Exception):
 
 
 class PolicyBackend(Protocol):
-    """Stores the versions of all layers. Raises NotFound for a version that is not there."""
+    """The versions of all layers. Raises NotFound for an unknown version."""
 
     async def put(self, layer: str, edit: PolicyEdit) -> None:
-        """Put a text in force. PolicyRefused; PolicyChanged where the version expected is not in force."""
+        """Put a version in force. Raises PolicyRefused, and PolicyChanged if the expected version is not in force."""
         ...
 
     async def history(self, layer: str, limit: int) -> Sequence[tuple[Change, str]]:
-        """Return what was in force, the newest first, each with its version, "" where it does not load any more."""
+        """Return the changes, newest first, each with its version, "" if it no longer loads."""
         ...
 
     async def text(self, change: Change) -> str:
@@ -66,7 +66,7 @@ class PolicyBackend(Protocol):
         ...
 
     def watched_file(self, change: Change) -> dict[str, str] | None:
-        """Return the file that gateways watch for the layer of a change, and how it stands to it; None if unknown."""
+        """Return the path and state of the layer's policy file; None if there is none or it is unknown."""
         ...
 
 
@@ -78,11 +78,11 @@ class LayerVersions:
         self._layer = layer
 
     async def history(self, limit: int) -> Sequence[tuple[Change, str]]:
-        """Return what was in force, the newest first."""
+        """Return the changes, newest first."""
         return await self._backend.history(self._layer, limit)
 
     async def apply(self, edit: PolicyEdit) -> Applied:
-        """Put what an edit says in force, if it loads and fits."""
+        """Apply an edit if it loads and fits the configuration."""
         before = await self.history(1)
         try:
             await self._backend.put(self._layer, edit)
@@ -96,7 +96,7 @@ class LayerVersions:
         return Applied(version, change, before=before[0][1] or before[0][0].digest, other_file=other_file)
 
     async def rollback(self, version: str | None, *, by: str, comment: str) -> Applied:
-        """Put an earlier version in force again; without one, what was there before what is not undone yet."""
+        """Put an earlier version in force again; by default, undo the last change that is not undone."""
         if version is None:
             version = _change_before([change for change, _ in await self.history(_HISTORY)]).digest
         return await self.apply(PolicyEdit(version=version, by=by, comment=comment))
@@ -109,7 +109,7 @@ class LayerVersions:
 
         found = list(await self.history(1))
         if not found:
-            raise NotFound("nothing is in force here; `airlock policy apply` applies a policy")
+            raise NotFound("no policy is in force here: run `airlock policy apply`")
         if self._layer != OPERATOR:
             found += await self._backend.history(OPERATOR, 1)
         texts = [await self._backend.text(change) for change, _ in found]
@@ -123,11 +123,11 @@ class LayerVersions:
 
 
 def as_document(change: Change, version: str) -> dict[str, Any]:
-    """Return a change as programs get it."""
+    """Return a change as JSON."""
     return {
         "tenant": change.tenant or None,
         "version": version,
-        # A gateway reports versions alone.
+        # A gateway does not report digests.
         **({} if change.digest == version else {"digest": change.digest}),
         "kind": change.kind,
         "by": change.by,
@@ -137,12 +137,12 @@ def as_document(change: Change, version: str) -> dict[str, Any]:
 
 
 def time_of(at_us: int) -> str:
-    """Return microseconds since 1970 as people read them."""
+    """Format microseconds since 1970."""
     return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat(timespec="seconds")
 
 
 def _change_before(newest_first: Sequence[Change]) -> Change:
-    """Return what was in force before the last change that no rollback has undone. NotFound."""
+    """Return the change before the last one that no rollback has undone. Raises NotFound."""
     from gateway.errors import NotFound
 
     standing: list[Change] = []
@@ -155,5 +155,5 @@ def _change_before(newest_first: Sequence[Change]) -> Change:
         if not standing or standing[-1].digest != change.digest:
             standing.append(change)
     if len(standing) < 2:
-        raise NotFound("there is no version to go back to; `airlock policy history` lists those there are")
+        raise NotFound("there is no earlier version to roll back to: `airlock policy history` lists the versions")
     return standing[-2]

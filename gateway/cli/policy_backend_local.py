@@ -1,4 +1,4 @@
-"""Versions of policies in the database of a configuration: access to that needs no operator's key."""
+"""Versions of policies in the database of a configuration, for which no operator key is needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HISTORY = 1000
 
 @contextlib.asynccontextmanager
 async def local_policies(config: Config, layer: str) -> AsyncIterator[LocalPolicies]:
-    """Open the policies of a configuration. Misconfigured where the layer is of a tenant that it does not have."""
+    """Open the policies of a configuration. Raises Misconfigured for the layer of an unknown tenant."""
     from gateway.policy_versions.policies import Policies
     from gateway.storage.policy_store import OPERATOR, PolicyStore
 
@@ -90,7 +90,7 @@ class LocalPolicies:
         return {"path": str(path), "state": state}
 
     async def _asked(self, layer: str, edit: PolicyEdit) -> tuple[PolicyChangeRequest, str]:
-        """Return what is to be in force, and what messages call its text."""
+        """Return the requested change, and the name of its text in messages."""
         from gateway.errors import NotFound
         from gateway.policy_versions.policy_change import PolicyChangeRequest, is_named
 

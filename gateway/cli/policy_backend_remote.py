@@ -1,4 +1,4 @@
-"""Versions of policies over the API: an operator's key needs no access to the database."""
+"""Versions of policies on a gateway, changed with an operator key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RemotePolicies:
-    """The versions of all layers on a gateway; the key says who changes them."""
+    """The versions of all layers on a gateway."""
 
     def __init__(self, airlock: Client) -> None:
         self._airlock = airlock
@@ -49,7 +49,7 @@ class RemotePolicies:
 
 
 def _change(one: PolicyChange) -> Change:
-    """Return a change as the database's readers have it; its version takes the place of its digest."""
+    """Return a change in the form of the database; its digest is its version."""
     from gateway.storage.policy_store import Change
 
     at_us = round(one.at.timestamp() * 1_000_000)

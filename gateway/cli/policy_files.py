@@ -1,4 +1,4 @@
-"""Policy files as arguments of commands: read, or one clear error that ends the command."""
+"""Policy files as command arguments; a file that cannot be read ends the command."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from gateway.policy.judge import Policy
     from gateway.policy.reading import PolicyText
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Policy file.")]
 OperatorFile = Annotated[
-    Path | None, typer.Option("--operator", metavar="FILE", help="The operator's layer, if there is one.")
+    Path | None, typer.Option("--operator", metavar="FILE", help="Policy file of the operator's layer.")
 ]
-ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="airlock.yaml, made by `airlock init`.")]
+ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="Configuration file.")]
 DEFAULT_CONFIG = Path("airlock.yaml")
 
 
 def read(file: Path, operator: PolicyDocument | None = None) -> PolicyText:
-    """Read a policy file, untrue examples and all."""
+    """Read a policy file, even if its examples fail."""
     from gateway.policy import PolicyError
     from gateway.policy.loading import LIMIT_BYTES
     from gateway.policy.reading import read_policy
@@ -35,15 +35,15 @@ def read(file: Path, operator: PolicyDocument | None = None) -> PolicyText:
     except PolicyError as error:
         first = error.errors[0]
         more = f" (and {len(error.errors) - 1} more)" if len(error.errors) > 1 else ""
-        fail(f"{file} does not load: `airlock policy check {file}` says why. Line {first.line}: {first.text}{more}")
+        fail(f"{file} does not load: line {first.line}: {first.text}{more}; see `airlock policy check {file}`")
     except OSError as error:
         fail(f"{file}: {error.strerror}")
     except UnicodeDecodeError:
-        fail(f"{file}: not UTF-8 text")
+        fail(f"{file} is not UTF-8 text")
 
 
 def readable(file: Path) -> None:
-    """End with the same error as other commands where a file is not there."""
+    """End the command if a file cannot be read."""
     try:
         file.open("rb").close()
     except OSError as error:
@@ -51,19 +51,19 @@ def readable(file: Path) -> None:
 
 
 def read_operator(file: Path | None) -> PolicyDocument | None:
-    """Read the operator's layer, where a file is named."""
+    """Read the operator's layer if there is a file."""
     return None if file is None else read(file).document
 
 
 def compiled(document: PolicyDocument, operator: PolicyDocument | None) -> Policy:
-    """Return the policy of both layers."""
+    """Return the policy that both layers form."""
     from gateway.policy.judge import Policy
 
     return Policy(document) if operator is None else Policy(document, operator)
 
 
 async def stored_layers(config: Config, *layers: str) -> dict[str, PolicyDocument]:
-    """Return what the database of a configuration has in force in some layers, by layer."""
+    """Return the policies in force in a configuration's database, by layer."""
     from gateway.policy.reading import read_policy
     from gateway.storage.database import Database
     from gateway.storage.policy_store import PolicyStore

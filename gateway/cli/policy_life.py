@@ -1,4 +1,4 @@
-"""`airlock policy apply, history, rollback, current`: versions of policies, on a database or over the API."""
+"""`airlock policy apply, history, rollback, current`: versions of policies, in a database or on a gateway."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from gateway.cli.terminal import EXIT_BAD_NEWS, err, fail, out
 if TYPE_CHECKING:
     from gateway.storage.policy_store import Change
 
-_LIVE = "live on every gateway of this database within a second"
+_LIVE = "in force on every gateway of this database within a second"
 
 By = Annotated[
     str | None,
-    typer.Option(help="Who does this; the user of this machine unless given. With --address the key says it."),
+    typer.Option(help="Author of the change; default: the current user. With --address, the key is the author."),
 ]
-Comment = Annotated[str, typer.Option(help="Why, for the history.")]
+Comment = Annotated[str, typer.Option(help="Comment for the history.")]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Which layer of policy a command is about."""
+    """The layer of policy that a command is about."""
 
-    tenant: Annotated[str | None, typer.Option("--tenant", help="The tenant's own layer.")] = None
-    operator_layer: Annotated[bool, typer.Option("--operator-layer", help="The layer that holds for every tenant.")] = (
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Layer of a tenant.")] = None
+    operator_layer: Annotated[bool, typer.Option("--operator-layer", help="Layer that applies to every tenant.")] = (
         False
     )
 
     @contextlib.asynccontextmanager
     async def opened(self, cli: BackendCli) -> AsyncIterator[LayerVersions]:
-        """Open its versions. What is not there, or not any more, is bad news and no fault of a gateway."""
+        """Open the versions of the layer. Exits with 1 if a version is missing or was replaced."""
         from gateway.errors import NotFound, PolicyChanged
 
         if self.tenant is not None and self.operator_layer:
-            fail("--tenant and --operator-layer: one of them, not both")
+            fail("use only one of --tenant and --operator-layer")
         if (self.tenant is None) is not self.operator_layer or self.tenant == "":
-            fail("one of --tenant NAME and --operator-layer is needed")
+            fail("one of --tenant NAME and --operator-layer is required")
         try:
             async with cli.policies(self.tenant or "") as policies:
                 yield policies
@@ -62,17 +62,17 @@ def register(app: typer.Typer) -> None:
 
 async def apply(
     cli: BackendCli,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Policy file.")],
     *,
     layer: Layer,
     comment: Comment = "",
     expected_version: Annotated[
         str | None,
-        typer.Option(metavar="VERSION", help='Only while this version is in force; "" while nothing ever was.'),
+        typer.Option(metavar="VERSION", help='Apply only if this version is in force; "" if none ever was.'),
     ] = None,
     by: By = None,
 ) -> None:
-    """Put a policy in force, if it loads and fits. Exits 1 and changes nothing when it does not."""
+    """Put a policy in force. Exits with 1 and changes nothing if it does not load or does not fit the configuration."""
     from gateway.policy_versions.policy_check import read_policy_file
 
     text = read_policy_file(file, "FILE")
@@ -86,16 +86,16 @@ async def rollback(
     cli: BackendCli,
     version: Annotated[
         str | None,
-        typer.Argument(metavar="VERSION", help="As history shows it; the one that was in force before unless given."),
+        typer.Argument(metavar="VERSION", help="Version, as listed by history; default: the previous one."),
     ] = None,
     *,
     layer: Layer,
     comment: Comment = "",
     by: By = None,
 ) -> None:
-    """Put an earlier version in force again; done twice, it goes back twice.
+    """Put an earlier version in force again.
 
-    Without VERSION it undoes what was applied last and not undone yet.
+    Without VERSION, undo the last change that has not been undone; repeat to go back further.
     """
     async with layer.opened(cli) as policies:
         applied = await policies.rollback(version, by=_who(by), comment=comment)
@@ -106,9 +106,9 @@ async def history(
     cli: BackendCli,
     *,
     layer: Layer,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many, the newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number to list, newest first.")] = 20,
 ) -> None:
-    """List what was in force, since when, and who did that; the first is in force."""
+    """List the versions of a layer, with times and authors; the first one is in force."""
     async with layer.opened(cli) as policies:
         found = await policies.history(limit)
     cli.show([as_document(change, version) for change, version in found], lambda _: _list(found))
@@ -118,9 +118,9 @@ async def current(
     cli: BackendCli,
     *,
     layer: Layer,
-    text: Annotated[bool, typer.Option("--text", help="Print the policy itself.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Print the text of the policy.")] = False,
 ) -> None:
-    """Say what is in force: each layer, and the version that runs and tool calls record."""
+    """Show the version in force: of each layer, and of both together, as recorded by runs and tool calls."""
     async with layer.opened(cli) as policies:
         found = await policies.describe(with_text=text)
     cli.show(found, (lambda _: out.print(found["text"], end="")) if text else _show)
@@ -169,20 +169,20 @@ def _say_applied(applied: Applied) -> None:
     change = applied.change
     if change is None:
         out.print(applied.refused, style="red")
-        out.print("nothing was changed")
+        out.print("nothing changed")
     elif applied.unchanged:
-        out.print(f"{applied.version} is in force already, since {time_of(change.at_us)}")
+        out.print(f"{applied.version} is already in force, since {time_of(change.at_us)}")
     elif change.kind == "rollback":
         out.print(f"rolled back from {applied.before} to {applied.version}: {_LIVE}")
     else:
         out.print(f"applied {applied.version}: {_LIVE}")
     if applied.other_file:
-        said = f"{applied.other_file} says something else: the next edit of it replaces this. Write the same into it"
+        said = f"{applied.other_file} differs, and its next edit will replace this version: update the file"
         err.print(said, style="yellow")
 
 
 def _how(kind: str, by: str) -> str:
-    """Say how it came into force; of a file, `by` names it already."""
+    """Return how a version came into force; for a file, `by` names the file."""
     return by if kind == "file" else f"{kind} by {by}"
 
 

@@ -1,4 +1,4 @@
-"""`airlock policy test`, `lint` and `diff`: proof on files alone, before a policy is anywhere near a gateway."""
+"""`airlock policy test`, `lint` and `diff`: checks of policy files without a gateway."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run_tests(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
-    """Run the examples and the tests of a file. The exit code is 1 when one of them fails."""
+    """Run the examples and tests of a policy file. Exits with 1 if one fails."""
     from gateway.policy.proof import prove
 
     above = read_operator(operator)
@@ -40,10 +40,10 @@ def lint(
     *,
     operator: OperatorFile = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="airlock.yaml: look for what its agents need, too.")
+        Path | None, typer.Option(metavar="FILE", help="Configuration file; also check what its agents need.")
     ] = None,
 ) -> None:
-    """Look for what is probably not meant: dead rules, and rules that reach further than they read."""
+    """Warn about likely mistakes: rules that never decide, and rules that match more than they seem to."""
     from gateway.policy.lint import lint as findings_of
 
     above = read_operator(operator)
@@ -65,9 +65,9 @@ def _print_outcomes(file: Path, outcomes: Sequence[Outcome]) -> None:
         if outcome.message:
             out.print(f"     {one_line(outcome.message)}", style="red")
     passed = sum(outcome.passed for outcome in outcomes)
-    out.print(f"{passed} of {len(outcomes)} hold", style="green" if passed == len(outcomes) else "bold red")
+    out.print(f"{passed} of {len(outcomes)} passed", style="green" if passed == len(outcomes) else "bold red")
     if not outcomes:
-        out.print("the file has no examples and no tests; both say what it is meant to do", style="yellow")
+        out.print("the file has no examples or tests; add some to document its intent", style="yellow")
 
 
 def _print_findings(file: Path, findings: Sequence[Finding]) -> None:
@@ -77,14 +77,14 @@ def _print_findings(file: Path, findings: Sequence[Finding]) -> None:
         out.print(f"{finding.rule + ': ' if finding.rule else ''}{one_line(finding.what, 1000)}")
         out.print(f"    {finding.mend} [{finding.check}]", style="dim")
     warnings = sum(finding.severity == "warning" for finding in findings)
-    said = f"{warnings} warnings, {len(findings) - warnings} notes" if findings else "ok, nothing found"
+    said = f"{warnings} warnings, {len(findings) - warnings} notes" if findings else "ok, no findings"
     out.print(said, style="yellow" if warnings else "green")
 
 
 def _of_subagents(
     config: Path | None, file: Path, document: PolicyDocument, operator: PolicyDocument | None
 ) -> Iterator[Finding]:
-    """Yield that no rule lets the agents of a configuration start their subagents, where that is so."""
+    """Yield a warning if no rule lets the agents of a configuration start their subagents."""
     if config is None:
         return
     from gateway.cli.subagent_rules import FIX, agents_of_file, problem, refuses_subagents
@@ -97,7 +97,7 @@ def _of_subagents(
 
 
 def diff(cli: Cli, before: File, after: File, *, operator: OperatorFile = None) -> None:
-    """Judge the calls that two files tell of, by both. The exit code is 1 when a verdict changes."""
+    """Compare the verdicts of two policies on the calls in their examples and tests. Exits with 1 if one changes."""
     from gateway.policy.difference import Tally, Verdict, text_changes
     from gateway.policy.proof import told_calls
 
@@ -142,5 +142,5 @@ def print_changes(changes: list[Change]) -> None:
 
 
 def change_as_json(change: Change) -> dict[str, object]:
-    """Return a change for programs."""
+    """Return a change as JSON."""
     return {**asdict(change), "loosens": change.loosens}

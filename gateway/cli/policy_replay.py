@@ -1,4 +1,4 @@
-"""`airlock policy replay`: a candidate policy over the calls that the journal holds."""
+"""`airlock policy replay`: evaluate a candidate policy on recorded calls."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from gateway.policy.judge import Policy
     from gateway.policy_versions.replay import Replayed
 
-_NOT_REPLAYED = "rates, quotas and what persons granted are not replayed"
+_NOT_REPLAYED = "rate limits, quotas and grants are not replayed"
 
 
 async def replay(
     cli: Cli,
-    candidate: Annotated[Path, typer.Argument(metavar="CANDIDATE", help="The policy file to try.")],
+    candidate: Annotated[Path, typer.Argument(metavar="CANDIDATE", help="Policy file to evaluate.")],
     *,
-    since_: Annotated[str, typer.Option("--since", help="How far back: 30m, 12h, 7d, 2w or a date.")] = "7d",
-    tenant: Annotated[str | None, typer.Option(help="The calls of this tenant; unset means all tenants.")] = None,
+    since_: Annotated[str, typer.Option("--since", help="Start of the period: 30m, 12h, 7d, 2w or a date.")] = "7d",
+    tenant: Annotated[str | None, typer.Option(help="Tenant whose calls to replay; default: all tenants.")] = None,
     config: ConfigFile = DEFAULT_CONFIG,
     operator: OperatorFile = None,
 ) -> None:
-    """Say what a candidate would change over recorded calls. The exit code is 1 when a verdict changes.
+    """Show which verdicts on recorded calls a candidate would change. Exits with 1 if one changes.
 
-    The operator's layer is the one in force, unless --operator names another.
+    The operator's layer is the one in force, unless --operator names a file.
     """
     from gateway.config.config import Config
     from gateway.storage.policy_store import OPERATOR
@@ -92,7 +92,7 @@ def _print(replayed: Replayed) -> None:
     print_changes(tally.changes)
     out.print(f"{tally.changed} of {tally.calls} verdicts change", style="yellow" if tally.changed else "green")
     if replayed.shadow.changed:
-        out.print("\nwith the rules in shadow enforced, besides", style="bold")
+        out.print("\nalso, with the shadow rules enforced", style="bold")
         print_changes(replayed.shadow.changes)
     for why, calls in replayed.skipped.most_common():
         out.print(f"{calls} not judged: {why}", style="dim")

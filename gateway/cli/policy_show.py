@@ -1,4 +1,4 @@
-"""`airlock policy show --resolved`: what a tenant ends up with, layer by layer."""
+"""`airlock policy show`: the effective policy of a tenant, layer by layer."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 async def show(
     cli: Cli,
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A policy file; or name a tenant.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Policy file; or use --tenant.")] = None,
     *,
     operator: OperatorFile = None,
-    tenant: Annotated[str | None, typer.Option(help="Show what is in force for this tenant.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Show the policy in force for this tenant.")] = None,
     config: ConfigFile = DEFAULT_CONFIG,
     resolved: Annotated[
-        bool, typer.Option("--resolved/--own", help="Both layers together, or the tenant's alone.")
+        bool, typer.Option("--resolved/--own", help="Show both layers together, or only the tenant's.")
     ] = True,
 ) -> None:
-    """Show what a tenant ends up with: every rule with its layer and group, every setting with who said it."""
+    """Show the effective policy: every rule with its layer and group, every setting with its source."""
     from gateway.policy.resolved import resolve
 
     if (file is None) == (tenant is None):
-        fail("name a policy file, or a tenant with --tenant")
+        fail("give either a policy file or --tenant NAME")
     if file is not None:
         above = read_operator(operator)
         own = read(file, above).document
@@ -57,7 +57,7 @@ async def show(
 
 
 async def _in_force(config_path: Path, tenant: str) -> tuple[PolicyDocument, PolicyDocument | None]:
-    """Return both layers that are in force for a tenant: those in the database, else the files of the configuration."""
+    """Return both layers in force for a tenant, from the database or else the configuration's files."""
     from gateway.config.config import Config
     from gateway.storage.policy_store import OPERATOR
 
@@ -67,10 +67,10 @@ async def _in_force(config_path: Path, tenant: str) -> tuple[PolicyDocument, Pol
     above = found.get(OPERATOR)
     if tenant in found:
         return found[tenant], above
-    # No gateway has started yet: it would begin with the file.
+    # No gateway has started yet; the first one will apply the file.
     file = config.tenants[tenant].policy_file
     if file is None:
-        fail(f"tenant {tenant} has no policy: `airlock policy apply FILE --tenant {tenant}` applies one")
+        fail(f"tenant {tenant} has no policy: run `airlock policy apply FILE --tenant {tenant}`")
     return read(config.path(file), above).document, above
 
 
@@ -105,8 +105,8 @@ def _print(found: Resolved) -> None:
         style = "dim" if setting.who == "default" else ""
         settings.append(tuple(Text(cell, style) for cell in (setting.name, setting.who, value)))
     out.print()
-    out.print(Rows(("setting", "said by", "value"), settings))
-    out.print("\nWhat no rule allows is denied; the strictest of the rules that match wins.", style="dim")
+    out.print(Rows(("setting", "source", "value"), settings))
+    out.print("\nCalls that no rule allows are denied; the strictest matching rule wins.", style="dim")
 
 
 def _fields(fields: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
-"""Text from outside, shortened for a terminal: one line of it, the arguments of a call, why a run stopped.
+"""Untrusted text, shortened for a terminal: a line, the arguments of a call, the reason why a run stopped.
 
-What is printed passes `printable` in any case (safe_console.py). Here it comes first, so that lengths are right.
+Everything printed passes `printable` anyway (safe_console.py); here it is called first so that lengths are right.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from gateway.support.printable_text import printable
 LINE_CHARS = 400
 ARGUMENT_CHARS = 160
 
-# The arguments that say what a call is about, without their names.
+# The arguments that are printed first and without their names.
 SUBJECTS = ("command", "path")
 
 
 def one_line(text: object, limit_chars: int = LINE_CHARS) -> str:
-    """Return printable text on one line, cut with a sign when it is longer than the limit."""
+    """Return printable text on one line, shortened to the limit with an ellipsis."""
     line = " ".join(printable(text).split())
     return line if len(line) <= limit_chars else f"{line[: limit_chars - 1]}…"
 
 
 def short_arguments(arguments: Mapping[str, Any] | None) -> str:
-    """Return the arguments of a call as a person would say them: the command or the path first, the rest by name."""
+    """Return the arguments of a call: the command or path first, the others by name."""
     if arguments is None:
-        return "(arguments that are no JSON object)"
+        return "(arguments are not a JSON object)"
     rest = dict(arguments)
     first = [one_line(rest.pop(key), ARGUMENT_CHARS) for key in SUBJECTS if key in rest]
     shown = [f"{one_line(key, 40)}={_short_value(value)}" for key, value in rest.items()]
@@ -41,24 +41,24 @@ def _short_value(value: object) -> str:
 
 
 def output_line(line: str, limit_chars: int) -> str:
-    """Return one line of output with its spaces kept, printable, and cut with a sign when it is longer."""
+    """Return a printable line of output with its spaces, shortened to the limit with an ellipsis."""
     shown = printable(line[:LINE_CHARS]).expandtabs(4)
     return shown if len(shown) <= limit_chars else f"{shown[: limit_chars - 1]}…"
 
 
 def stop_line(stop: Mapping[str, Any] | None) -> str:
-    """Return why a run stopped: the reason, and whose it is."""
+    """Return why a run stopped: the reason, the hook and the rule."""
     if not stop:
-        return "nothing said why"
+        return "no reason given"
     return one_line(f"{stop.get('reason')} (hook {stop.get('hook')}, rule {stop.get('rule')})")
 
 
 def kept_out_bytes(evicted: Mapping[str, Any], content: object) -> int:
-    """Return how much of an evicted result the model was spared."""
+    """Return how many bytes of an evicted result were kept out of the model's context."""
     shown_bytes = len(str(content or "").encode("utf-8", "replace"))
     return max(0, int(evicted.get("size_bytes") or 0) - shown_bytes)
 
 
 def local_time(at: datetime, *, seconds: bool = False) -> str:
-    """Return a time as this machine's clock has it."""
+    """Return a time in the local zone."""
     return f"{at.astimezone():%Y-%m-%d %H:%M:%S}" if seconds else f"{at.astimezone():%Y-%m-%d %H:%M}"

@@ -1,4 +1,4 @@
-"""A model's text on a terminal, as it comes."""
+"""A model's text on a terminal, as it arrives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.support.printable_text import printable
 
 
 class Prose:
-    """Text that comes in pieces, broken between words at the console's width."""
+    """Prints text that arrives in pieces, wrapped between words at the console's width."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -21,7 +21,7 @@ class Prose:
         self.empty = True
 
     def add(self, text: str) -> None:
-        """Print all but the last word, which may go on in the next piece."""
+        """Print all but the last word, which may continue in the next piece."""
         self.empty = False
         *words, self._word = re.split(r"(?<=\s)", self._word + printable(text).expandtabs(4))
         if len(self._word) > self._console.width:
@@ -29,7 +29,7 @@ class Prose:
         self._print("".join(self._broken(word) for word in words))
 
     def end(self) -> None:
-        """Print the last word and end the line, if one is begun."""
+        """Print the last word and end a line that was begun."""
         if self._word or self._column:
             self._print(self._broken(self._word))
             self._print("\n" if self._column else "")

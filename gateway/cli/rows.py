@@ -1,6 +1,6 @@
-"""Lists of a terminal: a line for each row, or several where the columns do not fit. Nothing is cut or left out.
+"""Tables on a terminal: one line per row, or several if the columns do not fit. Nothing is cut.
 
-A file or a pipe gets a line for each row, unless COLUMNS says how wide it is to be.
+A file or pipe gets one line per row unless COLUMNS sets a width.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rich.text import Text
 from gateway.support.printable_text import printable
 
 _GAP, _INDENT = "  ", "    "
-# The last column is wrapped beside the others if it has so much room, else below them.
+# The last column is wrapped beside the others if it has this width, otherwise below them.
 _WRAPS_BESIDE = 32
 _SPACES = str.maketrans("\t\n", "  ")
 
@@ -23,7 +23,7 @@ Cell = str | Text
 
 
 class Rows:
-    """Rows under their names, for `out.print` or a live display. Only a last column that is too long is wrapped."""
+    """Rows with a header, for `out.print` or a live display. Only a long last column is wrapped."""
 
     def __init__(self, names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         self._cells = [[Text(name, "bold") for name in names], *([_cell(cell) for cell in row] for row in rows)]
@@ -40,7 +40,7 @@ class Rows:
 
 
 def _cell(cell: Cell) -> Text:
-    """Return a cell as one line of printable text, so that its width is known."""
+    """Return a cell as one line of printable text with a known width."""
     if isinstance(cell, Text):
         return Text(_plain(cell.plain), cell.style)
     return Text(_plain(cell))
@@ -51,7 +51,7 @@ def _plain(text: str) -> str:
 
 
 def _groups(widths: Sequence[int], width: int) -> list[range]:
-    """Return which columns stand beside each other: as many as fit, the others below them and indented."""
+    """Group columns into lines: as many as fit beside each other, the others below and indented."""
     groups, first, free = [], 0, width
     for column, wanted in enumerate(widths):
         is_last = column == len(widths) - 1
@@ -65,7 +65,7 @@ def _groups(widths: Sequence[int], width: int) -> list[range]:
 def _lines(
     console: Console, row: Sequence[Text], widths: Sequence[int], columns: range, indent: str, width: int | None
 ) -> Iterator[Text]:
-    """Yield the line of some columns of a row, and below it the rest of a last cell that is too long for it."""
+    """Yield the line of some columns of a row, and below it the rest of a long last cell."""
     line, last = Text(indent), columns[-1]
     for column in columns[:-1]:
         cell = row[column].copy()

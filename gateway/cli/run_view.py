@@ -1,4 +1,4 @@
-"""A run as a person follows it: RunView prints its events as they come."""
+"""Live view of a run: RunView prints its events as they arrive."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TODO_SIGNS = {"pending": ("☐", ""), "in_progress": ("▸", "bold"), "done": (
 
 @dataclass
 class _Call:
-    """A tool call on the screen: what is said of it first and when it comes back, and the live lines shown so far."""
+    """A tool call on the screen, and how many of its output lines were shown live."""
 
     name: str
     arguments: str
@@ -47,7 +47,7 @@ class _Call:
 
 
 class RunView:
-    """Prints a run. Feed it every event in order; it keeps what it needs and raises for no payload it does not know."""
+    """Prints a run, given every event in order; unknown payloads raise no error."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or SafeConsole()
@@ -58,7 +58,7 @@ class RunView:
         self._prose = Prose(self._console)
 
     def feed(self, event_type: str, payload: Mapping[str, Any]) -> None:
-        """Print one event; a type that is not known prints nothing."""
+        """Print one event; ignore an unknown type."""
         show = getattr(self, f"_on_{event_type}", None)
         if show is not None:
             if event_type != "model_delta":
@@ -69,12 +69,12 @@ class RunView:
             show(payload)
 
     def interrupt(self) -> None:
-        """Finish the line that is begun: another view prints next."""
+        """End a line that was begun, because another view prints next."""
         self._prose.end()
         self._headed = None
 
     def _print(self, text: str, style: str = "", indent: int = 0, *, wrap: bool = False) -> None:
-        """Print lines; `wrap` breaks them between words, otherwise that is left to the terminal."""
+        """Print lines; `wrap` breaks them between words instead of leaving that to the terminal."""
         line = Text(text, style=style)
         for part in line.wrap(self._console, self._console.width - indent) if wrap else (line,):
             self._console.print(Text(" " * indent).append_text(part), soft_wrap=True)
@@ -89,13 +89,15 @@ class RunView:
         self._headed = None
         because = payload.get("because")
         why = f", because {_BECAUSE.get(str(because), one_line(because, 80))}" if because else ""
-        self._print(f"run goes on after step {one_line(payload.get('step'))}{why}", "dim")
+        self._print(f"run continues after step {one_line(payload.get('step'))}{why}", "dim")
 
     def _on_run_suspended(self, payload: Mapping[str, Any]) -> None:
         for approval in payload.get("approvals") or ():
             asked = f"{one_line(approval.get('name'), 80)}, {one_line(approval.get('rule'), 80)}"
             why = one_line(approval.get("reason"))
-            self._print(f"⏸ waits for approval {one_line(approval.get('approval_id'), 80)} ({asked}): {why}", "yellow")
+            self._print(
+                f"⏸ waiting for approval {one_line(approval.get('approval_id'), 80)} ({asked}): {why}", "yellow"
+            )
 
     def _on_subagent_started(self, payload: Mapping[str, Any]) -> None:
         self._print(f"subagent {one_line(payload.get('agent'))}", "dim")
@@ -106,13 +108,13 @@ class RunView:
         self._console.print(Rule(Text(f"step {one_line(payload.get('step'))}", style="dim"), style="dim", align="left"))
 
     def _on_model_waiting(self, payload: Mapping[str, Any]) -> None:
-        self._print(f"waits for the model: {one_line(payload.get('reason'))}", "dim")
+        self._print(f"waiting for the model: {one_line(payload.get('reason'))}", "dim")
 
     def _on_model_delta(self, payload: Mapping[str, Any]) -> None:
         self._prose.add(str(payload.get("text", "")))
 
     def _on_model_finished(self, payload: Mapping[str, Any]) -> None:
-        """Show the text of an endpoint that does not stream; it comes here first."""
+        """Show the text of an endpoint that does not stream, which arrives only here."""
         if self._prose.empty:
             self._prose.add(str(payload.get("text") or ""))
             self._prose.end()
@@ -130,7 +132,7 @@ class RunView:
         return self._calls.setdefault(str(call_id), call)
 
     def _head(self, payload: Mapping[str, Any], *, back: bool = False) -> _Call:
-        """Say which call the next lines are about, unless the last lines were about it too."""
+        """Print which call the next lines belong to, unless the last lines belong to it too."""
         call_id = str(payload.get("call_id"))
         call = self._calls.get(call_id) or self._know(call_id, payload.get("name", "?"), payload.get("arguments") or {})
         if self._headed != call_id:
@@ -145,7 +147,7 @@ class RunView:
         self._know(payload.get("call_id"), payload.get("name"), payload.get("arguments"))
         call = self._calls.get(str(payload.get("call_id")))
         if call is not None and call.refused:
-            return  # a run that goes on tells anew of the calls of its step
+            return  # a resumed run repeats the calls of its step
         self._head(payload)
         self._open.add(str(payload.get("call_id")))
 
@@ -155,9 +157,9 @@ class RunView:
         elif payload.get("verdict") == "ask":
             call = self._head(payload)
             if call.asked:
-                return  # a run that goes on tells anew that it was asked about
+                return  # a resumed run repeats the question
             call.asked = True
-            self._print(f"? waits for an approval, rule {one_line(payload.get('rule'))}", "yellow", 2)
+            self._print(f"? waiting for approval, rule {one_line(payload.get('rule'))}", "yellow", 2)
 
     def _refuse(self, payload: Mapping[str, Any]) -> None:
         known = self._calls.get(str(payload.get("call_id")))
@@ -167,7 +169,7 @@ class RunView:
             self._print(blocked, "red", 2, wrap=True)
 
     def _on_tool_output(self, payload: Mapping[str, Any]) -> None:
-        """Show the first lines live, as long as no other call runs that they could be taken for."""
+        """Show the first lines live while no other call runs, so that their source is clear."""
         call_id = str(payload.get("call_id"))
         call = self._calls.get(call_id)
         if call is None or self._open != {call_id} or call.shown_lines >= HEAD_LINES:
@@ -180,7 +182,7 @@ class RunView:
             call.shown_lines += 1
 
     def _output_line(self, line: str, limit_chars: int = 0) -> None:
-        """Show a line of output, cut at the console's width if nothing else is said: the events have the whole."""
+        """Show a line of output, cut at the limit or the console's width."""
         self._print(f"│ {output_line(line, limit_chars or self._console.width - 4)}", "dim", 2)
 
     def _on_tool_call_finished(self, payload: Mapping[str, Any]) -> None:
@@ -199,11 +201,11 @@ class RunView:
         self._print(f"{'✗' if failed else '✓'} {one_line(' · '.join(facts))}", "red" if failed else "green", 2)
 
     def _rest_of_output(self, call: _Call, payload: Mapping[str, Any]) -> None:
-        """Show what the live output left out: the rest of the head, how much is left out, and the tail."""
+        """Show the rest of the first lines, how many lines are omitted, and the last lines."""
         content, evicted = str(payload.get("content") or ""), payload.get("evicted")
         said = f"{content}\n{payload.get('note') or ''}"
         lines = [line for line in said.split("\n") if line.strip()]
-        # A result of a line or two, such as of grep, is worth its whole width.
+        # A result of one or two lines is shown in full width.
         limit_chars = LINE_CHARS if len(lines) <= 2 else 0
         for line in lines[call.shown_lines : HEAD_LINES]:
             self._output_line(line, limit_chars)
@@ -219,7 +221,7 @@ class RunView:
     # --- the state ---
 
     def _on_state_changed(self, payload: Mapping[str, Any]) -> None:
-        """Show a new list of todos; what else hooks keep is for those who read the log."""
+        """Show a new list of todos; other state of hooks is only in the log."""
         todos = (payload.get("metadata") or {}).get("todos.list")
         if not isinstance(todos, list):
             return
@@ -229,13 +231,13 @@ class RunView:
                 self._print(f"{sign} {one_line(todo.get('title'))}", style, 2)
 
     def _on_workspace_saved(self, payload: Mapping[str, Any]) -> None:
-        said = f"files kept after step {one_line(payload.get('step'))}: {one_line(payload.get('snapshot_id'), 80)}"
+        said = f"files saved after step {one_line(payload.get('step'))}: {one_line(payload.get('snapshot_id'), 80)}"
         self._print(said, "dim")
 
     # --- what went wrong, and the end ---
 
     def _on_workspace_not_saved(self, payload: Mapping[str, Any]) -> None:
-        said = f"! files are not kept after step {one_line(payload.get('step'))}: {one_line(payload.get('reason'))}"
+        said = f"! files not saved after step {one_line(payload.get('step'))}: {one_line(payload.get('reason'))}"
         self._print(said, "magenta", wrap=True)
 
     def _on_hook_failed(self, payload: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`airlock serve`: the gateway, one process or several."""
+"""`airlock serve`: run the gateway in one process or several."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.config.config import Config
     from gateway.serving.worker import Worker
 
-# Past the time that calls have to end: what else a stop takes.
+# The time that a stop takes in addition to drain_s.
 _STOP_LIMIT_S = 25.0
 _WORKERS_LIMIT = 256
 
@@ -28,20 +28,24 @@ def serve(
     cli: Cli,
     *,
     config: Annotated[Path, typer.Option(help="Configuration file.")] = Path("airlock.yaml"),
-    listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = DEFAULT_ADDRESS,
+    listen: Annotated[
+        str, typer.Option(help="Address to listen on, as HOST:PORT; port 0 picks a free port.")
+    ] = DEFAULT_ADDRESS,
     workers: Annotated[
-        int, typer.Option(min=1, max=_WORKERS_LIMIT, help="Processes that serve the one port; any answers for any run.")
+        int, typer.Option(min=1, max=_WORKERS_LIMIT, help="Number of processes that serve the port.")
     ] = 1,
     insecure_plaintext: Annotated[
-        bool, typer.Option(help="Listen beyond loopback without TLS: something in front of the gateway encrypts.")
+        bool, typer.Option(help="Allow a non-loopback address without TLS, behind a proxy that encrypts.")
     ] = False,
-    ready_file: Annotated[Path | None, typer.Option(help="Gets the bound host:port once the gateway answers.")] = None,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="File to write HOST:PORT to when the gateway is ready.")
+    ] = None,
     worker: Annotated[str, typer.Option(hidden=True)] = "",
     ready_fd: Annotated[int, typer.Option(hidden=True)] = -1,
 ) -> None:
-    """Run the gateway until SIGTERM, SIGHUP or Ctrl-C: no new call is taken, those under way get drain_s to end.
+    """Run the gateway until SIGTERM, SIGHUP or Ctrl-C.
 
-    Sandboxes are removed then or kept (sandbox.on_stop).
+    It then refuses new calls, gives active calls drain_s to finish, and removes or keeps sandboxes (sandbox.on_stop).
     """
     from gateway.config.config import Config
     from gateway.serving.listening import refuse_taken
@@ -88,7 +92,7 @@ async def _serve(cli: Cli, config: Config, listen: str, ready_file: Path | None)
 
 
 async def _serve_as_worker(config: Config, listen: str, worker: Worker, ready_fd: int) -> None:
-    """Serve as one of several; the parent says that the gateway answers."""
+    """Serve as one of several workers; the parent reports readiness."""
     from gateway.server import running_gateway
     from gateway.serving.workers import PARENT_DIED
 
@@ -102,7 +106,7 @@ async def _serve_as_worker(config: Config, listen: str, worker: Worker, ready_fd
 async def _supervise(
     cli: Cli, config: Config, path: Path, listen: str, count: int, ready_file: Path | None, options: list[str]
 ) -> None:
-    """Have workers serve, until a signal comes; a second one has them stop at once."""
+    """Run workers until a signal arrives; a second signal stops them immediately."""
     from gateway.serving.listening import reserved
     from gateway.serving.state_lock import locked_state
     from gateway.serving.workers import Workers, worker_command
@@ -132,7 +136,7 @@ async def _supervise(
 async def _answering(
     cli: Cli, config: Config, address: str, workers: int, metrics: Sequence[str], ready_file: Path | None
 ) -> None:
-    """Tell people and programs that the gateway answers."""
+    """Report that the gateway is ready."""
     if ready_file is not None:
         await asyncio.to_thread(_write_atomically, ready_file, address)
     if cli.as_json:
@@ -146,29 +150,31 @@ async def _answering(
 
 
 def _not_answering(ready_file: Path | None) -> None:
-    # Only the one that wrote it takes it away: a second gateway that did not start must leave it alone. Here and now: a
-    # thread of the pool may be busy with other work, and stopping must not wait for that.
+    # Only the gateway that wrote the file removes it, not a second one that failed to start. Not in a thread, because
+    # the pool may be busy and stopping must not wait for it.
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
 
 
 def _raise_file_limit() -> None:
-    """Take all the open files that the system grants: all tenants' connections and tool calls share them."""
+    """Raise the limit of open files to its maximum; all tenants' connections and tool calls share it."""
     import structlog
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
-    except (OSError, ValueError) as error:  # some kernels take less than they say
-        structlog.get_logger(__name__).warning("the limit of open files stays", limit=soft, error=str(error))
+    except (OSError, ValueError) as error:  # some kernels accept less than they report
+        structlog.get_logger(__name__).warning(
+            "the limit of open files could not be raised", limit=soft, error=str(error)
+        )
     structlog.get_logger(__name__).info("limit of open files", limit=soft)
 
 
-def _stop_on_signals(config: Config, *patient: signal.Signals) -> asyncio.Event:
-    """Return what the first signal sets; a second one, or a stop that takes too long, ends the process at once.
+def _stop_on_signals(config: Config, *repeatable: signal.Signals) -> asyncio.Event:
+    """Return an event that the first signal sets; a second one, or a stop that takes too long, exits immediately.
 
-    A `patient` signal may come again.
+    A `repeatable` signal may arrive again.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -185,20 +191,20 @@ def _stop_on_signals(config: Config, *patient: signal.Signals) -> asyncio.Event:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, begin_or_give_up)
-    for number in patient:
+    for number in repeatable:
         loop.add_signal_handler(number, begin)
     _on_hang_up(begin)
     return stop
 
 
 def _on_hang_up(begin: Callable[[], None]) -> None:
-    """Stop in order when the terminal is closed, which may be signalled more than once; under nohup it is ignored."""
+    """Stop in an orderly way when the terminal closes, however often it signals; under nohup, SIGHUP is ignored."""
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, begin)
 
 
 def _give_up() -> None:
-    err.print("stopped before everything was put away; the next start removes the sandboxes that were left")
+    err.print("stopped before cleanup was complete; the next start removes the remaining sandboxes")
     os._exit(1)
 
 

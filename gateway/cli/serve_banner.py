@@ -1,4 +1,4 @@
-"""What `airlock serve` says once it answers: who is served where, on what, and how it is seen from outside."""
+"""The banner that `airlock serve` prints when it is ready."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ _NAME_CHARS = 11
 
 
 def banner(config: Config, address: str, workers: int, metrics: Sequence[str]) -> Text:
-    """Return the banner, whose lines are not broken; `metrics` are the addresses where the workers are scraped."""
+    """Return the banner; `metrics` are the metrics addresses of the workers."""
     lines = [
         Text.assemble(
-            ("airlock", "bold green"), f" {airlock_version()} answers at ", (address, "bold"), "; Ctrl-C stops it"
+            ("airlock", "bold green"),
+            f" {airlock_version()} is listening on ",
+            (address, "bold"),
+            "; press Ctrl-C to stop",
         )
     ]
     for name, value in (
@@ -41,11 +44,13 @@ def _few(names: Sequence[str]) -> str:
 
 def _engine(config: Config) -> str:
     if config.sandbox.engine == "memory":
-        return "memory: commands run on this machine, unconfined"
+        return "memory: commands run unconfined on this machine"
     return f"Docker at {config.sandbox.engine_url or 'DOCKER_HOST or the default socket'}"
 
 
 def _transport(config: Config, address: str) -> str:
     if config.tls is not None:
-        return "TLS, clients show certificates" if config.tls.requires_certificates else "TLS"
-    return "plain text, on loopback only" if is_loopback(address) else "plain text beyond loopback: encrypt in front"
+        return "TLS with client certificates" if config.tls.requires_certificates else "TLS"
+    return (
+        "plain text, loopback only" if is_loopback(address) else "plain text beyond loopback: use a proxy that encrypts"
+    )

@@ -1,4 +1,4 @@
-"""What a terminal shows of work that takes longer than a second: what it is, for how long, and how far it has come."""
+"""Progress of work that takes longer than a second, on a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QUIET_S = 1.0
 
 
 class SlowWork:
-    """A line on standard error, while the block lasts, once that is longer than a second. Programs see nothing of it.
+    """Shows a line on standard error, if it is a terminal, once the block takes longer than a second.
 
     with SlowWork("verifying the chain") as work:
         work.at(f"{count:,} records")
@@ -44,7 +44,7 @@ class SlowWork:
             self._progress.stop()
 
     def at(self, text: str) -> None:
-        """Say how far it has come."""
+        """Update the progress."""
         self._update(at=text)
 
     def _update(self, **fields: Any) -> None:
@@ -68,7 +68,7 @@ class SlowWork:
 
 
 class Transfer(SlowWork):
-    """Shows how many bytes were moved so far, of how many where that is known."""
+    """Shows how many bytes were transferred, and the total if it is known."""
 
     def __init__(self, name: str, total_bytes: int | None) -> None:
         super().__init__(name)
@@ -76,7 +76,7 @@ class Transfer(SlowWork):
         self.size_bytes = 0
 
     def moved(self, size_bytes: int) -> None:
-        """Count bytes."""
+        """Add transferred bytes."""
         self.size_bytes += size_bytes
         self._update(completed=self.size_bytes)
 

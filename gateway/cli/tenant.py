@@ -1,4 +1,4 @@
-"""`airlock tenant`: the tenants of a gateway and what is stored of them. The key must be an operator's."""
+"""`airlock tenant`: list the tenants of a gateway and delete their data. Needs an operator key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.cli.terminal import EXIT_BAD_NEWS, out
 if TYPE_CHECKING:
     from gateway.client.admin import ErasedTenant, TenantInfo
 
-app = Commands(help="Tenants of a gateway; the key must be an operator's.")
+app = Commands(help="Tenants of a gateway; needs an operator key.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the tenant.")]
 
 
@@ -28,7 +28,7 @@ async def list_(cli: GatewayCli) -> None:
 
 @app.command()
 async def show(cli: GatewayCli, name: Name) -> None:
-    """Say what is stored of a tenant, also of one that is not configured any more."""
+    """Show how much data is stored for a tenant, even one that is no longer configured."""
     cli.show(await cli.airlock.tenant(name), _show)
 
 
@@ -37,13 +37,13 @@ def delete(
     cli: GatewayCli,
     name: Name,
     *,
-    audit: Annotated[bool, typer.Option("--audit", help="Its audit too.")] = False,
+    audit: Annotated[bool, typer.Option("--audit", help="Also delete its audit records.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Remove all that is stored of a tenant that is not configured any more; exits 1 if anything is left."""
-    question = f"Remove all runs, threads, files, keys{' and the audit' if audit else ''} of {name}?"
+    """Delete all data of a tenant that is no longer configured. Exits with 1 if anything is left."""
+    question = f"Delete all runs, threads, files, keys{' and audit records' if audit else ''} of {name}?"
     cli.confirm(question, yes=yes, to_stderr=False)
-    with SlowWork(f"deleting what is stored of {name}"):
+    with SlowWork(f"deleting the data of {name}"):
         erased = cli.wait(cli.airlock.delete_tenant_data(name, audit=audit))
     kept = {"audit_records", "audit_heads"} if not audit else set()
     left = {table: rows for table, rows in erased.left.items() if rows and table not in kept}
@@ -60,4 +60,4 @@ def _show(tenant: TenantInfo) -> None:
 def _show_erased(erased: ErasedTenant, left: dict[str, int]) -> None:
     removed = sum(erased.removed.values())
     out.print(f"removed {removed:,} rows and {erased.workspaces_removed:,} workspaces; left: {left or 'nothing'}")
-    out.print(f"the operators' audit says so in record {erased.audit_sequence}")
+    out.print(f"recorded in the operators' audit as number {erased.audit_sequence}")

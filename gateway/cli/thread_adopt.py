@@ -1,6 +1,6 @@
-"""`airlock thread adopt`: the threads of an engine that is gone are this one's from now on.
+"""`airlock thread adopt`: move the threads of a lost engine to this one.
 
-It works on the database of a configuration, for which it needs the access of a gateway; a gateway may run meanwhile.
+It works on the database of a configuration; a gateway may be running.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class _Adopted:
 
 def adopt(
     cli: Cli,
-    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="The one that is gone, as OTHER_ENGINE names it.")],
+    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Id of the lost engine, as in OTHER_ENGINE errors.")],
     *,
-    tenant: Annotated[str, typer.Option(help="Only threads of this tenant.")] = "",
+    tenant: Annotated[str, typer.Option(help="Filter by tenant.")] = "",
     yes: Yes = False,
     config: ConfigFile = CONFIG,
 ) -> None:
-    """Have the threads of an engine that is gone on this one; their runs go on here. It moves no files.
+    """Move the threads of a lost engine to this one, where their runs continue. No files are moved.
 
-    A thread whose workspace was not brought here before has an empty one. Refused while a gateway of that engine
-    serves. Each tenant's audit says `threads_adopted`.
+    A thread whose workspace was not copied here before gets an empty one. Refused while a gateway serves the other
+    engine. Recorded in each tenant's audit as `threads_adopted`.
     """
     whose = f" of tenant {tenant}" if tenant else ""
-    question = f"Have all threads{whose} on engine {engine} here, with what files are here?"
+    question = f"Move all threads{whose} from engine {engine} to this one, with only the files that are here?"
     cli.confirm(question, yes=yes, to_stderr=False)
     from gateway.errors import AirlockError, Misconfigured
     from sandbox.errors import SandboxError
@@ -58,7 +58,7 @@ def adopt(
     count = sum(adopted.moved.values())
     cli.show(
         {"from": engine, "to": adopted.engine, "threads": dict(adopted.moved)},
-        f"{count:,} threads of {len(adopted.moved):,} tenants are on {adopted.engine} now",
+        f"{count:,} threads of {len(adopted.moved):,} tenants are now on {adopted.engine}",
     )
 
 
@@ -69,10 +69,10 @@ async def _adopt(path: Path, engine: str, tenant: str) -> _Adopted:
 
     config = Config.load(path)
     if config.sandbox.engine == "memory":
-        fail("the in-memory engine has no place for the files of other engines' threads")
+        fail("the in-memory engine cannot adopt threads of other engines")
     own = await _own_engine(config)
     if engine == own:
-        fail(f"{engine} is the engine of this configuration: its threads are here")
+        fail(f"{engine} is the engine of this configuration; its threads are already here")
     database = await Database.open(config.resolved_database_url())
     try:
         store = EngineStore(database)
@@ -80,14 +80,14 @@ async def _adopt(path: Path, engine: str, tenant: str) -> _Adopted:
         if not moved:
             fail(await _none_there(store, engine, tenant))
     except EngineServed as error:
-        fail(f"a gateway of the engine {engine} serves at {error}: nothing is adopted while it does")
+        fail(f"a gateway at {error} still serves engine {engine}: stop it first")
     finally:
         await database.close()
     return _Adopted(own, moved)
 
 
 async def _own_engine(config: Config) -> str:
-    """Return the id of the configuration's engine; SandboxError where it does not answer."""
+    """Return the id of the configuration's engine. Raises SandboxError if it does not answer."""
     from gateway.support.clock import make_id
     from sandbox.engines.docker.docker_engine import DockerEngine
 
@@ -106,6 +106,6 @@ async def _own_engine(config: Config) -> str:
 
 async def _none_there(store: EngineStore, engine: str, tenant: str) -> str:
     found: Sequence[StoredEngine] = await store.engines()
-    threads = (f"{one.id} ({one.threads:,}{', a gateway serves it' if one.serves else ''})" for one in found)
+    threads = (f"{one.id} ({one.threads:,}{', served by a gateway' if one.serves else ''})" for one in found)
     whose = f" of tenant {tenant!r}" if tenant else ""
-    return f"no thread{whose} is on the engine {engine!r}. Threads are on: {', '.join(threads) or 'none'}"
+    return f"no threads{whose} on engine {engine!r}; engines with threads: {', '.join(threads) or 'none'}"

@@ -1,4 +1,4 @@
-"""`airlock uninstall`: remove what one gateway made, and nothing of any other gateway on the same engine."""
+"""`airlock uninstall`: remove everything that one gateway created, and nothing of other gateways on the engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Found:
-    """What there is of a gateway. `state` is None where there is no state directory, or it must not be removed."""
+    """What a gateway has created. `state` is None if there is no state directory, or if it must stay."""
 
     instance: str
     containers: list[str] = field(default_factory=list)
@@ -33,26 +33,26 @@ class Found:
 
     @property
     def in_docker(self) -> int:
-        """How many things the engine has."""
+        """The number of containers and volumes."""
         return len(self.containers) + len(self.volumes)
 
 
 async def uninstall(
     cli: Cli,
     *,
-    config: Annotated[Path, typer.Option(help="The gateway's configuration file.")] = Path("airlock.yaml"),
+    config: Annotated[Path, typer.Option(help="Configuration file of the gateway.")] = Path("airlock.yaml"),
     keep_state: Annotated[
         bool, typer.Option("--keep-state", help="Keep the state directory: runs, keys, audit, snapshots.")
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """List the containers, volumes and state directory of a gateway, ask, and remove them.
+    """List the containers, volumes and state directory of a gateway, ask for confirmation, and remove them.
 
-    The gateway must be stopped. The volumes hold the files of all threads; they are removed also with --keep-state.
-    Its configuration, policies, a PostgreSQL database and shared images stay.
+    Stop the gateway first. The volumes contain the files of all threads and are removed even with --keep-state. The
+    configuration, policies, a PostgreSQL database and shared images stay.
     """
     if cli.as_json and not yes:
-        fail("--json cannot ask: add --yes")
+        fail("--json cannot ask for confirmation: add --yes")
     from gateway.config.config import Config
     from sandbox.errors import SandboxError
 
@@ -77,9 +77,9 @@ async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, 
         if not cli.as_json:
             _print(found)
         remove_docker = found.in_docker > 0 and (
-            yes or typer.confirm("Remove these from Docker? The volumes hold the files of all threads.", err=True)
+            yes or typer.confirm("Remove these from Docker? The volumes contain the files of all threads.", err=True)
         )
-        # Without the state directory it is unknown whose containers and volumes they are: those go first.
+        # Containers and volumes go first: without the state directory, their owner would be unknown.
         remove_state = found.state is not None and (remove_docker or not found.in_docker)
         if remove_state and not yes:
             remove_state = typer.confirm(f"Remove {found.state} with its runs, keys, audit and snapshots?", err=True)
@@ -88,7 +88,7 @@ async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, 
             with SlowWork("removing"):
                 left = await _remove(engine, found, config.sandbox.runtime_image)
     if left:
-        raise Misconfigured(f"not all could be removed, so the state directory stays; try again. {'; '.join(left)}")
+        raise Misconfigured(f"the state directory stays because some removals failed: {'; '.join(left)}; try again")
     if remove_state and found.state is not None:
         shutil.rmtree(found.state)
     removed = (found.in_docker if remove_docker else 0) + remove_state
@@ -106,7 +106,7 @@ async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, 
 
 @contextlib.contextmanager
 def _stopped(config: Config) -> Iterator[None]:
-    """Hold the state directory as a gateway does; Misconfigured while one runs on it or on its database."""
+    """Lock the state directory as a gateway does. Raises Misconfigured if a gateway uses it or its database."""
     from gateway.errors import Misconfigured
     from gateway.serving.database_lock import refuse_in_use
     from gateway.serving.state_lock import locked_state
@@ -119,14 +119,14 @@ def _stopped(config: Config) -> Iterator[None]:
         try:
             stack.enter_context(locked_state(state))
         except Misconfigured as error:
-            raise Misconfigured(f"the gateway is running; stop it first. {error}") from error
+            raise Misconfigured(f"the gateway is running: stop it first ({error})") from error
         if instance := _instance(config):
             refuse_in_use(config.resolved_channel_dir(), instance)
         yield
 
 
 def _instance(config: Config) -> str:
-    """Return the id on the gateway's containers and volumes; "" where the state directory has none."""
+    """Return the id that labels the gateway's containers and volumes; "" if the state directory has none."""
     path = config.path(config.state_dir) / "instance"
     return path.read_text(encoding="ascii").strip() if path.exists() else ""
 
@@ -162,7 +162,7 @@ def _look_at_state(config: Config, path: Path, found: Found, *, keep: bool) -> N
     if state.exists() and not keep:
         inside = [one for one in _operators_own(config, path) if one.resolve().is_relative_to(state)]
         if inside:
-            found.kept.append(f"{state}: {', '.join(str(one) for one in inside)} would go with it")
+            found.kept.append(f"{state}, because it contains {', '.join(str(one) for one in inside)}")
         else:
             found.state = state
     elif state.exists():
@@ -178,7 +178,7 @@ def _look_at_state(config: Config, path: Path, found: Found, *, keep: bool) -> N
 
 
 def _operators_own(config: Config, path: Path) -> Iterator[Path]:
-    """Yield what an operator wrote, or keeps as evidence: uninstalling removes none of it."""
+    """Yield files that an operator wrote or keeps as evidence, which must not be removed."""
     yield path
     named = [config.operator_policy, *(tenant.policy for tenant in config.tenants.values())]
     if config.tls is not None:
@@ -189,7 +189,7 @@ def _operators_own(config: Config, path: Path) -> Iterator[Path]:
 
 
 async def _remove(engine: DockerRequests, found: Found, runtime_image: str) -> list[str]:
-    """Remove what was found in Docker; return what is left, and why."""
+    """Remove the containers and volumes; return those that are left, with reasons."""
     from sandbox.engines.docker.docker_requests import remove_container
     from sandbox.engines.docker.volume_emptying import empty_deep_volume
     from sandbox.errors import SandboxError
@@ -217,8 +217,8 @@ async def _remove(engine: DockerRequests, found: Found, runtime_image: str) -> l
 def _print(found: Found) -> None:
     if not found.instance:
         out.print(
-            "the state directory names no gateway: it never started, or the directory is lost. "
-            "Nothing in Docker was looked for"
+            "the state directory has no instance id, because the gateway never started or the directory was replaced; "
+            "Docker was not searched"
         )
     for kind in ("containers", "volumes"):
         for name in getattr(found, kind):
@@ -226,4 +226,4 @@ def _print(found: Found) -> None:
     if found.state is not None:
         out.print(f"state directory {found.state}")
     for kept in found.kept:
-        out.print(f"stays: {kept}", style="dim")
+        out.print(f"keeping {kept}", style="dim")

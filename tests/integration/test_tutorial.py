@@ -113,7 +113,7 @@ async def serving(reader: Reader, command: str, model: ScriptedModelServer) -> A
         )
     try:
         async with asyncio.timeout(_READY_S):
-            while "Ctrl-C stops it" not in log.read_text(encoding="utf-8"):
+            while "press Ctrl-C to stop" not in log.read_text(encoding="utf-8"):
                 assert process.returncode is None, log.read_text(encoding="utf-8")
                 await asyncio.sleep(0.05)
         reader.env["AIRLOCK_ADDRESS"] = ready.read_text(encoding="utf-8")

@@ -95,7 +95,7 @@ async def test_a_run_goes_where_its_files_are_and_elsewhere_only_once_they_were_
                             assert _hosted(postgres_url, run_id) == engine
 
                         refused = await asyncio.to_thread(airlock, *adopting, engine, check=False)
-                        assert (refused.returncode, "serves at" in refused.stdout) == (2, True)
+                        assert (refused.returncode, "still serves engine" in refused.stdout) == (2, True)
                         first.kill()
                         await _until_nobody_serves(postgres_url, engine)
                         with pytest.raises(OtherEngine, match="No gateway is currently serving that engine"):
@@ -107,7 +107,7 @@ async def test_a_run_goes_where_its_files_are_and_elsewhere_only_once_they_were_
                         assert events[-1].payload["answer"] == "I see it."
                         again = await asyncio.to_thread(airlock, *adopting, engine, check=False)
                         assert again.returncode == 2
-                        assert f"Threads are on: {ENGINE} (1, a gateway serves it)" in again.stdout
+                        assert f"engines with threads: {ENGINE} (1, served by a gateway)" in again.stdout
         assert model.failures == []
     assert containers_of(two.instance) == []
     assert volumes_of(two.instance) == []

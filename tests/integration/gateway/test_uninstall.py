@@ -33,7 +33,7 @@ def test_a_gateway_is_uninstalled_once_it_is_stopped_and_the_other_one_serves_on
             write(gateway.address, ours.key)
             refused = airlock(*uninstall, "--yes", "--json", check=False)
             assert refused.returncode == 2
-            assert "running; stop it first" in json.loads(refused.stdout)["error"]
+            assert "running: stop it first" in json.loads(refused.stdout)["error"]
             gateway.kill()
         assert containers_of(ours.instance)
         instance, state = ours.instance, ours.config.parent / "state"

@@ -29,7 +29,7 @@ def proxy(tmp_path: Path) -> Iterator[str]:
         [*command, "--channel-dir", str(tmp_path / "channels")], stderr=subprocess.PIPE, text=True
     )
     assert started.stderr is not None
-    while "goes to" not in (line := started.stderr.readline()):
+    while "forwarding" not in (line := started.stderr.readline()):
         assert line, "the proxy did not come up"
     yield f"unix://{socket}"
     started.terminate()

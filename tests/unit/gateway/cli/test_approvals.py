@@ -225,7 +225,7 @@ def test_without_a_proposed_rule_only_once_and_no_are_answers(served: tuple[Serv
         assert "this thread" not in shown
         terminal.press("trxz\x1b[A")  # none of them means anything
         terminal.press("nnot on a friday\x7f\x7f\x7f\x7f\x7f\x7fsunday\r")
-        terminal.until("apr_1 refused by alk_12345678: not on a sunday")
+        terminal.until("apr_1 denied by alk_12345678: not on a sunday")
         terminal.press("q")
         assert terminal.close() == 0
         assert [(one.answer, one.message) for one in service.answers] == [(pb.ANSWER_DENY, "not on a sunday")]
@@ -235,11 +235,11 @@ def test_escape_takes_a_refusal_back_and_later_goes_on_with_the_next(served: tup
     service, address = served
     service.approvals = {name: pending(name) for name in ("apr_1", "apr_2")}
     with Terminal(address) as terminal:
-        assert "1 more wait" in terminal.until(" q  quit")
+        assert "1 more pending" in terminal.until(" q  quit")
         terminal.press("nbecause")
         terminal.until("because")
         terminal.press("\x1b")
-        terminal.until("nothing was answered")
+        terminal.until("not answered")
         assert "apr_1" in terminal.until(" q  quit")
         terminal.press("s")
         assert "apr_2" in terminal.until(" q  quit")
@@ -255,7 +255,7 @@ def test_what_somebody_else_answers_leaves_the_screen(served: tuple[Service, str
         terminal.until(" q  quit")
         other = pending("apr_1", status=pb.APPROVAL_STATUS_DENIED, answer=pb.ANSWER_DENY, resolved_by="alk_other")
         service.changes.put(other)
-        terminal.until("apr_1 refused by alk_other")
+        terminal.until("apr_1 denied by alk_other")
         service.changes.put(pending("apr_2"))
         assert "apr_2" in terminal.until(" q  quit")
         terminal.press("q")

@@ -141,7 +141,7 @@ def test_the_environments_address_is_asked_where_no_configuration_is_given_or_he
 def test_keys_of_a_tenant_that_is_not_there_are_an_error_not_an_empty_list(made: dict[str, Any]) -> None:
     code, printed = _airlock("key", "list", "--tenant", "nope", "--config", made["config"], "--json")
     assert code == 2
-    assert "'nope' is not one of default" in json.loads(printed)["error"]
+    assert "unknown tenant 'nope'" in json.loads(printed)["error"]
     assert _key(made, "list", "--tenant", "default", "--state", "revoked") == []
     told = _airlock("key", "list", "--tenant", "default", "--state", "revoked", "--config", made["config"])
-    assert told == (0, "no such key\n")
+    assert told == (0, "no keys\n")

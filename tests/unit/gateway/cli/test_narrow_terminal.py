@@ -103,7 +103,7 @@ def test_the_banner_breaks_no_line(tmp_path: Path, *, is_terminal: bool) -> None
         {"directory": tmp_path, "tenants": {"acme": {"policy": "a.yaml"}}, "database_url": url}
     )
     lines = shown(banner(config, "127.0.0.1:7443", 2, ()), 40, force_terminal=is_terminal)
-    assert lines[0] == f"airlock {__version__} answers at 127.0.0.1:7443; Ctrl-C stops it"
+    assert lines[0] == f"airlock {__version__} is listening on 127.0.0.1:7443; press Ctrl-C to stop"
     (database,) = (line for line in lines if line.startswith("database"))
     assert database.split() == ["database", url.replace("secret", "***")]
     assert len(lines) == 7

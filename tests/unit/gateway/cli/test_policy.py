@@ -50,7 +50,7 @@ def said(*arguments: object) -> Any:
 
 def test_test_lists_each_example_and_fails_when_one_is_untrue(file: Path) -> None:
     assert run("test", file).exit_code == 0
-    assert "3 of 3 hold" in run("test", file).stdout
+    assert "3 of 3 passed" in run("test", file).stdout
     file.write_text(UNTRUE)
     result = run("test", file)
     assert result.exit_code == 1

@@ -182,9 +182,9 @@ def test_a_run_that_goes_on_shows_neither_the_question_nor_a_blocked_call_again(
         finished("c1", rule="push"),
         finished("c2", **denied, outcome="blocked", is_error=True),
     ).splitlines()
-    after = lines[lines.index("run goes on after step 1") + 1 :]
+    after = lines[lines.index("run continues after step 1") + 1 :]
     assert after == ["→ execute git push", "  ✓ exited 0 · rule push · 12 ms"]
-    assert sum("? waits for an approval" in line for line in lines) == 1
+    assert sum("? waiting for approval" in line for line in lines) == 1
 
 
 def test_the_last_lines_name_every_policy_that_judged() -> None:
@@ -218,7 +218,7 @@ def test_model_text_of_an_endpoint_that_does_not_stream_is_shown_whole() -> None
 
 def test_a_wait_for_the_model_is_shown() -> None:
     text = shown(("step_started", {"step": 1}), ("model_waiting", {"step": 1, "reason": f"its turn {HOSTILE}"}))
-    assert "waits for the model: its turn" in text
+    assert "waiting for the model: its turn" in text
     assert "\x1b" not in text
     summary = RunSummary()
     summary.feed("run_finished", {"status": "completed", "model_ms": 1.0, "model_wait_ms": 36_000.0})
@@ -272,7 +272,7 @@ def test_a_call_that_comes_back_later_is_named_by_its_subject_alone() -> None:
 def test_arguments_put_the_path_first_and_cut_long_values() -> None:
     assert short_arguments({"content": "z" * 500, "path": "/workspace/a"}).startswith("/workspace/a ")
     assert len(short_arguments({"content": "z" * 500, "path": "/workspace/a"})) < 100
-    assert short_arguments(None) == "(arguments that are no JSON object)"
+    assert short_arguments(None) == "(arguments are not a JSON object)"
 
 
 def test_a_long_line_is_cut_with_a_sign() -> None:
@@ -310,4 +310,4 @@ def test_the_summary_adds_up_calls_verdicts_evictions_and_times() -> None:
     ],
 )
 def test_a_run_that_goes_on_says_why(because: str | None, said: str) -> None:
-    assert shown(("run_resumed", {"step": 2, "because": because})).splitlines() == [f"run goes on after step 2{said}"]
+    assert shown(("run_resumed", {"step": 2, "because": because})).splitlines() == [f"run continues after step 2{said}"]

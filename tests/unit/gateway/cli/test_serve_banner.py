@@ -11,7 +11,7 @@ from gateway.config.config import Config
 @pytest.mark.parametrize(
     "engine, said",
     [
-        ("memory", "memory: commands run on this machine, unconfined"),
+        ("memory", "memory: commands run unconfined on this machine"),
         ("docker", "Docker at DOCKER_HOST or the default socket"),
     ],
 )
