@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from sandbox.engines.engine import Engine
-from sandbox.keeper.sandbox_keeper import SandboxKeeper
+from sandbox.engines.engine import Creator, Engine
+from sandbox.keeper.sandbox_keeper import KeeperLimits, SandboxKeeper
 
 
 def make_keeper(
     engine: Engine,
     *,
+    creator: Creator | None = None,
     idle_timeout_s: float = 300.0,
     max_live: int = 64,
     max_live_per_tenant: int = 16,
@@ -22,10 +23,13 @@ def make_keeper(
     """Return a keeper of an engine; what is idle is removed, unless `stopped_timeout_s` has it stopped."""
     return SandboxKeeper(
         engine,
-        idle_timeout_s=idle_timeout_s,
-        max_live=max_live,
-        max_live_per_tenant=max_live_per_tenant,
-        stopped_timeout_s=stopped_timeout_s,
-        max_stopped=max_stopped,
+        engine if creator is None else creator,
+        KeeperLimits(
+            idle_timeout_s=idle_timeout_s,
+            max_live=max_live,
+            max_live_per_tenant=max_live_per_tenant,
+            stopped_timeout_s=stopped_timeout_s,
+            max_stopped=max_stopped,
+        ),
         clock=clock,
     )

@@ -12,8 +12,8 @@ from gateway.errors import AirlockError
 from gateway.support.periodic import Periodic
 from gateway.telemetry import attributes as a
 from gateway.tenancy.tenants import Tenants
-from sandbox.engines.pooled_engine import PooledEngine
 from sandbox.engines.pooled_sandbox import PoolKind
+from sandbox.engines.sandbox_pool import SandboxPool
 
 # So many tenants are asked what their policies say; the others count by what they ask for.
 _TENANTS = 64
@@ -22,8 +22,8 @@ _LOOK_S = 30.0
 
 
 @contextlib.asynccontextmanager
-async def filling_pool(pool: PooledEngine, on: Foundation) -> AsyncIterator[None]:
-    """Have the pool make what most policies ask for, and what is asked for; and tell how it does, with the block."""
+async def filling_pool(pool: SandboxPool, on: Foundation) -> AsyncIterator[None]:
+    """Fill the pool with what most policies and callers ask for, and report on it; drain it at the end of the block."""
     most = MostAsked(pool, on.tenants, list(islice(on.config.tenants, _TENANTS)), on.config.sandbox.pool_min)
     await most.look()
     if on.telemetry.on:
@@ -32,14 +32,17 @@ async def filling_pool(pool: PooledEngine, on: Foundation) -> AsyncIterator[None
         read("airlock.sandbox.pool.claims", lambda: [(n, {a.POOL_CLAIM: how}) for how, n in pool.claims.items()])
     pool.begin()
     looks = Periodic(most.look, _LOOK_S, "what the pool always has was not looked at")
-    async with looks.running("what the pool always has", at_once=False):
-        yield
+    try:
+        async with looks.running("what the pool always has", at_once=False):
+            yield
+    finally:
+        await pool.drain()
 
 
 class MostAsked:
     """Has a pool keep `number` sandboxes of the kind that most of some tenants' policies ask for, and of no other."""
 
-    def __init__(self, pool: PooledEngine, tenants: Tenants, names: Collection[str], number: int) -> None:
+    def __init__(self, pool: SandboxPool, tenants: Tenants, names: Collection[str], number: int) -> None:
         self._pool = pool
         self._tenants = tenants
         self._names = names

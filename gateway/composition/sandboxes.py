@@ -1,4 +1,4 @@
-"""The sandboxes: the engine that makes them, and the keeper that lends one to each thread."""
+"""The sandboxes: the engine that makes them, and the keeper that leases one to each thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from gateway.composition.engine_decorators import decorated_engine
+from gateway.composition.creation import Creation, decorated_creation
 from gateway.composition.foundation import Foundation
 from gateway.composition.sandbox_pool import filling_pool
 from gateway.policy.document import QuotasSection
@@ -20,20 +20,20 @@ from gateway.storage.database_identity import identity_of
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.transition_store import TransitionStore
 from gateway.telemetry.disks import watched_disks
-from gateway.telemetry.observed_sandboxes import observed_keeper
+from gateway.telemetry.observed_sandboxes import ObservedLeases, observe_states
 from gateway.telemetry.sandbox_totals import totalled
 from gateway.tenancy.quotas import Quotas
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.engine_disk import EngineDisk
 from sandbox.engines.docker.image_pulls import ImagePulls, pullable
-from sandbox.engines.engine import Engine
+from sandbox.engines.engine import Creator, Engine
 from sandbox.engines.local.memory_engine import MemoryEngine
-from sandbox.engines.pooled_engine import PooledEngine
+from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.errors import SandboxError
-from sandbox.keeper.image_gate import image_gate
-from sandbox.keeper.keeper import Keeper
-from sandbox.keeper.sandbox_keeper import SandboxKeeper
+from sandbox.keeper.image_gate import ImageGate
+from sandbox.keeper.keeper import Keeper, Leases
+from sandbox.keeper.sandbox_keeper import KeeperLimits, SandboxKeeper
 
 log = structlog.get_logger(__name__)
 
@@ -42,21 +42,22 @@ _ENGINE_NAMED_IN = "sandbox.engine_url of the configuration"
 
 @dataclass(frozen=True)
 class Sandboxes:
-    """The engine, which of all it is, and its sandboxes. None is an engine that does not answer: it may be any."""
+    """The engine, its id, and its sandboxes. The id is None while the engine does not answer."""
 
     engine: Engine
     engine_id: str | None
     keeper: Keeper
+    leases: Leases
     ping: Ask
 
 
 async def open_sandboxes(stack: AsyncExitStack, on: Foundation) -> Sandboxes:
-    """Take over the sandboxes that are left from before, and say what would fail the first call."""
+    """Take over the sandboxes that an earlier process left, and report what would fail the first call."""
     settings = on.config.sandbox
     history = HistoryWriter(TransitionStore(on.database), on.config.tenants)
-    innermost = _innermost(on, history)
-    await _claim_directories(stack, on, innermost)
-    engine, pool = _around(stack, innermost, on)
+    engine = _engine(on, history)
+    await _claim_directories(stack, on, engine)
+    creation = _creation(stack, engine, on)
     await stack.enter_async_context(history.writing(engine.id))
     keeps = settings.on_stop == "keep"
     stack.push_async_callback(engine.close, keep_sandboxes=keeps)
@@ -64,24 +65,30 @@ async def open_sandboxes(stack: AsyncExitStack, on: Foundation) -> Sandboxes:
     await stack.enter_async_context(history.completing(engine))
     keeper = SandboxKeeper(
         engine,
-        idle_timeout_s=settings.idle_timeout_s,
-        max_live=settings.max_live,
-        max_live_per_tenant=settings.max_live_per_tenant,
-        stopped_timeout_s=settings.stopped_timeout_s,
-        max_stopped=settings.max_stopped,
+        creation.creator,
+        KeeperLimits(
+            idle_timeout_s=settings.idle_timeout_s,
+            max_live=settings.max_live,
+            max_live_per_tenant=settings.max_live_per_tenant,
+            stopped_timeout_s=settings.stopped_timeout_s,
+            max_stopped=settings.max_stopped,
+        ),
     )
     stack.push_async_callback(keeper.close, keep_sandboxes=keeps, remove_workspaces=not settings.keep_workspaces)
     await keeper.adopt(left)
     await stack.enter_async_context(totalled(on.telemetry, keeper))
     await _watch_disks(stack, on)
     await _say_what_sandboxes_lack(engine)
-    if pool is not None:
-        await stack.enter_async_context(filling_pool(pool, on))
-    outermost = observed_keeper(image_gate(keeper), on.telemetry)
-    return Sandboxes(engine, await _engine_id(engine), outermost, innermost.ping)
+    if creation.pool is not None:
+        await stack.enter_async_context(filling_pool(creation.pool, on))
+    leases: Leases = ImageGate(keeper)
+    if on.telemetry.on:
+        observe_states(keeper, on.telemetry)
+        leases = ObservedLeases(leases, on.telemetry)
+    return Sandboxes(engine, await _engine_id(engine), keeper, leases, engine.ping)
 
 
-def _innermost(on: Foundation, history: HistoryWriter) -> DockerEngine | MemoryEngine:
+def _engine(on: Foundation, history: HistoryWriter) -> DockerEngine | MemoryEngine:
     """Return the engine that the configuration asks for."""
     config, settings = on.config, on.config.sandbox
     if settings.engine == "memory":
@@ -131,24 +138,22 @@ async def _watch_disks(stack: AsyncExitStack, on: Foundation) -> None:
     await stack.enter_async_context(watched_disks(on.telemetry, free, state_dir, reserve_bytes=reserve_bytes))
 
 
-def _around(
-    stack: AsyncExitStack, engine: DockerEngine | MemoryEngine, on: Foundation
-) -> tuple[Engine, PooledEngine | None]:
-    """Return the engine with what the configuration wants around it, and its pool."""
+def _creation(stack: AsyncExitStack, engine: DockerEngine | MemoryEngine, on: Foundation) -> Creation:
+    """Return the creation of sandboxes with the decorators that the configuration asks for."""
     settings, pulls = on.config.sandbox, None
     if settings.engine != "memory" and settings.pull != "never":
         requests = DockerRequests(settings.engine_url, _ENGINE_NAMED_IN)
         pulls = ImagePulls(requests, wait_s=settings.pull_wait_s, timeout_s=settings.pull_timeout_s)
         stack.callback(pulls.close)
 
-    def pooled(around: Engine) -> PooledEngine:
+    def pooled(creator: Creator) -> SandboxPool:
         pulled = pullable if pulls is not None else lambda _: False
-        return PooledEngine(around, engine, limit=settings.pool_limit, pulls=pulled)
+        return SandboxPool(creator, engine, engine, limit=settings.pool_limit, pulls=pulled)
 
     async def quotas_of(tenant: str) -> QuotasSection:
         return (await on.tenants.named(tenant)).policy.document.quotas
 
-    return decorated_engine(
+    return decorated_creation(
         engine,
         pooled=pooled if settings.engine != "memory" and settings.pool_limit else None,
         pulls=pulls,
@@ -159,7 +164,7 @@ def _around(
 
 
 async def _engine_id(engine: Engine) -> str | None:
-    """Return which engine it is; None where it does not answer, and any run may be one of its."""
+    """Return the engine's id; None where it does not answer."""
     try:
         return await engine.id()
     except SandboxError:

@@ -58,7 +58,7 @@ def begin_work(stack: AsyncExitStack, on: Foundation, sandboxes: Sandboxes, leas
     quotas = Quotas(QuotaStore(on.database, on.process_id))
     tool_calls = ToolCalls(
         on.store,
-        sandboxes.keeper,
+        sandboxes.leases,
         approvals=asked,
         quotas=quotas,
         telemetry=on.telemetry,

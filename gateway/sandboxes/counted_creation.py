@@ -1,7 +1,7 @@
-"""An engine around an engine that counts the sandboxes of each tenant by the minute, where its policy limits them.
+"""Counts the sandboxes that each tenant creates per minute, where its policy limits them.
 
-What lives, and what was stopped and starts again, is none that is made. What is counted stays so when it could not be
-made: to fail at it costs as much.
+A sandbox that lives, or that was stopped and starts again, is not counted. A creation that fails counts: it costs as
+much.
 """
 
 from __future__ import annotations
@@ -11,27 +11,24 @@ from collections.abc import Awaitable, Callable
 from gateway.errors import QuotaExceeded
 from gateway.policy.document import QuotasSection
 from gateway.tenancy.quotas import Quotas
-from sandbox.engines.engine import Engine, is_new
-from sandbox.engines.engine_decorator import EngineDecorator
+from sandbox.engines.engine import Creator, Register, is_new
 from sandbox.errors import TooManyCreations
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 QuotasOf = Callable[[str], Awaitable[QuotasSection]]
 
 
-def counted_creation(engine: Engine, quotas: Quotas, quotas_of: QuotasOf) -> Engine:
-    """Return an engine whose create() raises TooManyCreations for one more than `quotas_of` a tenant lets it have."""
-    return _CountedCreation(engine, quotas, quotas_of)
+class CountedCreation:
+    """Satisfies Creator; create() raises TooManyCreations for one more than `quotas_of` a tenant allows."""
 
-
-class _CountedCreation(EngineDecorator):
-    def __init__(self, engine: Engine, quotas: Quotas, quotas_of: QuotasOf) -> None:
-        super().__init__(engine)
+    def __init__(self, inner: Creator, register: Register, quotas: Quotas, quotas_of: QuotasOf) -> None:
+        self.inner = inner
+        self._register = register
         self._quotas = quotas
         self._quotas_of = quotas_of
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        if is_new(self.engine, spec):
+        if is_new(self._register, spec):
             try:
                 await self._quotas.take_sandbox(spec.tenant, await self._quotas_of(spec.tenant))
             except QuotaExceeded as refused:
@@ -41,4 +38,4 @@ class _CountedCreation(EngineDecorator):
                     quota=refused.details["quota"],
                     limit=refused.details["limit"],
                 ) from refused
-        return await self.engine.create(spec)
+        return await self.inner.create(spec)

@@ -13,35 +13,27 @@ from opentelemetry.trace import SpanKind
 
 from gateway.telemetry import attributes as a
 from gateway.telemetry.telemetry import Telemetry
-from sandbox.engines.engine import Engine
-from sandbox.engines.engine_decorator import EngineDecorator
-from sandbox.keeper.keeper import Keeper
-from sandbox.keeper.keeper_decorator import KeeperDecorator
+from sandbox.engines.engine import Creator
+from sandbox.keeper.keeper import Keeper, Leases
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 _Leased = TypeVar("_Leased", bound=Sandbox | None)
 
 
-def observed_engine(engine: Engine, telemetry: Telemetry) -> Engine:
-    """Return an engine whose create() is observed; the engine itself if telemetry is off."""
-    return _ObservedEngine(engine, telemetry) if telemetry.on else engine
-
-
-def observed_keeper(keeper: Keeper, telemetry: Telemetry) -> Keeper:
-    """Return a keeper whose leases are observed; the keeper itself if telemetry is off."""
-    if not telemetry.on:
-        return keeper
+def observe_states(keeper: Keeper, telemetry: Telemetry) -> None:
+    """Report how many sandboxes this process has, and in which states."""
     telemetry.instruments.read("airlock.sandbox.live", lambda: keeper.live)
     telemetry.instruments.read(
         "airlock.sandbox.states",
         lambda: [(number, {a.SANDBOX_STATE: state}) for state, number in keeper.states().items()],
     )
-    return _ObservedKeeper(keeper, telemetry)
 
 
-class _ObservedEngine(EngineDecorator):
-    def __init__(self, engine: Engine, telemetry: Telemetry) -> None:
-        super().__init__(engine)
+class ObservedCreation:
+    """Satisfies Creator; each creation has a span, and its time is recorded."""
+
+    def __init__(self, inner: Creator, telemetry: Telemetry) -> None:
+        self.inner = inner
         self._telemetry = telemetry
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
@@ -50,7 +42,7 @@ class _ObservedEngine(EngineDecorator):
         kind: str | None = None
         try:
             with telemetry.within("create_sandbox", {}) as span:
-                sandbox = await self.engine.create(spec)
+                sandbox = await self.inner.create(spec)
                 span.set_attribute(a.SANDBOX_ID, sandbox.id)
                 return sandbox
         except BaseException as error:
@@ -61,20 +53,18 @@ class _ObservedEngine(EngineDecorator):
             telemetry.instruments.add("airlock.sandbox.start.duration", telemetry.clock() - started_s, labels)
 
 
-class _ObservedKeeper(KeeperDecorator):
-    def __init__(self, keeper: Keeper, telemetry: Telemetry) -> None:
-        super().__init__(keeper)
+class ObservedLeases:
+    """Satisfies Leases; each lease has a span, and the time to acquire it is recorded."""
+
+    def __init__(self, inner: Leases, telemetry: Telemetry) -> None:
+        self._inner = inner
         self._telemetry = telemetry
 
-    @asynccontextmanager
-    async def acquire(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
-        async with self._observed(self.keeper.acquire(spec)) as sandbox:
-            yield sandbox
+    def acquire(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
+        return self._observed(self._inner.acquire(spec))
 
-    @asynccontextmanager
-    async def acquire_existing(self, spec: SandboxSpec) -> AsyncIterator[Sandbox | None]:
-        async with self._observed(self.keeper.acquire_existing(spec)) as sandbox:
-            yield sandbox
+    def acquire_existing(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox | None]:
+        return self._observed(self._inner.acquire_existing(spec))
 
     @asynccontextmanager
     async def _observed(self, lease: AbstractAsyncContextManager[_Leased]) -> AsyncIterator[_Leased]:

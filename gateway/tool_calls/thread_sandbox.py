@@ -15,7 +15,7 @@ from agent.filesystem import OnOutput
 from sandbox.client.process_replies import PROCESSES_LIMIT
 from sandbox.errors import Conflict, Exhausted, NotFound, SandboxError
 from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage
-from sandbox.keeper.keeper import Keeper
+from sandbox.keeper.keeper import Leases
 from sandbox.process import (
     OnProgramOutput,
     Process,
@@ -33,26 +33,26 @@ Claim = Callable[[], Awaitable[None]]
 class ThreadSandbox:
     """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell; programs and processes are for services."""
 
-    def __init__(self, keeper: Keeper, spec: SandboxSpec, claim: Claim | None = None) -> None:
+    def __init__(self, leases: Leases, spec: SandboxSpec, claim: Claim | None = None) -> None:
         """`claim` is awaited before the first sandbox is used: it has the thread's files on this engine or raises."""
-        self._keeper = keeper
+        self._leases = leases
         self._spec = spec
         self._claim = claim
 
     def _borrow(self) -> AbstractAsyncContextManager[Sandbox]:
-        return self._keeper.acquire(self._spec) if self._claim is None else self._borrow_first(self._claim)
+        return self._leases.acquire(self._spec) if self._claim is None else self._borrow_first(self._claim)
 
     @asynccontextmanager
     async def _borrow_first(self, claim: Claim) -> AsyncIterator[Sandbox]:
         await claim()
         self._claim = None
-        async with self._keeper.acquire(self._spec) as sandbox:
+        async with self._leases.acquire(self._spec) as sandbox:
             yield sandbox
 
     @asynccontextmanager
     async def _borrow_with(self, process_id: str) -> AsyncIterator[Sandbox]:
         """Borrow the sandbox that has a process; NotFound where none lives."""
-        async with self._keeper.acquire_existing(self._spec) as sandbox:
+        async with self._leases.acquire_existing(self._spec) as sandbox:
             if sandbox is None:
                 raise NotFound(
                     f"there is no background process {process_id!r}: the thread has no sandbox now, and processes go "
@@ -202,7 +202,7 @@ class ThreadSandbox:
 
     async def list_processes(self) -> ProcessList:
         """List background processes and count strays."""
-        async with self._keeper.acquire_existing(self._spec) as sandbox:
+        async with self._leases.acquire_existing(self._spec) as sandbox:
             return ProcessList((), 0) if sandbox is None else await sandbox.processes.list()
 
     async def read_process(
@@ -245,7 +245,7 @@ class ThreadSandbox:
 
     async def kill_strays(self) -> tuple[int, int]:
         """Kill what commands left behind; return how many strays there were, and how many live then."""
-        async with self._keeper.acquire_existing(self._spec) as sandbox:
+        async with self._leases.acquire_existing(self._spec) as sandbox:
             found = 0 if sandbox is None else (await sandbox.processes.list()).strays
             if sandbox is None or not found:
                 return 0, 0

@@ -58,7 +58,7 @@ from gateway.tool_calls.thread_engines import ThreadEngines
 from gateway.tool_calls.thread_sandbox import Claim, ThreadSandbox
 from gateway.tool_calls.tool_request import ToolRequest
 from gateway.tool_calls.unrecorded_call import UnrecordedCall
-from sandbox.keeper.keeper import Keeper
+from sandbox.keeper.keeper import Leases
 
 _THREAD_LIMIT_CHARS = 256
 _NAME_LIMIT_CHARS = 128
@@ -126,7 +126,7 @@ class ToolCalls:
     def __init__(
         self,
         store: Store,
-        keeper: Keeper,
+        leases: Leases,
         *,
         approvals: ApprovalStore,
         quotas: Quotas,
@@ -139,7 +139,7 @@ class ToolCalls:
         self._telemetry = telemetry if telemetry is not None and telemetry.on else None
         self._approvals = approvals
         self._store = store
-        self._keeper = keeper
+        self._leases = leases
         self._engines = engines
         self._ids = ids
         self.late = OutcomeRetryQueue()
@@ -170,7 +170,7 @@ class ToolCalls:
 
     def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None, agent: str = "") -> ToolPath:
         """Lay the way of a tool call for a thread."""
-        sandbox = ThreadSandbox(self._keeper, tenant.sandbox_spec(thread.name), self._claim(thread))
+        sandbox = ThreadSandbox(self._leases, tenant.sandbox_spec(thread.name), self._claim(thread))
         document = tenant.policy.document
         redactor = redactor_of(document)
         work = self._heavy_work.of(thread.tenant)

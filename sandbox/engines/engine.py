@@ -1,32 +1,33 @@
-"""The Engine protocol: who makes sandboxes.
+"""The Engine protocols: what makes sandboxes, lists them, and removes them.
 
-A sandbox belongs to one tenant and one thread. Its life: create() -> running -> remove(), and between, as often as it
-is idle, stop_idle() -> stopped -> create() -> running. Its workspace outlives it: a sandbox made again for the same
-tenant and thread finds the same files, until remove_workspace().
+A sandbox belongs to one tenant and one thread. Its life cycle is create() -> running -> remove(). An idle sandbox takes
+a detour, as often as needed: stop_idle() -> stopped -> create() -> running. Its workspace outlives it: a new sandbox of
+the same tenant and thread finds the same files, until remove_workspace().
 
-    engine = DockerEngine(...)                   # or MemoryEngine(): no Docker, no walls, for tests and development
-    sandbox = await engine.create(spec)          # started, said hello, posture verified
+    engine = DockerEngine(...)                   # or MemoryEngine(): no Docker, no isolation, for tests and development
+    sandbox = await engine.create(spec)          # started, its daemon answered, its posture verified
     result = await sandbox.shell.execute("true", timeout_s=5, call_id="c1", ...)
     await engine.remove(sandbox.id)
 
-A gateway's next process may find sandboxes that the one before left running, for it was killed or told to keep them:
+A gateway's next process may find sandboxes that an earlier one left running, because it was killed or kept them:
 
-    for left in await engine.reconcile(): ...    # alive; what was dead is removed
-    sandbox = await engine.create(spec)          # the one that was left, if it was made for the very same spec
+    for left in await engine.reconcile(): ...    # alive; dead ones are removed
+    sandbox = await engine.create(spec)          # the one that was left, if it was made for the same spec
     await engine.close(keep_sandboxes=True)      # left for the next process
 
-Several processes of one instance may use an engine at the same time. A thread then has one sandbox still: create()
-finds another process's, each talks to it over connections of its own, and remove() leaves it to the last that has it.
+Several processes of one instance may use an engine at the same time. A thread still has one sandbox: create() finds
+another process's, each process talks to it over its own connections, and the last one to let go of it removes it.
 
-An engine is the sum of small protocols, and who needs a part takes the part. All raise SandboxError subclasses.
+Each caller takes the protocol that it needs. All methods raise SandboxError subclasses.
 
-    Lending      the keeper (sandbox_keeper.py): make, find, stop and remove one for each thread
+    Creator      create(): what pooling, limits and metrics decorate
+    Leasing      the keeper (sandbox_keeper.py): find, stop and remove the one sandbox of each thread
     Listing      lists and live usage
     Workspaces   snapshots: a thread's files as a whole
-    Removal      erasure: of a thread, of a tenant
+    Removal      erasure of a thread or of a tenant
 
-Concerns such as pooling, limits and metrics are engines around an engine (engine_decorator.py). Every engine passes
-tests/conformance.
+Pooling, limits and metrics are creators around a creator, for no other operation concerns them; the order is in
+gateway/composition/creation.py. Every engine passes tests/conformance.
 """
 
 from __future__ import annotations
@@ -42,33 +43,46 @@ from sandbox.usage import Usage
 Saved = TypeVar("Saved")
 
 
+class Creator(Protocol):
+    """Makes sandboxes."""
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        """Return the thread's sandbox: started, its daemon answered, its posture verified; else raise SandboxError.
+
+        A living sandbox of the same tenant and thread is taken if it was made in the same way, another process's too.
+        Otherwise it is replaced, unless calls are under way in it: then it is taken and `outdated`. A creation that
+        fails or is cancelled leaves nothing behind, except a sandbox that it was about to take over.
+        """
+        ...
+
+
 class Identity(Protocol):
     """Which engine it is."""
 
     async def id(self) -> str:
-        """Return what tells this engine from others: workspaces are on one of them."""
+        """Return the engine's id, which says where a thread's workspace is."""
         ...
 
 
 class Register(Protocol):
-    """What is known of sandboxes by a look that asks no engine: cheap, and a moment old."""
+    """Which sandboxes there are, by a local look that asks no engine: cheap, and a moment old."""
 
     def has(self, spec: SandboxSpec) -> bool:
         """Return whether the spec's tenant and thread seem to have a sandbox."""
         ...
 
     def stopped(self, spec: SandboxSpec) -> str | None:
-        """Return the id of what is stopped of the spec's tenant and thread."""
+        """Return the id of the stopped sandbox of the spec's tenant and thread."""
         ...
 
     def stopped_count(self) -> int:
-        """Return how many sandboxes are stopped, of all processes; may be called from any thread."""
+        """Return how many sandboxes of all processes are stopped. Callable from any thread."""
         ...
 
     def owners(self) -> Sequence[tuple[str, str]]:
-        """Return whose sandboxes there are or are being made, whichever process does: owner_of() of each.
+        """Return the owner_of() each sandbox that lives or is being made, in any process.
 
-        The one that was used longest ago comes first.
+        The sandbox that was used longest ago comes first.
         """
         ...
 
@@ -77,47 +91,38 @@ class Ending(Protocol):
     """Ends a thread's sandbox, whichever process has it; its files stay."""
 
     async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
-        """Stop the sandbox of a thread, whichever process has it, and return it as it is then; None for none.
+        """Stop a thread's sandbox and return it as it is then; None where there is none.
 
-        As stop_idle() does it, and so it comes back. One that is stopped already is returned as it is, one that cannot
-        be stopped is removed. SandboxBusy while calls are under way in it.
+        It comes back as after stop_idle(). One that is stopped already is returned as it is; one that cannot be stopped
+        is removed. Raises SandboxBusy while calls are under way in it.
         """
         ...
 
     async def remove_of(self, tenant: str, thread: str) -> ListedSandbox | None:
-        """Remove the sandbox of a thread, whichever process has it, and return it as it was; None where there is none.
+        """Remove a thread's sandbox, stopped or dead ones too, and return it as it was; None where there is none.
 
-        One that is stopped or dead goes, too. SandboxBusy while calls are under way in it.
+        Raises SandboxBusy while calls are under way in it.
         """
         ...
 
     async def end_calls(self, tenant: str, thread: str, *, overdue: bool = False) -> bool:
-        """Remove the sandbox of a thread if calls are under way in it, whoever's; return whether there were any.
+        """Remove a thread's sandbox if calls of any process are under way in it; return whether there were any.
 
-        For calls of a process that is lost and may live: what they had still to do in the sandbox is not done. With
-        `overdue` only where the sandbox is past its lifetime.
+        For calls of a process that is lost and may still live: nothing more of them happens in the sandbox. With
+        `overdue` only if the sandbox is past its lifetime.
         """
         ...
 
 
-class Lending(Register, Ending, Protocol):
-    """For the keeper, which lends one sandbox to each thread: makes them, finds them and lets them go."""
+class Leasing(Register, Ending, Protocol):
+    """For the keeper, which leases one sandbox to each thread: finds sandboxes, stops and removes them."""
 
     async def reconcile(self) -> Sequence[LeftSandbox]:
         """Return the sandboxes that an earlier process left alive and of this release, the newest first.
 
-        There is one for each tenant and thread. create() takes one over when it is asked for the same, remove()
-        removes it. Every other sandbox that an earlier process left is removed; workspaces always stay. What this
-        process or another one that lives has is not touched.
-        """
-        ...
-
-    async def create(self, spec: SandboxSpec) -> Sandbox:
-        """Return a sandbox: started, greeted, its posture verified; raises SandboxError when there can be none.
-
-        One of the same tenant and thread that lives is taken, another process's too, if it was made in the very same
-        way; else it is replaced, unless calls are under way in it: then it is taken, `outdated`. A creation that fails
-        or is cancelled leaves nothing, but for what it was about to take over.
+        There is one for each tenant and thread. create() takes it over for the same spec, remove() removes it. Every
+        other sandbox that an earlier process left is removed; workspaces stay. Sandboxes of this process or of another
+        living one are left alone.
         """
         ...
 
@@ -126,32 +131,32 @@ class Lending(Register, Ending, Protocol):
         ...
 
     async def stop_idle(self, sandbox_id: str) -> bool:
-        """Stop a sandbox that nobody uses, for create() to start again: its files stay, its memory is free.
+        """Stop an unused sandbox, for create() to start again: its files stay, its memory is freed. None is no error.
 
-        What ran in it ends and /tmp is empty then. One that another process has is only let go of, one that cannot be
-        stopped is removed; return whether it is stopped. None is no error. Stopped, it does not live: find(), has()
-        and owners() do not know of it.
+        Its processes end and its /tmp is emptied. A sandbox that another process also has is only let go of; one that
+        cannot be stopped is removed. Return whether it is stopped. A stopped sandbox does not live: find(), has() and
+        owners() do not report it.
         """
         ...
 
     async def trim_stopped(self, *, timeout_s: float, limit: int) -> int:
-        """Remove what is stopped for `timeout_s`, or past `limit` of all processes; return how many sandboxes went.
+        """Remove sandboxes stopped for `timeout_s`, or past `limit` of all processes; return how many were removed.
 
-        Past the limit it is the tenant with the most that loses its longest stopped one.
+        Past the limit, the tenant with the most loses its longest stopped one.
         """
         ...
 
     async def remove_idle(self, tenant: str | None, *, stop: bool = False) -> bool:
-        """Remove the sandbox that was used longest ago and is not in use, whichever process has it.
+        """Remove the unused sandbox that was used longest ago, of any process; return False when all are in use.
 
-        With `stop` it is stopped, as stop() does it. `tenant`, a digest, narrows the choice. False when all are in use.
+        With `stop` it is stopped, as stop() does it. `tenant`, a digest, narrows the choice.
         """
         ...
 
     async def remove(self, sandbox_id: str, reason: str = UNUSED) -> None:
-        """Remove a sandbox, not its workspace; one that another process has is only let go of. None is no error.
+        """Remove a sandbox, not its workspace; let go of one that another process also has. None is no error.
 
-        `reason` is for the history, where the engine knows of no better one: that it was lost, or is outdated.
+        The history records `reason`, unless the engine knows a better one: that it was lost, or is outdated.
         """
         ...
 
@@ -164,11 +169,11 @@ class Listing(Identity, Register, Protocol):
     """For lists: what a tenant, or the gateway itself, is shown."""
 
     async def listed(self, tenant: str) -> Sequence[ListedSandbox]:
-        """Return a tenant's sandboxes that live, are stopped, being made, or dead and not removed yet, by id."""
+        """Return a tenant's sandboxes by id: running, stopped, being made, or dead and not yet removed."""
         ...
 
     async def usage(self, sandbox: ListedSandbox) -> Usage | None:
-        """Return what a sandbox uses now, whichever process made it; None where it is gone."""
+        """Return what a sandbox of any process uses now; None where it is gone."""
         ...
 
     async def owned(self) -> Mapping[str, bool]:
@@ -180,26 +185,26 @@ class Workspaces(Protocol):
     """For snapshots: a thread's files as a whole."""
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], Saved]) -> Saved | None:
-        """Return what `take`, in a thread, makes of a thread's files, a sandbox or none living; None for no files.
+        """Return what `take`, in a worker thread, makes of a thread's files; None where it has none.
 
-        What is written meanwhile is in it as it was at some moment. ArchiveBroken where that cannot be had,
-        SandboxBusy while the workspace is saved or replaced already, TooManyWaiting where too many wait for that.
+        The sandbox may run or not. A file written meanwhile is saved as it was at some moment. Raises ArchiveBroken
+        where that is impossible, SandboxBusy while the workspace is already being saved or replaced, and
+        TooManyWaiting.
         """
         ...
 
     async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents], *, size_bytes: int = 0) -> None:
-        """Have what `give`, called in a thread, yields in the place of a thread's files; its sandbox is removed.
+        """Replace a thread's files by what `give`, called in a worker thread, yields; its sandbox is removed.
 
-        With nothing changed NoSpace where so many bytes would leave less than the reserve of the engine's disk, and
-        SandboxBusy while calls are under way in it; what `give` raises is raised, and the old files stay.
-        WorkspaceIncomplete when it went wrong after the old files began to be removed. TooManyWaiting where too many
-        wait already.
+        With nothing changed it raises what `give` raises; NoSpace where `size_bytes` more would leave less than the
+        reserve of the engine's disk; SandboxBusy while calls are under way; and TooManyWaiting. WorkspaceIncomplete
+        means that it failed after the old files began to be removed.
         """
         ...
 
 
 class Removal(Ending, Protocol):
-    """For who removes on demand, and erasure: all that there is of a thread, or of a tenant."""
+    """For operators and erasure: removes everything of a thread, or of a tenant."""
 
     async def remove_workspace(self, tenant: str, thread: str) -> bool:
         """Remove a thread's files for good and return whether there were any; its sandbox must be gone.
@@ -209,9 +214,9 @@ class Removal(Ending, Protocol):
         ...
 
     async def remove_all_of(self, tenant: str) -> int:
-        """Remove a tenant's sandboxes, busy ones too, and its files in all threads; return how many threads had some.
+        """Remove a tenant's sandboxes, busy ones too, and all its files; return how many threads had files.
 
-        For a tenant that is deleted: what nobody knows the thread of goes, too.
+        For a tenant that is deleted: files whose thread is unknown are removed too.
         """
         ...
 
@@ -220,18 +225,18 @@ class Removal(Ending, Protocol):
         ...
 
 
-class Engine(Lending, Listing, Workspaces, Removal, Protocol):
-    """Makes and removes sandboxes for one gateway instance: all of the above, for whoever puts a gateway together."""
+class Engine(Creator, Leasing, Listing, Workspaces, Removal, Protocol):
+    """Makes and removes sandboxes for one gateway instance: all of the above, for what puts a gateway together."""
 
     async def prepare(self) -> None:
-        """Make ready what every sandbox needs; raises SandboxError when none could be made.
+        """Prepare what every sandbox needs; raises SandboxError when none could be made.
 
-        create() does it too. Asked early, it says at the start what would fail the first call.
+        create() does it too. Called early, it reports at the start what would fail the first call.
         """
         ...
 
     async def close(self, *, keep_sandboxes: bool = False) -> None:
-        """Remove every sandbox that no other process has, and let go of the engine. Closing again is no error.
+        """Remove every sandbox that no other process has, and let go of the engine. Idempotent.
 
         With `keep_sandboxes` they live on, for the next process of this instance to take over.
         """
@@ -239,5 +244,5 @@ class Engine(Lending, Listing, Workspaces, Removal, Protocol):
 
 
 def is_new(register: Register, spec: SandboxSpec) -> bool:
-    """Return whether create() would make a sandbox, for the spec's tenant and thread have none, nor a stopped one."""
+    """Return whether create() would make a sandbox: the thread has neither a living one nor a stopped one."""
     return not register.has(spec) and register.stopped(spec) is None

@@ -1,16 +1,15 @@
-"""FairCreation: an engine around an engine that makes few sandboxes at once, and lets tenants take turns.
+"""Bounds how many sandboxes are created at once, and shares the places between tenants.
 
-An engine that is asked for fifty sandboxes at once makes all of them slowly. Here so many are made at once as the
-machine has processors for, and the others wait for their turn (sandbox/fair_semaphore.py). How many one tenant may
-have waiting is bounded.
+An engine that is asked for fifty sandboxes at once makes all of them slowly. Here as many are created at once as the
+machine has processors for, and the others wait for a place (sandbox/fair_semaphore.py). The number of creations that
+one tenant may have waiting is bounded.
 """
 
 from __future__ import annotations
 
 import os
 
-from sandbox.engines.engine import Engine
-from sandbox.engines.engine_decorator import EngineDecorator
+from sandbox.engines.engine import Creator
 from sandbox.fair_semaphore import FairSemaphore
 from sandbox.sandbox import Sandbox, SandboxSpec
 
@@ -19,17 +18,14 @@ _PER_PROCESSOR = 2
 _WAITING_LIMIT = 64
 
 
-def fair_creation(engine: Engine, *, at_once: int | None = None, waiting_limit: int = _WAITING_LIMIT) -> Engine:
-    """Return an engine whose create() waits for its turn; TooManyWaiting where `waiting_limit` of its tenant do."""
-    places = _PER_PROCESSOR * len(os.sched_getaffinity(0)) if at_once is None else at_once
-    return _FairCreation(engine, FairSemaphore(places, waiting_limit))
+class FairCreation:
+    """Satisfies Creator; create() raises TooManyWaiting where `waiting_limit` creations of its tenant wait."""
 
-
-class _FairCreation(EngineDecorator):
-    def __init__(self, engine: Engine, turns: FairSemaphore) -> None:
-        super().__init__(engine)
-        self._turns = turns
+    def __init__(self, inner: Creator, *, at_once: int | None = None, waiting_limit: int = _WAITING_LIMIT) -> None:
+        self.inner = inner
+        places = _PER_PROCESSOR * len(os.sched_getaffinity(0)) if at_once is None else at_once
+        self._turns = FairSemaphore(places, waiting_limit)
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         async with self._turns.turn(spec.tenant):
-            return await self.engine.create(spec)
+            return await self.inner.create(spec)

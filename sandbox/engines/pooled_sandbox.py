@@ -8,7 +8,7 @@ A pooled sandbox has its image, runtime and whole size from the start, for a con
 change: that is its kind. Tenant, thread, environment, secrets and policy it gets with the claim, or with each call, and
 never before. It is claimed once, for one thread, and never comes back from there.
 
-PooledEngine decides how many there are.
+SandboxPool decides how many there are.
 """
 
 from __future__ import annotations

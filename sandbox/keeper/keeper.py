@@ -1,4 +1,7 @@
-"""Keeper: who lends each thread its one sandbox. SandboxKeeper does it; concerns are keepers around a keeper."""
+"""What the keeper offers: leases, for calls; and what is known of the leased sandboxes, for operators and metrics.
+
+SandboxKeeper implements both. Concerns of leasing, such as image_gate.py, are Leases around Leases.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,26 @@ from sandbox.sandbox import ListedSandbox, Sandbox, SandboxSpec
 from sandbox.transition import State
 
 
+class Leases(Protocol):
+    """Leases each thread its one sandbox, for as long as a call takes. Raises SandboxError subclasses."""
+
+    def acquire(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
+        """Lease the sandbox of the spec's tenant and thread; raises SandboxError when there can be none.
+
+        Calls of one thread share it. A sandbox made for another spec is replaced once no call uses it.
+        """
+        ...
+
+    def acquire_existing(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox | None]:
+        """Lease the sandbox of the spec's tenant and thread; None where none lives, for nothing is made.
+
+        A sandbox made for another spec is leased as it is, and stays.
+        """
+        ...
+
+
 class Keeper(Protocol):
-    """Lends sandboxes. Raises SandboxError subclasses."""
+    """What is known of the leased sandboxes, and when their idle time ends."""
 
     @property
     def live(self) -> int:
@@ -19,27 +40,13 @@ class Keeper(Protocol):
         ...
 
     def states(self) -> Mapping[State, int]:
-        """Return how many sandboxes this process is about to have, and has, and how many of all are stopped."""
-        ...
-
-    def acquire(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
-        """Lend the sandbox of the spec's tenant and thread; raises SandboxError when there can be none.
-
-        Calls of one thread share it. A sandbox made for another spec is replaced once nobody uses it.
-        """
-        ...
-
-    def acquire_existing(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox | None]:
-        """Lend the sandbox of the spec's tenant and thread, or None where none lives: whoever only looks makes none.
-
-        One made for another spec is lent as it is, and stays.
-        """
+        """Return how many sandboxes this process is making, how many it has, and how many of all are stopped."""
         ...
 
     def at_hand(self, tenant: str, thread: str) -> Sandbox | None:
-        """Return a thread's sandbox as far as this process has it, for a look that is no use and keeps it from nothing.
+        """Return a thread's sandbox if this process has it, without a lease: it does not reset the idle timer.
 
-        It may be removed in the midst of the look, which is DaemonLost then.
+        The sandbox may be removed meanwhile, which raises DaemonLost in the caller.
         """
         ...
 
@@ -52,8 +59,8 @@ class Keeper(Protocol):
         ...
 
     def ends_s(self, one: ListedSandbox, spec: SandboxSpec) -> float | None:
-        """Return when an idle sandbox is stopped, or a stopped one removed, if nobody asks for it.
+        """Return when an idle sandbox is stopped, or a stopped one removed, unless a call asks for it.
 
-        In seconds since 1970, and a moment early: whoever looks after them looks now and then. None for never.
+        In seconds since 1970, and a moment early, for idle sandboxes are swept at intervals. None for never.
         """
         ...

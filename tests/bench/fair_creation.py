@@ -14,8 +14,8 @@ from pathlib import Path
 from rich.table import Table
 
 from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.engines.engine import Engine
-from sandbox.engines.fair_creation import fair_creation
+from sandbox.engines.engine import Creator
+from sandbox.engines.fair_creation import FairCreation
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 
 _BURST = 50
@@ -38,8 +38,8 @@ async def tables() -> list[Table]:
     table = Table(title=title, title_justify="left")
     for name in ("", "alone, p50 ms", "beside, p50 ms", "beside, worst ms", "worst / alone", "the burst, s"):
         table.add_column(name, justify="left" if not name else "right")
-    ways: tuple[tuple[str, Callable[[Engine], Engine]], ...] = (
-        ("in turns", fair_creation),
+    ways: tuple[tuple[str, Callable[[Creator], Creator]], ...] = (
+        ("in turns", FairCreation),
         ("all at once", lambda engine: engine),
     )
     for name, around in ways:
@@ -50,33 +50,33 @@ async def tables() -> list[Table]:
     return [table]
 
 
-async def measure(around: Callable[[Engine], Engine], *, burst: int = _BURST, samples: int = _SAMPLES) -> Waited:
-    """Measure with an engine around a Docker engine, which is gone with all that it made at the end."""
+async def measure(around: Callable[[Creator], Creator], *, burst: int = _BURST, samples: int = _SAMPLES) -> Waited:
+    """Measure with a creator around a Docker engine, which is gone with all that it made at the end."""
     async with _docker() as docker:
-        engine = around(docker)
-        alone_s = [await _made(engine, "quiet", f"alone-{number}") for number in range(samples)]
+        creator = around(docker)
+        alone_s = [await _made(docker, creator, "quiet", f"alone-{number}") for number in range(samples)]
         began_s = time.monotonic()
-        crowd = [asyncio.create_task(_made(engine, "burst", str(number))) for number in range(burst)]
+        crowd = [asyncio.create_task(_made(docker, creator, "burst", str(number))) for number in range(burst)]
         await asyncio.sleep(0)
         beside_s: list[float] = []
         while len(beside_s) < samples and not all(task.done() for task in crowd):
-            beside_s.append(await _made(engine, "quiet", f"beside-{len(beside_s)}"))
+            beside_s.append(await _made(docker, creator, "quiet", f"beside-{len(beside_s)}"))
         await asyncio.gather(*crowd)
         return Waited(alone_s, beside_s, time.monotonic() - began_s)
 
 
-async def _made(engine: Engine, tenant: str, thread: str) -> float:
+async def _made(docker: DockerEngine, creator: Creator, tenant: str, thread: str) -> float:
     """Make a sandbox and have a command done; return how long that took, its removal aside."""
     began_s = time.monotonic()
-    sandbox = await engine.create(SandboxSpec(tenant, thread, "airlock-sandbox", limits=_LIMITS))
+    sandbox = await creator.create(SandboxSpec(tenant, thread, "airlock-sandbox", limits=_LIMITS))
     await sandbox.shell.execute("true", timeout_s=60, call_id="c", limit_chars=100, head_chars=10, tail_chars=10)
     took_s = time.monotonic() - began_s
-    await engine.remove(sandbox.id)
+    await docker.remove(sandbox.id)
     return took_s
 
 
 @contextlib.asynccontextmanager
-async def _docker() -> AsyncIterator[Engine]:
+async def _docker() -> AsyncIterator[DockerEngine]:
     with tempfile.TemporaryDirectory(prefix="airlock-bench-") as directory:
         made = DockerEngine(instance=f"bench-{secrets.token_hex(4)}", channel_root=Path(directory) / "channels")
         try:

@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.engines.pooled_engine import PooledEngine
 from sandbox.engines.pooled_sandbox import PoolKind
+from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 from tests.sandbox_keeper import make_keeper
@@ -63,11 +63,11 @@ async def _engine() -> AsyncIterator[DockerEngine]:
 @contextlib.asynccontextmanager
 async def _keeping(
     engine: DockerEngine, ready: int, *, limit: int | None = None
-) -> AsyncIterator[tuple[SandboxKeeper, PooledEngine]]:
+) -> AsyncIterator[tuple[SandboxKeeper, SandboxPool]]:
     """Have a keeper around a pool that makes so many when it is told to tend, and nothing more before it begins."""
-    pool = PooledEngine(engine, engine, limit=ready if limit is None else limit)
+    pool = SandboxPool(engine, engine, engine, limit=ready if limit is None else limit)
     pool.keep(PoolKind.of(_spec("", "")), ready)
-    keeper = make_keeper(pool, max_live=4 * _BURST, max_live_per_tenant=4 * _BURST)
+    keeper = make_keeper(engine, creator=pool, max_live=4 * _BURST, max_live_per_tenant=4 * _BURST)
     try:
         yield keeper, pool
     finally:

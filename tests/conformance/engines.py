@@ -1,4 +1,4 @@
-"""The engines that the conformance suite is run on: Docker, in memory, and those around another.
+"""The engines that the conformance suite runs on: Docker, in memory, and each with all decorators of a gateway.
 
 `kind`, `engine` and `ground` are fixtures. `engine` is one of a session; who needs engines of its own, one after
 another as a gateway is started again, makes them on the test's `ground`.
@@ -15,17 +15,17 @@ from typing import cast
 import pytest
 import pytest_asyncio
 
-from gateway.composition.engine_decorators import decorated_engine
+from gateway.composition.creation import Creation, decorated_creation
 from gateway.policy.document import QuotasSection
 from gateway.storage.quota_store import Hold, QuotaStore, Take
 from gateway.tenancy.quotas import Quotas
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.image_pulls import ImagePulls
-from sandbox.engines.engine import Engine, is_new
+from sandbox.engines.engine import Creator, Engine, is_new
 from sandbox.engines.local.memory_engine import MemoryEngine
-from sandbox.engines.pooled_engine import PooledEngine
-from sandbox.engines.pooled_sandbox import PoolKind, PoolSource
+from sandbox.engines.pooled_sandbox import PoolKind
+from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.transition import Transition
 from tests.docker_state import containers_of, volumes_of
@@ -107,8 +107,8 @@ class MemoryGround(Ground):
 
 
 def _around(engine: Innermost) -> Engine:
-    """Return an engine with all that a gateway has around it; its new sandboxes are all from the pool."""
-    around, pool = decorated_engine(
+    """Return an engine with all decorators of a gateway; its new sandboxes are all from the pool."""
+    creation = decorated_creation(
         engine,
         pooled=lambda inner: _AlwaysReady(inner, engine),
         pulls=ImagePulls(DockerRequests("unix:///nonexistent/docker.sock")),
@@ -116,8 +116,28 @@ def _around(engine: Innermost) -> Engine:
         quotas=Quotas(cast(QuotaStore, _NeverFull())),
         quotas_of=_quotas_of,
     )
-    assert isinstance(pool, _AlwaysReady)
-    return around
+    return cast(Engine, _Decorated(engine, creation))
+
+
+class _Decorated:
+    """An engine whose sandboxes a gateway's decorators create; all else is the engine's."""
+
+    def __init__(self, engine: Innermost, creation: Creation) -> None:
+        assert isinstance(creation.pool, _AlwaysReady)
+        self._engine = engine
+        self._pool = creation.pool
+        self.create = creation.creator.create
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+    async def remove_workspaces(self) -> None:
+        await self._pool.drain()
+        await self._engine.remove_workspaces()
+
+    async def close(self, *, keep_sandboxes: bool = False) -> None:
+        await self._pool.drain()
+        await self._engine.close(keep_sandboxes=keep_sandboxes)
 
 
 class _NeverFull:
@@ -137,15 +157,16 @@ async def _quotas_of(tenant: str) -> QuotasSection:
     return QuotasSection(sandboxes_per_minute=1_000)
 
 
-class _AlwaysReady(PooledEngine):
+class _AlwaysReady(SandboxPool):
     """A pool whose pooled sandboxes are made right before they are asked for."""
 
-    def __init__(self, engine: Engine, source: PoolSource) -> None:
-        super().__init__(engine, source, limit=1)
+    def __init__(self, inner: Creator, engine: Innermost) -> None:
+        super().__init__(inner, engine, engine, limit=1)
+        self._engine = engine
         self._turn = asyncio.Lock()
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        if not is_new(self, spec):
+        if not is_new(self._engine, spec):
             return await super().create(spec)
         async with self._turn:
             kind = PoolKind.of(spec)

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sandbox.engines.docker.docker_requests import Client, DockerRequests, inspect_image
-from sandbox.engines.engine import Engine
-from sandbox.engines.engine_decorator import EngineDecorator
+from sandbox.engines.engine import Creator
 from sandbox.errors import EngineUnavailable, ImageMissing, SandboxError, SandboxUnavailable
 from sandbox.sandbox import Sandbox, SandboxSpec
 
@@ -140,24 +139,21 @@ class ImagePulls:
         return stopping
 
 
-def pulling_engine(engine: Engine, pulls: ImagePulls) -> Engine:
-    """Return an engine whose create() has a missing image pulled."""
-    return _PullingEngine(engine, pulls)
+class PullingCreation:
+    """Satisfies Creator; create() has a missing image pulled."""
 
-
-class _PullingEngine(EngineDecorator):
-    def __init__(self, engine: Engine, pulls: ImagePulls) -> None:
-        super().__init__(engine)
+    def __init__(self, inner: Creator, pulls: ImagePulls) -> None:
+        self.inner = inner
         self._pulls = pulls
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         try:
-            return await self.engine.create(spec)
+            return await self.inner.create(spec)
         except ImageMissing:
             if not pullable(spec.image) or await self._pulls.has(spec.image):
                 raise  # it is the runtime image that is not there
         await self._pulls.pull(spec.image)
-        return await self.engine.create(spec)
+        return await self.inner.create(spec)
 
 
 def pullable(image: str) -> bool:

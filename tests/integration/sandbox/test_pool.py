@@ -21,8 +21,8 @@ from sandbox.engines.docker.container_config import container_name
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.handshake import introduced
 from sandbox.engines.docker.runtime_volume import BundleBroken
-from sandbox.engines.pooled_engine import PooledEngine
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind
+from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.owner import owner_of
 from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.v1.channel_pb2 import Posture
@@ -226,7 +226,7 @@ async def test_a_pooled_sandbox_that_is_held_by_less_than_its_thread_asks_is_ref
 
 async def test_a_dead_pooled_sandbox_is_refused_and_the_pool_makes_another(processes: Processes) -> None:
     engine = processes.engine()
-    pool = PooledEngine(engine, engine, limit=1)
+    pool = SandboxPool(engine, engine, engine, limit=1)
     pool.keep(KIND, 1)
     await pool.tend()
     (pooled,) = engine._pooled

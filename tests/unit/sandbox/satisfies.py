@@ -5,13 +5,15 @@ from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.client.remote_fs import RemoteFS
 from sandbox.client.remote_shell import RemoteShell
 from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.engines.engine import Engine
-from sandbox.engines.engine_decorator import EngineDecorator
+from sandbox.engines.docker.image_pulls import PullingCreation
+from sandbox.engines.engine import Creator, Engine
+from sandbox.engines.fair_creation import FairCreation
 from sandbox.engines.local.local_fs import LocalFS
 from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.pooled_sandbox import PoolSource
-from sandbox.keeper.keeper import Keeper
-from sandbox.keeper.keeper_decorator import KeeperDecorator
+from sandbox.engines.sandbox_pool import SandboxPool
+from sandbox.keeper.image_gate import ImageGate
+from sandbox.keeper.keeper import Keeper, Leases
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import Sandbox
 
@@ -40,16 +42,16 @@ def memory(engine: MemoryEngine) -> Engine:
     return engine
 
 
-def around(engine: EngineDecorator) -> Engine:
-    return engine
+def creators(fair: FairCreation, pulling: PullingCreation, pool: SandboxPool) -> tuple[Creator, Creator, Creator]:
+    return fair, pulling, pool
 
 
-def keeper(lends: SandboxKeeper) -> Keeper:
-    return lends
+def keeper(leases: SandboxKeeper) -> tuple[Keeper, Leases]:
+    return leases, leases
 
 
-def keeper_around(keeper: KeeperDecorator) -> Keeper:
-    return keeper
+def gate(leases: ImageGate) -> Leases:
+    return leases
 
 
 def docker_pool(docker: DockerEngine) -> PoolSource:

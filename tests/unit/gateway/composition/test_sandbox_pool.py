@@ -18,8 +18,8 @@ from gateway.policy_versions.policies import Policies
 from gateway.storage.database import Database
 from gateway.storage.policy_store import PolicyStore
 from gateway.tenancy.tenants import Tenants
-from sandbox.engines.pooled_engine import PooledEngine
 from sandbox.engines.pooled_sandbox import PoolKind
+from sandbox.engines.sandbox_pool import SandboxPool
 
 NAMES = ["a", "b", "c"]
 
@@ -28,9 +28,13 @@ class FakePool:
     def __init__(self) -> None:
         self.always: dict[str, int] = {}
         self.begun = False
+        self.drained = False
 
     def begin(self) -> None:
         self.begun = True
+
+    async def drain(self) -> None:
+        self.drained = True
 
     def keep(self, kind: PoolKind, number: int) -> None:
         self.always[kind.image] = number
@@ -66,7 +70,7 @@ async def test_the_pool_always_has_what_most_policies_ask_for_whenever_they_chan
     tmp_path: Path, policies: Policies
 ) -> None:
     pool = FakePool()
-    most = MostAsked(cast(PooledEngine, pool), Tenants(config(tmp_path), policies), NAMES, 2)
+    most = MostAsked(cast(SandboxPool, pool), Tenants(config(tmp_path), policies), NAMES, 2)
     await put(policies, b="x", c="y")
     await most.look()
     assert pool.always == {"x": 2}  # and one that has no policy is in nobody's way
@@ -89,9 +93,11 @@ async def test_a_gateway_looks_at_them_again_and_again(
     on = SimpleNamespace(config=given, tenants=Tenants(given, policies), telemetry=SimpleNamespace(on=False))
     pool = FakePool()
     await put(policies, a="x")
-    async with filling_pool(cast(PooledEngine, pool), cast(Foundation, on)):
+    async with filling_pool(cast(SandboxPool, pool), cast(Foundation, on)):
         assert (pool.begun, pool.always) == (True, {"x": 2})
         await put(policies, a="y")
         async with asyncio.timeout(30):
             while pool.always != {"y": 2}:
                 await asyncio.sleep(0)
+        assert not pool.drained
+    assert pool.drained

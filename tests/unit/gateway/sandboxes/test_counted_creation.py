@@ -10,7 +10,7 @@ from google.rpc import error_details_pb2
 
 from gateway.errors import Overloaded, QuotaExceeded, from_sandbox
 from gateway.policy.document import QuotasSection
-from gateway.sandboxes.counted_creation import counted_creation
+from gateway.sandboxes.counted_creation import CountedCreation
 from gateway.serving.edge import status_of
 from gateway.storage.database import Database
 from gateway.storage.quota_store import QuotaStore
@@ -53,7 +53,8 @@ class Gateways:
         self.now_us = _START_US
         self.engines = [CountingEngine(), CountingEngine()]
         self._counted = [
-            counted_creation(
+            CountedCreation(
+                cast(Engine, engine),
                 cast(Engine, engine),
                 Quotas(QuotaStore(database, f"gateway-{number}"), clock=lambda: self.now_us),
                 self._quotas_of,

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from sandbox.engines.engine import Engine
-from sandbox.engines.fair_creation import fair_creation
+from sandbox.engines.fair_creation import FairCreation
 from sandbox.errors import SandboxUnavailable, TooManyWaiting
 from sandbox.sandbox import Sandbox, SandboxSpec
 
@@ -43,9 +43,6 @@ class SlowEngine:
             future.set_exception(error)
         await settle()
 
-    def has(self, spec: SandboxSpec) -> bool:
-        return spec.thread == "there"
-
 
 async def settle() -> None:
     for _ in range(10):
@@ -57,11 +54,11 @@ def spec(tenant: str, thread: str) -> SandboxSpec:
 
 
 class Asked:
-    """An engine around the slow one, and those who ask it."""
+    """A fair creation around the slow engine, and its callers."""
 
     def __init__(self, *, at_once: int, waiting_limit: int = 64) -> None:
         self.engine = SlowEngine()
-        self.fair = fair_creation(cast(Engine, self.engine), at_once=at_once, waiting_limit=waiting_limit)
+        self.fair = FairCreation(cast(Engine, self.engine), at_once=at_once, waiting_limit=waiting_limit)
 
     async def ask(self, tenant: str, number: int = 1, first: int = 0) -> list[asyncio.Task[Sandbox]]:
         tasks = [
@@ -91,7 +88,7 @@ async def test_no_more_are_made_at_once_than_there_are_places() -> None:
 
 async def test_two_for_each_processor_are_made_at_once_where_nothing_is_said() -> None:
     engine = SlowEngine()
-    fair = fair_creation(cast(Engine, engine))
+    fair = FairCreation(cast(Engine, engine))
     places = 2 * len(os.sched_getaffinity(0))
     tasks = [asyncio.create_task(cast(Any, fair.create(spec("a", str(one))))) for one in range(places + 5)]
     await settle()
@@ -180,9 +177,3 @@ async def test_who_gives_up_leaves_no_place_taken() -> None:
     (later,) = await asked.ask("b")
     await asked.engine.end()
     assert later.result() == "made"
-
-
-async def test_all_else_is_the_engine_s_own() -> None:
-    asked = Asked(at_once=1)
-    assert asked.fair.has(spec("a", "there"))
-    assert not asked.fair.has(spec("a", "elsewhere"))

@@ -272,7 +272,7 @@ async def test_past_its_lifetime_no_call_begins_in_a_sandbox_and_the_next_has_a_
         for _ in range(3):
             calls.create_task(call())
         async with asyncio.timeout(5):
-            while not cast(Any, keeper)._places[owner_of(spec())].lock.locked():
+            while not cast(Any, keeper)._places.by_owner[owner_of(spec())].lock.locked():
                 await asyncio.sleep(0)
         assert begun == ["s0"]
         first_may_end.set()

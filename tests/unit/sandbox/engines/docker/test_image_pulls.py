@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from sandbox.engines.docker.docker_requests import DockerRequests
-from sandbox.engines.docker.image_pulls import ImagePulls, pulling_engine
-from sandbox.engines.engine import Engine
+from sandbox.engines.docker.image_pulls import ImagePulls, PullingCreation
+from sandbox.engines.engine import Creator
 from sandbox.errors import EngineUnavailable, ImageMissing, SandboxUnavailable
 from sandbox.sandbox import Sandbox, SandboxSpec
 
@@ -74,8 +74,8 @@ def pulls(requests: FakeRequests, *, wait_s: float = 30.0, clock: Callable[[], f
     return ImagePulls(cast(DockerRequests, requests), wait_s=wait_s, timeout_s=60.0, clock=clock)
 
 
-def engine(requests: FakeRequests, **options: Any) -> Engine:
-    return pulling_engine(cast(Engine, FakeEngine(requests)), pulls(requests, **options))
+def engine(requests: FakeRequests, **options: Any) -> Creator:
+    return PullingCreation(cast(Creator, FakeEngine(requests)), pulls(requests, **options))
 
 
 def spec(image: str, thread: str = "t") -> SandboxSpec:
@@ -175,5 +175,5 @@ async def test_an_image_that_is_there_is_not_pulled_for_the_runtime_s_that_is_no
     requests.here.add("x:1")
     requests.let_go.set()
     with pytest.raises(ImageMissing, match="runtime image"):
-        await pulling_engine(cast(Engine, WithoutRuntime(requests)), pulls(requests)).create(spec("x:1"))
+        await PullingCreation(cast(Creator, WithoutRuntime(requests)), pulls(requests)).create(spec("x:1"))
     assert requests.pulled == []

@@ -1,18 +1,18 @@
-"""PooledEngine: an engine around an engine that has sandboxes ready before anybody asks for one.
+"""SandboxPool: sandboxes that are ready before a thread asks for one.
 
-A thread that has neither a sandbox nor files gets a pooled sandbox of the kind that its spec asks for, if there is one:
-that takes milliseconds. Every other creation goes the engine's ordinary way, and so does one whose pooled sandbox was
-found unfit. The last of several of a kind is for a tenant that has not just taken one: another's burst does not leave
-it without.
+A thread that has neither a sandbox nor files gets a pooled sandbox of the kind that its spec asks for, if one is ready:
+that takes milliseconds. Every other creation goes to the inner creator, and so does one whose pooled sandbox failed its
+check. The last of several of a kind is reserved for a tenant that has not just taken one, so that one tenant's burst
+does not leave the others without.
 
-How many pooled sandboxes there are follows demand (pool_demand.py), between what is always wanted and a limit for all
-kinds together. They are made in the background, a few at a time, and one by one while somebody waits for a sandbox to
-be made: with none, threads that come a little faster than sandboxes are made would never have a pool again. Dead, old
-and surplus ones are removed; all of them when the engine has no room for a sandbox, and at the end.
+The number of pooled sandboxes follows demand (pool_demand.py), between a fixed minimum and a limit for all kinds
+together. They are made in the background, a few at a time, and one by one while a caller waits for a creation. They
+are not paused meanwhile: threads that come a little faster than sandboxes are made would then never find one ready.
+Dead, old and surplus ones are removed; all of them when the engine is full, and at the end.
 
-    pooled = PooledEngine(docker, docker, limit=8)
-    pooled.keep(PoolKind.of(spec), 1)          # at any time, whether or not somebody asks
-    pooled.begin()                              # without it, nothing is made but by tend()
+    pool = SandboxPool(creator, docker, docker.pool, limit=8)
+    pool.keep(PoolKind.of(spec), 1)             # at all times, whatever the demand
+    pool.begin()                                # without it, only tend() makes any
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.engines.engine import Engine, is_new
-from sandbox.engines.engine_decorator import EngineDecorator
+from sandbox.engines.engine import Creator, Register, is_new
 from sandbox.engines.pool_demand import Demand, shared_out
 from sandbox.engines.pooled_sandbox import PooledRefused, PooledSandbox, PoolKind, PoolSource
 from sandbox.errors import EngineFull, ImageMissing, SandboxError
@@ -36,15 +35,15 @@ from sandbox.sandbox import Sandbox, SandboxSpec
 
 log = logging.getLogger(__name__)
 
-# How often pooled sandboxes are looked after when nothing happens.
+# How often the pool is checked when nothing happens.
 _LOOK_S = 15.0
 # By then its image's name may be another image's.
 _OLD_AFTER_S = 1800.0
 _MAKERS = 2
 _FIRST_RETRY_S = 2.0
 _LAST_RETRY_S = 300.0
-# Who took a pooled sandbox gets no last one for so long: none is made while its burst is waited for, and then it takes
-# a while.
+# A tenant that took one does not get the last one for so long: its burst, and the making of the next one, are over
+# then.
 _TOOK_S = 10.0
 
 
@@ -55,7 +54,7 @@ class _Ready:
 
 
 class _Kind:
-    """What there is of one kind, and what is known of it."""
+    """The pooled sandboxes of one kind, and the demand for it."""
 
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
@@ -68,28 +67,30 @@ class _Kind:
 
     @property
     def wanted(self) -> int:
-        # One more than several: the last is for another tenant, and whoever asks for these is to find them.
+        # One more than several: the last is reserved for another tenant.
         asked = self.demand.wanted
         return max(self.always, asked + 1 if asked > 1 else asked)
 
 
-class PooledEngine(EngineDecorator):
-    """Around `engine`, whose pooled sandboxes `source` makes; `limit` is how many there are at most, of all kinds.
+class SandboxPool:
+    """Satisfies Creator. `source` makes the pooled sandboxes; `limit` is their number at most, of all kinds.
 
-    `pulls` says of which images the first call that needs one has it pulled; the pool itself pulls none. `clock` is in
+    `pulls` says which images are pulled by the first call that needs them; the pool itself pulls none. `clock` is in
     seconds, from any moment on.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        inner: Creator,
+        register: Register,
         source: PoolSource,
         *,
         limit: int,
         pulls: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(engine)
+        self.inner = inner
+        self._register = register
         self._source = source
         self._limit = limit
         self._pulls = pulls
@@ -109,31 +110,31 @@ class PooledEngine(EngineDecorator):
         return {"ready": sum(len(kind.ready) for kind in kinds), "making": sum(kind.making for kind in kinds)}
 
     def keep(self, kind: PoolKind, number: int) -> None:
-        """Want so many of a kind whether or not somebody asks."""
+        """Keep so many of a kind ready, whatever the demand."""
         self._known(kind).always = number
         self._wake.set()
 
     def forget(self, kind: PoolKind) -> None:
-        """Want none of a kind, until somebody asks again."""
+        """Keep none of a kind ready, until it is asked for again."""
         known = self._kinds.get(kind)
         if known is not None:
             known.always, known.demand = 0, Demand(self._clock)
         self._wake.set()
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        """Return the sandbox of a tenant and thread: a pooled one, if it is new and one is ready, else the engine's."""
+        """Return a pooled sandbox if the thread is new and one is ready, else what the inner creator returns."""
         kind = PoolKind.of(spec)
-        if is_new(self.engine, spec) and not self._closed:
+        if is_new(self._register, spec) and not self._closed:
             claimed = await self._claimed(kind, spec)
             if claimed is not None:
                 return claimed
-        with self._somebody_waits():
+        with self._creating():
             try:
-                return await self.engine.create(spec)
+                return await self.inner.create(spec)
             except EngineFull:
                 if not await self._make_room():
                     raise
-            return await self.engine.create(spec)
+            return await self.inner.create(spec)
 
     async def _claimed(self, kind: PoolKind, spec: SandboxSpec) -> Sandbox | None:
         ready = self._pop(kind, spec.tenant)
@@ -143,9 +144,9 @@ class PooledEngine(EngineDecorator):
         claimed, kept = None, False
         try:
             claimed = await self._source.claim(ready.pooled, spec)
-            kept = claimed is None  # it has files: the pooled sandbox is still nobody's
+            kept = claimed is None  # the thread has files: the pooled sandbox is still unclaimed
         except PooledRefused:
-            # What was wrong with this one, its image by now, say, may be wrong with the others.
+            # The others may have the same fault: a changed image, for instance.
             self._count(kind, "refused")
             await self._drop(self._known(kind))
             return None
@@ -158,7 +159,7 @@ class PooledEngine(EngineDecorator):
         return claimed
 
     def _pop(self, kind: PoolKind, tenant: str) -> _Ready | None:
-        """Take a pooled sandbox away, before anybody else can."""
+        """Take a pooled sandbox out, so that no other call can."""
         known = self._kinds.get(kind)
         if known is None:
             return None
@@ -190,7 +191,7 @@ class PooledEngine(EngineDecorator):
         return self._kinds[kind]
 
     @contextmanager
-    def _somebody_waits(self) -> Iterator[None]:
+    def _creating(self) -> Iterator[None]:
         self._waiting += 1
         try:
             yield
@@ -199,13 +200,13 @@ class PooledEngine(EngineDecorator):
             self._wake.set()
 
     async def _make_room(self) -> bool:
-        """Give up every pooled sandbox for a sandbox that the engine has no room for; return whether there were any."""
+        """Remove every pooled sandbox for one that the engine is too full to make; return whether there were any."""
         for known in self._kinds.values():
             self._failed(known)
         return any(await asyncio.gather(*(self._drop(known) for known in self._kinds.values())))
 
     async def _drop(self, known: _Kind) -> int:
-        """Give up what is ready of a kind; return how many that were."""
+        """Remove what is ready of a kind; return how many there were."""
         gone, known.ready = known.ready, []
         await asyncio.gather(*(self._discarded(ready.pooled) for ready in gone))
         return len(gone)
@@ -213,12 +214,12 @@ class PooledEngine(EngineDecorator):
     # --- in the background ---
 
     def begin(self) -> None:
-        """Begin to make pooled sandboxes, and to look after them."""
+        """Begin to fill the pool and to check it, in the background."""
         if self._tender is None and self._limit > 0 and not self._closed:
             self._tender = asyncio.create_task(self._tend_forever())
 
     async def tend(self) -> None:
-        """Look once: remove what is dead, old or too much, and make what lacks; then return."""
+        """Check the pool once: remove what is dead, old or surplus, make what is missing, and return."""
         await self._weed()
         while self._begin_making() or self.counts["making"]:
             if not self._begin_making():
@@ -231,23 +232,13 @@ class PooledEngine(EngineDecorator):
             await asyncio.wait(set(self._tasks))
 
     async def drain(self) -> None:
-        """Remove every pooled sandbox, and make none any more. Draining again is no error."""
+        """Remove every pooled sandbox, which no later process takes over, and make no more. Idempotent."""
         self._closed = True
         if self._tender is not None:
             self._tender.cancel()
             await asyncio.wait({self._tender})
         await self.settled()
         await asyncio.gather(*(self._drop(known) for known in self._kinds.values()))
-
-    async def remove_workspaces(self) -> None:
-        """Remove the pooled sandboxes, whose workspaces count as well, and then what the engine's does."""
-        await self.drain()
-        await self.engine.remove_workspaces()
-
-    async def close(self, *, keep_sandboxes: bool = False) -> None:
-        """Remove the pooled sandboxes, which no later process takes over, and close the engine."""
-        await self.drain()
-        await self.engine.close(keep_sandboxes=keep_sandboxes)
 
     async def _tend_forever(self) -> None:
         looked_s = float("-inf")
@@ -269,7 +260,7 @@ class PooledEngine(EngineDecorator):
             asked = [ready for ready in known.ready if now_s - ready.made_s < _OLD_AFTER_S]
             answers = await asyncio.gather(*(ready.pooled.ping() for ready in asked))
             well = {id(ready) for ready, answer in zip(asked, answers, strict=True) if answer}
-            # Others may have been taken or made meanwhile: nothing of those is decided here.
+            # Others may have been taken or made meanwhile: those are left alone.
             judged = {id(ready) for ready in asked}
             old = [ready for ready in known.ready if now_s - ready.made_s >= _OLD_AFTER_S]
             bad = [ready for ready in known.ready if id(ready) in judged and id(ready) not in well]
@@ -285,7 +276,7 @@ class PooledEngine(EngineDecorator):
         return shared_out({kind: known.wanted for kind, known in self._kinds.items()}, self._limit)
 
     def _begin_making(self) -> bool:
-        """Begin to make one more pooled sandbox, if one lacks and few are being made; return whether it was begun."""
+        """Begin to make one more if one is missing and few are being made; return whether it was begun."""
         making = sum(known.making for known in self._kinds.values())
         if self._closed or making >= (1 if self._waiting else _MAKERS):
             return False
@@ -311,7 +302,7 @@ class PooledEngine(EngineDecorator):
             pooled = await self._source.make_pooled(kind)
         except (SandboxError, OSError) as error:
             if not known.failures:
-                self._tell_why(kind, error)
+                self._log_failure(kind, error)
             self._failed(known)
             return
         finally:
@@ -324,7 +315,7 @@ class PooledEngine(EngineDecorator):
             return
         known.ready.append(_Ready(pooled, self._clock()))
 
-    def _tell_why(self, kind: PoolKind, error: SandboxError | OSError) -> None:
+    def _log_failure(self, kind: PoolKind, error: SandboxError | OSError) -> None:
         if isinstance(error, ImageMissing) and error.image and self._pulls(error.image):
             log.info("the pool has no sandbox of image %s until the first call that needs it has it pulled", kind.image)
         else:

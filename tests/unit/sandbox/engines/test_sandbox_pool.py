@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import pytest_asyncio
 
 from sandbox.engines.engine import Engine
 from sandbox.engines.pool_demand import MEMORY_S
-from sandbox.engines.pooled_engine import PooledEngine
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind
+from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.errors import EngineFull, ImageMissing, SandboxUnavailable
 from sandbox.sandbox import Sandbox, SandboxSpec
 
@@ -49,7 +49,6 @@ class FakeEngine:
         self.open.set()
         self.creating_open = asyncio.Event()
         self.creating_open.set()
-        self.closed = False
 
     def clock(self) -> float:
         return self.now_s
@@ -88,27 +87,21 @@ class FakeEngine:
     async def discard(self, pooled: FakePooled) -> None:
         self.gone.append(pooled.id)
 
-    async def remove_workspaces(self) -> None:
-        assert len(self.gone) + len(self.claimed) == len(self.made)
-
-    async def close(self, **_: Any) -> None:
-        self.closed = True
-
 
 @pytest.fixture
 def engine() -> FakeEngine:
     return FakeEngine()
 
 
-Pool = Callable[..., PooledEngine]
+Pool = Callable[..., SandboxPool]
 
 
 @pytest_asyncio.fixture
 async def pool(engine: FakeEngine) -> AsyncIterator[Pool]:
-    made: list[PooledEngine] = []
+    made: list[SandboxPool] = []
 
-    def pool(*, limit: int = 8, always: int = 0) -> PooledEngine:
-        pooled = PooledEngine(cast(Engine, engine), engine, limit=limit, clock=engine.clock)
+    def pool(*, limit: int = 8, always: int = 0) -> SandboxPool:
+        pooled = SandboxPool(cast(Engine, engine), cast(Engine, engine), engine, limit=limit, clock=engine.clock)
         if always:
             pooled.keep(KIND, always)
         made.append(pooled)
@@ -116,7 +109,7 @@ async def pool(engine: FakeEngine) -> AsyncIterator[Pool]:
 
     yield pool
     for one in made:
-        await one.close()
+        await one.drain()
     assert sorted([*engine.gone, *(pooled for pooled, _ in engine.claimed)]) == sorted(one.id for one in engine.made)
 
 
@@ -363,8 +356,13 @@ async def test_an_image_that_the_first_call_has_pulled_is_no_fault(
     engine: FakeEngine, caplog: pytest.LogCaptureFixture, missing: str, told: str
 ) -> None:
     caplog.set_level("INFO")
-    pooled = PooledEngine(
-        cast(Engine, engine), engine, limit=1, pulls=lambda image: image == "image", clock=engine.clock
+    pooled = SandboxPool(
+        cast(Engine, engine),
+        cast(Engine, engine),
+        engine,
+        limit=1,
+        pulls=lambda image: image == "image",
+        clock=engine.clock,
     )
     pooled.keep(KIND, 1)
     engine.fails = ImageMissing("gone", missing)
@@ -402,12 +400,11 @@ async def test_the_background_makes_what_was_asked_for_and_the_end_takes_it_away
     await pooled.create(spec("a"))
     while pooled.counts["ready"] < 2:
         await asyncio.sleep(0)
-    await pooled.remove_workspaces()
+    await pooled.drain()
+    assert len(engine.gone) + len(engine.claimed) == len(engine.made)
     assert pooled.counts == {"ready": 0, "making": 0}
     await pooled.create(spec("b"))
     assert engine.created == ["b"]
-    await pooled.close(keep_sandboxes=True)
-    assert engine.closed
 
 
 async def test_a_limit_of_none_makes_none(engine: FakeEngine, pool: Pool) -> None:
