@@ -120,6 +120,7 @@ class _Checks:
         from gateway.errors import AirlockError
         from gateway.support.clock import make_id
         from sandbox.engines.docker.docker_engine import DockerEngine
+        from sandbox.engines.docker.docker_requests import DockerRequests
         from sandbox.errors import SandboxError
 
         with tempfile.TemporaryDirectory(prefix="airlock-doctor-") as directory:
@@ -127,8 +128,7 @@ class _Checks:
                 instance=make_id("doctor"),
                 channel_root=_channel_root(self.config) or Path(directory),
                 runtime_image=_RUNTIME,
-                base_url=self.engine_url,
-                named_in=self.named_in,
+                requests=DockerRequests(self.engine_url, self.named_in),
             )
             self.slow.at("the Docker engine")
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -29,6 +30,7 @@ from sandbox.engines.docker.engine_disk import EngineDisk
 from sandbox.engines.docker.image_pulls import ImagePulls, pullable
 from sandbox.engines.engine import Creator, Engine
 from sandbox.engines.local.memory_engine import MemoryEngine
+from sandbox.engines.pooled_sandbox import PoolSource
 from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.errors import SandboxError
 from sandbox.keeper.image_gate import ImageGate
@@ -36,8 +38,6 @@ from sandbox.keeper.keeper import Keeper, Leases
 from sandbox.keeper.sandbox_keeper import KeeperLimits, SandboxKeeper
 
 log = structlog.get_logger(__name__)
-
-_ENGINE_NAMED_IN = "sandbox.engine_url of the configuration"
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,14 @@ def _engine(on: Foundation, history: HistoryWriter) -> DockerEngine | MemoryEngi
         instance=on.instance,
         channel_root=config.resolved_channel_dir(),
         runtime_image=settings.runtime_image,
-        base_url=settings.engine_url,
-        named_in=_ENGINE_NAMED_IN,
+        requests=_requests(on),
         lifetime_s=settings.lifetime_s,
         tell=history.tell,
     )
+
+
+def _requests(on: Foundation) -> DockerRequests:
+    return DockerRequests(on.config.sandbox.engine_url, "sandbox.engine_url of the configuration")
 
 
 async def _claim_directories(stack: AsyncExitStack, on: Foundation, engine: DockerEngine | MemoryEngine) -> None:
@@ -111,12 +114,12 @@ async def _claim_directories(stack: AsyncExitStack, on: Foundation, engine: Dock
     database = await identity_of(on.database)
     if isinstance(engine, DockerEngine):
         channels = on.config.resolved_channel_dir()
-        requests = DockerRequests(on.config.sandbox.engine_url, _ENGINE_NAMED_IN)
+        requests = _requests(on)
         try:
             use = await channel_use(requests, await engine.id(), on.instance, channels)
         finally:
             requests.close()
-        engine.channels_identity = await claim_channels(use, ChannelStore(on.database))
+        engine.label_channels(await claim_channels(use, ChannelStore(on.database)))
         stack.enter_context(locked_for(channels, on.instance, database))
     snapshots = on.config.resolved_snapshots_dir()
     try:
@@ -130,7 +133,7 @@ async def _watch_disks(stack: AsyncExitStack, on: Foundation) -> None:
     settings = on.config.sandbox
     free = None
     if settings.engine != "memory":
-        requests = DockerRequests(settings.engine_url, _ENGINE_NAMED_IN)
+        requests = _requests(on)
         stack.callback(requests.close)
         free = EngineDisk(requests).free_bytes
     reserve_bytes = settings.disk_reserve_mib * 1024 * 1024
@@ -142,20 +145,20 @@ def _creation(stack: AsyncExitStack, engine: DockerEngine | MemoryEngine, on: Fo
     """Return the creation of sandboxes with the decorators that the configuration asks for."""
     settings, pulls = on.config.sandbox, None
     if settings.engine != "memory" and settings.pull != "never":
-        requests = DockerRequests(settings.engine_url, _ENGINE_NAMED_IN)
+        requests = _requests(on)
         pulls = ImagePulls(requests, wait_s=settings.pull_wait_s, timeout_s=settings.pull_timeout_s)
         stack.callback(pulls.close)
 
-    def pooled(creator: Creator) -> SandboxPool:
+    def pooled(source: PoolSource, creator: Creator) -> SandboxPool:
         pulled = pullable if pulls is not None else lambda _: False
-        return SandboxPool(creator, engine, engine, limit=settings.pool_limit, pulls=pulled)
+        return SandboxPool(creator, engine, source, limit=settings.pool_limit, pulls=pulled)
 
     async def quotas_of(tenant: str) -> QuotasSection:
         return (await on.tenants.named(tenant)).policy.document.quotas
 
     return decorated_creation(
         engine,
-        pooled=pooled if settings.engine != "memory" and settings.pool_limit else None,
+        pooled=partial(pooled, engine.pool) if isinstance(engine, DockerEngine) and settings.pool_limit else None,
         pulls=pulls,
         telemetry=on.telemetry,
         quotas=Quotas(QuotaStore(on.database, on.process_id)),

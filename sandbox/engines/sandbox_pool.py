@@ -22,11 +22,11 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
+from sandbox.background import BackgroundTasks
 from sandbox.engines.engine import Creator, Register, is_new
 from sandbox.engines.pool_demand import Demand, shared_out
 from sandbox.engines.pooled_sandbox import PooledRefused, PooledSandbox, PoolKind, PoolSource
@@ -100,7 +100,7 @@ class SandboxPool:
         self._closed = False
         self._wake = asyncio.Event()
         self._tender: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks()
         self.claims: Counter[str] = Counter()
 
     @property
@@ -165,7 +165,7 @@ class SandboxPool:
             return None
         for dead in [ready for ready in known.ready if not ready.pooled.alive]:
             known.ready.remove(dead)
-            self._begin(self._discarded(dead.pooled))
+            self._background.begin(self._discarded(dead.pooled))
         now_s = self._clock()
         took_lately = now_s - known.took_s.get(tenant, float("-inf")) < _TOOK_S
         # Where one is all that is wanted, a tenant that is alone would only wait: the next one is made at once.
@@ -223,13 +223,12 @@ class SandboxPool:
         await self._weed()
         while self._begin_making() or self.counts["making"]:
             if not self._begin_making():
-                await asyncio.wait(set(self._tasks), return_when=asyncio.FIRST_COMPLETED)
+                await self._background.first_done()
         await self.settled()
 
     async def settled(self) -> None:
         """Wait for what is under way in the background."""
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
+        await self._background.settled()
 
     async def drain(self) -> None:
         """Remove every pooled sandbox, which no later process takes over, and make no more. Idempotent."""
@@ -268,7 +267,7 @@ class SandboxPool:
             surplus = kept[: max(0, len(kept) - given[kind])]
             known.ready = [ready for ready in kept if ready not in surplus]
             for ready in (*old, *bad, *surplus):
-                self._begin(self._discarded(ready.pooled))
+                self._background.begin(self._discarded(ready.pooled))
             if not known.wanted and not known.ready and not known.making:
                 del self._kinds[kind]
 
@@ -293,7 +292,7 @@ class SandboxPool:
             return False
         _, kind, known = min(lacking, key=lambda one: one[0])
         known.making += 1
-        self._begin(self._make(kind, known))
+        self._background.begin(self._make(kind, known))
         return True
 
     async def _make(self, kind: PoolKind, known: _Kind) -> None:
@@ -330,9 +329,3 @@ class SandboxPool:
             await self._source.discard(pooled)
         except SandboxError as error:
             log.warning("sandbox %s of the pool stays until a later look: %s", pooled.id, error)
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine
-from typing import Any
 
+from sandbox.background import BackgroundTasks
 from sandbox.engines.engine import Leasing
 from sandbox.errors import SandboxError
 from sandbox.keeper.limits import KeeperLimits
@@ -26,23 +25,16 @@ class Removals:
         self._limits = limits
         # Owners whose removal is under way: the engine still has the sandbox, but it no longer counts.
         self._under_way: Counter[Owner] = Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.background = BackgroundTasks()
         self._closing = False
 
     def close(self) -> None:
         """From now on the gateway's stop is the reason of removals."""
         self._closing = True
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run work in the background."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     def begin_removal(self, owner: Owner, sandbox_id: str, *, stop: bool = False) -> asyncio.Task[None]:
         """Remove a sandbox in the background, or stop it with `stop` where stopped sandboxes are kept."""
-        return self.begin(self.remove(owner, sandbox_id, stop=stop))
+        return self.background.begin(self.remove(owner, sandbox_id, stop=stop))
 
     async def remove(self, owner: Owner, sandbox_id: str, *, stop: bool = False) -> None:
         """Remove a sandbox as begin_removal() does, and wait for it."""
@@ -84,8 +76,3 @@ class Removals:
             await self.trim()
         except SandboxError as error:
             log.warning("what is stopped for too long was not removed: %s", error)
-
-    async def settled(self) -> None:
-        """Wait for everything in the background."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)

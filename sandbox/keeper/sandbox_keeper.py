@@ -90,7 +90,7 @@ class SandboxKeeper:
             was = await self._engine.remove_of(tenant, thread)
             return None if was is None else replace(was, state="removed")
         stopped = await self._engine.stop(tenant, thread)
-        self._removals.begin(self._removals.trim_logged())
+        self._removals.background.begin(self._removals.trim_logged())
         return stopped
 
     def ends_s(self, one: ListedSandbox, spec: SandboxSpec) -> float | None:
@@ -187,7 +187,7 @@ class SandboxKeeper:
 
     async def settled(self) -> None:
         """Wait for the removals in the background."""
-        await self._removals.settled()
+        await self._removals.background.settled()
 
     def _refuse_closed(self) -> None:
         if self._closed:

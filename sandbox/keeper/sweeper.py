@@ -71,7 +71,7 @@ class Sweeper:
             if place.users == 0 and (now_s - place.used_s >= timeout_s or overdue_s is not None):
                 self._places.forget(owner, place, stop=True)
             elif place.sandbox is not None and overdue_s is not None and overdue_s >= GRACE_S:
-                self._removals.begin(self._removals.end_overdue(place.sandbox))
+                self._removals.background.begin(self._removals.end_overdue(place.sandbox))
 
     async def _sweep_forever(self) -> None:
         look_s = self._limits.idle_timeout_s / _SWEEPS_PER_TIMEOUT

@@ -126,9 +126,9 @@ async def tables() -> list[Table]:
         directory = Path(text)
         async with _engine(directory / "channels") as engine:
             await _filled(engine, "from")
-            (source,) = containers_of(engine._instance)
+            (source,) = containers_of(engine.instance)
             await engine.create(_spec("copied"))
-            (copied,) = set(containers_of(engine._instance)) - {source}
+            (copied,) = set(containers_of(engine.instance)) - {source}
             rows = _rows(engine, (source, copied), directory)
             kept = SnapshotDirectory(directory / "kept")
             await engine.save_workspace(_spec("from"), lambda contents: kept.write("first", contents, _LIMITS))

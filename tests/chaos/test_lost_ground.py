@@ -14,6 +14,7 @@ import yaml
 from gateway.client import Client
 from gateway.errors import Unavailable
 from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.errors import DaemonLost, EngineUnavailable
 from sandbox.owner import owner_of
 from sandbox.sandbox import Sandbox, SandboxSpec
@@ -43,7 +44,10 @@ class Ground:
         for before in self.engines:
             kill(before)
         made = DockerEngine(
-            instance=self.instance, channel_root=self.channels, runtime_image=RUNTIME_IMAGE, base_url=self.own.url
+            instance=self.instance,
+            channel_root=self.channels,
+            runtime_image=RUNTIME_IMAGE,
+            requests=DockerRequests(self.own.url),
         )
         self.engines.append(made)
         return made
@@ -225,9 +229,9 @@ async def test_a_gateway_whose_engine_goes_away_says_so_goes_on_with_what_lives_
 async def test_what_a_process_leaves_that_dies_before_its_sandbox_has_a_container_is_removed(ground: Ground) -> None:
     died = ground.engine()
     owner = owner_of(ground.spec())
-    lock = await died._locks.enter(owner)
+    lock = await died._parts.locks.enter(owner)
     lock.write(Note("t-1", "made"))
-    died._make_channel_directory("t-1")
+    died._parts.containers.make_channel("t-1")
     lock.close()
     assert await ground.engine().reconcile() == []
     assert list(ground.channels.iterdir()) == [ground.channels / "locks"]

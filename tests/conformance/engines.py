@@ -161,7 +161,7 @@ class _AlwaysReady(SandboxPool):
     """A pool whose pooled sandboxes are made right before they are asked for."""
 
     def __init__(self, inner: Creator, engine: Innermost) -> None:
-        super().__init__(inner, engine, engine, limit=1)
+        super().__init__(inner, engine, engine.pool if isinstance(engine, DockerEngine) else engine, limit=1)
         self._engine = engine
         self._turn = asyncio.Lock()
 

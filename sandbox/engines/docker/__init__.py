@@ -1,19 +1,21 @@
 """Sandboxes in Docker containers.
 
-    docker_engine                                    the engine: what it is asked for
-    docker_ground, docker_listing, docker_starting   its layers, each on the one before
-    docker_stopping, docker_pool, docker_reconciling  the next ones
-    docker_workspaces, engine_disk                   a thread's files as a whole, and the reserve of the engine's disk
-    volume_emptying                                  and their removal, however deep, while it goes on making volumes
-    docker_requests                                  what Docker is asked, in threads; nothing else imports docker
-    container_config, shared_memory_limits           what a container is made of: every wall
-    posture, mount_rules, host_kernel                what the kernel says of it, and whether that is weaker than asked
-    handshake, build                                 the first words with its daemon, and of which release that is
-    runtime_volume, image_pulls                      the daemon brought along, and images that are brought
-    pooled_checks, pool_locks, workspace_claims      the pool: whether one is fit, whose it is, where its files are
-    lock_directory, stopped_sandboxes                what several processes of a gateway know of each other's
+    docker_engine                                    the engine, put together from the parts below
+    parts                                            what most of them share
+    creation, blueprint, boot, handshake, build      how a sandbox comes up: its configuration, start and first messages
+    attached_sandboxes, thread_gates                 those of this process; the gate behind which a thread's is changed
+    endings, stopped_containers, tenant_removal      how sandboxes are stopped and removed
+    reconciliation, adopted_sandbox                  what dead processes left
+    docker_pool, pooled_checks, pool_locks           sandboxes that are made ahead
+    sandbox_listing, sandbox_history                 what is shown and recorded of them
+    workspace_transfer, carriers, engine_disk        a thread's files as a whole, and the reserve of the engine's disk
+    workspace_claims, volume_emptying                which volume has a thread's files, and its removal, however deep
+    containers, docker_requests, request_threads     what Docker is asked, in threads; one module imports docker
+    container_config, shared_memory_limits           the configuration of a container: all its isolation
+    posture, mount_rules, host_kernel                what the kernel reports, and whether that is weaker than asked
+    engine_setup, runtime_volume, image_pulls        the daemon's volume, and images that are pulled
+    lock_directory, stopped_sandboxes                what several processes of a gateway know of each other's sandboxes
     channel_directory                                which directory has the sockets, and which containers use it
-    adopted_sandbox                                  one that an earlier process left
 
-Docker is told digests and sizes; what belongs to whom is in labels, and in files that are locked (lock_directory.py).
+Docker sees digests and sizes. Ownership is in labels, and in files that are locked (lock_directory.py).
 """

@@ -1,4 +1,4 @@
-"""The configuration of a sandbox's container, as the Docker API takes it: every wall of docs/threats.md in one place.
+"""The configuration of a sandbox's container, as the Docker API takes it: all its isolation (docs/threats.md).
 
 Nothing here talks to Docker. Names are derived from hashes, so no text of a tenant reaches a name or a label.
 """
@@ -9,6 +9,7 @@ import json
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sandbox.engines.docker.shared_memory_limits import POSIX_QUEUES_BYTES, lasting_ipc, lasting_tmpfs, socket_buffers
@@ -22,11 +23,11 @@ INSTANCE_LABEL = "airlock.instance"
 SANDBOX_LABEL = "airlock.sandbox"
 TENANT_LABEL = "airlock.tenant"
 THREAD_LABEL = "airlock.thread"
-# Digest of the whole configuration: a sandbox made otherwise is not taken over after a restart.
+# Digest of the whole configuration: after a restart only a sandbox of the same configuration is taken over.
 MADE_LABEL = "airlock.made"
-# On what was made before anybody asked for it, a container and its volume: the id of that sandbox.
+# On a pooled sandbox's container and volume: the id of that sandbox.
 POOL_LABEL = "airlock.pool"
-# On a volume of a thread's name that has no files: the id of the sandbox whose volume has them.
+# On a volume of a thread's name that has no files: the id of the pooled sandbox whose volume has them.
 HELD_LABEL = "airlock.held"
 # On a sandbox's container: the identity of the directory that its socket is in.
 CHANNELS_LABEL = "airlock.channels"
@@ -36,11 +37,11 @@ COMMAND_LABEL = "airlock.command"
 RUNTIME_DIRECTORY = "/opt/airlock"
 CHANNEL_DIRECTORY = "/run/airlock"
 CAPABILITIES = ("CHOWN", "SETUID", "SETGID", "KILL")
-# Above what a host gives to people and subordinate ids, below the groups by which the daemon finds a call's processes.
+# Above a host's own and subordinate ids, below the groups by which the daemon finds a call's processes.
 _FIRST_USER = 600_000_000
 _USER_PAIRS = 200_000_000
 
-# It holds the names of one directory at each of some levels.
+# For the names of one directory at each of some levels.
 _EMPTIER_BYTES = 512 * 1024 * 1024
 # How many of the host's tasks a process in gVisor takes, most of them its kernel's; idle, that one has some seventy.
 _GVISOR_TASKS = 16
@@ -60,19 +61,35 @@ _REMOVED_VARIABLES = (
 
 @dataclass(frozen=True)
 class Runtime:
-    """The daemon's bundle on this engine: the volume that holds it and the command that starts it."""
+    """The daemon's bundle on this engine: its volume, and the command that starts the daemon."""
 
     volume: str
     command: Sequence[str]
 
 
+@dataclass(frozen=True)
+class Site:
+    """Where a gateway instance makes its containers.
+
+    `workspace_quota` asks the volume driver for a size limit. `channels` is the identity of `channel_root`, "" where it
+    has none (channel_directory.py).
+    """
+
+    instance: str
+    channel_root: Path
+    gateway_gid: int
+    runtime: Runtime
+    workspace_quota: bool
+    channels: str = ""
+
+
 def made_digest(body: Mapping[str, Any]) -> str:
-    """Return what stands for a container's configuration: the same only if everything in it is."""
+    """Return the digest of a container's configuration."""
     return digest(json.dumps(body, sort_keys=True))
 
 
 def image_volumes(declared: Iterable[str]) -> tuple[str, ...]:
-    """Return where something empty goes over the volumes that an image declares; ValueError for Airlock's places."""
+    """Return where an empty mount covers a volume that an image declares; ValueError inside Airlock's directories."""
     found = set()
     for path in declared:
         # As Docker cleans it. A relative one it refuses itself.
@@ -105,7 +122,7 @@ def volume_of(instance: str, thread: str) -> str:
 
 
 def pooled_volume(instance: str, sandbox_id: str) -> str:
-    """Return the name of a pooled sandbox's workspace volume, whoever has its files by now."""
+    """Return the name of a pooled sandbox's workspace volume, which it keeps when it is claimed."""
     return volume_of(instance, sandbox_id)
 
 
@@ -119,7 +136,7 @@ def user_ids(instance: str, tenant: str, thread: str) -> tuple[int, int]:
 
 
 def pooled_user_ids(instance: str, sandbox_id: str) -> tuple[int, int]:
-    """Return the user ids that a pooled sandbox has, and whatever runs on its volume later."""
+    """Return the user ids of a pooled sandbox, and of each later sandbox over its volume."""
     return _pair(digest("pool", instance, sandbox_id, ""))
 
 
@@ -129,46 +146,22 @@ def _pair(drawn: str) -> tuple[int, int]:
 
 
 def container_config(
-    spec: SandboxSpec,
-    *,
-    instance: str,
-    sandbox_id: str,
-    runtime: Runtime,
-    channel_directory: str,
-    gateway_gid: int,
-    workspace_quota: bool,
-    volumes: Sequence[str] = (),
-    held: str = "",
-    channels: str = "",
+    spec: SandboxSpec, site: Site, sandbox_id: str, *, volumes: Sequence[str] = (), pooled: str = ""
 ) -> dict[str, Any]:
-    """Return the body of POST /containers/create. `workspace_quota` asks the volume driver for a size limit.
+    """Return the body of POST /containers/create. `volumes` are the paths of image_volumes().
 
-    `channels` is the identity of the directory that `channel_directory` is in, "" where nobody asked for one.
-
-    `volumes` are the paths of image_volumes(). `held` is the pooled sandbox whose volume has the files, and with it the
-    users of whatever runs on them; "" where the volume is the thread's own. Of a pooled sandbox itself nothing here is
-    its owner's.
+    `pooled` is the id of the pooled sandbox whose volume has the files, and whose user ids the sandbox then has; "" for
+    the thread's own volume. The configuration of a pooled sandbox itself says nothing of its later owner.
     """
-    own_users = user_ids(instance, spec.tenant, spec.thread)
-    tool_user, daemon_user = pooled_user_ids(instance, held) if held else own_users
-    told = {
-        "--workspace-bytes": spec.limits.workspace_bytes,
-        "--workspace-files": spec.limits.workspace_files,
-        "--disk-reserve-bytes": spec.limits.disk_reserve_bytes,
-        "--seccomp-filters": int(spec.limits.seccomp_filters),
-        "--tool-uid": tool_user,
-        "--tool-gid": tool_user,
-        "--daemon-uid": daemon_user,
-    }
-    labels = _owner_labels(spec, instance, sandbox_id if is_pooled(sandbox_id) else "")
-    if channels:
-        labels[CHANNELS_LABEL] = channels
+    labels = _owner_labels(spec, site.instance, sandbox_id if is_pooled(sandbox_id) else "")
+    if site.channels:
+        labels[CHANNELS_LABEL] = site.channels
     return {
         "Image": spec.image,
         # The image's own entry point, user, health check and stop signal are a tenant's code or choice: none is used.
-        "Entrypoint": [*runtime.command, *(word for name, value in told.items() for word in (name, str(value)))],
+        "Entrypoint": _command(spec, site, pooled),
         "Cmd": [],
-        "User": f"0:{gateway_gid}",
+        "User": f"0:{site.gateway_gid}",
         "WorkingDir": WORKSPACE,
         "Healthcheck": {"Test": ["NONE"]},
         "StopSignal": "SIGKILL",
@@ -187,24 +180,43 @@ def container_config(
             "SecurityOpt": ["no-new-privileges"],
             "ReadonlyRootfs": True,
             "Tmpfs": {**dict.fromkeys(volumes, _NOTHING), **lasting_tmpfs(spec.limits)},
-            # gVisor has IPC and network namespaces of its own making, and knows none of these.
+            # gVisor has IPC and network namespaces of its own, which know none of these.
             "Sysctls": {**lasting_ipc(spec.limits), **socket_buffers()} if spec.runtime == "runc" else {},
-            "Mounts": [
-                _workspace_mount(spec, instance, held, quota=workspace_quota),
-                {
-                    "Type": "volume",
-                    "Source": runtime.volume,
-                    "Target": RUNTIME_DIRECTORY,
-                    "ReadOnly": True,
-                    "VolumeOptions": {"NoCopy": True, "Labels": {KIND_LABEL: "runtime"}},
-                },
-                {"Type": "bind", "Source": channel_directory, "Target": CHANNEL_DIRECTORY},
-            ],
+            "Mounts": _mounts(spec, site, sandbox_id, pooled),
             "LogConfig": {"Type": "none", "Config": {}},
             "RestartPolicy": {"Name": "no"},
             **_limits(spec),
         },
     }
+
+
+def _command(spec: SandboxSpec, site: Site, pooled: str) -> list[str]:
+    own_users = user_ids(site.instance, spec.tenant, spec.thread)
+    tool_user, daemon_user = pooled_user_ids(site.instance, pooled) if pooled else own_users
+    options = {
+        "--workspace-bytes": spec.limits.workspace_bytes,
+        "--workspace-files": spec.limits.workspace_files,
+        "--disk-reserve-bytes": spec.limits.disk_reserve_bytes,
+        "--seccomp-filters": int(spec.limits.seccomp_filters),
+        "--tool-uid": tool_user,
+        "--tool-gid": tool_user,
+        "--daemon-uid": daemon_user,
+    }
+    return [*site.runtime.command, *(word for name, value in options.items() for word in (name, str(value)))]
+
+
+def _mounts(spec: SandboxSpec, site: Site, sandbox_id: str, pooled: str) -> list[dict[str, Any]]:
+    return [
+        _workspace_mount(spec, site.instance, pooled, quota=site.workspace_quota),
+        {
+            "Type": "volume",
+            "Source": site.runtime.volume,
+            "Target": RUNTIME_DIRECTORY,
+            "ReadOnly": True,
+            "VolumeOptions": {"NoCopy": True, "Labels": {KIND_LABEL: "runtime"}},
+        },
+        {"Type": "bind", "Source": str(site.channel_root / sandbox_id), "Target": CHANNEL_DIRECTORY},
+    ]
 
 
 def filler_config(image: str, volume: str, instance: str) -> dict[str, Any]:
@@ -228,12 +240,12 @@ def filler_config(image: str, volume: str, instance: str) -> dict[str, Any]:
     }
 
 
-def carrier_config(image: str, spec: SandboxSpec, instance: str, *, quota: bool, held: str = "") -> dict[str, Any]:
+def carrier_config(image: str, spec: SandboxSpec, instance: str, *, quota: bool, pooled: str = "") -> dict[str, Any]:
     """Return a container that is created and never started, through which a workspace is read or filled.
 
-    Creating it makes the workspace where there is none, as a sandbox does. `held` as for container_config().
+    Creating it makes the workspace where there is none, as a sandbox does. `pooled` as for container_config().
     """
-    return _carrier(image, instance, owner_of(spec), _workspace_mount(spec, instance, held, quota=quota))
+    return _carrier(image, instance, owner_of(spec), _workspace_mount(spec, instance, pooled, quota=quota))
 
 
 def emptier_config(image: str, volume: str, instance: str, owner: Owner) -> dict[str, Any]:
@@ -280,21 +292,21 @@ def _carrier(image: str, instance: str, owner: Owner, mount: dict[str, Any]) -> 
     }
 
 
-def _owner_labels(spec: SandboxSpec, instance: str, pooled: str = "") -> dict[str, str]:
+def _owner_labels(spec: SandboxSpec, instance: str, pooled: str) -> dict[str, str]:
     if pooled:
         return {INSTANCE_LABEL: instance, POOL_LABEL: pooled}
     tenant, thread = owner_of(spec)
     return {INSTANCE_LABEL: instance, TENANT_LABEL: tenant, THREAD_LABEL: thread}
 
 
-def _workspace_mount(spec: SandboxSpec, instance: str, held: str, *, quota: bool) -> dict[str, Any]:
-    labels = {**_owner_labels(spec, instance, held), KIND_LABEL: "workspace"}
+def _workspace_mount(spec: SandboxSpec, instance: str, pooled: str, *, quota: bool) -> dict[str, Any]:
+    labels = {**_owner_labels(spec, instance, pooled), KIND_LABEL: "workspace"}
     options: dict[str, Any] = {"NoCopy": True, "Labels": labels}
     if quota:
         options["DriverConfig"] = {"Name": "local", "Options": {"size": str(spec.limits.workspace_bytes)}}
     return {
         "Type": "volume",
-        "Source": pooled_volume(instance, held) if held else workspace_volume(instance, spec.tenant, spec.thread),
+        "Source": pooled_volume(instance, pooled) if pooled else workspace_volume(instance, spec.tenant, spec.thread),
         "Target": WORKSPACE,
         "VolumeOptions": options,
     }

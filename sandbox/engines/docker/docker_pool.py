@@ -1,8 +1,8 @@
-"""DockerPool: containers that are made before anybody asks, and given to a thread by a claim.
+"""DockerPool: containers that are made before a thread asks, and given to a thread by a claim.
 
 A pooled sandbox is a container as any other, with an id, a channel directory, a workspace volume and user ids of its
 own, and no owner in its labels. A lock file, whose gate its maker keeps shut, says that it waits; the kernel opens the
-gate of a process that dies. Whose it is once it was claimed, workspace_claims.py tells.
+gate of a process that dies. Who owns it once it was claimed is in workspace_claims.py.
 
 The steps of a claim, all behind the gate of the thread's lock, and what a crash after each leaves:
 
@@ -17,18 +17,21 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from abc import abstractmethod
 from functools import partial
 
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.engines.docker import container_config as config
-from sandbox.engines.docker import docker_requests
-from sandbox.engines.docker.docker_ground import Image
-from sandbox.engines.docker.docker_starting import over
-from sandbox.engines.docker.docker_stopping import DockerStopping
-from sandbox.engines.docker.handshake import introduced, refuse_weak
+from sandbox.engines.docker.attached_sandboxes import AttachedSandboxes
+from sandbox.engines.docker.blueprint import Blueprint, Blueprints
+from sandbox.engines.docker.boot import Boot
+from sandbox.engines.docker.engine_setup import EngineSetup
+from sandbox.engines.docker.handshake import introduced
+from sandbox.engines.docker.parts import Parts
+from sandbox.engines.docker.pool_locks import PoolLocks
 from sandbox.engines.docker.pooled_checks import refuse_used, settled
-from sandbox.engines.docker.runtime_volume import BundleBroken, Ground
+from sandbox.engines.docker.request_threads import over
+from sandbox.engines.docker.runtime_volume import BundleBroken
+from sandbox.engines.docker.thread_gates import ThreadGates
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind, pooled_id
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
 from sandbox.owner import Owner, owner_of
@@ -66,51 +69,58 @@ class DockerPooled:
         return await self.sandbox.ping()
 
 
-class DockerPool(DockerStopping):
-    """Satisfies sandbox.engines.pooled_sandbox.PoolSource, on top of what starts containers."""
+class DockerPool:
+    """Satisfies PoolSource. `locks` are the lock files of pooled sandboxes."""
 
-    _pooled: dict[str, DockerPooled]
-
-    @abstractmethod
-    def _keep(self, sandbox: ChannelSandbox, lock: ThreadLock) -> Sandbox: ...
+    def __init__(
+        self,
+        parts: Parts,
+        locks: PoolLocks,
+        setup: EngineSetup,
+        blueprints: Blueprints,
+        boot: Boot,
+        gates: ThreadGates,
+        attached: AttachedSandboxes,
+    ) -> None:
+        self._parts = parts
+        self._locks = locks
+        self._setup = setup
+        self._blueprints = blueprints
+        self._boot = boot
+        self._gates = gates
+        self._attached = attached
+        self._unclaimed: dict[str, DockerPooled] = {}
 
     async def make_pooled(self, kind: PoolKind) -> DockerPooled:
         """Return a pooled sandbox that came up and was verified."""
-        ground, image = await self._prepared(), await self._image(kind.image)
-        sandbox_id = pooled_id(self._new_suffix() + self._new_suffix())
-        body = self._config(kind.spec, sandbox_id, ground, image, held=sandbox_id)
+        blueprint = await self._blueprints.of(kind.spec)
+        sandbox_id = pooled_id(self._parts.new_suffix() + self._parts.new_suffix())
+        body = blueprint.body(sandbox_id, pooled=sandbox_id)
         made = config.made_digest(body)
-        lock = self._pool_locks.enter(sandbox_id)
+        lock = self._locks.enter(sandbox_id)
+        undo = partial(self._destroy, sandbox_id)
         try:
-            channel, posture = await self._started(
-                kind.spec, sandbox_id, body, ground, image, lock=lock, undo=partial(self._destroy_pooled, sandbox_id)
-            )
+            channel, posture = await self._boot.started(blueprint, sandbox_id, body, lock, undo)
         except BundleBroken:
-            self._ground = None  # what comes next looks at it anew
+            self._setup.forget()
             raise
         sandbox = ChannelSandbox(sandbox_id, kind.spec, channel, posture)
         try:
             pooled = DockerPooled(sandbox, kind, made, await settled(sandbox), lock)
         except BaseException:
             channel.close()
-            self._in_background(self._drop_pooled(sandbox_id, lock))
+            self._parts.background.begin(self._drop(sandbox_id, lock))
             raise
-        self._pooled[sandbox_id] = pooled
+        self._unclaimed[sandbox_id] = pooled
         return pooled
 
     async def claim(self, pooled: DockerPooled, spec: SandboxSpec) -> Sandbox | None:
         """Return a pooled sandbox as that of a thread without sandbox or files; None for any other thread."""
-        if pooled.id not in self._pooled:
+        if pooled.id not in self._unclaimed:
             raise PooledRefused("this sandbox of the pool was claimed or removed already")
         owner = owner_of(spec)
-        lock = self._locks.try_enter(owner)
+        lock = self._locked_free(owner)
         if lock is None:
-            return None  # somebody is at work there, and not for nothing
-        if lock.read() is not None:
-            lock.close()
-            return None
-        if self._stopped.has(owner):
-            lock.retire()
             return None
         note = Note(
             pooled.id,
@@ -118,18 +128,63 @@ class DockerPool(DockerStopping):
             spec.thread,
             spec.image,
             spec.runtime,
-            created_s=self._clock(),
+            created_s=self._parts.lifetime.clock(),
             held=pooled.id,
             unchecked=True,
         )
-        del self._pooled[pooled.id]
+        del self._unclaimed[pooled.id]
         try:
             lock.write(note)
         except OSError as error:
             lock.retire()
             await self.discard(pooled)
             raise PooledRefused(f"that a sandbox of the pool is claimed cannot be noted: {error}") from error
-        claiming = asyncio.ensure_future(self._claims.take(owner, pooled.id))
+        posture = await self._taken(pooled, spec, note, lock)
+        if posture is None:
+            lock.retire()
+            self._unclaimed[pooled.id] = pooled
+            return None
+        pooled.lock.retire()
+        self._parts.record(owner, note, "creating", _FROM_POOL)
+        self._parts.record(owner, note, "running", "it was ready")
+        return self._attached.use(note, spec, pooled.sandbox.channel, posture, lock)
+
+    async def discard(self, pooled: DockerPooled) -> None:
+        """Remove a pooled sandbox and all that it has, even if the caller is cancelled."""
+        self._unclaimed.pop(pooled.id, None)
+        pooled.sandbox.close()
+        await asyncio.shield(self._parts.background.begin(self._drop(pooled.id, pooled.lock)))
+
+    async def discard_all(self) -> None:
+        """Remove every unclaimed sandbox of this process."""
+        await asyncio.gather(*(self.discard(pooled) for pooled in [*self._unclaimed.values()]))
+
+    def close(self) -> None:
+        """Close the channels and drop the locks of what is left."""
+        for pooled in self._unclaimed.values():
+            pooled.sandbox.close()
+            pooled.lock.close()
+        self._locks.close()
+
+    # --- the steps of a claim ---
+
+    def _locked_free(self, owner: Owner) -> ThreadLock | None:
+        """Return the lock, behind its gate, of a thread without a sandbox; None for any other thread."""
+        lock = self._parts.locks.try_enter(owner)
+        if lock is None:
+            return None  # another caller makes or removes its sandbox
+        if lock.read() is not None:
+            lock.close()
+            return None
+        if self._parts.stopped.has(owner):
+            lock.retire()
+            return None
+        return lock
+
+    async def _taken(self, pooled: DockerPooled, spec: SandboxSpec, note: Note, lock: ThreadLock) -> pb.Posture | None:
+        """Claim and check a pooled sandbox; return its posture, or None where the thread has files."""
+        owner = owner_of(spec)
+        claiming = asyncio.ensure_future(self._parts.claims.take(owner, pooled.id))
         checking = asyncio.ensure_future(self._checked(pooled, spec))
         try:
             # Both at once: of a thread that has files the pooled sandbox learns nothing, and stays what it was.
@@ -140,9 +195,9 @@ class DockerPool(DockerStopping):
         except BaseException as error:
             checking.cancel()
             if not claiming.done() or claiming.cancelled() or claiming.exception() or claiming.result():
-                self._told(owner, note, "creating", _FROM_POOL)
-                self._told(owner, note, "failed", reason_of(error))
-            giving_up = self._in_background(self._give_up(claiming, pooled, owner, lock))
+                self._parts.record(owner, note, "creating", _FROM_POOL)
+                self._parts.record(owner, note, "failed", reason_of(error))
+            giving_up = self._parts.background.begin(self._give_up(claiming, pooled, owner, lock))
             if not isinstance(error, Exception):
                 raise
             await asyncio.shield(giving_up)
@@ -150,46 +205,27 @@ class DockerPool(DockerStopping):
                 raise
             log.warning("sandbox %s of the pool is not used: %s", pooled.id, error)
             raise PooledRefused(str(error)) from error
-        if not taken:
-            lock.retire()
-            self._pooled[pooled.id] = pooled
-            return None
-        pooled.lock.retire()
-        self._told(owner, note, "creating", _FROM_POOL)
-        self._told(owner, note, "running", "it was ready")
-        return self._keep(self._lent(note, spec, pooled.sandbox.channel, posture, lock), lock)
-
-    async def discard(self, pooled: DockerPooled) -> None:
-        """Remove a pooled sandbox and all that it has; a caller that gives up does not stop it."""
-        self._pooled.pop(pooled.id, None)
-        pooled.sandbox.close()
-        await asyncio.shield(self._in_background(self._drop_pooled(pooled.id, pooled.lock)))
+        return posture if taken else None
 
     async def _checked(self, pooled: DockerPooled, spec: SandboxSpec) -> pb.Posture:
-        """Return what holds a pooled sandbox; raises SandboxError for one that a thread may not have."""
-        ground, image, posture, _ = await asyncio.gather(
-            self._prepared(),
-            self._image(spec.image),
+        """Return the posture of a pooled sandbox; raises SandboxError for one that the thread may not have."""
+        blueprint, posture, _ = await asyncio.gather(
+            self._blueprints.of(spec),
             introduced(pooled.sandbox.channel),
             refuse_used(pooled.sandbox, pooled.pids),
         )
-        self._refuse_other(pooled, spec, ground, image)
-        refuse_weak(pooled.id, posture, spec, host=ground.host, volumes=image.volumes)
+        refuse_other(pooled, blueprint)
+        blueprint.refuse_weak(pooled.id, posture)
         return posture
-
-    def _refuse_other(self, pooled: DockerPooled, spec: SandboxSpec, ground: Ground, image: Image) -> None:
-        body = self._config(spec, pooled.id, ground, image, held=pooled.id)
-        if pooled.kind != PoolKind.of(spec) or config.made_digest(body) != pooled.made:
-            raise PooledRefused("its image is another one by now, or it was made by another release")
 
     async def _give_up(
         self, claiming: asyncio.Future[bool], pooled: DockerPooled, owner: Owner, lock: ThreadLock
     ) -> None:
-        """Leave nothing of a claim that came to nothing; the thread's gate is shut until then."""
+        """Remove what a failed claim leaves; the thread's gate is shut until then."""
         try:
             await over(claiming)
             pooled.sandbox.close()
-            await self._unclaim(owner, pooled.id)
+            await self._gates.unclaim(owner, pooled.id)
             lock.retire()
             pooled.lock.retire()
         except SandboxError as error:
@@ -198,66 +234,74 @@ class DockerPool(DockerStopping):
             lock.close()
             pooled.lock.close()
 
-    async def _drop_pooled(self, pooled: str, lock: ThreadLock) -> None:
+    # --- removal ---
+
+    async def _drop(self, pooled: str, lock: ThreadLock) -> None:
         try:
-            await self._destroy_pooled(pooled)
+            await self._destroy(pooled)
             lock.retire()
         except SandboxError as error:
             log.warning("sandbox %s of the pool stays until a later look: %s", pooled, error)
         finally:
             lock.close()
 
-    async def _destroy_pooled(self, pooled: str, *, filled: bool = False) -> None:
-        """Remove a pooled sandbox that nobody claimed; `filled` where its volume may have files."""
-        await self._destroy(pooled)
+    async def _destroy(self, pooled: str, *, filled: bool = False) -> None:
+        """Remove an unclaimed sandbox; `filled` where its volume may have files."""
+        await self._parts.containers.remove(pooled)
         if not filled:
             try:
-                await self._requests.ask(docker_requests.remove_volume, config.pooled_volume(self._instance, pooled))
+                await self._parts.claims.remove_empty(pooled)
                 return
             except SandboxUnavailable as error:
                 log.info("the volume of spare %s is emptied first: %s", pooled, error)
-        await self._claims.give_back(("", pooled), pooled, filled=True)
+        await self._parts.claims.give_back(("", pooled), pooled, filled=True)
 
-    async def _claimed_again(self, pooled: str) -> bool:
-        """Make the claim anew that an operator removed; False where no sandbox has the pooled sandbox's files.
+    # --- what processes left that are gone ---
 
-        A claim is used by no container, so whoever removes all unused volumes removes it.
-        """
-        stopped = ((owner, found.note) for owner in self._stopped.owners() if (found := self._stopped.read(owner)))
-        for owner, note in (*self._locks.noted(), *stopped):
-            if note.held == pooled and not note.unchecked:
-                log.warning("the volume that said whose the files of sandbox %s are was gone, and is made anew", pooled)
-                await self._claims.take(owner, pooled)
-                return True
-        return False
-
-    async def _reconcile_pool(self) -> list[str]:
+    async def reconcile(self) -> list[str]:
         """Remove unclaimed sandboxes whose process is gone, with files that a restore left; return those that stay."""
-        labels = {config.INSTANCE_LABEL: self._instance, config.POOL_LABEL: ""}
-        volumes = await self._requests.ask(docker_requests.labelled_volumes, labels)
-        containers = await self._requests.ask(docker_requests.list_containers, labels)
-        found = {volume[config.POOL_LABEL] for volume in volumes.values()}
-        found |= {container["Labels"][config.POOL_LABEL] for container in containers}
-        found |= {*self._pool_locks.ids()}
-        claimed = await self._claims.owners() if found else {}
+        parts = self._parts
+        found = {*await parts.claims.pooled_volumes(), *self._locks.ids()}
+        found |= {one["Labels"][config.POOL_LABEL] for one in await parts.containers.labelled({config.POOL_LABEL: ""})}
+        claimed = await parts.claims.owners() if found else {}
         left = []
-        for pooled in found - {*claimed, *self._pooled}:
-            lock = self._pool_locks.try_enter(pooled)
+        for pooled in found - {*claimed, *self._unclaimed}:
+            lock = self._locks.try_enter(pooled)
             if lock is None:
                 continue  # its maker lives
             try:
                 # Asked again behind its gate: it may have been claimed, and used, since.
-                if await self._claims.owner_of(pooled) is None and not await self._claimed_again(pooled):
+                if await parts.claims.owner_of(pooled) is None and not await self._claimed_again(pooled):
                     log.info("removing the sandbox %s of a pool that is gone", pooled)
-                    await self._destroy_pooled(pooled, filled=True)
+                    await self._destroy(pooled, filled=True)
                 lock.retire()
             except SandboxError as error:
                 log.warning("the volume of spare %s stays until the next start: %s", pooled, error)
                 left.append(pooled)
             finally:
                 lock.close()
-        for pooled in {*self._pool_locks.ids()} & {*claimed}:
-            lock = self._pool_locks.try_enter(pooled)
+        for pooled in {*self._locks.ids()} & {*claimed}:
+            lock = self._locks.try_enter(pooled)
             if lock is not None:
                 lock.retire()
         return left
+
+    async def _claimed_again(self, pooled: str) -> bool:
+        """Make a claim anew that an operator removed; False where no sandbox has the pooled sandbox's files.
+
+        A claim is used by no container, so an operator who prunes unused volumes removes it.
+        """
+        files = self._parts.stopped
+        stopped = ((owner, found.note) for owner in files.owners() if (found := files.read(owner)))
+        for owner, note in (*self._parts.locks.noted(), *stopped):
+            if note.held == pooled and not note.unchecked:
+                log.warning("the volume that said whose the files of sandbox %s are was gone, and is made anew", pooled)
+                await self._parts.claims.take(owner, pooled)
+                return True
+        return False
+
+
+def refuse_other(pooled: DockerPooled, blueprint: Blueprint) -> None:
+    """Raise PooledRefused for a pooled sandbox that was not made by the blueprint."""
+    if pooled.kind != PoolKind.of(blueprint.spec) or blueprint.made(pooled.id, pooled=pooled.id) != pooled.made:
+        raise PooledRefused("its image is another one by now, or it was made by another release")

@@ -1,12 +1,11 @@
 """Requests to a Docker engine, and what its refusals mean. The only file that imports docker.
 
-The docker package blocks, so requests run in a small thread pool. DockerRequests.ask() runs there what takes a client,
-such as the functions below, each of which is one request.
+The docker package blocks, so requests run in threads. DockerRequests.ask() runs there a function that takes a client,
+such as those below, each of which is one request.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import os
@@ -15,7 +14,6 @@ import socket
 import tarfile
 import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
@@ -25,19 +23,10 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils import kwargs_from_env
 
+from sandbox.engines.docker.request_threads import THREADS, RequestThreads
 from sandbox.errors import EngineFull, EngineUnavailable, ImageMissing, RuntimeMissing, SandboxUnavailable
-from sandbox.fair_semaphore import FairSemaphore
 
 _DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
-_THREADS = 8
-# Streams of whole workspaces have threads of their own: each takes as long as its other end wants. One tenant never has
-# all of them.
-_STREAMS, _STREAMS_OF_ONE = 3, 2
-_STREAMS_WAITING_LIMIT = 64
-# An engine removes one volume after the other, and nobody gets one made meanwhile: more at once would only queue there.
-_REMOVALS = 1
-# Programs that empty volumes run apart from removals. One tenant's take one place at most.
-_EMPTIERS = 2
 _STREAM_PIECE_BYTES = 1024 * 1024
 _TIMEOUT_S = 60
 _REMOVAL_TIMEOUT_S = 30
@@ -46,6 +35,8 @@ _SAID_CHARS = 500
 
 # What engine 20.10 says of a runtime that it does not have, and what later ones do.
 _UNKNOWN_RUNTIME = ("unknown runtime specified", "invalid runtime name")
+# What the kernel says, by way of an engine, that has nothing left for one more container.
+_FULL = ("no space left on device", "cannot allocate memory", "resource temporarily unavailable")
 
 Client: TypeAlias = docker.APIClient
 _Value = TypeVar("_Value")
@@ -73,10 +64,6 @@ class FoundImage:
     labels: Mapping[str, str]
 
 
-# What the kernel says, by way of an engine, that has nothing left for one more container.
-_FULL = ("no space left on device", "cannot allocate memory", "resource temporarily unavailable")
-
-
 class StartRefused(SandboxUnavailable):
     """The engine did not start a container; str() is its reason."""
 
@@ -84,28 +71,14 @@ class StartRefused(SandboxUnavailable):
 class DockerRequests:
     """The way to one engine. `base_url` is its address, None means DOCKER_HOST or the default socket.
 
-    `named_in` is where whoever gave the address wrote it, for the words of an engine that does not answer.
+    `named_in` says where that address is configured, for the error of an engine that does not answer.
     """
 
     def __init__(self, base_url: str | None = None, named_in: str = "base_url") -> None:
         self._base_url = base_url
         self._named_in = named_in if base_url else "DOCKER_HOST"
         self._address = base_url or os.environ.get("DOCKER_HOST") or _DEFAULT_ADDRESS
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="airlock-docker")
-        # A sign of life is not to wait behind work, of which an engine may have much.
-        self._pinging = ThreadPoolExecutor(1, thread_name_prefix="airlock-docker-ping")
-        self._streaming = ThreadPoolExecutor(_STREAMS, thread_name_prefix="airlock-docker-stream")
-        self._removing = ThreadPoolExecutor(_REMOVALS, thread_name_prefix="airlock-docker-removal")
-        self.streams = FairSemaphore(
-            _STREAMS,
-            _STREAMS_WAITING_LIMIT,
-            of_one=_STREAMS_OF_ONE,
-            what="workspaces of this tenant wait to be saved or replaced",
-        )
-        """Whoever begins a stream has a turn of its tenant's."""
-        self._removals = FairSemaphore(_REMOVALS)
-        self._emptying = ThreadPoolExecutor(_EMPTIERS, thread_name_prefix="airlock-docker-emptying")
-        self._emptiers = FairSemaphore(_EMPTIERS, of_one=1)
+        self.threads = RequestThreads()
         self._client: Client | None = None
         self._connecting = threading.Lock()
 
@@ -118,7 +91,7 @@ class DockerRequests:
         self, request: Callable[Concatenate[Client, _Asked], _Value], *args: _Asked.args, **kwargs: _Asked.kwargs
     ) -> _Value:
         """Run a request in the pool; EngineUnavailable for no answer, SandboxUnavailable for a refusal."""
-        return await self.run(lambda: self._request(lambda client: request(client, *args, **kwargs)))
+        return await self.threads.run(lambda: self.ask_here(request, *args, **kwargs))
 
     def ask_here(
         self, request: Callable[Concatenate[Client, _Asked], _Value], *args: _Asked.args, **kwargs: _Asked.kwargs
@@ -127,41 +100,23 @@ class DockerRequests:
         return self._request(lambda client: request(client, *args, **kwargs))
 
     async def ping(self) -> None:
-        """Return when the engine answers, behind no other request; else as `ask`."""
-        await asyncio.get_running_loop().run_in_executor(self._pinging, self._request, docker.APIClient.ping)
-
-    async def run(self, work: Callable[[], _Value]) -> _Value:
-        """Run other work that blocks in the pool."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        """Return when the engine answers, behind no other request; raises as `ask`."""
+        await self.threads.ping(lambda: self._request(docker.APIClient.ping))
 
     async def remove_volume(self, name: str, *, tenant: str, before: Callable[[], None] | None = None) -> bool:
-        """Remove a volume with a tenant's files, however many, in that tenant's turn; raises and returns as `ask`.
-
-        The turn lasts until the engine is done with it, whoever goes away, and with what is done in a thread `before`.
-        """
+        """Remove a volume with a tenant's files, in that tenant's turn, after `before`; raises and returns as `ask`."""
 
         def remove(client: Client) -> bool:
             if before is not None:
                 before()
             return remove_volume(client, name)
 
-        async with self._removals.turn(tenant):
-            return await to_the_end(asyncio.get_running_loop().run_in_executor(self._removing, self._request, remove))
-
-    async def run_emptier(self, work: Callable[[], None], *, tenant: str) -> None:
-        """Run a program that empties a volume, in that tenant's turn; no removal waits for it."""
-        async with self._emptiers.turn(tenant):
-            await to_the_end(asyncio.get_running_loop().run_in_executor(self._emptying, work))
-
-    def begin_stream(self, work: Callable[[], _Value]) -> asyncio.Future[_Value]:
-        """Run work that reads or writes a stream, in a turn of `streams`."""
-        return asyncio.get_running_loop().run_in_executor(self._streaming, work)
+        return await self.threads.remove(lambda: self._request(remove), tenant=tenant)
 
     def archive_of(self, container: str, path: str) -> Generator[bytes, None, None]:
         """Yield a tar stream of a path in a container, its names beginning with the last part of the path; it blocks.
 
-        EngineUnavailable and SandboxUnavailable as `ask`, and nothing for what is done with the pieces. Who does not
-        take all of them closes it: until then the engine waits, and does nothing else with the container.
+        Raises as `ask`. A caller that does not read to the end closes it: until then the engine blocks the container.
         """
         pieces, _ = self._request(lambda client: client.get_archive(container, path, chunk_size=_STREAM_PIECE_BYTES))
         with contextlib.closing(pieces):
@@ -169,10 +124,10 @@ class DockerRequests:
                 yield piece
 
     def put_archive(self, container: str, path: str, pieces: Iterable[bytes]) -> None:
-        """Unpack a tar stream below a path in a container; it blocks. What making a piece raises is raised here."""
+        """Unpack a tar stream below a path in a container; it blocks. Raises what making a piece raises."""
         failed: list[Exception] = []
 
-        def told() -> Iterator[bytes]:
+        def noting() -> Iterator[bytes]:
             try:
                 yield from pieces
             except Exception as error:
@@ -180,7 +135,7 @@ class DockerRequests:
                 raise
 
         try:
-            self._request(lambda client: client.put_archive(container, path, told()))
+            self._request(lambda client: client.put_archive(container, path, noting()))
         except Exception:
             if failed:
                 raise failed[0] from None
@@ -188,11 +143,7 @@ class DockerRequests:
 
     def close(self) -> None:
         """Let go of the engine; what is under way is not waited for."""
-        self._threads.shutdown(wait=False)
-        self._streaming.shutdown(wait=False)
-        self._removing.shutdown(wait=False)
-        self._emptying.shutdown(wait=False)
-        self._pinging.shutdown(wait=False)
+        self.threads.close()
         if self._client is not None:
             self._client.close()
 
@@ -211,28 +162,17 @@ class DockerRequests:
         with self._connecting:
             if self._client is None:
                 if self._address.startswith("unix://"):
-                    # Asked first because docker hides the kernel's reason and leaks the socket when this fails.
+                    # Probed first because docker hides the kernel's reason and leaks the socket when this fails.
                     with socket.socket(socket.AF_UNIX) as probe:
                         probe.settimeout(_TIMEOUT_S)
                         probe.connect(self._address.removeprefix("unix://"))
                 where = {"base_url": self._base_url} if self._base_url else kwargs_from_env()
-                self._client = docker.APIClient(**where, version="auto", timeout=_TIMEOUT_S, max_pool_size=_THREADS)
+                self._client = docker.APIClient(**where, version="auto", timeout=_TIMEOUT_S, max_pool_size=THREADS)
             return self._client
 
 
-async def to_the_end(work: asyncio.Future[_Value]) -> _Value:
-    """Return what comes of work in a thread; a caller that gives up waits for its end, too."""
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait({work})
-        if not work.cancelled():
-            work.exception()
-        raise
-
-
 def describe(client: Client) -> EngineFacts:
-    """Return what the engine says of itself."""
+    """Return the facts of an engine."""
     info, version = client.info(), client.version()
     return EngineFacts(
         version=version["Version"],
@@ -353,7 +293,7 @@ def remove_container(client: Client, name: str) -> None:
     except APIError as error:
         if error.status_code != _CONFLICT_STATUS:
             raise
-        # Somebody is removing it already; it is gone when that is done.
+        # Its removal is already under way.
         with contextlib.suppress(NotFound):
             client.wait(name, timeout=_REMOVAL_TIMEOUT_S, condition="removed")
 

@@ -1,6 +1,6 @@
 """LockDirectory: the lock files of one gateway instance, by the owners of the sandboxes.
 
-What the files are called tells whose sandboxes live, so that counting them asks no engine.
+The names of the files say whose sandboxes live, so counting them asks no engine.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from sandbox.thread_lock import Note, ThreadLock
 # Longer than a sandbox takes to come up on a busy host, or to be removed.
 _GATE_LIMIT_S = 60.0
 _SUFFIX = ".lock"
-_GROUND = "ground"
+_SERVING = "ground"  # as earlier releases call it
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a look at a lock says: whose it is, since when nobody uses it, and whether somebody makes or removes it.
+    """What a look at a lock shows: its note, since when it is idle, and whether the sandbox is being made or removed.
 
     `idle_s` is in seconds since 1970, None while it is in use.
     """
@@ -67,7 +67,7 @@ class LockDirectory:
         return lock
 
     def try_enter(self, owner: Owner) -> ThreadLock | None:
-        """Return an owner's lock behind its gate, or None where another is at work there."""
+        """Return an owner's lock behind its gate, or None while another process makes or removes its sandbox."""
         lock = ThreadLock.open(self._path(owner))
         if lock.try_gate() and not lock.gone:
             return lock
@@ -79,11 +79,11 @@ class LockDirectory:
         return self._path(owner).exists()
 
     def owners(self) -> Sequence[Owner]:
-        """Return whose sandboxes live, are being made or removed, by whichever process; the longest unused first."""
+        """Return whose sandboxes live, are being made or removed, in any process; the longest unused first."""
         return [owner for _, owner in sorted(self._files())]
 
     def looked_at(self, tenant: str) -> Sequence[Look]:
-        """Return what is to be seen of the locks of a tenant's sandboxes; `tenant` is its digest."""
+        """Return a look at the lock of each of a tenant's sandboxes; `tenant` is its digest."""
         found = []
         for used_s, owner in self._files():
             lock = ThreadLock.open_existing(self._path(owner)) if owner[0] == tenant else None
@@ -95,7 +95,7 @@ class LockDirectory:
         return found
 
     def noted(self) -> Iterator[tuple[Owner, Note]]:
-        """Yield what is noted of each sandbox that lives, is being made or removed, by whichever process."""
+        """Yield the note of each sandbox that lives, is being made or removed, in any process."""
         for _, owner in self._files():
             lock = ThreadLock.open_existing(self._path(owner))
             note = lock.read() if lock is not None else None
@@ -104,18 +104,18 @@ class LockDirectory:
             if note is not None:
                 yield owner, note
 
-    async def enter_ground(self) -> ThreadLock:
-        """Return the lock of what all sandboxes stand on, behind its gate: each process that serves holds it."""
+    async def enter_serving(self) -> ThreadLock:
+        """Return the serving lock, behind its gate: each process that serves the instance shares it."""
         while True:
-            lock = self.ground()
+            lock = self.serving()
             await self.shut(lock)
             if not lock.gone:
                 return lock
             lock.close()
 
-    def ground(self) -> ThreadLock:
-        """Return the lock of enter_ground(), its gate as it is."""
-        return ThreadLock.open(self._directory / f"{self._instance}-{_GROUND}{_SUFFIX}")
+    def serving(self) -> ThreadLock:
+        """Return the lock of enter_serving(), its gate as it is."""
+        return ThreadLock.open(self._directory / f"{self._instance}-{_SERVING}{_SUFFIX}")
 
     def close(self) -> None:
         """Remove the directory if nothing is in it."""

@@ -1,7 +1,7 @@
-"""What every sandbox of an engine stands on: above all the runtime volume, which has the daemon's bundle.
+"""What all sandboxes of an engine share: above all the runtime volume, which has the daemon's bundle.
 
-The volume is filled from the runtime image, read-only in every sandbox, and shared by all gateways of an engine. The
-functions run in the pool of docker_requests.py, each in one piece: a caller that gives up leaves no container behind.
+The volume is filled from the runtime image, read-only in every sandbox, and shared by all gateways of an engine. Each
+function runs as one request (docker_requests.py): a cancelled caller leaves no container behind.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _BUILD = PurePosixPath(config.RUNTIME_DIRECTORY, BUILD_FILE)
 
 
 @dataclass(frozen=True)
-class Ground:
-    """`workspace_quota`: the engine's disk enforces the size of a volume."""
+class EngineContext:
+    """What is known of an engine and its host. `workspace_quota`: its disk enforces the size of a volume."""
 
     runtime: config.Runtime
     host: HostKernel
@@ -42,18 +42,18 @@ class Ground:
 
 
 class BundleBroken(SandboxUnavailable):
-    """The daemon did not come up, which a bundle that another gateway removed or half filled would explain."""
+    """The daemon did not come up: another gateway may have removed or half filled its bundle."""
 
 
-def prepare(client: Client, image: str, instance: str) -> Ground:
-    """Look at the engine's machine and fill the runtime volume; raises what fill_runtime() does."""
+def prepare(client: Client, image: str, instance: str) -> EngineContext:
+    """Inspect the engine's host and fill the runtime volume; raises what fill_runtime() does."""
     host = HostKernel(swap_limited=limits_swap(client), landlock=has_landlock())
     if not host.landlock:
         log.warning("this kernel has no Landlock (Linux 5.19 on): its own code can have a sandbox killed for memory")
     quota = has_quotas(client, f"airlock-{instance}-quota-probe")
     if not quota:
         log.info("the engine's disk has no quotas: a workspace's size (workspace_mib) is watched by its daemon")
-    return Ground(fill_runtime(client, image, instance), host, quota)
+    return EngineContext(fill_runtime(client, image, instance), host, quota)
 
 
 def fill_runtime(client: Client, image: str, instance: str) -> config.Runtime:
@@ -74,7 +74,7 @@ def fill_runtime(client: Client, image: str, instance: str) -> config.Runtime:
         )
     volume = f"airlock-runtime-{found.id.removeprefix('sha256:')[:12]}"
     if _fill(client, found.id, volume, instance) != own_build():
-        # The volume may be half filled or changed: if nobody uses it, it is made anew. Else the image is another's.
+        # The volume may be half filled or changed: unless a gateway uses it, it is made anew. Else the image is wrong.
         release_runtime(client, volume)
         build = _fill(client, found.id, volume, instance)
         try:
@@ -86,7 +86,7 @@ def fill_runtime(client: Client, image: str, instance: str) -> config.Runtime:
 
 
 def release_runtime(client: Client, volume: str) -> None:
-    """Remove a runtime volume if nobody uses it."""
+    """Remove a runtime volume unless a container uses it."""
     try:
         remove_volume(client, volume)
     except SandboxUnavailable:

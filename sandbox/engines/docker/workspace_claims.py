@@ -15,7 +15,7 @@ Files that replace others are written to such a volume, too: nothing of the old 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from sandbox.engines.docker import container_config as config
@@ -36,7 +36,7 @@ class WorkspaceClaims:
         self._instance = instance
         self._runtime_image = runtime_image
 
-    async def held_by(self, owner: Owner) -> str:
+    async def pooled_of(self, owner: Owner) -> str:
         """Return the id of the pooled sandbox whose volume has a thread's files; "" where it is the thread's own."""
         labels = await self._requests.ask(docker_requests.volume_labels, self._volume(owner))
         return "" if labels is None else labels.get(config.HELD_LABEL, "")
@@ -75,8 +75,29 @@ class WorkspaceClaims:
             await self._remove(volume, owner)
         else:
             await self._requests.remove_volume(volume, tenant=owner[0])
-        if await self.held_by(owner) == pooled:
+        if await self.pooled_of(owner) == pooled:
             await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
+
+    async def remove_empty(self, pooled: str) -> None:
+        """Remove the volume of an unclaimed sandbox, which should be empty."""
+        await self._requests.ask(docker_requests.remove_volume, config.pooled_volume(self._instance, pooled))
+
+    async def remove_volume(self, volume: str, owner: Owner) -> None:
+        """Remove any volume of the instance, by a program where the engine fails at it."""
+        try:
+            await self._requests.ask(docker_requests.remove_volume, volume)
+        except SandboxUnavailable:
+            await self.remove_deep(volume, owner)
+
+    async def workspaces(self, labels: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
+        """Return the labels of the instance's volumes that have these, by name."""
+        return await self._requests.ask(
+            docker_requests.labelled_volumes, {config.INSTANCE_LABEL: self._instance, **labels}
+        )
+
+    async def pooled_volumes(self) -> Collection[str]:
+        """Return the ids of pooled sandboxes that have a volume, claimed or not."""
+        return {labels[config.POOL_LABEL] for labels in (await self.workspaces({config.POOL_LABEL: ""})).values()}
 
     async def has_files(self, owner: Owner) -> bool:
         """Return whether a thread has a workspace."""
@@ -88,10 +109,10 @@ class WorkspaceClaims:
         Raises WorkspaceIncomplete where files may be gone. With any other error none is: SandboxUnavailable while the
         workspace is in use.
         """
-        held = await self.held_by(owner)
-        if not held:
+        pooled = await self.pooled_of(owner)
+        if not pooled:
             return await self._remove(self._volume(owner), owner)
-        await self._remove(config.pooled_volume(self._instance, held), owner)
+        await self._remove(config.pooled_volume(self._instance, pooled), owner)
         with _destroying(lambda: True):
             return await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
 
@@ -100,8 +121,8 @@ class WorkspaceClaims:
 
         Files that a claim holds are removed when the new claim is there; what remains of them goes with the next start.
         """
-        held = await self.held_by(owner)
-        if held:
+        pooled = await self.pooled_of(owner)
+        if pooled:
             with _destroying():
                 await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
         else:
@@ -109,9 +130,9 @@ class WorkspaceClaims:
         with _destroying(lambda: True):
             if not await self.take(owner, fresh):
                 raise SandboxUnavailable("the thread has got other files meanwhile")
-        if held:
+        if pooled:
             try:
-                await self._remove(config.pooled_volume(self._instance, held), owner)
+                await self._remove(config.pooled_volume(self._instance, pooled), owner)
             except SandboxError as error:
                 log.warning("files of a thread that were replaced stay until the next start: %s", error)
 
@@ -140,16 +161,13 @@ class WorkspaceClaims:
         def empty() -> None:
             empty_deep_volume(self._requests, volume, image=self._runtime_image, instance=self._instance, owner=owner)
 
-        await self._requests.run_emptier(empty, tenant=owner[0])
+        await self._requests.threads.empty(empty, tenant=owner[0])
         return await self._requests.remove_volume(volume, tenant=owner[0])
 
     async def _owners(self, labels: Mapping[str, str]) -> dict[str, Owner]:
-        found = await self._requests.ask(
-            docker_requests.labelled_volumes, {config.INSTANCE_LABEL: self._instance, **labels}
-        )
         return {
             volume[config.HELD_LABEL]: (volume[config.TENANT_LABEL], volume[config.THREAD_LABEL])
-            for volume in found.values()
+            for volume in (await self.workspaces(labels)).values()
         }
 
     def _volume(self, owner: Owner) -> str:

@@ -8,16 +8,16 @@ from __future__ import annotations
 from unittest import mock
 
 from gateway.cli.main import main
-from sandbox.engines.docker.docker_ground import DockerGround
+from sandbox.engines.docker.docker_engine import DockerEngine
 
 ENGINE = "another-engine"
 
 
-async def _other_id(ground: DockerGround) -> str:
-    del ground
+async def _other_id(engine: DockerEngine) -> str:
+    del engine
     return ENGINE
 
 
 if __name__ == "__main__":
-    with mock.patch.object(DockerGround, "id", _other_id):
+    with mock.patch.object(DockerEngine, "id", _other_id):
         main()

@@ -29,8 +29,8 @@ async def main(instance: str, channels: Path, step: str) -> None:
     engine = DockerEngine(instance=instance, channel_root=channels, runtime_image=RUNTIME_IMAGE)
     if step == "making":
         vars(docker_pool)["settled"] = _die
-    pooled = await engine.make_pooled(PoolKind.of(spec(step)))
-    take: Any = engine._claims.take
+    pooled = await engine.pool.make_pooled(PoolKind.of(spec(step)))
+    take: Any = engine._parts.claims.take
 
     async def taken(*arguments: Any) -> bool:
         await take(*arguments)
@@ -38,14 +38,14 @@ async def main(instance: str, channels: Path, step: str) -> None:
         raise AssertionError
 
     if step == "noted":
-        vars(engine._claims)["take"] = _die
+        vars(engine._parts.claims)["take"] = _die
     if step == "taken":
-        vars(engine._claims)["take"] = taken
+        vars(engine._parts.claims)["take"] = taken
     if step == "unsure":
-        vars(engine)["_refuse_other"] = _die
+        vars(docker_pool)["refuse_other"] = _die
     if step == "checked":
         vars(pooled.lock)["retire"] = _die
-    sandbox = await engine.claim(pooled, spec(step))
+    sandbox = await engine.pool.claim(pooled, spec(step))
     assert sandbox is not None
     if step == "used":
         await run(sandbox.shell, "echo kept > file; sync")

@@ -44,17 +44,9 @@ def text(result: ExecResult) -> str:
 
 def kill(engine: DockerEngine) -> None:
     """Have an engine lose its locks and connections, as the kernel takes them from a process that is killed."""
-    for sandbox in engine._sandboxes.values():
-        assert sandbox.lock is not None
-        sandbox.lock.close()
-        sandbox.close()
-    for left in engine._left.values():
-        left.lock.close()
-        left.channel.close()
-    engine._sandboxes.clear()
-    engine._left.clear()
-    if engine._standing is not None:
-        engine._standing.close()
+    engine._attached.close()
+    if engine._setup._serving is not None:
+        engine._setup._serving.close()
 
 
 async def removed(engine: DockerEngine, instance: str) -> None:

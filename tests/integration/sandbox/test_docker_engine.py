@@ -15,6 +15,7 @@ import pytest
 
 from sandbox.engines.docker.container_config import RUNTIME_DIRECTORY
 from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.errors import EngineUnavailable, ImageMissing, NoSpace, SandboxUnavailable, TooLarge
 from tests.integration.sandbox.live_engine import (
     IMAGE,
@@ -32,7 +33,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_an_engine_that_does_not_answer_is_said_to_and_how_to_mend_it(tmp_path: Path) -> None:
-    engine = DockerEngine(instance=instance_id(), channel_root=tmp_path, base_url=f"unix://{tmp_path}/none.sock")
+    engine = DockerEngine(
+        instance=instance_id(), channel_root=tmp_path, requests=DockerRequests(f"unix://{tmp_path}/none.sock")
+    )
     with pytest.raises(EngineUnavailable, match=r"No such file.*Start it"):
         await engine.create(spec())
     await engine.close()
@@ -170,4 +173,4 @@ async def test_tmp_is_as_large_as_asked_and_not_more(engine: DockerEngine) -> No
 
 
 def _containers(engine: DockerEngine, sandbox_id: str) -> list[str]:
-    return [f"airlock-{engine._instance}-{sandbox_id}"]
+    return [f"airlock-{engine.instance}-{sandbox_id}"]

@@ -16,6 +16,7 @@ from docker.errors import APIError
 
 from sandbox.engines.docker.container_config import carrier_config, workspace_volume
 from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.pooled_sandbox import PoolKind
 from tests.integration.sandbox.live_engine import IMAGE, LIMITS, RUNTIME_IMAGE, instance_id, removed, run, spec, text
 from tests.integration.sandbox.test_workspaces import giving, tree_of
@@ -41,7 +42,10 @@ def proxy(tmp_path: Path) -> Iterator[str]:
 async def engine(tmp_path: Path, proxy: str) -> AsyncIterator[DockerEngine]:
     instance = instance_id()
     made = DockerEngine(
-        instance=instance, channel_root=tmp_path / "channels", runtime_image=RUNTIME_IMAGE, base_url=proxy
+        instance=instance,
+        channel_root=tmp_path / "channels",
+        runtime_image=RUNTIME_IMAGE,
+        requests=DockerRequests(proxy),
     )
     yield made
     await removed(made, instance)
@@ -75,16 +79,16 @@ async def test_a_sandbox_s_whole_life_goes_through_the_proxy(engine: DockerEngin
 
 
 async def test_what_the_pool_asks_for_goes_through_the_proxy(engine: DockerEngine) -> None:
-    pooled = await engine.make_pooled(PoolKind.of(spec()))
-    other = await engine.make_pooled(PoolKind.of(spec()))
-    sandbox = await engine.claim(pooled, spec("pooled"))
+    pooled = await engine.pool.make_pooled(PoolKind.of(spec()))
+    other = await engine.pool.make_pooled(PoolKind.of(spec()))
+    sandbox = await engine.pool.claim(pooled, spec("pooled"))
     assert sandbox is not None
     assert text(await run(sandbox.shell, "echo here > a; cat a")) == "here\n"
     assert [one.id for one in await engine.listed("tenant-a")] == [sandbox.id]
     assert await engine.reconcile() == []
     assert await engine.save_workspace(spec("pooled"), tree_of)
     assert await engine.remove_all_of("tenant-a") == 1
-    await engine.discard(other)
+    await engine.pool.discard(other)
 
 
 def test_what_would_make_a_gateway_root_is_refused_and_others_containers_are_not_its_own(proxy: str) -> None:

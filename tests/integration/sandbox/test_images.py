@@ -148,7 +148,7 @@ async def test_a_volume_of_an_image_is_empty_and_read_only_so_that_no_disk_is_wi
                 assert (await run(sandbox.shell, f"/bin/touch {place}/x")).exit_code != 0
                 with pytest.raises(NotFound):
                     await sandbox.files.stat(f"{place}/x")
-    assert all("workspace" in volume for volume in volumes_of(engine._instance))
+    assert all("workspace" in volume for volume in volumes_of(engine.instance))
 
 
 @pytest.mark.parametrize(
@@ -183,9 +183,9 @@ async def test_an_image_whose_place_for_the_daemon_is_a_link_into_the_workspace_
     ):
         await engine.create(spec("moved", image=name))
     shown = subprocess.run(
-        ["docker", "ps", "-q", "--filter", f"label=airlock.instance={engine._instance}"],
+        ["docker", "ps", "-q", "--filter", f"label=airlock.instance={engine.instance}"],
         check=True,
         capture_output=True,
         text=True,
     )
-    assert len(shown.stdout.split()) <= len(engine._sandboxes)
+    assert len(shown.stdout.split()) <= len(engine._attached._by_id)

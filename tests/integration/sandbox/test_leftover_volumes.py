@@ -29,10 +29,10 @@ async def _left_by_a_restore(engine: DockerEngine, name: str, *, levels: int) ->
     fresh = pooled_id(name)
     paths = ["/".join(["d"] * depth) for depth in range(levels + 1)]  # "" is the root
     tree = {WorkspaceEntry(path, "directory", 0o700, 0, 0): b"" for path in paths}
-    async with engine._carrier(spec(name), fresh) as carrier:
+    async with engine._transfer._carriers.carrier(spec(name), fresh) as carrier:
         pieces = write_tar(giving(tree)(), root="workspace", owner=1000)
-        await engine._requests.run(lambda: engine._requests.put_archive(carrier, "/", pieces))
-    return pooled_volume(engine._instance, fresh)
+        await engine._parts.requests.threads.run(lambda: engine._parts.requests.put_archive(carrier, "/", pieces))
+    return pooled_volume(engine.instance, fresh)
 
 
 def _refusing(always: str, *, first: str = "") -> Remove:
@@ -51,7 +51,7 @@ def _refusing(always: str, *, first: str = "") -> Remove:
 async def test_a_start_removes_what_restores_left_and_goes_on_where_a_volume_cannot_be_removed(
     engine: DockerEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = volumes_of(engine._instance)
+    before = volumes_of(engine.instance)
     deep = await _left_by_a_restore(engine, "deep", levels=900)
     stuck = await _left_by_a_restore(engine, "stuck", levels=1)
     for number in range(3):
@@ -67,47 +67,47 @@ async def test_a_start_removes_what_restores_left_and_goes_on_where_a_volume_can
         raise SandboxUnavailable("too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(engine._requests, "put_archive", refused)
+        patched.setattr(engine._parts.requests, "put_archive", refused)
         patched.setattr(docker_requests, "run_container", counted)
         patched.setattr(docker_requests, "remove_volume", _refusing(stuck, first=deep))
         await engine.reconcile()
-    assert sorted(volumes_of(engine._instance)) == sorted([*before, stuck])
+    assert sorted(volumes_of(engine.instance)) == sorted([*before, stuck])
     assert emptied == [0, 0], "the deep one's program, and the stuck one's"
     assert "the volume of spare pool-stuck stays until the next start" in caplog.text
     await engine.reconcile()
-    assert sorted(volumes_of(engine._instance)) == sorted(before)
-    assert containers_of(engine._instance) == []
+    assert sorted(volumes_of(engine.instance)) == sorted(before)
+    assert containers_of(engine.instance) == []
 
 
 async def test_a_deleted_tenant_leaves_no_replaced_files_that_could_not_be_removed_at_once(
     engine: DockerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = volumes_of(engine._instance)
+    before = volumes_of(engine.instance)
     sandbox = await claimed(engine, spec("replaced", tenant="tenant-gone"))
     assert text(await run(sandbox.shell, "echo old > file; cat file")) == "old\n"
     tree = await engine.save_workspace(sandbox.spec, tree_of)
     assert tree is not None
-    old = pooled_volume(engine._instance, sandbox.id)
+    old = pooled_volume(engine.instance, sandbox.id)
     with monkeypatch.context() as patched:
         patched.setattr(docker_requests, "remove_volume", _refusing(old))
         await engine.replace_workspace(sandbox.spec, giving(tree))
-        assert old in volumes_of(engine._instance)
+        assert old in volumes_of(engine.instance)
         with pytest.raises(SandboxUnavailable, match="may have files of this tenant"):
             await engine.remove_all_of("tenant-gone")
-        assert sorted(volumes_of(engine._instance)) == sorted([*before, old])
+        assert sorted(volumes_of(engine.instance)) == sorted([*before, old])
     await engine.remove_all_of("tenant-gone")
-    assert sorted(volumes_of(engine._instance)) == sorted(before)
+    assert sorted(volumes_of(engine.instance)) == sorted(before)
 
 
 async def test_no_removal_waits_for_a_program_that_empties_another_volume(
     engine: DockerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = volumes_of(engine._instance)
+    before = volumes_of(engine.instance)
     for thread, tenant in (("deep", "tenant-a"), ("plain", "tenant-a"), ("plain", "tenant-b")):
         await engine.replace_workspace(
             spec(thread, tenant=tenant), giving({WorkspaceEntry("", "directory", 0o700): b""})
         )
-    deep = pooled_volume(engine._instance, await engine._claims.held_by(owner_of(spec("deep"))))
+    deep = pooled_volume(engine.instance, await engine._parts.claims.pooled_of(owner_of(spec("deep"))))
     begun, going_on = asyncio.Event(), threading.Event()
     loop, run_container = asyncio.get_running_loop(), docker_requests.run_container
 
@@ -128,4 +128,4 @@ async def test_no_removal_waits_for_a_program_that_empties_another_volume(
         finally:
             going_on.set()
         assert await removing
-    assert sorted(volumes_of(engine._instance)) == sorted(before)
+    assert sorted(volumes_of(engine.instance)) == sorted(before)

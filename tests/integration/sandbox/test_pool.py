@@ -63,7 +63,7 @@ class Processes:
     def killed(self, engine: DockerEngine) -> None:
         """Have a process lose its locks, as if it were killed."""
         kill(engine)
-        for pooled in engine._pooled.values():
+        for pooled in engine.pool._unclaimed.values():
             pooled.lock.close()
 
     @property
@@ -90,11 +90,11 @@ async def processes(tmp_path: Path) -> AsyncIterator[Processes]:
 async def claimed(engine: DockerEngine, asked: SandboxSpec) -> Sandbox:
     kind = PoolKind.of(asked)
     try:
-        pooled = await engine.make_pooled(kind)
+        pooled = await engine.pool.make_pooled(kind)
     except BundleBroken:
         # Another test's engine removed the runtime volume while no sandbox used it; the pool tries again, too.
-        pooled = await engine.make_pooled(kind)
-    sandbox = await engine.claim(pooled, asked)
+        pooled = await engine.pool.make_pooled(kind)
+    sandbox = await engine.pool.claim(pooled, asked)
     assert sandbox is not None
     return sandbox
 
@@ -114,12 +114,12 @@ def docker(*arguments: str) -> None:
 
 async def test_a_pooled_sandbox_has_no_owner_until_it_is_claimed_and_then_one_for_good(processes: Processes) -> None:
     engine = processes.engine()
-    pooled = await engine.make_pooled(KIND)
+    pooled = await engine.pool.make_pooled(KIND)
     assert not engine.owners()
     assert await engine.listed("tenant-a") == []
     assert set(inspected(processes, pooled.id)["Config"]["Labels"]) & {"airlock.tenant", "airlock.thread"} == set()
     asked = dataclasses.replace(spec("first"), env={"SECRET": "s3cret"})
-    sandbox = await engine.claim(pooled, asked)
+    sandbox = await engine.pool.claim(pooled, asked)
     assert sandbox is not None
     assert (sandbox.id, sandbox.spec, sandbox.alive) == (pooled.id, asked, True)
     assert engine.owners() == [owner_of(asked)]
@@ -127,7 +127,7 @@ async def test_a_pooled_sandbox_has_no_owner_until_it_is_claimed_and_then_one_fo
     assert text(await run(sandbox.shell, 'echo "$SECRET"; echo mine > file')) == "s3cret\n"
     assert "s3cret" not in json.dumps(inspected(processes, pooled.id))
     with pytest.raises(PooledRefused):
-        await engine.claim(pooled, spec("second", tenant="tenant-b"))
+        await engine.pool.claim(pooled, spec("second", tenant="tenant-b"))
     other = await engine.create(spec("second", tenant="tenant-b"))
     assert other.id != pooled.id
     assert text(await run(other.shell, "ls")) == ""
@@ -139,9 +139,9 @@ async def test_a_pooled_sandbox_has_no_owner_until_it_is_claimed_and_then_one_fo
 
 async def test_two_claims_of_one_pooled_sandbox_at_once_have_one_winner(processes: Processes) -> None:
     engine = processes.engine()
-    pooled = await engine.make_pooled(KIND)
+    pooled = await engine.pool.make_pooled(KIND)
     asked = [spec("t", tenant=f"tenant-{number}") for number in range(4)]
-    got = await asyncio.gather(*(engine.claim(pooled, one) for one in asked), return_exceptions=True)
+    got = await asyncio.gather(*(engine.pool.claim(pooled, one) for one in asked), return_exceptions=True)
     assert sum(not isinstance(one, BaseException) for one in got) == 1
     assert sum(isinstance(one, PooledRefused) for one in got) == 3
 
@@ -152,14 +152,14 @@ async def test_a_thread_with_files_or_a_sandbox_gets_no_pooled_sandbox_which_sta
     old = await engine.create(spec("old"))
     await run(old.shell, "echo old > file")
     await engine.remove(old.id)
-    pooled = await engine.make_pooled(KIND)
-    assert await engine.claim(pooled, spec("running")) is None
-    assert await engine.claim(pooled, spec("old")) is None
+    pooled = await engine.pool.make_pooled(KIND)
+    assert await engine.pool.claim(pooled, spec("running")) is None
+    assert await engine.pool.claim(pooled, spec("old")) is None
     assert engine.has(spec("running"))
     assert not engine.has(spec("old"))
     again = await engine.create(spec("old"))
     assert text(await run(again.shell, "cat file")) == "old\n"
-    assert (await engine.claim(pooled, spec("new"))) is not None
+    assert (await engine.pool.claim(pooled, spec("new"))) is not None
     assert await running.ping()
 
 
@@ -177,12 +177,12 @@ async def test_a_thread_with_files_or_a_sandbox_gets_no_pooled_sandbox_which_sta
 )
 async def test_a_pooled_sandbox_in_which_somebody_was_is_refused_and_removed(processes: Processes, found: str) -> None:
     engine = processes.engine()
-    pooled = await engine.make_pooled(KIND)
+    pooled = await engine.pool.make_pooled(KIND)
     why, _, command = found.partition(": ")
     user = str(config.pooled_user_ids(processes.instance, pooled.id)[0])
     docker("exec", "--user", user, container_name(processes.instance, pooled.id), "/bin/sh", "-c", command)
     with pytest.raises(PooledRefused, match=why.rpartition(" ")[2]):
-        await engine.claim(pooled, spec())
+        await engine.pool.claim(pooled, spec())
     assert containers_of(processes.instance) == []
     assert processes.volumes == []
     assert not engine.has(spec())
@@ -193,15 +193,15 @@ async def test_a_pooled_sandbox_of_another_size_or_of_an_earlier_image_is_refuse
     image = f"{processes.instance}:moved"
     docker("tag", IMAGE, image)
     try:
-        pooled = await engine.make_pooled(PoolKind.of(spec(image=image)))
+        pooled = await engine.pool.make_pooled(PoolKind.of(spec(image=image)))
         docker("tag", RUNTIME_IMAGE, image)
         with pytest.raises(PooledRefused, match="another one"):
-            await engine.claim(pooled, spec(image=image))
+            await engine.pool.claim(pooled, spec(image=image))
     finally:
         docker("rmi", image)
-    other = await engine.make_pooled(KIND)
+    other = await engine.pool.make_pooled(KIND)
     with pytest.raises(PooledRefused):
-        await engine.claim(other, dataclasses.replace(spec(), limits=dataclasses.replace(LIMITS, pids=65)))
+        await engine.pool.claim(other, dataclasses.replace(spec(), limits=dataclasses.replace(LIMITS, pids=65)))
     assert containers_of(processes.instance) == []
     assert processes.volumes == []
 
@@ -216,20 +216,20 @@ async def test_a_pooled_sandbox_that_is_held_by_less_than_its_thread_asks_is_ref
         return posture
 
     engine = processes.engine()
-    pooled = await engine.make_pooled(KIND)
+    pooled = await engine.pool.make_pooled(KIND)
     monkeypatch.setattr(docker_pool, "introduced", weaker)
     with pytest.raises(PooledRefused, match="process limit"):
-        await engine.claim(pooled, spec())
+        await engine.pool.claim(pooled, spec())
     assert containers_of(processes.instance) == []
     assert processes.volumes == []
 
 
 async def test_a_dead_pooled_sandbox_is_refused_and_the_pool_makes_another(processes: Processes) -> None:
     engine = processes.engine()
-    pool = SandboxPool(engine, engine, engine, limit=1)
+    pool = SandboxPool(engine, engine, engine.pool, limit=1)
     pool.keep(KIND, 1)
     await pool.tend()
-    (pooled,) = engine._pooled
+    (pooled,) = engine.pool._unclaimed
     docker("kill", container_name(processes.instance, pooled))
     sandbox = await pool.create(spec())
     assert sandbox.id != pooled
@@ -265,14 +265,14 @@ async def test_kill_9_in_the_midst_of_a_claim_leaves_the_threads_sandbox_or_noth
         assert text(await run(sandbox.shell, "cat file 2>&-; echo x > y; cat y")) == (
             "kept\nx\n" if step == "used" else "x\n"
         )
-    assert engine._pool_locks.ids() == []
+    assert engine.pool._locks.ids() == []
 
 
 async def test_one_who_gives_up_in_the_midst_of_a_claim_leaves_nothing(processes: Processes) -> None:
     engine = processes.engine()
     for _ in range(3):
-        pooled = await engine.make_pooled(KIND)
-        claiming = asyncio.create_task(engine.claim(pooled, spec("given-up")))
+        pooled = await engine.pool.make_pooled(KIND)
+        claiming = asyncio.create_task(engine.pool.claim(pooled, spec("given-up")))
         await asyncio.sleep(0)
         claiming.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -288,14 +288,14 @@ async def test_the_pooled_sandboxes_of_a_process_that_lives_are_left_alone_and_t
     processes: Processes,
 ) -> None:
     maker, other = processes.engine(), processes.engine()
-    pooled = await maker.make_pooled(KIND)
+    pooled = await maker.pool.make_pooled(KIND)
     assert await other.reconcile() == []
     assert await pooled.ping()
-    sandbox = await maker.claim(pooled, spec())
+    sandbox = await maker.pool.claim(pooled, spec())
     assert sandbox is not None
     assert await other.reconcile() == []
     assert await sandbox.ping()
-    lost = await maker.make_pooled(KIND)
+    lost = await maker.pool.make_pooled(KIND)
     processes.killed(maker)
     (left,) = await other.reconcile()
     assert (left.id, (left.tenant, left.thread)) == (pooled.id, owner_of(spec()))
@@ -378,7 +378,7 @@ async def test_a_thread_and_a_tenant_are_erased_with_what_they_had_of_the_pool(p
     assert not await engine.remove_workspace("tenant-a", "one")
     await engine.stop_idle(mine[2].id)
     await engine.remove(mine[3].id)
-    await engine.make_pooled(KIND)
+    await engine.pool.make_pooled(KIND)
     assert await engine.left_of("tenant-a") == {"volumes": 3, "containers": 2}
     # A crash between the files and the claim leaves something that still counts.
     docker("volume", "rm", f"airlock-{processes.instance}-workspace-{mine[3].id}")
@@ -386,7 +386,7 @@ async def test_a_thread_and_a_tenant_are_erased_with_what_they_had_of_the_pool(p
     assert await engine.remove_all_of("tenant-a") == 3
     assert await engine.left_of("tenant-a") == {"volumes": 0, "containers": 0}
     assert await other.ping()
-    (pooled,) = engine._pooled
+    (pooled,) = engine.pool._unclaimed
     assert processes.volumes == sorted([other.id, owner_of(other.spec)[1], pooled])
     assert len(containers_of(processes.instance)) == 2
 

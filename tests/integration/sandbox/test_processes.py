@@ -295,7 +295,7 @@ async def test_a_gateway_that_was_started_again_finds_the_processes_and_their_ou
     sandbox: Sandbox, engine: Any
 ) -> None:
     await start(sandbox.processes, "stays", b"/bin/sh", b"-c", b"echo before; cat", stdin=True)
-    directory = engine._channel_root / sandbox.id
+    directory = engine.channel_root / sandbox.id
     assert (directory / SOCKET_NAME).is_socket()
     channel = Channel(directory)
     again = RemoteProcesses(channel)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.posture import weaknesses
 from sandbox.process import ProcessSpec
 from sandbox.sandbox import Sandbox
@@ -66,7 +67,7 @@ async def gvisor(tmp_path: Path) -> AsyncIterator[DockerEngine]:
         instance=instance,
         channel_root=tmp_path,
         runtime_image=RUNTIME_IMAGE,
-        base_url=os.environ.get("AIRLOCK_RUNSC_ENGINE"),
+        requests=DockerRequests(os.environ.get("AIRLOCK_RUNSC_ENGINE")),
     )
     try:
         if "runsc" not in (await engine.describe()).runtimes:

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from sandbox.engines.docker import docker_requests
+from sandbox.engines.docker.blueprint import Blueprint
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import EngineUnavailable
 from sandbox.filesystem import ExecResult
@@ -219,8 +220,8 @@ async def test_kill_9_in_the_midst_of_stopping_or_starting_leaves_one_sandbox_wi
 
     if at == "after it was started":
         assert await before.stop_idle(was.id)
-        monkeypatch.setattr(before, "_verify", failing(asyncio.CancelledError()))
-        monkeypatch.setattr(before, "_stop_again", ended)
+        monkeypatch.setattr(Blueprint, "verified", failing(asyncio.CancelledError()))
+        monkeypatch.setattr(before._stopped, "_stop_again", ended)
     elif at == "before it is stopped":
         monkeypatch.setattr("sandbox.engines.docker.docker_requests.stop_container", failing(EngineUnavailable("gone")))
     else:
@@ -261,7 +262,7 @@ async def test_a_caller_that_gives_up_while_it_is_started_leaves_it_stopped(
         await asyncio.Event().wait()
 
     if at == "before it is verified":
-        monkeypatch.setattr(engine, "_verify", never)
+        monkeypatch.setattr(Blueprint, "verified", never)
     else:
         monkeypatch.setattr(docker_requests, "start_again", waiting)
     asking = asyncio.ensure_future(engine.create(spec("t")))

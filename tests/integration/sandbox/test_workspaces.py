@@ -35,7 +35,7 @@ def tree_of(contents: Contents) -> Tree:
 
 
 async def _carriers(engine: DockerEngine) -> int:
-    return len(await engine._own_containers("carrier"))
+    return len(await engine._parts.containers.of_kind("carrier"))
 
 
 def giving(tree: Tree) -> Callable[[], Contents]:
@@ -74,7 +74,7 @@ async def test_files_go_from_one_thread_into_another_and_belong_to_its_tool_user
 
 
 async def test_a_thread_without_files_has_nothing_to_be_saved_and_gets_none_by_that(engine: DockerEngine) -> None:
-    instance = engine._instance
+    instance = engine.instance
     before = volumes_of(instance)
     assert await engine.save_workspace(spec("never"), tree_of) is None
     assert volumes_of(instance) == before
@@ -134,10 +134,10 @@ async def test_what_breaks_off_leaves_no_half_of_it(engine: DockerEngine) -> Non
 
     sandbox = await engine.create(spec("broken"))
     await run(sandbox.shell, "touch old")
-    before = volumes_of(engine._instance)
+    before = volumes_of(engine.instance)
     with pytest.raises(LookupError, match="gone"):
         await engine.replace_workspace(spec("broken"), broken)
-    assert volumes_of(engine._instance) == before
+    assert volumes_of(engine.instance) == before
     assert sandbox.alive
     assert text(await run(sandbox.shell, "ls")) == "old\n"
     await engine.remove(sandbox.id)
@@ -156,7 +156,7 @@ async def test_whichever_request_fails_a_restore_keeps_the_old_files_or_says_tha
 ) -> None:
     """Each request that makes or removes a volume fails in turn; after a timeout the engine may have done it."""
     new = giving({WorkspaceEntry("new", "file", 0o600, 0, 1): b"x"})
-    seen, before = set[str](), volumes_of(engine._instance)
+    seen, before = set[str](), volumes_of(engine.instance)
     for number in range(12):
         for done in (False, True) if isinstance(fault, EngineUnavailable) else (False,):
             thread = f"fault-{claimed}-{type(fault).__name__}-{number}-{done}"
@@ -187,7 +187,7 @@ async def test_whichever_request_fails_a_restore_keeps_the_old_files_or_says_tha
             break
     assert seen >= {"done", "incomplete"}
     await engine.reconcile()
-    assert volumes_of(engine._instance) == before
+    assert volumes_of(engine.instance) == before
 
 
 def _failing(patched: pytest.MonkeyPatch, number: int, fault: SandboxError, *, done: bool) -> list[str]:
@@ -332,7 +332,7 @@ async def test_a_volume_that_the_engine_cannot_empty_is_emptied_by_a_program(
         raise SandboxUnavailable("too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(engine._requests, "put_archive", refused)
+        patched.setattr(engine._parts.requests, "put_archive", refused)
         patched.setattr(docker_requests, "remove_volume", refused)
         with pytest.raises(WorkspaceIncomplete, match="too many open files"):
             await engine.remove_workspace("tenant-a", "too-deep")
@@ -370,24 +370,27 @@ async def test_one_saves_at_a_time_and_who_gives_up_leaves_nothing(engine: Docke
 async def test_what_a_process_left_that_died_is_removed_by_the_next(engine: DockerEngine) -> None:
     sandbox = await engine.create(spec("left"))
     await engine.remove(sandbox.id)
-    carrying = engine._carrier(spec("left"), "")
+    carrying = engine._transfer._carriers.carrier(spec("left"), "")
     await carrying.__aenter__()
     assert await _carriers(engine) == 1
     await engine.reconcile()
     assert await _carriers(engine) == 0
-    again = engine._carrier(spec("left"), "")
+    again = engine._transfer._carriers.carrier(spec("left"), "")
     await again.__aenter__()
     assert await engine.remove_workspace("tenant-a", "left")
     # One that had no container yet, and one that is at work.
-    left, held = engine._carrying(owner_of(spec("left"))), engine._carrying(owner_of(spec("held")))
+    left, held = (
+        engine._transfer._carriers._lock(owner_of(spec("left"))),
+        engine._transfer._carriers._lock(owner_of(spec("held"))),
+    )
     left.close()
     await engine.reconcile()
-    assert [path.name for path in engine._carriers.iterdir()] == [
-        f"{carrier_name(engine._instance, owner_of(spec('held')))}.lock"
+    assert [path.name for path in engine._transfer._carriers._directory.iterdir()] == [
+        f"{carrier_name(engine.instance, owner_of(spec('held')))}.lock"
     ]
     held.retire()
     await engine.reconcile()
-    assert not engine._carriers.exists()
+    assert not engine._transfer._carriers._directory.exists()
 
 
 async def test_an_idle_stopped_sandbox_is_gone_when_its_files_are_replaced(engine: DockerEngine) -> None:

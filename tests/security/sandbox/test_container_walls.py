@@ -237,7 +237,7 @@ async def test_the_host_sees_nothing_of_the_workspace_outside_of_it(sandbox: San
 async def test_an_owner_s_name_appears_nowhere_in_docker(engine: DockerEngine) -> None:
     made = await engine.create(spec("thread-Zebra", "tenant-Zebra"))
     shown = subprocess.run(
-        ["docker", "inspect", *containers_of(engine._instance)], check=True, capture_output=True, text=True
+        ["docker", "inspect", *containers_of(engine.instance)], check=True, capture_output=True, text=True
     )
     assert "Zebra" not in shown.stdout
     await engine.remove(made.id)

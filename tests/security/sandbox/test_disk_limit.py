@@ -262,7 +262,7 @@ hold()
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def made(engine: DockerEngine) -> AsyncIterator[Guest]:
     sandbox = await engine.create(SPEC)
-    yield Guest(sandbox, engine._instance)
+    yield Guest(sandbox, engine.instance)
     await engine.remove(sandbox.id)
 
 
@@ -284,7 +284,7 @@ async def emptied(sandbox: Sandbox) -> None:
 
 def volume(engine: DockerEngine) -> Path:
     """Return where the host has the files of the sandbox's workspace."""
-    name = workspace_volume(engine._instance, SPEC.tenant, SPEC.thread)
+    name = workspace_volume(engine.instance, SPEC.tenant, SPEC.thread)
     return Path(docker.from_env().volumes.get(name).attrs["Mountpoint"])
 
 
@@ -506,7 +506,7 @@ async def test_a_stop_before_each_command_leads_no_further_than_far_past_the_lim
             if number:
                 assert (said.outcome, text(said)) == ("disk_limit", "")
             else:
-                name = workspace_volume(engine._instance, asked.tenant, asked.thread)
+                name = workspace_volume(engine.instance, asked.tenant, asked.thread)
                 file = Path(docker.from_env().volumes.get(name).attrs["Mountpoint"]) / "put-there"
                 with file.open("wb") as opened:
                     os.posix_fallocate(opened.fileno(), 0, 400 * MIB)

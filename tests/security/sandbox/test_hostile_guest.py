@@ -26,7 +26,7 @@ LIMITS = SandboxLimits(memory_bytes=256 * MIB, workspace_bytes=64 * MIB, pids=30
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def made(engine: DockerEngine) -> AsyncIterator[Guest]:
     sandbox = await engine.create(dataclasses.replace(spec("hostile-guest"), limits=LIMITS))
-    yield Guest(sandbox, engine._instance)
+    yield Guest(sandbox, engine.instance)
     await engine.remove(sandbox.id)
 
 

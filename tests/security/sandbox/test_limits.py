@@ -195,8 +195,8 @@ async def test_nothing_but_the_workspace_is_on_the_host_s_disk_and_writable(sand
 async def test_no_output_ends_in_a_file_of_the_engine_or_of_the_gateway(engine: DockerEngine, sandbox: Sandbox) -> None:
     loud = "yes | head -c 20M; yes | head -c 20M > /proc/1/fd/1; yes | head -c 20M > /proc/1/fd/2; yes | head -c 5M >&2"
     assert (await run(sandbox.shell, f"({loud}) 2>&1; true")).outcome == "exited"
-    container = docker.from_env().containers.get(container_name(engine._instance, sandbox.id))
+    container = docker.from_env().containers.get(container_name(engine.instance, sandbox.id))
     assert container.attrs["HostConfig"]["LogConfig"]["Type"] == "none"
     assert container.attrs["LogPath"] == ""
-    directory = Path(engine._channel_root / sandbox.id)
+    directory = Path(engine.channel_root / sandbox.id)
     assert [path.name for path in directory.iterdir()] == ["daemon.sock"]

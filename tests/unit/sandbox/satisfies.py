@@ -55,7 +55,7 @@ def gate(leases: ImageGate) -> Leases:
 
 
 def docker_pool(docker: DockerEngine) -> PoolSource:
-    return docker
+    return docker.pool
 
 
 def memory_pool(engine: MemoryEngine) -> PoolSource:

@@ -60,6 +60,6 @@ async def test_of_a_gvisor_in_no_control_group_of_its_own_nothing_is_told(
         async def answer(*_: object, stats: dict[str, Any] | None = stats) -> dict[str, Any] | None:
             return stats
 
-        monkeypatch.setattr(engine._requests, "ask", answer)
+        monkeypatch.setattr(engine._parts.requests, "ask", answer)
         assert await engine.usage(ListedSandbox("s1", "t", "image", "runsc", 0.0)) == told
     await engine.close()

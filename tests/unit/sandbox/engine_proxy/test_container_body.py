@@ -11,6 +11,7 @@ import pytest
 from sandbox.engine_proxy.container_body import Refused, check_container, check_files, check_volume
 from sandbox.engines.docker.container_config import (
     Runtime,
+    Site,
     carrier_config,
     container_config,
     deep_emptier_config,
@@ -27,12 +28,8 @@ def body(root: Path, runtime: str = "runc", *, quota: bool = False) -> dict[str,
     (root / "sandbox-1").mkdir(exist_ok=True)
     return container_config(
         SandboxSpec("tenant", "thread", "airlock-sandbox", runtime=runtime),
-        instance="i",
-        sandbox_id="sandbox-1",
-        runtime=Runtime(RUNTIME_VOLUME, ("/opt/airlock/lib/ld.so",)),
-        channel_directory=str(root / "sandbox-1"),
-        gateway_gid=10000,
-        workspace_quota=quota,
+        Site("i", root, 10000, Runtime(RUNTIME_VOLUME, ("/opt/airlock/lib/ld.so",)), quota),
+        "sandbox-1",
         volumes=("/data",),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from sandbox.engines.docker.container_config import (
     Runtime,
+    Site,
     container_config,
     image_volumes,
     made_digest,
@@ -26,12 +28,8 @@ from sandbox.sandbox import SandboxLimits, SandboxSpec
 def config(spec: SandboxSpec, *, quota: bool = False, volumes: Sequence[str] = ()) -> dict[str, Any]:
     return container_config(
         spec,
-        instance="i1",
-        sandbox_id="s1",
-        runtime=Runtime("runtime-volume", ["/opt/airlock/bin/daemon"]),
-        channel_directory="/channels/s1",
-        gateway_gid=77,
-        workspace_quota=quota,
+        Site("i1", Path("/channels"), 77, Runtime("runtime-volume", ["/opt/airlock/bin/daemon"]), quota),
+        "s1",
         volumes=volumes,
     )
 

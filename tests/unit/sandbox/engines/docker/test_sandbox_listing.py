@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.engines.docker.docker_listing import why_ended
+from sandbox.engines.docker.sandbox_listing import why_ended
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""DockerListing: which sandboxes a tenant has, in whatever state, whichever process made them.
+"""SandboxListing: which sandboxes there are, in whatever state, whichever process made them.
 
-What is noted in the files of locks and of stopped sandboxes is compared with the containers that the engine has.
+The notes in the files of locks and of stopped sandboxes are compared with the containers that the engine has.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sandbox.engines.docker import container_config as config
-from sandbox.engines.docker import docker_requests
-from sandbox.engines.docker.docker_ground import DockerGround
+from sandbox.engines.docker.containers import Container, id_of
+from sandbox.engines.docker.parts import Parts
 from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.errors import EngineUnavailable, SandboxUnavailable
 from sandbox.owner import Owner, digest, owner_of
@@ -26,30 +26,45 @@ _MAKING_S = 60.0
 _SIGNALS = {128 + one: one.name for one in signal.Signals}
 
 
-class DockerListing(DockerGround):
-    """The ground with a look at what stands on it."""
+class SandboxListing:
+    """Satisfies Register, by the files alone; listed() asks the engine."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._locks = parts.locks
+        self._stopped = parts.stopped
+        self._containers = parts.containers
+        self._clock = parts.lifetime.clock
+
+    def has(self, spec: SandboxSpec) -> bool:
+        return self._locks.has(owner_of(spec))
 
     def stopped(self, spec: SandboxSpec) -> str | None:
-        """Return the id of what is stopped of a tenant and thread, by its file."""
         found = self._stopped.read(owner_of(spec))
         return None if found is None else found.note.sandbox
 
     def stopped_count(self) -> int:
-        """Return how many sandboxes of the instance are stopped, by their files."""
         return len(self._stopped.owners())
 
+    def owners(self) -> Sequence[Owner]:
+        return self._locks.owners()
+
+    def at_rest(self, owner: Owner) -> ListedSandbox | None:
+        """Return the stopped sandbox of a thread, by its file."""
+        stopped, since_s = self._stopped.read(owner), self._stopped.since_s(owner)
+        return None if stopped is None else shown(stopped.note, "idle_stopped", since_s)
+
     async def listed(self, tenant: str) -> Sequence[ListedSandbox]:
-        """Return the sandboxes of a tenant that live, are stopped, being made, or dead and not removed yet, by id."""
+        """Return the sandboxes of a tenant by id: running, stopped, being made, or dead and not yet removed."""
         mine = digest(tenant)
         noted = {look.note.sandbox: look for look in self._locks.looked_at(mine)}
-        resting = {one.id: one for owner in self._stopped.owners() if owner[0] == mine if (one := self._resting(owner))}
-        if not noted and not resting:
+        at_rest = {one.id: one for owner in self._stopped.owners() if owner[0] == mine if (one := self.at_rest(owner))}
+        if not noted and not at_rest:
             return []
-        containers = await self._containers_of(mine, {*noted, *resting})
-        found = [one for id_, one in resting.items() if id_ not in noted and id_ in containers]
+        containers = await self._containers_of(mine, {*noted, *at_rest})
+        found = [one for id_, one in at_rest.items() if id_ not in noted and id_ in containers]
         for id_, look in noted.items():
             container = containers.get(id_)
-            state = self._state(look.note, container, resumed=id_ in resting)
+            state = self._state(look.note, container, resumed=id_ in at_rest)
             one = shown(look.note, state, look.idle_s if state == "running" else None)
             if not one.created_s and container is not None:
                 one = dataclasses.replace(one, created_s=float(container["Created"]))
@@ -59,30 +74,22 @@ class DockerListing(DockerGround):
         return sorted(found, key=lambda sandbox: sandbox.id)
 
     async def _why_failed(self, sandbox_id: str) -> str:
-        name = config.container_name(self._instance, sandbox_id)
         try:
-            return why_ended(await self._requests.ask(docker_requests.container_state, name))
+            return why_ended(await self._containers.state(sandbox_id))
         except EngineUnavailable:
             raise
         except SandboxUnavailable:
             return "its container is not there any more"
 
-    def _resting(self, owner: Owner) -> ListedSandbox | None:
-        """Return what is stopped of a thread, by its file."""
-        stopped, since_s = self._stopped.read(owner), self._stopped.since_s(owner)
-        return None if stopped is None else shown(stopped.note, "idle_stopped", since_s)
-
-    async def _containers_of(self, tenant: str, ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+    async def _containers_of(self, tenant: str, ids: Collection[str]) -> Mapping[str, Container]:
         """Return a tenant's containers, by the ids of their sandboxes; `tenant` is its digest, `ids` are noted."""
-        labels = {**self._labels("sandbox"), config.TENANT_LABEL: tenant}
-        found = await self._requests.ask(docker_requests.list_containers, labels)
-        # What was made before it was anybody's has no owner in its labels.
-        names = [config.container_name(self._instance, id_) for id_ in ids if is_pooled(id_)]
-        found += await self._requests.ask(docker_requests.named_containers, names) if names else []
-        return {container["Labels"][config.SANDBOX_LABEL]: container for container in found}
+        found = await self._containers.labelled({config.KIND_LABEL: "sandbox", config.TENANT_LABEL: tenant})
+        # A pooled sandbox has no owner in its labels.
+        found += await self._containers.named([id_ for id_ in ids if is_pooled(id_)])
+        return {id_of(container): container for container in found}
 
-    def _state(self, note: Note, container: Mapping[str, Any] | None, *, resumed: bool) -> State:
-        """Return what a sandbox is that has a lock file; `resumed` says that it is started again, or was."""
+    def _state(self, note: Note, container: Container | None, *, resumed: bool) -> State:
+        """Return the state of a sandbox with a lock file; `resumed` says that it is, or was, started again."""
         if container is None:
             return "creating" if self._clock() < note.created_s + _MAKING_S else "failed"
         if container["State"] == "running":

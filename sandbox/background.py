@@ -1,0 +1,30 @@
+"""Tasks in the background that their owner waits for before it closes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+class BackgroundTasks:
+    """A set of running tasks."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run work in the background."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def first_done(self) -> None:
+        """Wait until one of the tasks is done."""
+        await asyncio.wait(set(self._tasks), return_when=asyncio.FIRST_COMPLETED)
+
+    async def settled(self) -> None:
+        """Wait until no task is left, those that begin meanwhile included."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))

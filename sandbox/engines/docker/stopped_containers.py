@@ -1,0 +1,210 @@
+"""StoppedContainers: containers that are stopped, for being idle or on request, and started again by the next call.
+
+A stopped container keeps its configuration, its channel directory and its workspace, and no memory. It has no lock file
+of its thread, so no process counts it as live, and a process with an old connection knows that it is gone; its file of
+StoppedSandboxes says that it exists. All that is done here to a thread's sandbox is done behind the gate of its lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+
+from sandbox.client.channel import Channel
+from sandbox.client.remote_processes import RemoteProcesses
+from sandbox.engines.docker.blueprint import Blueprint
+from sandbox.engines.docker.boot import Boot
+from sandbox.engines.docker.containers import Container, id_of
+from sandbox.engines.docker.parts import Parts
+from sandbox.engines.docker.request_threads import over
+from sandbox.engines.docker.stopped_sandboxes import Stopped
+from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
+from sandbox.owner import Owner
+from sandbox.thread_lock import Note, ThreadLock
+from sandbox.transition import ASKED_AGAIN, MADE_OTHERWISE, TOO_LONG
+from sandbox.v1 import channel_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+# How long a sandbox that is about to be stopped may take to say what runs in it.
+_LAST_LOOK_S = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Resumed:
+    """A sandbox that was started again."""
+
+    note: Note
+    channel: Channel
+    posture: pb.Posture
+
+
+class StoppedContainers:
+    """Stops containers, and starts or removes the stopped ones."""
+
+    def __init__(self, parts: Parts, boot: Boot) -> None:
+        self._parts = parts
+        self._files = parts.stopped
+        self._containers = parts.containers
+        self._boot = boot
+
+    # --- stopping ---
+
+    async def stop_or_remove(self, owner: Owner, note: Note, channel: Channel, reason: str) -> bool:
+        """Stop a sandbox that no process has, or else remove it; return whether it is stopped. Closes the channel."""
+        if await self._stop(owner, note, channel, reason):
+            return True
+        await self._containers.remove(note.sandbox)
+        self._files.remove(owner)  # a crash while it was being stopped may have left it
+        self._parts.record(owner, note, "removed", f"{reason}, and it could not be stopped")
+        return False
+
+    async def _stop(self, owner: Owner, note: Note, channel: Channel, reason: str) -> bool:
+        try:
+            processes = await _running(channel)
+            if channel.lost is not None:
+                return False
+        finally:
+            channel.close()
+        try:
+            # Noted first: after a crash meanwhile, the next process knows that it is no orphan.
+            self._files.write(owner, Stopped(note, note.ended_processes + processes))
+        except OSError as error:
+            log.warning("sandbox %s is removed, for that it is stopped cannot be noted: %s", note.sandbox, error)
+            return False
+        try:
+            await self._containers.stop(note.sandbox)
+        except SandboxUnavailable as error:
+            log.info("sandbox %s is removed, for it was not stopped: %s", note.sandbox, error)
+            self._files.remove(owner)
+            return False
+        log.info("sandbox %s is stopped: %s", note.sandbox, reason)
+        ended = f"; its background processes ({processes}) ended" if processes else ""
+        self._parts.record(owner, note, "idle_stopped", f"{reason}{ended}")
+        return True
+
+    # --- starting again ---
+
+    async def resume(self, blueprint: Blueprint, lock: ThreadLock) -> Resumed | None:
+        """Start the stopped container of a thread, behind its gate; None where none fits.
+
+        One that does not fit is removed, and the lock stays as it is. If the caller is cancelled, or the engine does
+        not answer, it stays stopped, and the lock is closed.
+        """
+        spec, owner = blueprint.spec, blueprint.owner
+        stopped = self._files.read(owner)
+        if stopped is None:
+            self._files.remove(owner)
+            return None
+        note = dataclasses.replace(stopped.note, ended_processes=stopped.processes)
+        # Before anything else: what ended with it is reported even if it is not started again.
+        noted = dataclasses.replace(note, thread=spec.thread, image=spec.image, runtime=spec.runtime)
+        lock.write(noted)
+        if self._parts.lifetime.is_over(note) or blueprint.made(note.sandbox, pooled=note.held) != note.made:
+            log.info("stopped sandbox %s is replaced: %s", note.sandbox, MADE_OTHERWISE)
+            await self._drop(owner, note, lock, MADE_OTHERWISE)
+            return None
+        channel = self._containers.channel(note.sandbox)
+        boot: asyncio.Future[None] | None = None
+        try:
+            self._containers.remove_socket(note.sandbox)
+            boot = asyncio.ensure_future(self._containers.start_again(note.sandbox))
+            await self._boot.connected(channel, boot, note.sandbox)
+            posture = await blueprint.verified(channel, note.sandbox)
+        except BaseException as error:
+            channel.close()
+            if isinstance(error, EngineUnavailable) or not isinstance(error, SandboxError | OSError):
+                self._parts.background.begin(self._stop_again(boot, note.sandbox, lock))
+                raise
+            log.info("stopped sandbox %s is replaced: %s", note.sandbox, error)
+            await self._drop(owner, note, lock, str(error), boot)
+            return None
+        self._files.remove(owner)
+        log.info("sandbox %s is resumed", note.sandbox)
+        self._parts.record(owner, noted, "running", ASKED_AGAIN)
+        return Resumed(note, channel, posture)
+
+    async def _drop(
+        self, owner: Owner, note: Note, lock: ThreadLock, reason: str, boot: asyncio.Future[None] | None = None
+    ) -> None:
+        """Remove a container that does not fit; the lock is closed only when that fails."""
+        try:
+            await over(boot)
+            await self._containers.remove(note.sandbox)
+            self._files.remove(owner)
+        except BaseException:
+            lock.retire()
+            raise
+        self._parts.record(owner, note, "removed", reason)
+
+    async def _stop_again(self, boot: asyncio.Future[None] | None, sandbox_id: str, lock: ThreadLock) -> None:
+        """Stop a container whose start was given up, still behind its gate."""
+        try:
+            await over(boot)
+            await self._containers.stop(sandbox_id)
+        except SandboxError as error:
+            log.warning("sandbox %s may run, a later look will find it: %s", sandbox_id, error)
+        finally:
+            lock.retire()
+
+    # --- removal ---
+
+    async def remove(self, owner: Owner, reason: str) -> bool:
+        """Remove the stopped sandbox of a thread; return whether there was one that was not started meanwhile."""
+        if not self._files.has(owner):
+            return False
+        lock = await self._parts.locks.enter(owner)
+        try:
+            stopped, note = self._files.read(owner), lock.read()
+            # It may run again, and a crash have left the file.
+            gone = stopped is not None and (note is None or note.sandbox != stopped.note.sandbox)
+            if stopped is not None and gone:
+                await self._containers.remove(stopped.note.sandbox)
+                self._parts.record(owner, stopped.note, "removed", reason)
+            self._files.remove(owner)
+            if note is None:
+                lock.retire()
+            return gone
+        finally:
+            lock.close()
+
+    async def remove_all(self) -> None:
+        """Remove every stopped sandbox of the instance."""
+        for owner in self._files.owners():
+            await self.remove(owner, "the last gateway of the engine stops")
+
+    async def trim(self, *, timeout_s: float, limit: int) -> int:
+        """Remove the sandboxes that are stopped for `timeout_s`, or past `limit` of all; return how many."""
+        surplus = self._files.surplus(timeout_s=timeout_s, limit=limit)
+        return sum([await self.remove(owner, TOO_LONG) for owner in surplus])
+
+    # --- looks ---
+
+    async def is_stopped(self, owner: Owner, sandbox_id: str) -> bool:
+        """Return whether a sandbox is stopped, by its file and its container; behind the gate of its owner."""
+        stopped = self._files.read(owner)
+        if stopped is None or stopped.note.sandbox != sandbox_id:
+            return False
+        try:
+            state = await self._containers.state(sandbox_id)
+        except SandboxUnavailable:
+            return False
+        return not state["Running"]
+
+    def is_at_rest(self, container: Container, owner: Owner) -> bool:
+        """Return whether a container is stopped and no process is at work on it."""
+        if container["State"] != "exited" or self._parts.locks.has(owner):
+            return False
+        stopped = self._files.read(owner)
+        return stopped is not None and stopped.note.sandbox == id_of(container)
+
+
+async def _running(channel: Channel) -> int:
+    """Return how many background processes run in a sandbox without calls; 0 where it does not say."""
+    try:
+        async with asyncio.timeout(_LAST_LOOK_S):
+            found = await RemoteProcesses(channel).list()
+    except (SandboxError, TimeoutError):
+        return 0
+    return sum(process.running for process in found.processes) + found.strays

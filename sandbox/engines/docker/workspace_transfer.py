@@ -1,0 +1,156 @@
+"""WorkspaceTransfer: the files of a thread, taken out of a Docker engine and put into it as a whole (carriers.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from typing import TypeVar
+
+from sandbox.engines.docker import container_config as config
+from sandbox.engines.docker.carriers import Carriers
+from sandbox.engines.docker.containers import id_of
+from sandbox.engines.docker.engine_disk import EngineDisk
+from sandbox.engines.docker.engine_setup import EngineSetup
+from sandbox.engines.docker.parts import Parts
+from sandbox.engines.docker.pool_locks import PoolLocks
+from sandbox.engines.docker.request_threads import over
+from sandbox.engines.pooled_sandbox import pooled_id
+from sandbox.engines.workspace_archive import ArchiveBroken, Contents, read_tar, write_tar
+from sandbox.errors import SandboxBusy, SandboxError
+from sandbox.filesystem import WORKSPACE
+from sandbox.owner import owner_by_name, owner_of
+from sandbox.sandbox import SandboxSpec
+
+log = logging.getLogger(__name__)
+
+_ROOT = WORKSPACE.removeprefix("/")
+# How often a workspace is read anew that changes while it is read.
+_TRIES = 3
+_Value = TypeVar("_Value")
+_Going = Callable[[Iterable[bytes]], Iterator[bytes]]
+"""Passes pieces on until the caller is cancelled."""
+
+
+class WorkspaceTransfer:
+    """Satisfies Workspaces. New files are written to a pooled sandbox's volume, for `pool_locks`."""
+
+    def __init__(
+        self, parts: Parts, carriers: Carriers, setup: EngineSetup, pool_locks: PoolLocks, instance: str
+    ) -> None:
+        self._parts = parts
+        self._carriers = carriers
+        self._setup = setup
+        self._pool_locks = pool_locks
+        self._instance = instance
+        self._requests = parts.requests
+        self._disk = EngineDisk(parts.requests)
+
+    async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Value]) -> _Value | None:
+        owner, claims = owner_of(spec), self._parts.claims
+        async with self._carriers.alone(owner), self._requests.threads.streams.turn(owner[0]):
+            if not await claims.has_files(owner):
+                return None
+            for left in reversed(range(_TRIES)):
+                try:
+                    async with self._carriers.carrier(spec, await claims.pooled_of(owner)) as carrier:
+                        return await self._read(carrier, take)
+                except ArchiveBroken as error:
+                    if not left:
+                        raise ArchiveBroken(f"{error}; wait until nothing writes in this thread") from error
+        raise AssertionError("unreachable")
+
+    async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents], *, size_bytes: int = 0) -> None:
+        """Replace a thread's files; the old ones stay until the new ones are complete, in a volume beside them."""
+        owner, parts = owner_of(spec), self._parts
+        await self._setup.prepared()  # an engine on which nothing can be made must not cost the old files
+        async with (
+            self._carriers.alone(owner),
+            self._requests.threads.streams.turn(owner[0]),
+            AsyncExitStack() as stack,
+        ):
+            await self._disk.refuse_short(spec.limits.disk_reserve_bytes, size_bytes)
+            lock = await parts.locks.enter(owner)
+            gone = False
+            try:
+                note, stopped = lock.read(), parts.stopped.read(owner)
+                if note is not None and not lock.unused():
+                    raise SandboxBusy("the thread has calls in progress: wait for them or cancel them")
+                fresh = await stack.enter_async_context(self._beside(spec, give))
+                for container in await parts.containers.of_kind("sandbox", owner):
+                    await parts.containers.remove(id_of(container))
+                pooled = await parts.claims.pooled_of(owner)
+                if pooled:
+                    await parts.containers.remove(pooled)
+                gone = True
+                # A stopped sandbox is gone too, and would not fit the new files.
+                parts.stopped.remove(owner)
+                was = note or (None if stopped is None else stopped.note)
+                if was is not None:
+                    parts.record(owner, was, "removed", "its thread's files are being replaced")
+                await parts.claims.replace_files(owner, fresh)
+            finally:
+                if gone:
+                    lock.retire()
+                lock.close()
+
+    async def remove_workspace(self, tenant: str, thread: str) -> bool:
+        """Remove a thread's files for good, with what a process that died while it read them left."""
+        owner = owner_by_name(tenant, thread)
+        with suppress(SandboxBusy):  # they are in use, as the engine says next
+            async with self._carriers.alone(owner):
+                pass
+        return await self._parts.claims.remove_files(owner)
+
+    @asynccontextmanager
+    async def _beside(self, spec: SandboxSpec, give: Callable[[], Contents]) -> AsyncIterator[str]:
+        """Have files in a pooled sandbox's volume, and return its id; removed at the end unless it was claimed."""
+        fresh = pooled_id(self._parts.new_suffix())
+        owner, (user, _) = owner_of(spec), config.pooled_user_ids(self._instance, fresh)
+        lock = self._pool_locks.enter(fresh)  # or the next reconciliation would remove it, for it is unclaimed
+
+        def write(carrier: str, going: _Going) -> None:
+            pieces = self._disk.watched(write_tar(give(), root=_ROOT, owner=user), spec.limits.disk_reserve_bytes)
+            self._requests.put_archive(carrier, "/", going(pieces))
+
+        try:
+            async with self._carriers.carrier(spec, fresh) as carrier:
+                await self._stream(lambda going: write(carrier, going))
+            yield fresh
+        except BaseException:
+            try:
+                await asyncio.shield(self._parts.claims.give_back(owner, fresh, filled=True))
+            except SandboxError as error:
+                log.warning("files that were to replace a thread's stay until the next start: %s", error)
+            raise
+        finally:
+            lock.retire()
+
+    async def _read(self, carrier: str, take: Callable[[Contents], _Value]) -> _Value:
+        def read(going: _Going) -> _Value:
+            # However it ends, the engine must not wait for a reader.
+            with closing(self._requests.archive_of(carrier, WORKSPACE)) as pieces:
+                return take(read_tar(going(pieces), _ROOT))
+
+        return await self._stream(read)
+
+    async def _stream(self, work: Callable[[_Going], _Value]) -> _Value:
+        """Return the result of work on pieces in a thread; a cancelled caller waits until the thread is done."""
+        stopped = threading.Event()
+
+        def going(pieces: Iterable[bytes]) -> Iterator[bytes]:
+            for piece in pieces:
+                if stopped.is_set():
+                    raise ArchiveBroken("nobody waits for these files any more")
+                yield piece
+
+        streaming = self._requests.threads.begin_stream(lambda: work(going))
+        try:
+            return await asyncio.shield(streaming)
+        except asyncio.CancelledError:
+            stopped.set()
+            if not streaming.cancel():
+                await over(streaming)
+            raise
