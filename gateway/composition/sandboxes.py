@@ -119,7 +119,7 @@ async def _claim_directories(stack: AsyncExitStack, on: Foundation, engine: Dock
             use = await channel_use(requests, await engine.id(), on.instance, channels)
         finally:
             requests.close()
-        engine.label_channels(await claim_channels(use, ChannelStore(on.database)))
+        engine.blueprints.channels_identity = await claim_channels(use, ChannelStore(on.database))
         stack.enter_context(locked_for(channels, on.instance, database))
     snapshots = on.config.resolved_snapshots_dir()
     try:

@@ -1,13 +1,13 @@
 """Sandboxes in Docker containers.
 
     docker_engine                                    the engine, put together from the parts below
-    parts                                            what most of them share
+    parts                                            what most of them share, lifetimes and transitions among it
     creation, blueprint, boot, handshake, build      how a sandbox comes up: its configuration, start and first messages
     attached_sandboxes, thread_gates                 those of this process; the gate behind which a thread's is changed
     endings, stopped_containers, tenant_removal      how sandboxes are stopped and removed
-    reconciliation, adopted_sandbox                  what dead processes left
-    docker_pool, pooled_checks, pool_locks           sandboxes that are made ahead
-    sandbox_listing, sandbox_history                 what is shown and recorded of them
+    reconciliation                                   what dead processes left
+    docker_pool, pooled_checks                       sandboxes that are made ahead
+    sandbox_listing                                  what is shown of them
     workspace_transfer, carriers, engine_disk        a thread's files as a whole, and the reserve of the engine's disk
     workspace_claims, volume_emptying                which volume has a thread's files, and its removal, however deep
     containers, docker_requests, request_threads     what Docker is asked, in threads; one module imports docker

@@ -8,7 +8,7 @@ from functools import partial
 
 from sandbox.client.channel import Channel
 from sandbox.client.channel_sandbox import ChannelSandbox, EngineRecord
-from sandbox.engines.docker.sandbox_history import Lifetime
+from sandbox.engines.docker.parts import Lifetime
 from sandbox.owner import Owner, owner_of
 from sandbox.sandbox import LeftSandbox, SandboxSpec
 from sandbox.thread_lock import Note, ThreadLock

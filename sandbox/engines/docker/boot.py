@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,13 +24,12 @@ from sandbox.v1 import channel_pb2 as pb
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
 class Boot:
     """Starts containers; what does not come up is removed in the background."""
 
-    def __init__(self, parts: Parts, runtime_image: str) -> None:
-        self._containers = parts.containers
-        self._background = parts.background
-        self._runtime_image = runtime_image
+    parts: Parts
+    runtime_image: str
 
     async def started(
         self,
@@ -46,14 +46,14 @@ class Boot:
         channel: Channel | None = None
         boot: asyncio.Future[None] | None = None
         try:
-            channel = self._containers.make_channel(sandbox_id)
+            channel = self.parts.containers.make_channel(sandbox_id)
             boot = asyncio.ensure_future(self._boot(blueprint.spec.image, sandbox_id, body))
             await self.connected(channel, boot, sandbox_id)
             return channel, await blueprint.verified(channel, sandbox_id)
         except BaseException as error:
             if channel is not None:
                 channel.close()
-            undoing = self._background.begin(_undone(boot, undo, lock, sandbox_id))
+            undoing = self.parts.background.begin(_undone(boot, undo, lock, sandbox_id))
             if isinstance(error, Exception):
                 await asyncio.shield(undoing)
             raise
@@ -67,18 +67,18 @@ class Boot:
     async def _boot(self, image: str, sandbox_id: str, body: dict[str, Any]) -> None:
         body["Labels"][config.MADE_LABEL] = config.made_digest(body)
         try:
-            await self._containers.start(sandbox_id, body, image=image)
+            await self.parts.containers.start(sandbox_id, body, image=image)
         except docker_requests.StartRefused as error:
             if config.RUNTIME_DIRECTORY in str(error):
                 raise BundleBroken(f"the sandbox daemon could not be started: {error}") from error
             raise SandboxUnavailable(f"the engine failed to start a sandbox from image {image!r}: {error}") from error
 
     async def _refuse_dead(self, sandbox_id: str) -> None:
-        state = await self._containers.state(sandbox_id)
+        state = await self.parts.containers.state(sandbox_id)
         if not state["Running"]:
             raise BundleBroken(
                 f"the sandbox daemon exited immediately with code {state['ExitCode']}: image "
-                f"{self._runtime_image!r} may not fit this machine; run `make setup` to rebuild it"
+                f"{self.runtime_image!r} may not fit this machine; run `make setup` to rebuild it"
             )
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
-from sandbox.engines.docker.containers import Containers
-from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.engine_setup import EngineSetup
+from sandbox.engines.docker.lock_directory import LockFiles
+from sandbox.engines.docker.parts import Parts
 from sandbox.engines.docker.request_threads import to_the_end
 from sandbox.errors import SandboxBusy, SandboxError
 from sandbox.owner import Owner, owner_of
@@ -26,39 +27,34 @@ from sandbox.thread_lock import ThreadLock
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
 class Carriers:
     """The carriers of one gateway instance, one for each thread at most."""
 
-    def __init__(
-        self,
-        requests: DockerRequests,
-        containers: Containers,
-        setup: EngineSetup,
-        *,
-        instance: str,
-        channel_root: Path,
-        runtime_image: str,
-    ) -> None:
-        self._requests = requests
-        self._containers = containers
-        self._setup = setup
-        self._instance = instance
-        self._directory = channel_root / "carriers"
-        self._runtime_image = runtime_image
+    parts: Parts
+    setup: EngineSetup
+    instance: str
+    channel_root: Path
+    runtime_image: str
+
+    @property
+    def locks(self) -> LockFiles:
+        """The lock files, by the names of the carriers."""
+        return LockFiles(self.channel_root / "carriers", "")
 
     @asynccontextmanager
     async def alone(self, owner: Owner) -> AsyncIterator[None]:
         """Have a thread's workspace to oneself, of all processes; SandboxBusy while another call has it."""
-        lock = self._lock(owner)
-        name = config.carrier_name(self._instance, owner)
+        name = config.carrier_name(self.instance, owner)
+        lock = self._locked(name)
         try:
-            if await self._requests.ask(docker_requests.named_containers, [name]):
-                async with self._requests.threads.streams.turn(owner[0]):
+            if await self.parts.requests.ask(docker_requests.named_containers, [name]):
+                async with self.parts.requests.threads.streams.turn(owner[0]):
                     await self._remove(name)
             yield
         finally:
             lock.retire()
-            self._remove_directory()
+            self.locks.close()
 
     @asynccontextmanager
     async def carrier(self, spec: SandboxSpec, pooled: str) -> AsyncIterator[str]:
@@ -66,11 +62,11 @@ class Carriers:
 
         `pooled` is the pooled sandbox whose volume has the files, "" for the thread's own volume.
         """
-        quota = (await self._setup.prepared()).workspace_quota
-        name = config.carrier_name(self._instance, owner_of(spec))
-        body = config.carrier_config(self._runtime_image, spec, self._instance, quota=quota, pooled=pooled)
+        quota = (await self.setup.prepared()).workspace_quota
+        name = config.carrier_name(self.instance, owner_of(spec))
+        body = config.carrier_config(self.runtime_image, spec, self.instance, quota=quota, pooled=pooled)
         try:
-            await self._requests.ask(docker_requests.create_container, body, name)
+            await self.parts.requests.ask(docker_requests.create_container, body, name)
             yield name
         finally:
             try:
@@ -81,34 +77,28 @@ class Carriers:
 
     async def remove_left(self) -> None:
         """Remove what dead processes of this instance left of saving or replacing a workspace."""
-        for container in await self._containers.of_kind("carrier"):
+        for container in await self.parts.containers.of_kind("carrier"):
             labels = container["Labels"]
             with suppress(SandboxBusy):
                 async with self.alone((labels[config.TENANT_LABEL], labels[config.THREAD_LABEL])):
                     pass
-        for path in self._directory.glob("*.lock"):  # their process died before there was a container, or after it
-            lock = ThreadLock.open(path)
-            if lock.try_gate():
+        for _, name in self.locks.found():  # their process died before there was a container, or after it
+            lock = self.locks.try_enter(name)
+            if lock is not None:
                 lock.retire()
-            else:
-                lock.close()
-        self._remove_directory()
+        self.locks.close()
 
     async def _remove(self, name: str) -> None:
         """Remove a carrier in the caller's turn of its tenant's streams: an engine may be stuck with it."""
         remove = docker_requests.remove_container
-        await to_the_end(self._requests.threads.begin_stream(lambda: self._requests.ask_here(remove, name)))
+        await to_the_end(self.parts.requests.threads.begin_stream(lambda: self.parts.requests.ask_here(remove, name)))
 
-    def _lock(self, owner: Owner) -> ThreadLock:
+    def _locked(self, name: str) -> ThreadLock:
         while True:
-            lock = ThreadLock.open(self._directory / f"{config.carrier_name(self._instance, owner)}.lock")
+            lock = ThreadLock.open(self.locks.path(name))
             if not lock.try_gate():
                 lock.close()
                 raise SandboxBusy("the files of this thread are being saved or replaced: wait until that is done")
             if not lock.gone:
                 return lock
             lock.close()
-
-    def _remove_directory(self) -> None:
-        with suppress(OSError):
-            self._directory.rmdir()

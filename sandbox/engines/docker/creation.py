@@ -25,46 +25,37 @@ from sandbox.transition import MADE_OTHERWISE
 log = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True)
 class Creation:
     """Satisfies Creator, and finds living sandboxes."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        setup: EngineSetup,
-        blueprints: Blueprints,
-        boot: Boot,
-        gates: ThreadGates,
-        attached: AttachedSandboxes,
-        stopped: StoppedContainers,
-    ) -> None:
-        self._parts = parts
-        self._setup = setup
-        self._blueprints = blueprints
-        self._boot = boot
-        self._gates = gates
-        self._attached = attached
-        self._stopped = stopped
+    parts: Parts
+    setup: EngineSetup
+    blueprints: Blueprints
+    boot: Boot
+    gates: ThreadGates
+    attached: AttachedSandboxes
+    stopped: StoppedContainers
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         try:
             return await self._create(spec)
         except BundleBroken as error:
             log.warning("making sandbox again after filling the runtime volume: %s", error)
-            await self._setup.refill()
+            await self.setup.refill()
             return await self._create(spec)
 
     async def find(self, spec: SandboxSpec) -> Sandbox | None:
         """Return the living sandbox of a tenant and thread, however it was made."""
         owner = owner_of(spec)
-        if not self._parts.locks.has(owner):
+        if not self.parts.locks.has(owner):
             return None
-        blueprint = await self._blueprints.of(spec)
-        lock = await self._gates.enter_existing(owner)
+        blueprint = await self.blueprints.of(spec)
+        lock = await self.gates.enter_existing(owner)
         return None if lock is None else await self._shared(blueprint, lock, replace=False)
 
     async def _create(self, spec: SandboxSpec) -> Sandbox:
-        blueprint, locks = await self._blueprints.of(spec), self._parts.locks
+        blueprint, locks = await self.blueprints.of(spec), self.parts.locks
         shared = await self._shared(blueprint, await locks.enter(blueprint.owner))
         if shared is not None:
             return shared
@@ -72,18 +63,18 @@ class Creation:
         if lock.read() is not None:  # another process was faster
             lock.close()
             return await self._create(spec)
-        resumed = await self._stopped.resume(blueprint, lock)
+        resumed = await self.stopped.resume(blueprint, lock)
         if resumed is None:
             return await self._make(blueprint, lock)
-        return self._attached.use(resumed.note, spec, resumed.channel, resumed.posture, lock)
+        return self.attached.use(resumed.note, spec, resumed.channel, resumed.posture, lock)
 
     async def _make(self, blueprint: Blueprint, lock: ThreadLock) -> Sandbox:
         """Make a sandbox behind its thread's gate."""
-        spec, owner, record = blueprint.spec, blueprint.owner, self._parts.record
-        sandbox_id = f"{owner[1][:12]}-{self._parts.new_suffix()}"
+        spec, owner, record = blueprint.spec, blueprint.owner, self.parts.record
+        sandbox_id = f"{owner[1][:12]}-{self.parts.new_suffix()}"
         dropped = lock.read()  # what was stopped and did not fit
         try:
-            pooled = await self._parts.claims.pooled_of(owner)
+            pooled = await self.parts.claims.pooled_of(owner)
             body = blueprint.body(sandbox_id, pooled=pooled)
             # Noted first: after a crash meanwhile, the next process knows what to look for.
             note = Note(
@@ -92,7 +83,7 @@ class Creation:
                 spec.thread,
                 spec.image,
                 spec.runtime,
-                created_s=self._parts.lifetime.clock(),
+                created_s=self.parts.lifetime.clock(),
                 held=pooled,
                 ended_processes=0 if dropped is None else dropped.ended_processes,
             )
@@ -101,14 +92,14 @@ class Creation:
             lock.retire()
             raise
         record(owner, note, "creating", f"image {spec.image}, runtime {spec.runtime}")
-        undo = partial(self._parts.containers.remove, sandbox_id)
+        undo = partial(self.parts.containers.remove, sandbox_id)
         try:
-            channel, posture = await self._boot.started(blueprint, sandbox_id, body, lock, undo)
+            channel, posture = await self.boot.started(blueprint, sandbox_id, body, lock, undo)
         except BaseException as error:
             record(owner, note, "failed", reason_of(error))
             raise
         record(owner, note, "running", "it came up")
-        return self._attached.use(note, spec, channel, posture, lock)
+        return self.attached.use(note, spec, channel, posture, lock)
 
     async def _shared(self, blueprint: Blueprint, lock: ThreadLock, *, replace: bool = True) -> Sandbox | None:
         """Return the sandbox that a lock notes, if it lives; the lock, behind its gate, goes with it or is closed.
@@ -117,21 +108,21 @@ class Creation:
         """
         spec, note = blueprint.spec, lock.read()
         if note is not None and note.unchecked:
-            await self._gates.give_up_claim(blueprint.owner, note, lock)
+            await self.gates.give_up_claim(blueprint.owner, note, lock)
             return None
         if note is None:
             lock.close()
             return None
-        attached = self._attached.get(note.sandbox)
+        attached = self.attached.get(note.sandbox)
         mine = None if attached is None else attached.sandbox
         if mine is not None and mine.alive and not (replace and (mine.spec != spec or mine.outdated)):
             lock.close()
             return mine
         adopted = attached is not None and mine is None
-        channel = attached.channel if attached is not None and adopted else self._parts.containers.channel(note.sandbox)
+        channel = attached.channel if attached is not None and adopted else self.parts.containers.channel(note.sandbox)
         made = blueprint.made(note.sandbox, pooled=note.held) == note.made
         try:
-            if replace and not (made and not self._parts.lifetime.is_over(note)) and lock.unused():
+            if replace and not (made and not self.parts.lifetime.is_over(note)) and lock.unused():
                 raise SandboxUnavailable(MADE_OTHERWISE)
             posture = await introduced(channel)
             if made:
@@ -150,11 +141,11 @@ class Creation:
                 channel.close()
             lock.close()
             raise
-        self._attached.let_go(note.sandbox)
+        self.attached.let_go(note.sandbox)
         log.info("sandbox %s, which lives already, is taken", note.sandbox)
         if not note.thread:
             lock.write(dataclasses.replace(note, thread=spec.thread, image=spec.image, runtime=spec.runtime))
-        return self._attached.use(note, spec, channel, posture, lock, outdated=not made)
+        return self.attached.use(note, spec, channel, posture, lock, outdated=not made)
 
     async def _replace(
         self, blueprint: Blueprint, note: Note, channel: Channel, lock: ThreadLock, error: SandboxError
@@ -162,14 +153,14 @@ class Creation:
         """Remove a sandbox that is not to be used, behind its gate."""
         log.info("sandbox %s is replaced: %s", note.sandbox, error)
         channel.close()
-        self._attached.let_go(note.sandbox)
+        self.attached.let_go(note.sandbox)
         try:
-            await self._parts.containers.remove(note.sandbox)
+            await self.parts.containers.remove(note.sandbox)
         except BaseException:
             lock.close()
             raise
         lock.retire()
-        self._parts.record(blueprint.owner, note, "removed", reason_of(error))
+        self.parts.record(blueprint.owner, note, "removed", reason_of(error))
 
 
 def _is_slow(error: SandboxError) -> bool:

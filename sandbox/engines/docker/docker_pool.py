@@ -26,8 +26,8 @@ from sandbox.engines.docker.blueprint import Blueprint, Blueprints
 from sandbox.engines.docker.boot import Boot
 from sandbox.engines.docker.engine_setup import EngineSetup
 from sandbox.engines.docker.handshake import introduced
+from sandbox.engines.docker.lock_directory import PoolLocks
 from sandbox.engines.docker.parts import Parts
-from sandbox.engines.docker.pool_locks import PoolLocks
 from sandbox.engines.docker.pooled_checks import refuse_used, settled
 from sandbox.engines.docker.request_threads import over
 from sandbox.engines.docker.runtime_volume import BundleBroken
@@ -69,54 +69,45 @@ class DockerPooled:
         return await self.sandbox.ping()
 
 
+@dataclasses.dataclass(frozen=True)
 class DockerPool:
     """Satisfies PoolSource. `locks` are the lock files of pooled sandboxes."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        locks: PoolLocks,
-        setup: EngineSetup,
-        blueprints: Blueprints,
-        boot: Boot,
-        gates: ThreadGates,
-        attached: AttachedSandboxes,
-    ) -> None:
-        self._parts = parts
-        self._locks = locks
-        self._setup = setup
-        self._blueprints = blueprints
-        self._boot = boot
-        self._gates = gates
-        self._attached = attached
-        self._unclaimed: dict[str, DockerPooled] = {}
+    parts: Parts
+    locks: PoolLocks
+    setup: EngineSetup
+    blueprints: Blueprints
+    boot: Boot
+    gates: ThreadGates
+    attached: AttachedSandboxes
+    unclaimed: dict[str, DockerPooled] = dataclasses.field(default_factory=dict)
 
     async def make_pooled(self, kind: PoolKind) -> DockerPooled:
         """Return a pooled sandbox that came up and was verified."""
-        blueprint = await self._blueprints.of(kind.spec)
-        sandbox_id = pooled_id(self._parts.new_suffix() + self._parts.new_suffix())
+        blueprint = await self.blueprints.of(kind.spec)
+        sandbox_id = pooled_id(self.parts.new_suffix() + self.parts.new_suffix())
         body = blueprint.body(sandbox_id, pooled=sandbox_id)
         made = config.made_digest(body)
-        lock = self._locks.enter(sandbox_id)
+        lock = self.locks.enter_new(sandbox_id)
         undo = partial(self._destroy, sandbox_id)
         try:
-            channel, posture = await self._boot.started(blueprint, sandbox_id, body, lock, undo)
+            channel, posture = await self.boot.started(blueprint, sandbox_id, body, lock, undo)
         except BundleBroken:
-            self._setup.forget()
+            self.setup.forget()
             raise
         sandbox = ChannelSandbox(sandbox_id, kind.spec, channel, posture)
         try:
             pooled = DockerPooled(sandbox, kind, made, await settled(sandbox), lock)
         except BaseException:
             channel.close()
-            self._parts.background.begin(self._drop(sandbox_id, lock))
+            self.parts.background.begin(self._drop(sandbox_id, lock))
             raise
-        self._unclaimed[sandbox_id] = pooled
+        self.unclaimed[sandbox_id] = pooled
         return pooled
 
     async def claim(self, pooled: DockerPooled, spec: SandboxSpec) -> Sandbox | None:
         """Return a pooled sandbox as that of a thread without sandbox or files; None for any other thread."""
-        if pooled.id not in self._unclaimed:
+        if pooled.id not in self.unclaimed:
             raise PooledRefused("this sandbox of the pool was claimed or removed already")
         owner = owner_of(spec)
         lock = self._locked_free(owner)
@@ -128,11 +119,11 @@ class DockerPool:
             spec.thread,
             spec.image,
             spec.runtime,
-            created_s=self._parts.lifetime.clock(),
+            created_s=self.parts.lifetime.clock(),
             held=pooled.id,
             unchecked=True,
         )
-        del self._unclaimed[pooled.id]
+        del self.unclaimed[pooled.id]
         try:
             lock.write(note)
         except OSError as error:
@@ -142,41 +133,41 @@ class DockerPool:
         posture = await self._taken(pooled, spec, note, lock)
         if posture is None:
             lock.retire()
-            self._unclaimed[pooled.id] = pooled
+            self.unclaimed[pooled.id] = pooled
             return None
         pooled.lock.retire()
-        self._parts.record(owner, note, "creating", _FROM_POOL)
-        self._parts.record(owner, note, "running", "it was ready")
-        return self._attached.use(note, spec, pooled.sandbox.channel, posture, lock)
+        self.parts.record(owner, note, "creating", _FROM_POOL)
+        self.parts.record(owner, note, "running", "it was ready")
+        return self.attached.use(note, spec, pooled.sandbox.channel, posture, lock)
 
     async def discard(self, pooled: DockerPooled) -> None:
         """Remove a pooled sandbox and all that it has, even if the caller is cancelled."""
-        self._unclaimed.pop(pooled.id, None)
+        self.unclaimed.pop(pooled.id, None)
         pooled.sandbox.close()
-        await asyncio.shield(self._parts.background.begin(self._drop(pooled.id, pooled.lock)))
+        await asyncio.shield(self.parts.background.begin(self._drop(pooled.id, pooled.lock)))
 
     async def discard_all(self) -> None:
         """Remove every unclaimed sandbox of this process."""
-        await asyncio.gather(*(self.discard(pooled) for pooled in [*self._unclaimed.values()]))
+        await asyncio.gather(*(self.discard(pooled) for pooled in [*self.unclaimed.values()]))
 
     def close(self) -> None:
         """Close the channels and drop the locks of what is left."""
-        for pooled in self._unclaimed.values():
+        for pooled in self.unclaimed.values():
             pooled.sandbox.close()
             pooled.lock.close()
-        self._locks.close()
+        self.locks.close()
 
     # --- the steps of a claim ---
 
     def _locked_free(self, owner: Owner) -> ThreadLock | None:
         """Return the lock, behind its gate, of a thread without a sandbox; None for any other thread."""
-        lock = self._parts.locks.try_enter(owner)
+        lock = self.parts.locks.try_enter(owner)
         if lock is None:
             return None  # another caller makes or removes its sandbox
         if lock.read() is not None:
             lock.close()
             return None
-        if self._parts.stopped.has(owner):
+        if self.parts.stopped.has(owner):
             lock.retire()
             return None
         return lock
@@ -184,7 +175,7 @@ class DockerPool:
     async def _taken(self, pooled: DockerPooled, spec: SandboxSpec, note: Note, lock: ThreadLock) -> pb.Posture | None:
         """Claim and check a pooled sandbox; return its posture, or None where the thread has files."""
         owner = owner_of(spec)
-        claiming = asyncio.ensure_future(self._parts.claims.take(owner, pooled.id))
+        claiming = asyncio.ensure_future(self.parts.claims.take(owner, pooled.id))
         checking = asyncio.ensure_future(self._checked(pooled, spec))
         try:
             # Both at once: of a thread that has files the pooled sandbox learns nothing, and stays what it was.
@@ -195,9 +186,9 @@ class DockerPool:
         except BaseException as error:
             checking.cancel()
             if not claiming.done() or claiming.cancelled() or claiming.exception() or claiming.result():
-                self._parts.record(owner, note, "creating", _FROM_POOL)
-                self._parts.record(owner, note, "failed", reason_of(error))
-            giving_up = self._parts.background.begin(self._give_up(claiming, pooled, owner, lock))
+                self.parts.record(owner, note, "creating", _FROM_POOL)
+                self.parts.record(owner, note, "failed", reason_of(error))
+            giving_up = self.parts.background.begin(self._give_up(claiming, pooled, owner, lock))
             if not isinstance(error, Exception):
                 raise
             await asyncio.shield(giving_up)
@@ -210,7 +201,7 @@ class DockerPool:
     async def _checked(self, pooled: DockerPooled, spec: SandboxSpec) -> pb.Posture:
         """Return the posture of a pooled sandbox; raises SandboxError for one that the thread may not have."""
         blueprint, posture, _ = await asyncio.gather(
-            self._blueprints.of(spec),
+            self.blueprints.of(spec),
             introduced(pooled.sandbox.channel),
             refuse_used(pooled.sandbox, pooled.pids),
         )
@@ -225,7 +216,7 @@ class DockerPool:
         try:
             await over(claiming)
             pooled.sandbox.close()
-            await self._gates.unclaim(owner, pooled.id)
+            await self.gates.unclaim(owner, pooled.id)
             lock.retire()
             pooled.lock.retire()
         except SandboxError as error:
@@ -247,26 +238,26 @@ class DockerPool:
 
     async def _destroy(self, pooled: str, *, filled: bool = False) -> None:
         """Remove an unclaimed sandbox; `filled` where its volume may have files."""
-        await self._parts.containers.remove(pooled)
+        await self.parts.containers.remove(pooled)
         if not filled:
             try:
-                await self._parts.claims.remove_empty(pooled)
+                await self.parts.claims.remove_empty(pooled)
                 return
             except SandboxUnavailable as error:
                 log.info("the volume of spare %s is emptied first: %s", pooled, error)
-        await self._parts.claims.give_back(("", pooled), pooled, filled=True)
+        await self.parts.claims.give_back(("", pooled), pooled, filled=True)
 
     # --- what processes left that are gone ---
 
     async def reconcile(self) -> list[str]:
         """Remove unclaimed sandboxes whose process is gone, with files that a restore left; return those that stay."""
-        parts = self._parts
-        found = {*await parts.claims.pooled_volumes(), *self._locks.ids()}
+        parts = self.parts
+        found = {*await parts.claims.pooled_volumes(), *self.locks.ids()}
         found |= {one["Labels"][config.POOL_LABEL] for one in await parts.containers.labelled({config.POOL_LABEL: ""})}
         claimed = await parts.claims.owners() if found else {}
         left = []
-        for pooled in found - {*claimed, *self._unclaimed}:
-            lock = self._locks.try_enter(pooled)
+        for pooled in found - {*claimed, *self.unclaimed}:
+            lock = self.locks.try_enter(pooled)
             if lock is None:
                 continue  # its maker lives
             try:
@@ -280,8 +271,8 @@ class DockerPool:
                 left.append(pooled)
             finally:
                 lock.close()
-        for pooled in {*self._locks.ids()} & {*claimed}:
-            lock = self._locks.try_enter(pooled)
+        for pooled in self.locks.ids() & {*claimed}:
+            lock = self.locks.try_enter(pooled)
             if lock is not None:
                 lock.retire()
         return left
@@ -291,12 +282,12 @@ class DockerPool:
 
         A claim is used by no container, so an operator who prunes unused volumes removes it.
         """
-        files = self._parts.stopped
+        files = self.parts.stopped
         stopped = ((owner, found.note) for owner in files.owners() if (found := files.read(owner)))
-        for owner, note in (*self._parts.locks.noted(), *stopped):
+        for owner, note in (*self.parts.locks.noted(), *stopped):
             if note.held == pooled and not note.unchecked:
                 log.warning("the volume that said whose the files of sandbox %s are was gone, and is made anew", pooled)
-                await self._parts.claims.take(owner, pooled)
+                await self.parts.claims.take(owner, pooled)
                 return True
         return False
 

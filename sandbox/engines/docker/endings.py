@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker.attached_sandboxes import AttachedSandboxes
+from sandbox.engines.docker.lock_directory import shut
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.docker.sandbox_listing import SandboxListing, shown
 from sandbox.engines.docker.stopped_containers import StoppedContainers
@@ -15,73 +17,61 @@ from sandbox.errors import SandboxBusy
 from sandbox.owner import Owner, owner_by_name
 from sandbox.sandbox import ListedSandbox
 from sandbox.thread_lock import Note, ThreadLock
-from sandbox.transition import ASKED, CALLS_LOST, MADE_OTHERWISE, OVERDUE, ROOM, STOPPING, UNUSED
+from sandbox.transition import ASKED, CALLS_LOST, MADE_OTHERWISE, OVERDUE, ROOM, UNUSED
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
 class Endings:
     """Ends sandboxes of this process and of others; their workspaces stay."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        gates: ThreadGates,
-        attached: AttachedSandboxes,
-        stopped: StoppedContainers,
-        listing: SandboxListing,
-    ) -> None:
-        self._parts = parts
-        self._gates = gates
-        self._attached = attached
-        self._stopped = stopped
-        self._listing = listing
-        self._closing = False
-
-    def close(self) -> None:
-        """From now on the gateway's stop is the reason of removals."""
-        self._closing = True
+    parts: Parts
+    gates: ThreadGates
+    attached: AttachedSandboxes
+    stopped: StoppedContainers
+    listing: SandboxListing
 
     # --- a thread's, whichever process has it ---
 
     async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
         """Stop a thread's sandbox as Ending.stop() does."""
         owner = owner_by_name(tenant, thread)
-        async with self._gates.existing(owner) as gate:
+        async with self.gates.existing(owner) as gate:
             if gate is None:
-                return self._listing.at_rest(owner)
+                return self.listing.at_rest(owner)
             if not await self._stop_unused(gate, ASKED):
                 raise SandboxBusy("the sandbox has calls in progress: wait for them or cancel them, then stop it")
-            return self._listing.at_rest(owner) or shown(gate.note, "removed")
+            return self.listing.at_rest(owner) or shown(gate.note, "removed")
 
     async def remove_of(self, tenant: str, thread: str) -> ListedSandbox | None:
         """Remove a thread's sandbox as Ending.remove_of() does."""
         owner = owner_by_name(tenant, thread)
-        async with self._gates.existing(owner) as gate:
+        async with self.gates.existing(owner) as gate:
             if gate is not None:
-                was = next((one for one in await self._listing.listed(tenant) if one.id == gate.note.sandbox), None)
+                was = next((one for one in await self.listing.listed(tenant) if one.id == gate.note.sandbox), None)
                 if not await self._remove_unused(gate, ASKED):
                     raise SandboxBusy("the sandbox has calls in progress: wait for them or cancel them, then remove it")
                 return was
-        was = self._listing.at_rest(owner)
-        return was if await self._stopped.remove(owner, ASKED) else None
+        was = self.listing.at_rest(owner)
+        return was if await self.stopped.remove(owner, ASKED) else None
 
     async def end_calls(self, tenant: str, thread: str, *, overdue: bool = False) -> bool:
         """Remove a thread's sandbox with the calls in it, as Ending.end_calls() does."""
-        async with self._gates.existing(owner_by_name(tenant, thread)) as gate:
-            if gate is None or gate.lock.unused() or (overdue and not self._parts.lifetime.is_over(gate.note)):
+        async with self.gates.existing(owner_by_name(tenant, thread)) as gate:
+            if gate is None or gate.lock.unused() or (overdue and not self.parts.lifetime.is_over(gate.note)):
                 return False
             log.warning("sandbox %s is removed with the calls that are under way in it", gate.note.sandbox)
-            await self._parts.containers.remove(gate.note.sandbox)
+            await self.parts.containers.remove(gate.note.sandbox)
             gate.lock.retire()
-            self._parts.record(gate.owner, gate.note, "removed", OVERDUE if overdue else CALLS_LOST)
+            self.parts.record(gate.owner, gate.note, "removed", OVERDUE if overdue else CALLS_LOST)
             return True
 
     async def remove_idle(self, tenant: str | None, *, stop: bool = False) -> bool:
         """Remove or stop the unused sandbox that was used longest ago, as Leasing.remove_idle() does."""
         end = self._stop_unused if stop else self._remove_unused
-        for owner in self._parts.locks.owners():
-            lock = self._parts.locks.try_enter(owner) if tenant in (None, owner[0]) else None
+        for owner in self.parts.locks.owners():
+            lock = self.parts.locks.try_enter(owner) if tenant in (None, owner[0]) else None
             if lock is None:
                 continue
             try:
@@ -96,8 +86,8 @@ class Endings:
         """Stop a sandbox, or remove it if it cannot be stopped; return False while calls are under way in it."""
         if not gate.lock.unused():
             return False
-        channel = self._parts.containers.channel(gate.note.sandbox)
-        await self._stopped.stop_or_remove(gate.owner, gate.note, channel, reason)
+        channel = self.parts.containers.channel(gate.note.sandbox)
+        await self.stopped.stop_or_remove(gate.owner, gate.note, channel, reason)
         gate.lock.retire()
         return True
 
@@ -105,27 +95,27 @@ class Endings:
         """Remove a sandbox; return False while calls are under way in it."""
         if not gate.lock.unused():
             return False
-        await self._parts.containers.remove(gate.note.sandbox)
-        self._parts.stopped.remove(gate.owner)  # a crash while it was being stopped may have left it
+        await self.parts.containers.remove(gate.note.sandbox)
+        self.parts.stopped.remove(gate.owner)  # a crash while it was being stopped may have left it
         gate.lock.retire()
-        self._parts.record(gate.owner, gate.note, "removed", reason)
+        self.parts.record(gate.owner, gate.note, "removed", reason)
         return True
 
     # --- one of this process ---
 
     async def stop_idle(self, sandbox_id: str) -> bool:
         """Stop an unused sandbox as Leasing.stop_idle() does."""
-        attached = self._attached.pop(sandbox_id)
+        attached = self.attached.pop(sandbox_id)
         if attached is None:
             await self.remove(sandbox_id)
             return False
         lock = attached.lock
         try:
-            await self._parts.locks.shut(lock)
+            await shut(lock)
             note = lock.read()
             if note is None or note.sandbox != sandbox_id or lock.gone or not lock.hold_alone():
                 return False
-            stopped = await self._stopped.stop_or_remove(attached.owner, note, attached.channel, UNUSED)
+            stopped = await self.stopped.stop_or_remove(attached.owner, note, attached.channel, UNUSED)
             lock.retire()
             return stopped
         finally:
@@ -133,45 +123,48 @@ class Endings:
 
     async def remove(self, sandbox_id: str, reason: str = UNUSED) -> None:
         """Remove a sandbox as Leasing.remove() does."""
-        attached = self._attached.pop(sandbox_id)
+        attached = self.attached.get(sandbox_id)
         sandbox = None if attached is None else attached.sandbox
-        if self._closing:
-            reason = STOPPING
-        elif sandbox is not None and not sandbox.alive:
+        if sandbox is not None and not sandbox.alive:
             reason = f"it was lost: {sandbox.channel.lost}"
         elif sandbox is not None and sandbox.outdated:
             reason = MADE_OTHERWISE
+        await self.remove_for(sandbox_id, reason)
+
+    async def remove_for(self, sandbox_id: str, reason: str) -> None:
+        """Remove a sandbox for this reason, whatever else is known of it."""
+        attached = self.attached.pop(sandbox_id)
         if attached is not None:
             attached.channel.close()
-            await self._parts.locks.shut(attached.lock)
+            await shut(attached.lock)
             await self._remove_unshared(attached.owner, attached.lock, sandbox_id, reason)
             return
         owner = await self._owner_of(sandbox_id)
         if owner is None:
             return
-        stopped = self._parts.stopped.read(owner)
+        stopped = self.parts.stopped.read(owner)
         if stopped is not None and stopped.note.sandbox == sandbox_id:
-            await self._stopped.remove(owner, reason)
+            await self.stopped.remove(owner, reason)
             return
-        await self._remove_unshared(owner, await self._parts.locks.enter(owner), sandbox_id, reason)
+        await self._remove_unshared(owner, await self.parts.locks.enter(owner), sandbox_id, reason)
 
     async def _owner_of(self, sandbox_id: str) -> Owner | None:
         """Return the owner of a sandbox with a container; None for an unclaimed pooled one, and for none."""
         if is_pooled(sandbox_id):
-            return await self._parts.claims.owner_of(sandbox_id)
+            return await self.parts.claims.owner_of(sandbox_id)
         labels = {config.KIND_LABEL: "sandbox", config.SANDBOX_LABEL: sandbox_id}
-        found = await self._parts.containers.labelled(labels)
+        found = await self.parts.containers.labelled(labels)
         return (found[0]["Labels"][config.TENANT_LABEL], found[0]["Labels"][config.THREAD_LABEL]) if found else None
 
     async def _remove_unshared(self, owner: Owner, lock: ThreadLock, sandbox_id: str, reason: str) -> None:
         """Remove a sandbox unless another process has it; its lock is behind the gate, or gone."""
         try:
             if not lock.gone and lock.hold_alone():
-                await self._parts.containers.remove(sandbox_id)
+                await self.parts.containers.remove(sandbox_id)
                 note = lock.read()
                 if note is None or note.sandbox == sandbox_id:
                     lock.retire()
                 known = note if note is not None and note.sandbox == sandbox_id else Note(sandbox_id, "")
-                self._parts.record(owner, known, "removed", reason)
+                self.parts.record(owner, known, "removed", reason)
         finally:
             lock.close()

@@ -43,12 +43,12 @@ class EngineSetup:
             async with self._preparing:
                 if self._context is None:
                     self.close()
-                    self._serving = await self._locks.enter_serving()
+                    self._serving = serving = await self._locks.enter_serving()
                     try:
                         self._context = await self._requests.ask(prepare, self._runtime_image, self._instance)
                     finally:
-                        self._serving.hold()
-                        self._serving.leave()
+                        serving.hold()
+                        serving.leave()
         return self._context
 
     def forget(self) -> None:

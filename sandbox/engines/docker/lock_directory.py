@@ -1,4 +1,4 @@
-"""LockDirectory: the lock files of one gateway instance, by the owners of the sandboxes.
+"""The lock files of one gateway instance: by the owners of sandboxes, by pooled sandboxes, and by carriers.
 
 The names of the files say whose sandboxes live, so counting them asks no engine.
 """
@@ -11,13 +11,90 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandbox.errors import SandboxUnavailable
 from sandbox.owner import Owner
 from sandbox.thread_lock import Note, ThreadLock
 
 # Longer than a sandbox takes to come up on a busy host, or to be removed.
 _GATE_LIMIT_S = 60.0
-_SUFFIX = ".lock"
-_SERVING = "ground"  # as earlier releases call it
+_SERVING = "ground"  # the name on disk
+
+
+@dataclass(frozen=True)
+class NamedFiles:
+    """The files `<prefix><name><suffix>` of a directory, which is removed with the last of them."""
+
+    directory: Path
+    prefix: str
+    suffix: str
+
+    def path(self, name: str) -> Path:
+        """Return where the file of a name is."""
+        return self.directory / f"{self.prefix}{name}{self.suffix}"
+
+    def found(self) -> Iterator[tuple[float, str]]:
+        """Yield the time of last change, in seconds since 1970, and the name of each."""
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
+            for entry in entries:
+                if entry.name.startswith(self.prefix) and entry.name.endswith(self.suffix):
+                    with contextlib.suppress(FileNotFoundError):
+                        name = entry.name.removeprefix(self.prefix).removesuffix(self.suffix)
+                        yield entry.stat().st_mtime, name
+
+    def found_owners(self) -> list[tuple[float, Owner]]:
+        """Return what found() yields, for names that owners have, the earliest first."""
+        names = ((changed_s, name.partition("-")) for changed_s, name in self.found())
+        return sorted((changed_s, (tenant, thread)) for changed_s, (tenant, _, thread) in names if thread)
+
+    def close(self) -> None:
+        """Remove the directory if it is empty."""
+        with contextlib.suppress(OSError):
+            self.directory.rmdir()
+
+
+class LockFiles(NamedFiles):
+    """Lock files."""
+
+    def __init__(self, directory: Path, prefix: str) -> None:
+        super().__init__(directory, prefix, ".lock")
+
+    def try_enter(self, name: str) -> ThreadLock | None:
+        """Return a lock behind its gate, made if it is not there; None while another holder has the gate."""
+        lock = ThreadLock.open(self.path(name))
+        if lock.try_gate() and not lock.gone:
+            return lock
+        lock.close()
+        return None
+
+    async def enter(self, name: str) -> ThreadLock:
+        """Return a lock behind its gate, made if it is not there; SandboxUnavailable when that takes long."""
+        while True:
+            lock = ThreadLock.open(self.path(name))
+            await shut(lock)
+            if not lock.gone:
+                return lock
+            lock.close()
+
+
+class PoolLocks(LockFiles):
+    """The locks of pooled sandboxes, apart from those of threads. The process that has one is behind its gate."""
+
+    def __init__(self, channel_root: Path, instance: str) -> None:
+        super().__init__(channel_root / "pool", f"{instance}-")
+
+    def enter_new(self, pooled: str) -> ThreadLock:
+        """Return the lock of a pooled sandbox that is about to be made; SandboxUnavailable where that fails."""
+        try:
+            lock = self.try_enter(pooled)
+        except OSError as error:
+            raise SandboxUnavailable(f"no lock file can be made in {self.directory}: {error.strerror}") from error
+        if lock is None:
+            raise SandboxUnavailable(f"sandbox {pooled} of the pool is there already")
+        return lock
+
+    def ids(self) -> set[str]:
+        """Return which pooled sandboxes have a lock file, whichever process made them."""
+        return {pooled for _, pooled in self.found()}
 
 
 @dataclass(frozen=True)
@@ -33,32 +110,18 @@ class Look:
 
 
 class LockDirectory:
-    """The directory `locks` under the channels."""
+    """The locks of threads, by owner, and the serving lock."""
 
     def __init__(self, channel_root: Path, instance: str) -> None:
-        self._directory = channel_root / "locks"
-        self._instance = instance
+        self._files = LockFiles(channel_root / "locks", f"{instance}-")
 
     async def enter(self, owner: Owner) -> ThreadLock:
-        """Return an owner's lock, made if it is not there, behind its gate; SandboxUnavailable when that takes long."""
-        while True:
-            lock = ThreadLock.open(self._path(owner))
-            await self.shut(lock)
-            if not lock.gone:
-                return lock
-            lock.close()
-
-    async def shut(self, lock: ThreadLock) -> None:
-        """Shut the gate of a lock; SandboxUnavailable, and the lock closed, when that takes long."""
-        try:
-            await lock.gate(_GATE_LIMIT_S)
-        except BaseException:
-            lock.close()
-            raise
+        """Return an owner's lock as LockFiles.enter() does."""
+        return await self._files.enter(_name(owner))
 
     async def enter_existing(self, owner: Owner) -> ThreadLock | None:
         """Return an owner's lock as enter() does, or None where there is none."""
-        if not self._path(owner).exists():
+        if not self.has(owner):
             return None
         lock = await self.enter(owner)
         if lock.read() is None:
@@ -68,11 +131,7 @@ class LockDirectory:
 
     def try_enter(self, owner: Owner) -> ThreadLock | None:
         """Return an owner's lock behind its gate, or None while another process makes or removes its sandbox."""
-        lock = ThreadLock.open(self._path(owner))
-        if lock.try_gate() and not lock.gone:
-            return lock
-        lock.close()
-        return None
+        return self._files.try_enter(_name(owner))
 
     def has(self, owner: Owner) -> bool:
         """Return whether an owner has a sandbox, or one is being made or removed."""
@@ -80,12 +139,12 @@ class LockDirectory:
 
     def owners(self) -> Sequence[Owner]:
         """Return whose sandboxes live, are being made or removed, in any process; the longest unused first."""
-        return [owner for _, owner in sorted(self._files())]
+        return [owner for _, owner in self._files.found_owners()]
 
     def looked_at(self, tenant: str) -> Sequence[Look]:
         """Return a look at the lock of each of a tenant's sandboxes; `tenant` is its digest."""
         found = []
-        for used_s, owner in self._files():
+        for used_s, owner in self._files.found_owners():
             lock = ThreadLock.open_existing(self._path(owner)) if owner[0] == tenant else None
             if lock is not None:
                 note = lock.read()
@@ -96,7 +155,7 @@ class LockDirectory:
 
     def noted(self) -> Iterator[tuple[Owner, Note]]:
         """Yield the note of each sandbox that lives, is being made or removed, in any process."""
-        for _, owner in self._files():
+        for owner in self.owners():
             lock = ThreadLock.open_existing(self._path(owner))
             note = lock.read() if lock is not None else None
             if lock is not None:
@@ -106,31 +165,28 @@ class LockDirectory:
 
     async def enter_serving(self) -> ThreadLock:
         """Return the serving lock, behind its gate: each process that serves the instance shares it."""
-        while True:
-            lock = self.serving()
-            await self.shut(lock)
-            if not lock.gone:
-                return lock
-            lock.close()
+        return await self._files.enter(_SERVING)
 
     def serving(self) -> ThreadLock:
         """Return the lock of enter_serving(), its gate as it is."""
-        return ThreadLock.open(self._directory / f"{self._instance}-{_SERVING}{_SUFFIX}")
+        return ThreadLock.open(self._files.path(_SERVING))
 
     def close(self) -> None:
-        """Remove the directory if nothing is in it."""
-        with contextlib.suppress(OSError):
-            self._directory.rmdir()
+        """Remove the directory if it is empty."""
+        self._files.close()
 
     def _path(self, owner: Owner) -> Path:
-        return self._directory / f"{self._instance}-{owner[0]}-{owner[1]}{_SUFFIX}"
+        return self._files.path(_name(owner))
 
-    def _files(self) -> Iterator[tuple[float, Owner]]:
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._directory) as entries:
-            for entry in entries:
-                name = entry.name.removesuffix(_SUFFIX)
-                tenant, _, thread = name.removeprefix(f"{self._instance}-").partition("-")
-                if not name.startswith(f"{self._instance}-") or not thread:
-                    continue
-                with contextlib.suppress(FileNotFoundError):
-                    yield entry.stat().st_mtime, (tenant, thread)
+
+async def shut(lock: ThreadLock) -> None:
+    """Shut the gate of a lock; SandboxUnavailable, and the lock closed, when that takes long."""
+    try:
+        await lock.gate(_GATE_LIMIT_S)
+    except BaseException:
+        lock.close()
+        raise
+
+
+def _name(owner: Owner) -> str:
+    return f"{owner[0]}-{owner[1]}"

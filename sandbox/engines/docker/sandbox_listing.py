@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sandbox.engines.docker import container_config as config
@@ -26,38 +27,37 @@ _MAKING_S = 60.0
 _SIGNALS = {128 + one: one.name for one in signal.Signals}
 
 
+@dataclass(frozen=True)
 class SandboxListing:
     """Satisfies Register, by the files alone; listed() asks the engine."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._locks = parts.locks
-        self._stopped = parts.stopped
-        self._containers = parts.containers
-        self._clock = parts.lifetime.clock
+    parts: Parts
 
     def has(self, spec: SandboxSpec) -> bool:
-        return self._locks.has(owner_of(spec))
+        return self.parts.locks.has(owner_of(spec))
 
     def stopped(self, spec: SandboxSpec) -> str | None:
-        found = self._stopped.read(owner_of(spec))
+        found = self.parts.stopped.read(owner_of(spec))
         return None if found is None else found.note.sandbox
 
     def stopped_count(self) -> int:
-        return len(self._stopped.owners())
+        return len(self.parts.stopped.owners())
 
     def owners(self) -> Sequence[Owner]:
-        return self._locks.owners()
+        return self.parts.locks.owners()
 
     def at_rest(self, owner: Owner) -> ListedSandbox | None:
         """Return the stopped sandbox of a thread, by its file."""
-        stopped, since_s = self._stopped.read(owner), self._stopped.since_s(owner)
+        stopped, since_s = self.parts.stopped.read(owner), self.parts.stopped.since_s(owner)
         return None if stopped is None else shown(stopped.note, "idle_stopped", since_s)
 
     async def listed(self, tenant: str) -> Sequence[ListedSandbox]:
         """Return the sandboxes of a tenant by id: running, stopped, being made, or dead and not yet removed."""
         mine = digest(tenant)
-        noted = {look.note.sandbox: look for look in self._locks.looked_at(mine)}
-        at_rest = {one.id: one for owner in self._stopped.owners() if owner[0] == mine if (one := self.at_rest(owner))}
+        noted = {look.note.sandbox: look for look in self.parts.locks.looked_at(mine)}
+        at_rest = {
+            one.id: one for owner in self.parts.stopped.owners() if owner[0] == mine if (one := self.at_rest(owner))
+        }
         if not noted and not at_rest:
             return []
         containers = await self._containers_of(mine, {*noted, *at_rest})
@@ -75,7 +75,7 @@ class SandboxListing:
 
     async def _why_failed(self, sandbox_id: str) -> str:
         try:
-            return why_ended(await self._containers.state(sandbox_id))
+            return why_ended(await self.parts.containers.state(sandbox_id))
         except EngineUnavailable:
             raise
         except SandboxUnavailable:
@@ -83,15 +83,15 @@ class SandboxListing:
 
     async def _containers_of(self, tenant: str, ids: Collection[str]) -> Mapping[str, Container]:
         """Return a tenant's containers, by the ids of their sandboxes; `tenant` is its digest, `ids` are noted."""
-        found = await self._containers.labelled({config.KIND_LABEL: "sandbox", config.TENANT_LABEL: tenant})
+        found = await self.parts.containers.labelled({config.KIND_LABEL: "sandbox", config.TENANT_LABEL: tenant})
         # A pooled sandbox has no owner in its labels.
-        found += await self._containers.named([id_ for id_ in ids if is_pooled(id_)])
+        found += await self.parts.containers.named([id_ for id_ in ids if is_pooled(id_)])
         return {id_of(container): container for container in found}
 
     def _state(self, note: Note, container: Container | None, *, resumed: bool) -> State:
         """Return the state of a sandbox with a lock file; `resumed` says that it is, or was, started again."""
         if container is None:
-            return "creating" if self._clock() < note.created_s + _MAKING_S else "failed"
+            return "creating" if self.parts.lifetime.clock() < note.created_s + _MAKING_S else "failed"
         if container["State"] == "running":
             return "running"
         return "creating" if container["State"] == "created" or resumed else "failed"

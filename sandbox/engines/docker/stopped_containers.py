@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from dataclasses import dataclass
 
 from sandbox.client.channel import Channel
 from sandbox.client.remote_processes import RemoteProcesses
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 _LAST_LOOK_S = 2.0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Resumed:
     """A sandbox that was started again."""
 
@@ -40,14 +41,12 @@ class Resumed:
     posture: pb.Posture
 
 
+@dataclass(frozen=True)
 class StoppedContainers:
     """Stops containers, and starts or removes the stopped ones."""
 
-    def __init__(self, parts: Parts, boot: Boot) -> None:
-        self._parts = parts
-        self._files = parts.stopped
-        self._containers = parts.containers
-        self._boot = boot
+    parts: Parts
+    boot: Boot
 
     # --- stopping ---
 
@@ -55,9 +54,9 @@ class StoppedContainers:
         """Stop a sandbox that no process has, or else remove it; return whether it is stopped. Closes the channel."""
         if await self._stop(owner, note, channel, reason):
             return True
-        await self._containers.remove(note.sandbox)
-        self._files.remove(owner)  # a crash while it was being stopped may have left it
-        self._parts.record(owner, note, "removed", f"{reason}, and it could not be stopped")
+        await self.parts.containers.remove(note.sandbox)
+        self.parts.stopped.remove(owner)  # a crash while it was being stopped may have left it
+        self.parts.record(owner, note, "removed", f"{reason}, and it could not be stopped")
         return False
 
     async def _stop(self, owner: Owner, note: Note, channel: Channel, reason: str) -> bool:
@@ -69,19 +68,19 @@ class StoppedContainers:
             channel.close()
         try:
             # Noted first: after a crash meanwhile, the next process knows that it is no orphan.
-            self._files.write(owner, Stopped(note, note.ended_processes + processes))
+            self.parts.stopped.write(owner, Stopped(note, note.ended_processes + processes))
         except OSError as error:
             log.warning("sandbox %s is removed, for that it is stopped cannot be noted: %s", note.sandbox, error)
             return False
         try:
-            await self._containers.stop(note.sandbox)
+            await self.parts.containers.stop(note.sandbox)
         except SandboxUnavailable as error:
             log.info("sandbox %s is removed, for it was not stopped: %s", note.sandbox, error)
-            self._files.remove(owner)
+            self.parts.stopped.remove(owner)
             return False
         log.info("sandbox %s is stopped: %s", note.sandbox, reason)
         ended = f"; its background processes ({processes}) ended" if processes else ""
-        self._parts.record(owner, note, "idle_stopped", f"{reason}{ended}")
+        self.parts.record(owner, note, "idle_stopped", f"{reason}{ended}")
         return True
 
     # --- starting again ---
@@ -93,36 +92,36 @@ class StoppedContainers:
         not answer, it stays stopped, and the lock is closed.
         """
         spec, owner = blueprint.spec, blueprint.owner
-        stopped = self._files.read(owner)
+        stopped = self.parts.stopped.read(owner)
         if stopped is None:
-            self._files.remove(owner)
+            self.parts.stopped.remove(owner)
             return None
         note = dataclasses.replace(stopped.note, ended_processes=stopped.processes)
         # Before anything else: what ended with it is reported even if it is not started again.
         noted = dataclasses.replace(note, thread=spec.thread, image=spec.image, runtime=spec.runtime)
         lock.write(noted)
-        if self._parts.lifetime.is_over(note) or blueprint.made(note.sandbox, pooled=note.held) != note.made:
+        if self.parts.lifetime.is_over(note) or blueprint.made(note.sandbox, pooled=note.held) != note.made:
             log.info("stopped sandbox %s is replaced: %s", note.sandbox, MADE_OTHERWISE)
             await self._drop(owner, note, lock, MADE_OTHERWISE)
             return None
-        channel = self._containers.channel(note.sandbox)
+        channel = self.parts.containers.channel(note.sandbox)
         boot: asyncio.Future[None] | None = None
         try:
-            self._containers.remove_socket(note.sandbox)
-            boot = asyncio.ensure_future(self._containers.start_again(note.sandbox))
-            await self._boot.connected(channel, boot, note.sandbox)
+            self.parts.containers.remove_socket(note.sandbox)
+            boot = asyncio.ensure_future(self.parts.containers.start_again(note.sandbox))
+            await self.boot.connected(channel, boot, note.sandbox)
             posture = await blueprint.verified(channel, note.sandbox)
         except BaseException as error:
             channel.close()
             if isinstance(error, EngineUnavailable) or not isinstance(error, SandboxError | OSError):
-                self._parts.background.begin(self._stop_again(boot, note.sandbox, lock))
+                self.parts.background.begin(self._stop_again(boot, note.sandbox, lock))
                 raise
             log.info("stopped sandbox %s is replaced: %s", note.sandbox, error)
             await self._drop(owner, note, lock, str(error), boot)
             return None
-        self._files.remove(owner)
+        self.parts.stopped.remove(owner)
         log.info("sandbox %s is resumed", note.sandbox)
-        self._parts.record(owner, noted, "running", ASKED_AGAIN)
+        self.parts.record(owner, noted, "running", ASKED_AGAIN)
         return Resumed(note, channel, posture)
 
     async def _drop(
@@ -131,18 +130,18 @@ class StoppedContainers:
         """Remove a container that does not fit; the lock is closed only when that fails."""
         try:
             await over(boot)
-            await self._containers.remove(note.sandbox)
-            self._files.remove(owner)
+            await self.parts.containers.remove(note.sandbox)
+            self.parts.stopped.remove(owner)
         except BaseException:
             lock.retire()
             raise
-        self._parts.record(owner, note, "removed", reason)
+        self.parts.record(owner, note, "removed", reason)
 
     async def _stop_again(self, boot: asyncio.Future[None] | None, sandbox_id: str, lock: ThreadLock) -> None:
         """Stop a container whose start was given up, still behind its gate."""
         try:
             await over(boot)
-            await self._containers.stop(sandbox_id)
+            await self.parts.containers.stop(sandbox_id)
         except SandboxError as error:
             log.warning("sandbox %s may run, a later look will find it: %s", sandbox_id, error)
         finally:
@@ -152,17 +151,17 @@ class StoppedContainers:
 
     async def remove(self, owner: Owner, reason: str) -> bool:
         """Remove the stopped sandbox of a thread; return whether there was one that was not started meanwhile."""
-        if not self._files.has(owner):
+        if not self.parts.stopped.has(owner):
             return False
-        lock = await self._parts.locks.enter(owner)
+        lock = await self.parts.locks.enter(owner)
         try:
-            stopped, note = self._files.read(owner), lock.read()
+            stopped, note = self.parts.stopped.read(owner), lock.read()
             # It may run again, and a crash have left the file.
             gone = stopped is not None and (note is None or note.sandbox != stopped.note.sandbox)
             if stopped is not None and gone:
-                await self._containers.remove(stopped.note.sandbox)
-                self._parts.record(owner, stopped.note, "removed", reason)
-            self._files.remove(owner)
+                await self.parts.containers.remove(stopped.note.sandbox)
+                self.parts.record(owner, stopped.note, "removed", reason)
+            self.parts.stopped.remove(owner)
             if note is None:
                 lock.retire()
             return gone
@@ -171,32 +170,32 @@ class StoppedContainers:
 
     async def remove_all(self) -> None:
         """Remove every stopped sandbox of the instance."""
-        for owner in self._files.owners():
+        for owner in self.parts.stopped.owners():
             await self.remove(owner, "the last gateway of the engine stops")
 
     async def trim(self, *, timeout_s: float, limit: int) -> int:
         """Remove the sandboxes that are stopped for `timeout_s`, or past `limit` of all; return how many."""
-        surplus = self._files.surplus(timeout_s=timeout_s, limit=limit)
+        surplus = self.parts.stopped.surplus(timeout_s=timeout_s, limit=limit)
         return sum([await self.remove(owner, TOO_LONG) for owner in surplus])
 
     # --- looks ---
 
     async def is_stopped(self, owner: Owner, sandbox_id: str) -> bool:
         """Return whether a sandbox is stopped, by its file and its container; behind the gate of its owner."""
-        stopped = self._files.read(owner)
+        stopped = self.parts.stopped.read(owner)
         if stopped is None or stopped.note.sandbox != sandbox_id:
             return False
         try:
-            state = await self._containers.state(sandbox_id)
+            state = await self.parts.containers.state(sandbox_id)
         except SandboxUnavailable:
             return False
         return not state["Running"]
 
     def is_at_rest(self, container: Container, owner: Owner) -> bool:
         """Return whether a container is stopped and no process is at work on it."""
-        if container["State"] != "exited" or self._parts.locks.has(owner):
+        if container["State"] != "exited" or self.parts.locks.has(owner):
             return False
-        stopped = self._files.read(owner)
+        stopped = self.parts.stopped.read(owner)
         return stopped is not None and stopped.note.sandbox == id_of(container)
 
 

@@ -1,15 +1,14 @@
 """StoppedSandboxes: which sandboxes of an instance are stopped. One file for each, by its owner.
 
-A file is written before its container is stopped, and goes after the container runs again or is removed. After a crash
-in between it may tell of a container that runs, or of none: whoever changes a file is behind the gate of its owner's
-ThreadLock, and looks at the container.
+A file is written before its container is stopped, and removed after the container runs again or is removed. After a
+crash in between, the container may run or be gone: a process changes a file behind the gate of its owner's ThreadLock,
+and looks at the container.
 
-What the files are called tells whose the sandboxes are, and their time since when, so that counting asks no engine.
+The names of the files say whose the sandboxes are, and their times since when, so counting them asks no engine.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -18,10 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sandbox.engines.docker.lock_directory import NamedFiles
 from sandbox.owner import Owner
 from sandbox.thread_lock import Note
 
-_SUFFIX = ".stopped"
 _RECORD_LIMIT_BYTES = 64 * 1024
 
 
@@ -29,7 +28,7 @@ _RECORD_LIMIT_BYTES = 64 * 1024
 class Stopped:
     """A sandbox as it was when it was stopped.
 
-    `processes` ran in the background and ended with it, or with an earlier stop, and nobody was told.
+    `processes` ran in the background, ended with it or with an earlier stop, and were not reported yet.
     """
 
     note: Note
@@ -40,13 +39,12 @@ class StoppedSandboxes:
     """The directory `stopped` beside the channels. `clock` is in seconds since 1970."""
 
     def __init__(self, channel_root: Path, instance: str, clock: Callable[[], float] = time.time) -> None:
-        self._directory = channel_root / "stopped"
-        self._prefix = f"{instance}-"
+        self._files = NamedFiles(channel_root / "stopped", f"{instance}-", ".stopped")
         self._clock = clock
 
     def write(self, owner: Owner, stopped: Stopped) -> None:
-        """Say that an owner's sandbox is stopped, from now on; OSError when that cannot be written."""
-        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Note that an owner's sandbox is stopped, from now on; raises OSError."""
+        self._files.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = self._path(owner)
         half = path.with_suffix(".half")
         try:
@@ -84,16 +82,16 @@ class StoppedSandboxes:
 
     def owners(self) -> Sequence[Owner]:
         """Return whose sandboxes are stopped, the longest first."""
-        return [owner for _, owner in self._files()]
+        return [owner for _, owner in self._files.found_owners()]
 
     def surplus(self, *, timeout_s: float, limit: int) -> Sequence[Owner]:
-        """Return whose sandboxes are to go: stopped for `timeout_s`, or past `limit` of all.
+        """Return the owners of sandboxes to remove: stopped for `timeout_s`, or past `limit` of all.
 
-        Past the limit it is the tenant with the most that loses, its longest stopped one first: who leaves many
-        threads behind takes no room from others.
+        Past the limit, the tenant with the most loses its longest stopped one: a tenant that leaves many threads behind
+        costs the others none.
         """
         now_s = self._clock()
-        files = self._files()
+        files = self._files.found_owners()
         expired = [owner for since_s, owner in files if now_s - since_s >= timeout_s]
         left = [owner for since_s, owner in files if now_s - since_s < timeout_s]
         of_tenant = Counter(tenant for tenant, _ in left)
@@ -106,19 +104,8 @@ class StoppedSandboxes:
         return expired
 
     def close(self) -> None:
-        """Remove the directory if nothing is in it."""
-        with contextlib.suppress(OSError):
-            self._directory.rmdir()
+        """Remove the directory if it is empty."""
+        self._files.close()
 
     def _path(self, owner: Owner) -> Path:
-        return self._directory / f"{self._prefix}{owner[0]}-{owner[1]}{_SUFFIX}"
-
-    def _files(self) -> list[tuple[float, Owner]]:
-        found = []
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._directory) as entries:
-            for entry in entries:
-                tenant, _, thread = entry.name.removeprefix(self._prefix).removesuffix(_SUFFIX).partition("-")
-                if entry.name.startswith(self._prefix) and entry.name.endswith(_SUFFIX) and thread:
-                    with contextlib.suppress(FileNotFoundError):
-                        found.append((entry.stat().st_mtime, (tenant, thread)))
-        return sorted(found)
+        return self._files.path(f"{owner[0]}-{owner[1]}")

@@ -21,11 +21,11 @@ class Gate:
     note: Note
 
 
+@dataclass(frozen=True)
 class ThreadGates:
     """The gates of one instance's threads."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    parts: Parts
 
     @asynccontextmanager
     async def existing(self, owner: Owner) -> AsyncIterator[Gate | None]:
@@ -40,7 +40,7 @@ class ThreadGates:
 
     async def enter_existing(self, owner: Owner) -> ThreadLock | None:
         """Return the lock of an owner's sandbox behind its gate, as LockDirectory does; None where there is none."""
-        lock = await self._parts.locks.enter_existing(owner)
+        lock = await self.parts.locks.enter_existing(owner)
         note = lock.read() if lock is not None else None
         if lock is not None and note is not None and note.unchecked:
             await self.give_up_claim(owner, note, lock)
@@ -54,9 +54,9 @@ class ThreadGates:
             lock.retire()
         finally:
             lock.close()
-        self._parts.record(owner, note, "removed", CLAIM_LOST)
+        self.parts.record(owner, note, "removed", CLAIM_LOST)
 
     async def unclaim(self, owner: Owner, pooled: str) -> None:
         """Remove a pooled sandbox whose claim nobody finished, behind the gate of the thread that it was meant for."""
-        await self._parts.containers.remove(pooled)
-        await self._parts.claims.give_back(owner, pooled)
+        await self.parts.containers.remove(pooled)
+        await self.parts.claims.give_back(owner, pooled)

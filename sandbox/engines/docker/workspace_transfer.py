@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from dataclasses import dataclass
 from typing import TypeVar
 
 from sandbox.engines.docker import container_config as config
@@ -14,8 +15,8 @@ from sandbox.engines.docker.carriers import Carriers
 from sandbox.engines.docker.containers import id_of
 from sandbox.engines.docker.engine_disk import EngineDisk
 from sandbox.engines.docker.engine_setup import EngineSetup
+from sandbox.engines.docker.lock_directory import PoolLocks
 from sandbox.engines.docker.parts import Parts
-from sandbox.engines.docker.pool_locks import PoolLocks
 from sandbox.engines.docker.request_threads import over
 from sandbox.engines.pooled_sandbox import pooled_id
 from sandbox.engines.workspace_archive import ArchiveBroken, Contents, read_tar, write_tar
@@ -34,28 +35,25 @@ _Going = Callable[[Iterable[bytes]], Iterator[bytes]]
 """Passes pieces on until the caller is cancelled."""
 
 
+@dataclass(frozen=True)
 class WorkspaceTransfer:
     """Satisfies Workspaces. New files are written to a pooled sandbox's volume, for `pool_locks`."""
 
-    def __init__(
-        self, parts: Parts, carriers: Carriers, setup: EngineSetup, pool_locks: PoolLocks, instance: str
-    ) -> None:
-        self._parts = parts
-        self._carriers = carriers
-        self._setup = setup
-        self._pool_locks = pool_locks
-        self._instance = instance
-        self._requests = parts.requests
-        self._disk = EngineDisk(parts.requests)
+    parts: Parts
+    carriers: Carriers
+    setup: EngineSetup
+    pool_locks: PoolLocks
+    disk: EngineDisk
+    instance: str
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Value]) -> _Value | None:
-        owner, claims = owner_of(spec), self._parts.claims
-        async with self._carriers.alone(owner), self._requests.threads.streams.turn(owner[0]):
+        owner, claims = owner_of(spec), self.parts.claims
+        async with self.carriers.alone(owner), self.parts.requests.threads.streams.turn(owner[0]):
             if not await claims.has_files(owner):
                 return None
             for left in reversed(range(_TRIES)):
                 try:
-                    async with self._carriers.carrier(spec, await claims.pooled_of(owner)) as carrier:
+                    async with self.carriers.carrier(spec, await claims.pooled_of(owner)) as carrier:
                         return await self._read(carrier, take)
                 except ArchiveBroken as error:
                     if not left:
@@ -64,14 +62,14 @@ class WorkspaceTransfer:
 
     async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents], *, size_bytes: int = 0) -> None:
         """Replace a thread's files; the old ones stay until the new ones are complete, in a volume beside them."""
-        owner, parts = owner_of(spec), self._parts
-        await self._setup.prepared()  # an engine on which nothing can be made must not cost the old files
+        owner, parts = owner_of(spec), self.parts
+        await self.setup.prepared()  # an engine on which nothing can be made must not cost the old files
         async with (
-            self._carriers.alone(owner),
-            self._requests.threads.streams.turn(owner[0]),
+            self.carriers.alone(owner),
+            self.parts.requests.threads.streams.turn(owner[0]),
             AsyncExitStack() as stack,
         ):
-            await self._disk.refuse_short(spec.limits.disk_reserve_bytes, size_bytes)
+            await self.disk.refuse_short(spec.limits.disk_reserve_bytes, size_bytes)
             lock = await parts.locks.enter(owner)
             gone = False
             try:
@@ -100,28 +98,28 @@ class WorkspaceTransfer:
         """Remove a thread's files for good, with what a process that died while it read them left."""
         owner = owner_by_name(tenant, thread)
         with suppress(SandboxBusy):  # they are in use, as the engine says next
-            async with self._carriers.alone(owner):
+            async with self.carriers.alone(owner):
                 pass
-        return await self._parts.claims.remove_files(owner)
+        return await self.parts.claims.remove_files(owner)
 
     @asynccontextmanager
     async def _beside(self, spec: SandboxSpec, give: Callable[[], Contents]) -> AsyncIterator[str]:
         """Have files in a pooled sandbox's volume, and return its id; removed at the end unless it was claimed."""
-        fresh = pooled_id(self._parts.new_suffix())
-        owner, (user, _) = owner_of(spec), config.pooled_user_ids(self._instance, fresh)
-        lock = self._pool_locks.enter(fresh)  # or the next reconciliation would remove it, for it is unclaimed
+        fresh = pooled_id(self.parts.new_suffix())
+        owner, (user, _) = owner_of(spec), config.pooled_user_ids(self.instance, fresh)
+        lock = self.pool_locks.enter_new(fresh)  # or the next reconciliation would remove it, for it is unclaimed
 
         def write(carrier: str, going: _Going) -> None:
-            pieces = self._disk.watched(write_tar(give(), root=_ROOT, owner=user), spec.limits.disk_reserve_bytes)
-            self._requests.put_archive(carrier, "/", going(pieces))
+            pieces = self.disk.watched(write_tar(give(), root=_ROOT, owner=user), spec.limits.disk_reserve_bytes)
+            self.parts.requests.put_archive(carrier, "/", going(pieces))
 
         try:
-            async with self._carriers.carrier(spec, fresh) as carrier:
+            async with self.carriers.carrier(spec, fresh) as carrier:
                 await self._stream(lambda going: write(carrier, going))
             yield fresh
         except BaseException:
             try:
-                await asyncio.shield(self._parts.claims.give_back(owner, fresh, filled=True))
+                await asyncio.shield(self.parts.claims.give_back(owner, fresh, filled=True))
             except SandboxError as error:
                 log.warning("files that were to replace a thread's stay until the next start: %s", error)
             raise
@@ -131,7 +129,7 @@ class WorkspaceTransfer:
     async def _read(self, carrier: str, take: Callable[[Contents], _Value]) -> _Value:
         def read(going: _Going) -> _Value:
             # However it ends, the engine must not wait for a reader.
-            with closing(self._requests.archive_of(carrier, WORKSPACE)) as pieces:
+            with closing(self.parts.requests.archive_of(carrier, WORKSPACE)) as pieces:
                 return take(read_tar(going(pieces), _ROOT))
 
         return await self._stream(read)
@@ -146,7 +144,7 @@ class WorkspaceTransfer:
                     raise ArchiveBroken("nobody waits for these files any more")
                 yield piece
 
-        streaming = self._requests.threads.begin_stream(lambda: work(going))
+        streaming = self.parts.requests.threads.begin_stream(lambda: work(going))
         try:
             return await asyncio.shield(streaming)
         except asyncio.CancelledError:

@@ -8,16 +8,16 @@ from __future__ import annotations
 from unittest import mock
 
 from gateway.cli.main import main
-from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.engine_setup import EngineSetup
 
 ENGINE = "another-engine"
 
 
-async def _other_id(engine: DockerEngine) -> str:
-    del engine
+async def _other_id(setup: EngineSetup) -> str:
+    del setup
     return ENGINE
 
 
 if __name__ == "__main__":
-    with mock.patch.object(DockerEngine, "id", _other_id):
+    with mock.patch.object(EngineSetup, "engine_id", _other_id):
         main()

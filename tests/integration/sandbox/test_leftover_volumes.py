@@ -29,7 +29,7 @@ async def _left_by_a_restore(engine: DockerEngine, name: str, *, levels: int) ->
     fresh = pooled_id(name)
     paths = ["/".join(["d"] * depth) for depth in range(levels + 1)]  # "" is the root
     tree = {WorkspaceEntry(path, "directory", 0o700, 0, 0): b"" for path in paths}
-    async with engine._transfer._carriers.carrier(spec(name), fresh) as carrier:
+    async with engine._reconciliation.carriers.carrier(spec(name), fresh) as carrier:
         pieces = write_tar(giving(tree)(), root="workspace", owner=1000)
         await engine._parts.requests.threads.run(lambda: engine._parts.requests.put_archive(carrier, "/", pieces))
     return pooled_volume(engine.instance, fresh)

@@ -63,7 +63,7 @@ class Processes:
     def killed(self, engine: DockerEngine) -> None:
         """Have a process lose its locks, as if it were killed."""
         kill(engine)
-        for pooled in engine.pool._unclaimed.values():
+        for pooled in engine.pool.unclaimed.values():
             pooled.lock.close()
 
     @property
@@ -229,7 +229,7 @@ async def test_a_dead_pooled_sandbox_is_refused_and_the_pool_makes_another(proce
     pool = SandboxPool(engine, engine, engine.pool, limit=1)
     pool.keep(KIND, 1)
     await pool.tend()
-    (pooled,) = engine.pool._unclaimed
+    (pooled,) = engine.pool.unclaimed
     docker("kill", container_name(processes.instance, pooled))
     sandbox = await pool.create(spec())
     assert sandbox.id != pooled
@@ -265,7 +265,7 @@ async def test_kill_9_in_the_midst_of_a_claim_leaves_the_threads_sandbox_or_noth
         assert text(await run(sandbox.shell, "cat file 2>&-; echo x > y; cat y")) == (
             "kept\nx\n" if step == "used" else "x\n"
         )
-    assert engine.pool._locks.ids() == []
+    assert engine.pool.locks.ids() == []
 
 
 async def test_one_who_gives_up_in_the_midst_of_a_claim_leaves_nothing(processes: Processes) -> None:
@@ -386,7 +386,7 @@ async def test_a_thread_and_a_tenant_are_erased_with_what_they_had_of_the_pool(p
     assert await engine.remove_all_of("tenant-a") == 3
     assert await engine.left_of("tenant-a") == {"volumes": 0, "containers": 0}
     assert await other.ping()
-    (pooled,) = engine.pool._unclaimed
+    (pooled,) = engine.pool.unclaimed
     assert processes.volumes == sorted([other.id, owner_of(other.spec)[1], pooled])
     assert len(containers_of(processes.instance)) == 2
 

@@ -16,6 +16,7 @@ import pytest_asyncio
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.blueprint import Blueprint
 from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.stopped_containers import StoppedContainers
 from sandbox.errors import EngineUnavailable
 from sandbox.filesystem import ExecResult
 from sandbox.keeper.sandbox_keeper import GRACE_S, SandboxKeeper
@@ -215,13 +216,13 @@ async def test_kill_9_in_the_midst_of_stopping_or_starting_leaves_one_sandbox_wi
     was = await before.create(spec("t"))
     await run(was.shell, "echo kept > /workspace/a")
 
-    async def ended(boot: object, sandbox_id: str, lock: ThreadLock) -> None:
+    async def ended(stopped: StoppedContainers, boot: object, sandbox_id: str, lock: ThreadLock) -> None:
         lock.close()
 
     if at == "after it was started":
         assert await before.stop_idle(was.id)
         monkeypatch.setattr(Blueprint, "verified", failing(asyncio.CancelledError()))
-        monkeypatch.setattr(before._stopped, "_stop_again", ended)
+        monkeypatch.setattr(StoppedContainers, "_stop_again", ended)
     elif at == "before it is stopped":
         monkeypatch.setattr("sandbox.engines.docker.docker_requests.stop_container", failing(EngineUnavailable("gone")))
     else:
