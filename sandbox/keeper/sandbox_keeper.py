@@ -2,7 +2,7 @@
 
 There is one sandbox per tenant and thread. It is created once however many calls ask at the same time, replaced over
 the same workspace when it died, stopped when idle, and started again by the next call. An idle one, of the tenant with
-the most, is stopped when too many live (capacity.py). One that is stopped for long is removed. Stopping and removal
+the most, is stopped when too many live (places.py). One that is stopped for long is removed. Stopping and removal
 happen in the background (removals.py): no call waits for them, except the one that replaces a dead sandbox, whose
 processes may still write.
 
@@ -25,10 +25,8 @@ from dataclasses import replace
 
 from sandbox.engines.engine import Creator, Leasing
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
-from sandbox.keeper.capacity import Capacity
-from sandbox.keeper.limits import KeeperLimits
-from sandbox.keeper.place import Place, Places
-from sandbox.keeper.removals import Removals
+from sandbox.keeper.places import Place, Places
+from sandbox.keeper.removals import KeeperLimits, Removals
 from sandbox.keeper.sweeper import GRACE_S, Sweeper
 from sandbox.owner import Owner, owner_by_name, owner_of
 from sandbox.sandbox import LeftSandbox, ListedSandbox, Sandbox, SandboxSpec
@@ -62,9 +60,8 @@ class SandboxKeeper:
         self._limits = limits
         self._clock = clock
         self._removals = Removals(engine, limits)
-        self._places = Places(self._removals)
-        self._capacity = Capacity(engine, self._places, self._removals, limits)
-        self._sweeper = Sweeper(engine, self._places, self._capacity, self._removals, limits, clock)
+        self._places = Places(engine, self._removals, limits)
+        self._sweeper = Sweeper(engine, self._places, self._removals, limits, clock)
         self._closed = False
         self._keeps = False
 
@@ -103,14 +100,14 @@ class SandboxKeeper:
     async def adopt(self, left: Iterable[LeftSandbox]) -> None:
         """Keep what an earlier process left, as idle; what is past the limits, counted from the first, is removed."""
         self._sweeper.begin()
-        await self._capacity.adopt(left, self._clock())
+        await self._places.adopt(left, self._clock())
 
     @asynccontextmanager
     async def acquire(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         self._refuse_closed()
         owner = owner_of(spec)
         if owner not in self._places.by_owner and not self._engine.has(spec):
-            await self._capacity.make_room(owner[0])
+            await self._places.make_room(owner[0])
         place = self._places.enter(owner)
         place.idle_timeout_s = spec.idle_timeout_s
         self._sweeper.shorten(spec.idle_timeout_s)
@@ -173,7 +170,7 @@ class SandboxKeeper:
         """
         self._closed = True
         self._keeps = keep_sandboxes
-        self._removals.close()
+        self._removals.closing = True
         self._sweeper.close()
         if not keep_sandboxes:
             for owner, place in list(self._places.by_owner.items()):
@@ -263,7 +260,7 @@ class SandboxKeeper:
         """Wait for the calls in a sandbox past its lifetime; end those that go on for GRACE_S."""
         while sandbox.alive and sandbox.busy:
             if (sandbox.overdue_s or 0.0) >= GRACE_S:
-                await self._removals.end_calls(sandbox)
+                await self._engine.end_calls(sandbox.spec.tenant, sandbox.spec.thread, overdue=True)
                 return
             await asyncio.sleep(_LOOK_S)
 

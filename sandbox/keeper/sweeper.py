@@ -9,10 +9,8 @@ from collections.abc import Callable
 
 from sandbox.engines.engine import Leasing
 from sandbox.errors import SandboxError
-from sandbox.keeper.capacity import Capacity
-from sandbox.keeper.limits import KeeperLimits
-from sandbox.keeper.place import Places
-from sandbox.keeper.removals import Removals
+from sandbox.keeper.places import Places
+from sandbox.keeper.removals import KeeperLimits, Removals
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +28,12 @@ class Sweeper:
         self,
         engine: Leasing,
         places: Places,
-        capacity: Capacity,
         removals: Removals,
         limits: KeeperLimits,
         clock: Callable[[], float],
     ) -> None:
         self._engine = engine
         self._places = places
-        self._capacity = capacity
         self._removals = removals
         self._limits = limits
         self._clock = clock
@@ -87,7 +83,7 @@ class Sweeper:
                     continue
                 looked_s = self._clock()
                 # What a dead process left: it may have no successor.
-                await self._capacity.adopt(await self._engine.reconcile(), self._clock())
+                await self._places.adopt(await self._engine.reconcile(), self._clock())
                 await self._removals.trim()
             except SandboxError as error:
                 log.warning("what other gateways left was not looked for: %s", error)
