@@ -27,7 +27,7 @@
         +-- Conflict             (FileExistsError)
         +-- InvalidArgument
 
-str() of each says what is wrong and how to mend it. The gateway translates them to gRPC once, in gateway/errors.py.
+str() of each says what is wrong and how to fix it. The gateway translates them to gRPC once, in gateway/errors.py.
 """
 
 
@@ -38,22 +38,22 @@ class SandboxError(Exception):
 
     @property
     def outside(self) -> str:
-        """What those are told who do not run the gateway."""
+        """The message for tenants."""
         return str(self)
 
 
 def said_outside(error: BaseException) -> str:
-    """Return what those are told of any error who do not run the gateway."""
+    """Return the message of any error for tenants."""
     return error.outside if isinstance(error, SandboxError) else str(error)
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why a sandbox did not come up, as its tenant is told."""
+    """Return why a sandbox did not come up, for its tenant."""
     return said_outside(error) or "every caller that waited for it has given up"
 
 
 class EngineUnavailable(SandboxError):
-    """The engine does not answer. Where it is, and how to mend that, is for operators alone."""
+    """The engine does not answer. Its address, and how to fix that, is for operators only."""
 
     @property
     def outside(self) -> str:
@@ -94,7 +94,7 @@ class WorkspaceIncomplete(SandboxUnavailable):
 
 
 class TooManyCreations(SandboxError):
-    """No sandbox may be made for its tenant now, but `retry_after_s` from now, None for nobody knows when.
+    """No sandbox may be made for its tenant now. It may be `retry_after_s` from now; None means unknown.
 
     `quota` is the one that is used up, and `limit` what it is.
     """
@@ -131,7 +131,7 @@ class Exhausted(SandboxError):
 class InputNotTaken(SandboxError):
     """A process took only a part of its input: the first `taken_bytes` of it.
 
-    `closed` tells that its stdin takes no more; else there was no room within the wait, and one may go on from there.
+    `closed` says that its stdin takes no more; else its buffer stayed full, and the caller may go on from there.
     """
 
     def __init__(self, message: str, *, taken_bytes: int, closed: bool) -> None:

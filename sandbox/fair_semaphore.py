@@ -1,8 +1,8 @@
-"""FairSemaphore: a few places, which tenants have in turns.
+"""FairSemaphore: a few places, which tenants take in turns.
 
-A place that comes free goes to the tenant that has the fewest, and of those to the one that waits longest since it last
-had one. So a tenant that has none waits for the end of one turn, and of one more for each other tenant that waits:
-however much these have asked for. Where one tenant may not have all places, it does not even wait for the first.
+A free place goes to the tenant with the fewest, and among those to the one that has waited longest since its last one.
+So a tenant without a place waits for the end of one turn, and one more for each other waiting tenant, however much the
+others have asked for. Where one tenant may not have all places, it does not even wait for the first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 
 from sandbox.errors import TooManyWaiting
 
-# Of what cannot even wait: some of those before it are over then.
+# For callers that cannot even wait: some of those before them are done by then.
 _RETRY_S = 2.0
 
 
@@ -38,7 +38,7 @@ class FairSemaphore:
         self._waiting_limit = waiting_limit
         self._what = what
         self._under_way: Counter[str] = Counter()
-        # Who has waited longest since it last had a place comes first.
+        # The tenant that has waited longest since its last place comes first.
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     @property
@@ -56,7 +56,7 @@ class FairSemaphore:
             self._give_back(tenant)
 
     async def _take(self, tenant: str) -> None:
-        # While a place is free nobody waits who may have it.
+        # While a place is free, no tenant that may have it waits.
         if self._free and self._may_have_one(tenant):
             self._free -= 1
             self._under_way[tenant] += 1

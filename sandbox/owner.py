@@ -1,4 +1,4 @@
-"""Whose a sandbox is, in digests: no text of a tenant reaches a name or a label of an engine."""
+"""The owner of a sandbox, in digests: no text of a tenant reaches a name or a label of an engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 from sandbox.sandbox import SandboxSpec
 
 Owner = tuple[str, str]
-"""The digests of a tenant and of one of its threads, which is all that an engine is told."""
+"""The digests of a tenant and of one of its threads, which is all that an engine sees."""
 
 
 def digest(*texts: str) -> str:
@@ -17,10 +17,10 @@ def digest(*texts: str) -> str:
 
 
 def owner_by_name(tenant: str, thread: str) -> Owner:
-    """Return whose the sandbox of a tenant's thread is."""
+    """Return the owner of the sandbox of a tenant's thread."""
     return digest(tenant), digest(tenant, thread)
 
 
 def owner_of(spec: SandboxSpec) -> Owner:
-    """Return whose a sandbox of a spec is."""
+    """Return the owner of a sandbox of a spec."""
     return owner_by_name(spec.tenant, spec.thread)

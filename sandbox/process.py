@@ -52,8 +52,8 @@ class ProcessOutput:
     """One stream of a background process.
 
     `size_bytes` were written so far; bytes from `ring_offset` on are in memory. `path` is the file that has the
-    output from its first byte, `path_bytes` of it; it is empty while memory holds everything. `closed` says that nobody
-    can write to the stream any more.
+    output from its first byte, `path_bytes` of it; it is empty while memory holds everything. `closed` says that no
+    process can write to the stream any more.
     """
 
     size_bytes: int

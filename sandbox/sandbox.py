@@ -47,7 +47,7 @@ class SandboxSpec:
     refuse_hard_links: bool = False
     # How long it may be idle before it is stopped, None for as long as any; no two specs differ by it.
     idle_timeout_s: float | None = field(default=None, compare=False)
-    # Why there may be no sandbox of this image, in words for who asked; image_gate.py refuses it.
+    # Why a sandbox of this image is refused, for the caller; image_gate.py refuses it.
     refused: str = ""
 
 
@@ -60,28 +60,28 @@ class Sandbox(Protocol):
     def spec(self) -> SandboxSpec: ...
     @property
     def posture(self) -> Posture:
-        """What the kernel said of it when it came up."""
+        """What the kernel reported when it came up."""
         ...
 
     @property
     def outdated(self) -> bool:
-        """Whether it was made in another way than its spec says, or is past its lifetime: others have calls in it."""
+        """Whether it differs from its spec or is past its lifetime; other calls in it keep it alive."""
         ...
 
     @property
     def overdue_s(self) -> float | None:
-        """For how long it is past its lifetime, None while it is not: no call is to begin in it, then."""
+        """For how long it is past its lifetime, when no call may begin in it; None while it is not."""
         ...
 
     @property
     def busy(self) -> bool:
-        """Whether calls are under way in it, by a look that takes nothing; those of other processes count."""
+        """Whether calls of any process are under way in it; asking takes no lock."""
         ...
 
     def take_ended_processes(self) -> int:
-        """Return how many background processes ended when it was stopped, and nobody was told of: who asks tells it.
+        """Return how many background processes ended when it was stopped, for the caller to report.
 
-        0 for the next who asks, whichever process it is of.
+        The next call returns 0, in any process.
         """
         ...
 
@@ -120,7 +120,7 @@ class Sandbox(Protocol):
 class LeftSandbox:
     """A sandbox that an earlier process of the same gateway left running, until it is asked for or goes idle.
 
-    Whose it is, in the digests of owner_of(): the engine is told no more, so no more is known.
+    Its owner is known by the digests of owner_of() only.
     """
 
     id: str
@@ -132,8 +132,8 @@ class LeftSandbox:
 class ListedSandbox:
     """A sandbox as lists show it, whichever process made it; times are in seconds since 1970.
 
-    `since_s` is when nobody used it any more, or when it was stopped; None while calls are in it, or it is being made.
-    `reason` is why one that failed did; "" for any other, and while somebody is at work on it, who may just remove it.
+    `since_s` is when its last call ended, or when it was stopped; None while calls are in it, or it is being made.
+    `reason` says why it failed; "" for other states, and while a process makes or removes it.
     """
 
     id: str

@@ -3,12 +3,12 @@
 All gateways that share an engine share these files. Three bytes of a file are locked apart from each other:
 
     gate    exclusive   while the thread's sandbox is looked for, made or removed
-    held    shared      while a process keeps the sandbox;  exclusive: no other process does
+    kept    shared      while a process keeps the sandbox;  exclusive: no other process does
     busy    shared      while a process has calls in it;    exclusive: no process has
 
-`held` and `busy` are taken exclusively behind the gate only. A file that was unlinked tells that its sandbox was
-removed, so whoever still has it open knows before the next call. The kernel drops the locks of a process that dies,
-however it dies. They are locks of the open file (F_OFD_SETLK), whose change from shared to exclusive is one step.
+`kept` and `busy` are locked exclusively behind the gate only. Unlinking the file marks its sandbox as removed, so a
+process that still has it open knows before the next call. The kernel drops the locks of a process that dies, however it
+dies. They are locks of the open file (F_OFD_SETLK), whose change from shared to exclusive is one step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Self
 
 from sandbox.errors import SandboxUnavailable
 
-_GATE, _HELD, _BUSY = range(3)
+_GATE, _KEPT, _BUSY = range(3)
 # struct flock: type, whence, start, length, pid (which must be 0).
 _FLOCK = struct.Struct("hhqqi0q")
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -41,8 +41,8 @@ class Note:
 
     Of a sandbox that was found without a file only the first two are known. `created_s` is in seconds since 1970.
     `held` is the pooled sandbox whose volume has the files, "" where the volume is the thread's own. `unchecked` says
-    that a pooled sandbox is being claimed; where nobody is behind the gate, nobody will finish that. `ended_processes`
-    is how many ended in the background when the thread's sandbox was stopped, and nobody was told of.
+    that a pooled sandbox is being claimed; where the gate is open, its process died. `ended_processes` is how many
+    background processes ended when the thread's sandbox was stopped, and were not reported yet.
     """
 
     sandbox: str
@@ -95,11 +95,11 @@ class ThreadLock:
     # --- the gate ---
 
     def try_gate(self) -> bool:
-        """Shut the gate if nobody has."""
+        """Shut the gate; return False if it is shut."""
         return self._lock(fcntl.F_WRLCK, _GATE)
 
     async def gate(self, limit_s: float) -> None:
-        """Shut the gate; SandboxUnavailable when another has it for longer than `limit_s`."""
+        """Shut the gate; SandboxUnavailable when it stays shut for longer than `limit_s`."""
         retry_s = _FIRST_RETRY_S
         deadline_s = asyncio.get_running_loop().time() + limit_s
         while not self.try_gate():
@@ -112,30 +112,30 @@ class ThreadLock:
             retry_s = min(2 * retry_s, _LAST_RETRY_S)
 
     def is_shut(self) -> bool:
-        """Return whether another is behind the gate, by a look that takes nothing."""
+        """Return whether another holder is behind the gate; takes no lock."""
         return self._is_locked(_GATE)
 
     def leave(self) -> None:
-        """Open the gate, and let others have their turn at `busy`."""
+        """Open the gate, and drop `busy`."""
         self._lock(fcntl.F_UNLCK, _BUSY)
         self._lock(fcntl.F_UNLCK, _GATE)
 
-    # --- who uses it; all but begin_use and end_use behind the gate ---
+    # --- its users; all but begin_use and end_use behind the gate ---
 
     def hold(self) -> None:
         """Keep the sandbox."""
-        self._lock(fcntl.F_RDLCK, _HELD)
+        self._lock(fcntl.F_RDLCK, _KEPT)
 
     def hold_alone(self) -> bool:
-        """Return whether no other process keeps it; none can, then, until the gate opens."""
-        return self._lock(fcntl.F_WRLCK, _HELD)
+        """Return whether no other process keeps it; then none can until the gate opens."""
+        return self._lock(fcntl.F_WRLCK, _KEPT)
 
     def unused(self) -> bool:
-        """Return whether no process has calls in it; none can begin one, then, until the gate opens."""
+        """Return whether no process has calls in it; then none can begin one until the gate opens."""
         return self._lock(fcntl.F_WRLCK, _BUSY)
 
     def begin_use(self) -> bool:
-        """Say that calls are under way; False when the sandbox was or is being removed."""
+        """Note that calls are under way; False when the sandbox was or is being removed."""
         if not self._lock(fcntl.F_RDLCK, _BUSY):
             return False
         if self.gone:
@@ -144,13 +144,13 @@ class ThreadLock:
         return True
 
     def end_use(self) -> None:
-        """Say that none are."""
+        """Note that none are."""
         if self._descriptor is not None:
             self._lock(fcntl.F_UNLCK, _BUSY)
             os.utime(self._descriptor)
 
     def in_use(self) -> bool:
-        """Return whether a process has calls in it, by a look that takes nothing."""
+        """Return whether a process has calls in it; takes no lock."""
         return self._is_locked(_BUSY)
 
     # --- what the file says ---
@@ -167,12 +167,12 @@ class ThreadLock:
     def write(self, note: Note) -> None:
         """Replace the note."""
         if self._descriptor is not None:
-            # In one step: who reads behind no gate finds the old note or the new one, and blanks at its end.
+            # In one step: a reader outside the gate finds the old note or the new one, with blanks at its end.
             data = json.dumps(asdict(note)).encode().ljust(os.fstat(self._descriptor).st_size)
             os.pwrite(self._descriptor, data, 0)
 
     def take_ended_processes(self) -> int | None:
-        """Return how many processes ended that nobody was told of, which is noted to be told now.
+        """Return how many processes ended and were not reported yet, and note that they are.
 
         None while another is behind the gate: ask again later.
         """

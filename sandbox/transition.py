@@ -1,10 +1,11 @@
-"""What becomes of a sandbox, told to whoever keeps its history.
+"""The states of a sandbox, and the transitions that its history records.
 
     creating -> running -> idle_stopped -> running -> ... -> removed
     creating -> failed               it did not come up; nothing of it stays, if the engine is there to remove it
-    running -> failed -> removed     it died, by itself or by somebody else's hand; the next call has another one
+    running -> failed -> removed     it died, or was killed from outside; the next call gets another one
 
-Each process tells what it does itself. What nobody did, or did and did not live to tell, is told by who finds it.
+Each process reports what it does itself. What no process did, or one did and died before it reported it, is reported by
+the process that finds it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Literal
 
 State = Literal["creating", "running", "idle_stopped", "failed", "removed"]
 
-# Reasons that several tell.
+# Reasons that several modules give.
 UNUSED = "nobody used it"
 ROOM = "it made room for another"
 ASKED = "somebody asked for it"
@@ -45,10 +46,10 @@ class Transition:
     name: str = ""
 
 
-Tell = Callable[[Transition], None]
-"""Takes note of a transition; it must neither wait nor raise."""
+OnTransition = Callable[[Transition], None]
+"""Receives a transition; it must neither block nor raise."""
 
 
-def nobody(transition: Transition) -> None:
+def ignored(transition: Transition) -> None:
     """Keep no history."""
     del transition

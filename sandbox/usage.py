@@ -1,4 +1,4 @@
-"""What the kernel counts of a sandbox, and what a Docker engine says of it: bounded, None for what nobody knows."""
+"""What the kernel counts of a sandbox, and what a Docker engine reports of it: bounded, None for unknown."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ Kind = TypeVar("Kind", bound=Hashable)
 MEMORY_S = 300.0
 # Half of what a busy moment asked for is still kept ready so much later.
 _HALF_LIFE_S = 60.0
-# Before the first was made nobody knows how long that takes.
+# A guess, until the first was made.
 _FIRST_MAKING_S = 2.0
 # The newest making counts as much as all before it.
 _WEIGHT = 0.5
@@ -31,7 +31,7 @@ class Demand:
         self._making_s = _FIRST_MAKING_S
 
     def asked(self) -> None:
-        """Note that somebody asked for one."""
+        """Note a request for one."""
         now_s = self._clock()
         self._asked_s.append(now_s)
         while now_s - self._asked_s[0] > self._making_s:
@@ -45,7 +45,7 @@ class Demand:
 
     @property
     def wanted(self) -> int:
-        """How many pooled sandboxes to have; 0 where nobody asked for a while."""
+        """How many pooled sandboxes to have; 0 without recent requests."""
         now_s = self._clock()
         if not self._asked_s or now_s - self._asked_s[-1] > MEMORY_S:
             return 0

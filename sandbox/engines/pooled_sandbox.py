@@ -1,4 +1,4 @@
-"""Pooled sandboxes: sandboxes that are made before anybody asks for one, and belong to nobody until they are claimed.
+"""Pooled sandboxes: made before a thread asks for one, and without an owner until they are claimed.
 
     pooled = await source.make_pooled(PoolKind.of(spec))    # it came up, said hello, and waits
     sandbox = await source.claim(pooled, spec)              # checked, and then the sandbox of spec's thread
@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self
 from sandbox.errors import SandboxUnavailable
 from sandbox.sandbox import Sandbox, SandboxLimits, SandboxSpec
 
-# No other id begins so: those of threads begin with a digest.
+# Ids of threads' own sandboxes begin with a digest.
 _PREFIX = "pool-"
 
 
@@ -38,7 +38,7 @@ class PoolKind:
 
     @property
     def spec(self) -> SandboxSpec:
-        """A spec of nobody's that asks for this kind."""
+        """A spec without an owner that asks for this kind."""
         return SandboxSpec("", "", self.image, runtime=self.runtime, limits=self.limits)
 
 
@@ -48,12 +48,12 @@ def pooled_id(suffix: str) -> str:
 
 
 def is_pooled(sandbox_id: str) -> bool:
-    """Return whether a sandbox was made before anybody asked for it; it keeps its id when it is somebody's."""
+    """Return whether a sandbox was made for the pool; it keeps its id when it is claimed."""
     return sandbox_id.startswith(_PREFIX)
 
 
 class PooledSandbox(Protocol):
-    """A sandbox that nobody has."""
+    """A sandbox without an owner."""
 
     @property
     def id(self) -> str: ...
@@ -61,7 +61,7 @@ class PooledSandbox(Protocol):
     def kind(self) -> PoolKind: ...
     @property
     def alive(self) -> bool:
-        """Whether nothing is known against it."""
+        """Whether it may still be claimed."""
         ...
 
     async def ping(self) -> bool:

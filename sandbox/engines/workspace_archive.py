@@ -3,9 +3,9 @@
     for entry, content in read_tar(pieces): ...      # each content before the next entry
     pieces = write_tar(contents, owner=user_id)
 
-Neither holds more than one piece in memory, however large the workspace is. What a tar stream says was made by tool
-code: names are checked here, and sizes and counts are for whoever reads on. A symbolic link is kept as it is, wherever
-it points: nobody but tool code ever follows it, and tool code may make any.
+Neither keeps more than one piece in memory, however large the workspace is. Tool code made what a tar stream says:
+names are checked here, sizes and counts by the caller. A symbolic link is kept as it is, wherever it points: only tool
+code ever follows it, and tool code may make any.
 """
 
 from __future__ import annotations
@@ -92,24 +92,24 @@ def is_out_of_reach(path: str, *, above_bytes: int = _ENGINE_BYTES) -> bool:
 
 def write_tar(contents: Contents, *, root: str, owner: int) -> Iterator[bytes]:
     """Yield a tar stream of entries, all owned by one user, without setuid, setgid and sticky."""
-    return _gathered(_told(contents, root, owner))
+    return _gathered(_packed(contents, root, owner))
 
 
 def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield pieces of some size: each is sent by itself, and of a small file there are three."""
-    held: list[bytes] = []
-    held_bytes = 0
+    gathered: list[bytes] = []
+    gathered_bytes = 0
     for piece in pieces:
-        held.append(piece)
-        held_bytes += len(piece)
-        if held_bytes >= _SENT_BYTES:
-            yield b"".join(held)
-            held, held_bytes = [], 0
-    if held:
-        yield b"".join(held)
+        gathered.append(piece)
+        gathered_bytes += len(piece)
+        if gathered_bytes >= _SENT_BYTES:
+            yield b"".join(gathered)
+            gathered, gathered_bytes = [], 0
+    if gathered:
+        yield b"".join(gathered)
 
 
-def _told(contents: Contents, root: str, owner: int) -> Iterator[bytes]:
+def _packed(contents: Contents, root: str, owner: int) -> Iterator[bytes]:
     for entry, content in contents:
         member = tarfile.TarInfo(f"{root}/{entry.path}" if entry.path else root)
         member.type = _TYPES[entry.kind]

@@ -89,7 +89,7 @@ class DockerGround(Ground):
             instance=self.instance,
             channel_root=self.directory,
             runtime_image=RUNTIME_IMAGE,
-            tell=self.told.append,
+            on_transition=self.told.append,
         )
 
     def left(self) -> list[str]:
@@ -99,7 +99,7 @@ class DockerGround(Ground):
 
 class MemoryGround(Ground):
     def _engine(self) -> MemoryEngine:
-        return MemoryEngine(root=self.directory, tell=self.told.append)
+        return MemoryEngine(root=self.directory, on_transition=self.told.append)
 
     def left(self) -> list[str]:
         places = [*self.directory.glob("workspaces/*/*"), *self.directory.glob("tmp/*")]

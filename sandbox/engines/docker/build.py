@@ -1,7 +1,7 @@
-"""Which build of the daemon a gateway goes with: one digest over the sources that both have.
+"""The build of the daemon that a gateway works with: one digest over the sources that both have.
 
 deploy/bundle.py writes the digest into the bundle, the daemon says it at hello, and the gateway, which has the same
-sources installed, compares it with its own. Two releases that happen to speak one protocol version are told apart.
+sources installed, compares it with its own. So two releases with one protocol version are distinguished.
 """
 
 from __future__ import annotations

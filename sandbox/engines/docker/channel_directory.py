@@ -1,7 +1,7 @@
 """The directory of an engine's channels: its identity, and which directory each container on the engine uses.
 
 The identity is a random id in a file of the directory. It moves with the directory, and labels the containers that have
-their sockets there, so that two directories are told apart whatever their paths are.
+their sockets there, so two directories are distinguished whatever their paths are.
 """
 
 from __future__ import annotations

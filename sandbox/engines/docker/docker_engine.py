@@ -36,7 +36,7 @@ from sandbox.engines.docker.thread_gates import ThreadGates
 from sandbox.engines.docker.workspace_claims import WorkspaceClaims
 from sandbox.engines.docker.workspace_transfer import WorkspaceTransfer
 from sandbox.errors import EngineUnavailable
-from sandbox.transition import STOPPING, Tell, nobody
+from sandbox.transition import STOPPING, OnTransition, ignored
 
 __all__ = ["DockerEngine", "EngineFacts"]
 
@@ -50,8 +50,8 @@ class DockerEngine:
     gateway and survives its restarts. Processes that share it and the engine must share `channel_root`, where their
     locks are. `requests`, which the engine closes, is the way to Docker; None means DOCKER_HOST or the default socket.
 
-    A sandbox is not used any more `lifetime_s` after it was made. `tell` receives transitions; `clock` is in seconds
-    since 1970.
+    A sandbox is not used any more `lifetime_s` after it was made. `on_transition` receives transitions; `clock` is in
+    seconds since 1970.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class DockerEngine:
         runtime_image: str = "airlock-runtime",
         requests: DockerRequests | None = None,
         lifetime_s: float | None = None,
-        tell: Tell = nobody,
+        on_transition: OnTransition = ignored,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.instance = instance
@@ -75,7 +75,7 @@ class DockerEngine:
             StoppedSandboxes(channel_root, instance, clock),
             WorkspaceClaims(requests, instance, runtime_image),
             Lifetime(lifetime_s, clock),
-            recorder(tell),
+            recorder(on_transition),
             BackgroundTasks(),
             new_suffix=lambda: secrets.token_hex(4),
         )

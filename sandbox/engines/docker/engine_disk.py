@@ -1,7 +1,7 @@
 """EngineDisk: how much of the engine's disk is free, for what no daemon watches: files that come from outside.
 
-The engine tells where its data are. A gateway that does not see that directory is a container, and its own root is on
-the disk of the engine that it runs on, which is the same machine's: the channels are directories that both see.
+The engine reports its data directory. A gateway that does not see that directory runs in a container, and its own root
+is on the same machine's disk, since both see the channel directories.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOOK_BYTES = 16 * _MIB
 
 
 class EngineDisk:
-    """The disk of one engine; `free_bytes` tells what is free at a path, OSError where it cannot be seen."""
+    """The disk of one engine; `free_bytes` returns what is free at a path, and raises OSError where it is not seen."""
 
     def __init__(self, requests: DockerRequests, free_bytes: Callable[[Path], int] | None = None) -> None:
         self._requests = requests
@@ -60,7 +60,7 @@ class EngineDisk:
 
 def _refuse_short(free_bytes: int, reserve_bytes: int, coming_bytes: int) -> None:
     if free_bytes - coming_bytes < reserve_bytes:
-        # How much there is of others' disk is not for a tenant to know.
+        # A tenant must not learn how much of the disk others use.
         raise NoSpace(
             f"the engine's disk is nearly full, and {coming_bytes // _MIB:,} MiB more would use the operator's "
             "reserve: remove files, or ask the operator to free space"

@@ -1,4 +1,4 @@
-"""The first word with a sandbox: that somebody answers, of which release, what holds it. No sandbox is used before."""
+"""The handshake with a sandbox's daemon: its release, and its posture. No sandbox is used before."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def connected(channel: Channel, boot: asyncio.Future[None], refuse_dead: C
     """Return as soon as the daemon listens, which may be before `boot`, the start of its container, is done.
 
     Raises what `boot` does; what `refuse_dead`, asked now and then, raises for a daemon that has ended; and
-    SandboxUnavailable when nobody listens 10 s after the start.
+    SandboxUnavailable when no daemon listens 10 s after the start.
     """
     loop = asyncio.get_running_loop()
     deadline_s = inspect_at_s = float("inf")
@@ -54,7 +54,7 @@ async def connected(channel: Channel, boot: asyncio.Future[None], refuse_dead: C
 
 
 async def introduced(channel: Channel) -> pb.Posture:
-    """Return what the daemon says holds it; SandboxUnavailable when it is none of this gateway's release."""
+    """Return the daemon's posture; SandboxUnavailable when it is not of this gateway's release."""
     try:
         hello = await channel.hello(timeout_s=_HELLO_TIMEOUT_S)
     except DaemonLost as error:

@@ -1,8 +1,8 @@
-"""ImagePulls: images that an engine does not have are pulled, once for all who wait, and never for longer than a bound.
+"""ImagePulls: images that an engine does not have are pulled, once for all waiting calls, within a time limit.
 
-A call waits a little; the pull goes on behind it, and a later call finds the image. What failed is not tried again for
-a while, so that a registry that is out of reach costs each call a look and no more. Pulls are few at once and have
-threads of their own, which no other request to the engine waits for and which keep no process from ending.
+A call waits a little; the pull goes on, and a later call finds the image. A failed pull is not repeated for a while, so
+a registry that is out of reach costs each call a lookup only. A few pulls run at once, in threads of their own that no
+other request waits for and that do not keep a process from ending.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _AT_ONCE = 2
 _FAILURE_KEPT_S = 30.0
 _FAILURES_LIMIT = 1000
 _WHY_CHARS = 500
-# No registry has these. Whoever owned such a name on a public one would have a say in what sandboxes are made of.
+# No registry has these: the owner of such a name on a public one would decide what sandboxes are made of.
 _OWN_NAMES = ("airlock-",)
 
 
@@ -88,7 +88,7 @@ class ImagePulls:
         return True
 
     def close(self) -> None:
-        """Let go of the engine. A pull that is under way ends with its next sign of life, and nobody waits for it."""
+        """Let go of the engine; does not wait for a pull under way, which ends with its next progress message."""
         self._closed.set()
         self._requests.close()
 

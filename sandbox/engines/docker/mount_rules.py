@@ -1,7 +1,7 @@
 """Which mounts a sandbox has, and what each must be: anything else that the daemon reports is a weakness.
 
-The list is of paths that were asked for or that every Docker container has, so a directory or a socket of the host that
-somebody added is found wherever it was put.
+The list has the paths that were asked for or that every Docker container has, so a directory or a socket of the host
+that was added is found wherever it is.
 """
 
 from __future__ import annotations

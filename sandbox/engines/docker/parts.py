@@ -13,7 +13,7 @@ from sandbox.engines.docker.stopped_sandboxes import StoppedSandboxes
 from sandbox.engines.docker.workspace_claims import WorkspaceClaims
 from sandbox.owner import Owner
 from sandbox.thread_lock import Note
-from sandbox.transition import State, Tell, Transition
+from sandbox.transition import OnTransition, State, Transition
 
 
 class Lifetime:
@@ -39,11 +39,11 @@ Record = Callable[[Owner, Note, State, str], None]
 """Records a transition of an owner's sandbox, with its reason."""
 
 
-def recorder(tell: Tell) -> Record:
+def recorder(on_transition: OnTransition) -> Record:
     """Return what emits a transition for each record."""
 
     def record(owner: Owner, note: Note, state: State, reason: str) -> None:
-        tell(Transition(*owner, note.sandbox, state, reason, note.thread))
+        on_transition(Transition(*owner, note.sandbox, state, reason, note.thread))
 
     return record
 

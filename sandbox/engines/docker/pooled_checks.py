@@ -1,4 +1,4 @@
-"""What a pooled sandbox is looked over for, between the pool and its tenant: that nobody was in it before.
+"""The check of a pooled sandbox at its claim: that nothing was in it before.
 
 Nothing can have been, for a pooled sandbox is nobody's and has no network. So whatever is found there was not put there
 by any way that Airlock knows of, and is no reason to look closer: the pooled sandbox goes.
@@ -25,7 +25,7 @@ _SETTLING_S = 0.02
 
 
 async def refuse_used(sandbox: ChannelSandbox, pids: int) -> None:
-    """Raise PooledRefused for a sandbox in which something runs or lies; SandboxError when it does not tell.
+    """Raise PooledRefused for a sandbox in which something runs or lies; SandboxError when its daemon does not say.
 
     `pids` is what settled() returned of it.
     """

@@ -1,8 +1,8 @@
 """Bounds on memory that stays taken when the processes that took it are dead.
 
-Files in /tmp and /dev/shm, System V and POSIX IPC are nobody's: when they fill the memory limit, killing tool code
-frees nothing and the kernel comes for the daemon. So all of it together stays below half of the limit. The other half
-is the daemon's reserve: whatever else fills it belongs to processes, and tool code's are killed first.
+Files in /tmp and /dev/shm, System V and POSIX IPC belong to no process: when they fill the memory limit, killing tool
+code frees nothing and the kernel comes for the daemon. So all of it together stays below half of the limit. The other
+half is the daemon's reserve: whatever else fills it belongs to processes, and tool code's are killed first.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from sandbox.sandbox import SandboxLimits
 _MIB = 1024 * 1024
 _SHARED_LIMIT_BYTES = 16 * _MIB  # of /dev/shm, and of System V shared memory
 _PAGE_BYTES = 4096
-# So much of the memory limit allows one file. Few, because the ACLs of a tmpfs file are charged to nobody and may have
-# 64 KiB: files without end would take memory from the whole host.
+# So much of the memory limit allows one file. Few, because the ACLs of a tmpfs file are charged to no group and may
+# have 64 KiB: files without end would take memory from the whole host.
 _BYTES_PER_TMP_FILE = 32 * 1024
 _BYTES_PER_SHARED_FILE = 256 * 1024
 _FILE_COST_BYTES = 2 * 1024  # inode, name, and extended attributes, which the kernel counts as if they were files

@@ -1,4 +1,4 @@
-"""ThreadGates: a thread's lock behind its gate, with what it notes; claims that nobody will finish are undone there."""
+"""ThreadGates: a thread's lock behind its gate, with its note; the claims of dead processes are undone there."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ class ThreadGates:
         self.parts.record(owner, note, "removed", CLAIM_LOST)
 
     async def unclaim(self, owner: Owner, pooled: str) -> None:
-        """Remove a pooled sandbox whose claim nobody finished, behind the gate of the thread that it was meant for."""
+        """Remove a pooled sandbox whose claim was not finished, behind the gate of the thread that it was meant for."""
         await self.parts.containers.remove(pooled)
         await self.parts.claims.give_back(owner, pooled)

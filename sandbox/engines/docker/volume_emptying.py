@@ -1,9 +1,10 @@
 """What is in a volume, removed before the volume is.
 
 An engine that removes a volume makes no other one until it is through with all files in it, a second or more for each
-50,000. It holds nobody up while it unpacks an archive into a container, and for a file that is to be where a directory
-is it first removes that with all that is in it. So an archive of one file is unpacked in the place of the workspace, in
-a container that is never started. That a volume is mounted there the engine sees when all is gone from it, and refuses.
+50,000. It blocks no request while it unpacks an archive into a container, and where a file replaces a
+directory, it first removes that with all that is in it. So an archive of one file is unpacked in the place of the
+workspace, in a container that is never started. That a volume is mounted there the engine sees when all is gone from
+it, and refuses.
 
 A tree with more levels than an engine may have descriptors it can remove neither way. A program of ours can.
 """

@@ -1,9 +1,9 @@
 """WorkspaceClaims: which volume has a thread's files.
 
 It is the volume of the thread's own name, unless the thread took a sandbox from the pool: the mounts of a container
-cannot change, so its files stay in the volume that the pooled sandbox was made with, and a **claim** tells whose they
-are. A claim is an empty volume of the thread's name with one label more, which names the pooled sandbox. The engine
-makes a volume of a name once, whoever asks at the same time, and keeps it over its own crash.
+cannot change, so its files stay in the volume that the pooled sandbox was made with, and a **claim** records their
+owner. A claim is an empty volume of the thread's name with one label more, which names the pooled sandbox. The engine
+makes a volume of a name once, even for concurrent requests, and keeps it over its own crash.
 
     airlock-i-workspace-<thread>      tenant, thread, held=pool-1f0e...     the claim; nothing is ever written to it
     airlock-i-workspace-pool-1f0e...  pool=pool-1f0e...                     the files
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class WorkspaceClaims:
-    """The claims of one gateway instance. Whoever changes a thread's is behind the gate of its ThreadLock."""
+    """The claims of one gateway instance. A thread's is changed behind the gate of its ThreadLock."""
 
     def __init__(self, requests: DockerRequests, instance: str, runtime_image: str) -> None:
         self._requests = requests
@@ -42,11 +42,11 @@ class WorkspaceClaims:
         return "" if labels is None else labels.get(config.HELD_LABEL, "")
 
     async def owners(self) -> Mapping[str, Owner]:
-        """Return whose each pooled sandbox is that was claimed, by its id."""
+        """Return the owner of each claimed sandbox, by its id."""
         return await self._owners({config.HELD_LABEL: ""})
 
     async def owner_of(self, pooled: str) -> Owner | None:
-        """Return whose a pooled sandbox is; None for nobody's."""
+        """Return the owner of a pooled sandbox; None for an unclaimed one."""
         return (await self._owners({config.HELD_LABEL: pooled})).get(pooled)
 
     async def of_tenant(self, tenant: str) -> Mapping[str, Owner]:
@@ -137,7 +137,7 @@ class WorkspaceClaims:
                 log.warning("files of a thread that were replaced stay until the next start: %s", error)
 
     async def _remove(self, volume: str, owner: Owner) -> bool:
-        """Remove a volume, its files before it: nobody waits for these, however many they are."""
+        """Remove a volume, its files before it: no other request waits for these, however many they are."""
         begun = False
 
         def empty() -> None:

@@ -49,10 +49,10 @@ from sandbox.transition import (
     ROOM,
     STOPPING,
     UNUSED,
+    OnTransition,
     State,
-    Tell,
     Transition,
-    nobody,
+    ignored,
 )
 from sandbox.usage import Usage
 
@@ -61,7 +61,7 @@ _Saved = TypeVar("_Saved")
 
 
 class MemoryEngine:
-    """Satisfies sandbox.engine.Engine. `tell` receives each transition. `clock` is in seconds since 1970.
+    """Satisfies sandbox.engine.Engine. `on_transition` receives each transition. `clock` is in seconds since 1970.
 
     A sandbox older than `lifetime_s` is replaced once it is unused; None sets no limit.
     """
@@ -72,7 +72,7 @@ class MemoryEngine:
         root: Path | None = None,
         lifetime_s: float | None = None,
         new_suffix: Callable[[], str] = lambda: secrets.token_hex(4),
-        tell: Tell = nobody,
+        on_transition: OnTransition = ignored,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._temporary = root is None
@@ -80,7 +80,7 @@ class MemoryEngine:
         self._workspaces = LocalWorkspaces(self._root)
         self._lifetime_s = lifetime_s
         self._new_suffix = new_suffix
-        self._tell = tell
+        self._on_transition = on_transition
         self._clock = clock
         self._running: dict[Owner, RunningSandbox] = {}  # least recently used first
         self._stopped = StoppedSandboxes(lambda stopped, why: self._report(stopped.spec, stopped.id, "removed", why))
@@ -394,7 +394,7 @@ class MemoryEngine:
         task.add_done_callback(lambda _: self._ending.pop(owner))
 
     def _report(self, spec: SandboxSpec, sandbox_id: str, state: State, reason: str) -> None:
-        self._tell(Transition(*owner_of(spec), sandbox_id, state, reason, spec.thread))
+        self._on_transition(Transition(*owner_of(spec), sandbox_id, state, reason, spec.thread))
 
     def _find(self, sandbox_id: str) -> RunningSandbox | None:
         return next((running for running in self._running.values() if running.id == sandbox_id), None)

@@ -60,7 +60,7 @@ class Processes:
             channel_root=self.channels,
             runtime_image=RUNTIME_IMAGE,
             lifetime_s=lifetime_s,
-            tell=self.told.append,
+            on_transition=self.told.append,
             clock=lambda: self.now_s,
         )
         self.engines.append(made)

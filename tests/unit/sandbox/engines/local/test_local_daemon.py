@@ -144,7 +144,7 @@ async def test_a_daemon_that_cannot_start_fails_its_sandbox_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Transition] = []
-    engine = MemoryEngine(root=tmp_path, tell=told.append)
+    engine = MemoryEngine(root=tmp_path, on_transition=told.append)
     with monkeypatch.context() as patched:
         patched.setattr(local_process, "_PACKAGES", "/nonexistent")
         with pytest.raises(SandboxUnavailable, match="did not come up"):

@@ -51,7 +51,7 @@ async def test_a_command_gets_nothing_of_the_gateway_s_environment_but_the_way_t
 
 async def test_one_that_is_lost_has_failed_until_it_is_replaced_and_then_it_is_removed(tmp_path: Path) -> None:
     told: list[Transition] = []
-    engine = MemoryEngine(root=tmp_path, tell=told.append)
+    engine = MemoryEngine(root=tmp_path, on_transition=told.append)
     lost = await engine.create(SPEC)
     assert isinstance(lost, MemorySandbox)
     lost.channel.mark_lost(DaemonLost("it broke the protocol"))
@@ -183,7 +183,7 @@ async def test_a_sandbox_past_its_lifetime_is_replaced_once_it_is_unused(tmp_pat
 async def test_calls_in_a_sandbox_past_its_lifetime_are_ended_as_lost(tmp_path: Path) -> None:
     now_s = 0.0
     told: list[Transition] = []
-    engine = MemoryEngine(root=tmp_path, lifetime_s=60, clock=lambda: now_s, tell=told.append)
+    engine = MemoryEngine(root=tmp_path, lifetime_s=60, clock=lambda: now_s, on_transition=told.append)
     sandbox = await engine.create(SPEC)
     assert sandbox.borrow()
     calling = asyncio.create_task(run(sandbox.shell, "echo begun > begun; exec sleep 1000"))
