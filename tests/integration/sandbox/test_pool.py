@@ -265,7 +265,7 @@ async def test_kill_9_in_the_midst_of_a_claim_leaves_the_threads_sandbox_or_noth
         assert text(await run(sandbox.shell, "cat file 2>&-; echo x > y; cat y")) == (
             "kept\nx\n" if step == "used" else "x\n"
         )
-    assert engine.pool.locks.ids() == []
+    assert engine.pool.locks.ids() == set()
 
 
 async def test_one_who_gives_up_in_the_midst_of_a_claim_leaves_nothing(processes: Processes) -> None:

@@ -84,7 +84,7 @@ def gateways(database: Database) -> Gateways:
 async def test_one_more_than_the_quota_is_refused_until_the_minute_is_over(gateways: Gateways) -> None:
     assert await gateways.create("a") == "a"
     await gateways.create("b", gateway=1)
-    with pytest.raises(TooManyCreations, match="sandboxes_per_minute: all 2 of the tenant are used") as refused:
+    with pytest.raises(TooManyCreations, match="sandboxes_per_minute: all 2 of the tenant's quota are used") as refused:
         await gateways.create("c")
     assert refused.value.retry_after_s == 45
     assert gateways.engines[0].made == ["a"]

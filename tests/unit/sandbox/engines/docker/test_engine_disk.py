@@ -37,7 +37,7 @@ class Disks:
 async def test_what_would_not_leave_the_reserve_is_refused_before_anything_is_removed() -> None:
     disk = Disks({"/data": 1000}).disk()
     await disk.refuse_short(600 * MIB, 400 * MIB)
-    with pytest.raises(NoSpace, match=r"401 MiB more would not leave the operator's reserve"):
+    with pytest.raises(NoSpace, match=r"401 MiB more would use the operator's reserve"):
         await disk.refuse_short(600 * MIB, 401 * MIB)
     await disk.refuse_short(0, 10**15)
 
