@@ -28,7 +28,7 @@ from gateway.services.approval_service import ApprovalService
 from gateway.services.audit_service import AuditService
 from gateway.services.process_service import ProcessService
 from gateway.services.run_service import RunService
-from gateway.services.sandbox_service import SandboxService
+from gateway.services.sandbox_service import SandboxParts, SandboxService
 from gateway.services.thread_service import ThreadService
 from gateway.services.tool_service import ToolService
 from gateway.services.workspace_service import WorkspaceService
@@ -119,17 +119,9 @@ def _run(parts: Parts) -> RunService:
 
 def _sandbox(parts: Parts) -> SandboxService:
     engine, keeper = parts.sandboxes.engine, parts.sandboxes.keeper
-    tended = SandboxAdmin(engine, keeper, parts.work.tool_calls, parts.listed)
-    return SandboxService(
-        engine,
-        keeper,
-        parts.authenticate,
-        tended=tended,
-        usage=parts.usage,
-        snapshots=parts.snapshots,
-        forks=parts.forks,
-        history=parts.transitions,
-    )
+    admin = SandboxAdmin(engine, keeper, parts.work.tool_calls, parts.listed)
+    made = SandboxParts(engine, keeper, admin, parts.usage, parts.snapshots, parts.forks, parts.transitions)
+    return SandboxService(made, parts.authenticate)
 
 
 def _thread(parts: Parts) -> ThreadService:

@@ -1,1 +1,1 @@
-"""The servicers: each translates one proto service to the rooms behind it."""
+"""The servicers: each translates one proto service to calls of the packages below."""

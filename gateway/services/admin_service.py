@@ -1,4 +1,4 @@
-"""AdminService: what operators do with tenants, policies and keys."""
+"""AdminService: tenants, policies and keys, for operators."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from gateway.credentials.caller import actor
 from gateway.credentials.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
 from gateway.errors import InvalidArgument
-from gateway.identity.call_credentials import Context
 from gateway.policy_versions.policy_admin import PolicyAdmin
-from gateway.services.admin_messages import change_message, key_message
+from gateway.services.messages import message
 from gateway.serving.edge import Authenticator, unary
 from gateway.storage.key_store import KEY_EXPIRED, KEY_REVOKED, WORKING, KeyRequest, KeyStore
 from gateway.support.paging import page_size, paged, place_of
@@ -31,7 +30,7 @@ _STATES: Mapping[int, str] = {
 
 @dataclass(frozen=True)
 class Administration:
-    """What the service is about."""
+    """The parts behind the service."""
 
     tenants: TenantAdmin
     keys: KeyStore
@@ -53,51 +52,30 @@ class AdminService(grpc_pb.AdminServiceServicer):
     # --- tenants ---
 
     @unary
-    async def ListTenants(  # noqa: N802
-        self, _: Tenant | None, request: pb.ListTenantsRequest, context: Context
-    ) -> pb.ListTenantsResponse:
-        """List tenants, a page at a time."""
-        del context
+    async def ListTenants(self, _: Tenant | None, request: pb.ListTenantsRequest) -> pb.ListTenantsResponse:
         size = page_size(request.page_size)
         place = place_of(request.page_token, "tenants")
         found = await self._tenants.page(size, place[1] if place else "")
         shown, token = paged(found, size, lambda one: (0, one.name), "tenants")
-        tenants = [pb.Tenant(name=one.name, policy_version=one.policy_version) for one in shown]
+        tenants = [message(pb.Tenant, one, stored=None) for one in shown]
         return pb.ListTenantsResponse(tenants=tenants, next_page_token=token)
 
     @unary
-    async def GetTenant(  # noqa: N802
-        self, _: Tenant | None, request: pb.GetTenantRequest, context: Context
-    ) -> pb.GetTenantResponse:
-        """Return a tenant, and what is stored of it."""
-        del context
+    async def GetTenant(self, _: Tenant | None, request: pb.GetTenantRequest) -> pb.GetTenantResponse:
         found, stored = await self._tenants.get(request.tenant)
-        return pb.GetTenantResponse(
-            tenant=pb.Tenant(name=found.name, policy_version=found.policy_version, stored=stored)
-        )
+        return pb.GetTenantResponse(tenant=message(pb.Tenant, found, stored=stored))
 
     @unary
-    async def DeleteTenantData(  # noqa: N802
-        self, _: Tenant | None, request: pb.DeleteTenantDataRequest, context: Context
+    async def DeleteTenantData(
+        self, _: Tenant | None, request: pb.DeleteTenantDataRequest
     ) -> pb.DeleteTenantDataResponse:
-        """Remove all that is stored of a tenant."""
-        del context
         erased = await self._tenants.delete(request.tenant, audit=request.audit, by=actor())
-        return pb.DeleteTenantDataResponse(
-            removed=erased.removed,
-            left=erased.left,
-            workspaces_removed=erased.workspaces_removed,
-            audit_sequence=erased.audit_sequence,
-        )
+        return message(pb.DeleteTenantDataResponse, erased)
 
     # --- keys ---
 
     @unary
-    async def CreateKey(  # noqa: N802
-        self, _: Tenant | None, request: pb.CreateKeyRequest, context: Context
-    ) -> pb.CreateKeyResponse:
-        """Make a key."""
-        del context
+    async def CreateKey(self, _: Tenant | None, request: pb.CreateKeyRequest) -> pb.CreateKeyResponse:
         operator = not request.tenant
         if not operator:
             self._tenants.check(request.tenant)
@@ -116,14 +94,10 @@ class AdminService(grpc_pb.AdminServiceServicer):
                 *("create", request.tenant, ",".join(key.scopes), request.name, request.expires_in_s),
             ),
         )
-        return pb.CreateKeyResponse(key=key_message(stored), secret=key.secret)
+        return pb.CreateKeyResponse(key=message(pb.Key, stored), secret=key.secret)
 
     @unary
-    async def ListKeys(  # noqa: N802
-        self, _: Tenant | None, request: pb.ListKeysRequest, context: Context
-    ) -> pb.ListKeysResponse:
-        """List keys, a page at a time."""
-        del context
+    async def ListKeys(self, _: Tenant | None, request: pb.ListKeysRequest) -> pb.ListKeysResponse:
         size = page_size(request.page_size)
         query = ("keys", request.tenant, request.include_ended, request.scope, request.state)
         found = await self._keys.list(
@@ -135,51 +109,35 @@ class AdminService(grpc_pb.AdminServiceServicer):
             state=_STATES.get(request.state, ""),
         )
         shown, token = paged(found, size, lambda key: (key.created_us, key.id), *query)
-        return pb.ListKeysResponse(keys=[key_message(key) for key in shown], next_page_token=token)
+        return pb.ListKeysResponse(keys=[message(pb.Key, key) for key in shown], next_page_token=token)
 
     @unary
-    async def RevokeKey(  # noqa: N802
-        self, _: Tenant | None, request: pb.RevokeKeyRequest, context: Context
-    ) -> pb.RevokeKeyResponse:
-        """Make a key useless."""
-        del context
+    async def RevokeKey(self, _: Tenant | None, request: pb.RevokeKeyRequest) -> pb.RevokeKeyResponse:
         key = await self._keys.revoke(request.key_id, by=actor())
         if request.cancel_runs:
             under_way = await self._keys.runs.cancel(key.tenant, key.shown, by=actor())
         else:
             under_way = await self._keys.runs.count(key.tenant, key.shown)
-        return pb.RevokeKeyResponse(key=key_message(key), runs_under_way=under_way)
+        return pb.RevokeKeyResponse(key=message(pb.Key, key), runs_under_way=under_way)
 
     @unary
-    async def RotateKey(  # noqa: N802
-        self, _: Tenant | None, request: pb.RotateKeyRequest, context: Context
-    ) -> pb.RotateKeyResponse:
-        """Make a key like another one."""
-        del context
+    async def RotateKey(self, _: Tenant | None, request: pb.RotateKeyRequest) -> pb.RotateKeyResponse:
         if not 0 <= request.overlap_s <= _OVERLAP_LIMIT_S:
             raise InvalidArgument(f"overlap_s: 1 to {_OVERLAP_LIMIT_S:,}, or 0 for {_OVERLAP_S:,}")
         overlap_us = (request.overlap_s or _OVERLAP_S) * _S
         asked = KeyRequest.of(request.request_id, actor(), "rotate", request.key_id, request.overlap_s)
         new, key = await self._keys.rotate(request.key_id, overlap_us=overlap_us, by=actor(), request=asked)
-        return pb.RotateKeyResponse(key=key_message(new), secret=key.secret)
+        return pb.RotateKeyResponse(key=message(pb.Key, new), secret=key.secret)
 
     # --- policies ---
 
     @unary
-    async def GetPolicy(  # noqa: N802
-        self, _: Tenant | None, request: pb.GetPolicyRequest, context: Context
-    ) -> pb.GetPolicyResponse:
-        """Return a layer."""
-        del context
+    async def GetPolicy(self, _: Tenant | None, request: pb.GetPolicyRequest) -> pb.GetPolicyResponse:
         text, version = await self._policies.read(request.tenant, request.version)
         return pb.GetPolicyResponse(text=text, version=version)
 
     @unary
-    async def ApplyPolicy(  # noqa: N802
-        self, _: Tenant | None, request: pb.ApplyPolicyRequest, context: Context
-    ) -> pb.ApplyPolicyResponse:
-        """Put a layer in force."""
-        del context
+    async def ApplyPolicy(self, _: Tenant | None, request: pb.ApplyPolicyRequest) -> pb.ApplyPolicyResponse:
         version = await self._policies.apply(
             request.tenant,
             text=request.text,
@@ -192,14 +150,13 @@ class AdminService(grpc_pb.AdminServiceServicer):
         return pb.ApplyPolicyResponse(version=version)
 
     @unary
-    async def ListPolicyChanges(  # noqa: N802
-        self, _: Tenant | None, request: pb.ListPolicyChangesRequest, context: Context
+    async def ListPolicyChanges(
+        self, _: Tenant | None, request: pb.ListPolicyChangesRequest
     ) -> pb.ListPolicyChangesResponse:
-        """List what was in force, a page at a time."""
-        del context
         size = page_size(request.page_size)
         found = await self._policies.history(request.tenant, size=size, token=request.page_token)
         shown, token = paged(found, size, lambda one: (one[0].id, ""), request.tenant)
         return pb.ListPolicyChangesResponse(
-            changes=[change_message(change, version) for change, version in shown], next_page_token=token
+            changes=[message(pb.PolicyChange, change, version=version) for change, version in shown],
+            next_page_token=token,
         )

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from gateway.approvals.approvals import Approvals
+from gateway.credentials.caller import caller_shown
 from gateway.errors import InvalidArgument, Unavailable
-from gateway.identity.call_credentials import Context
-from gateway.services.timestamps import timestamp
-from gateway.serving.edge import Authenticator, caller, streaming, unary
+from gateway.services.messages import message
+from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.approval_store import LISTED_LIMIT_BYTES, Approval
-from gateway.storage.grant_store import Grant
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import approval_service_pb2 as pb
 from gateway.v1 import approval_service_pb2_grpc as grpc_pb
@@ -44,11 +43,7 @@ class ApprovalService(grpc_pb.ApprovalServiceServicer):
         self.authenticate = authenticate
 
     @unary
-    async def ListApprovals(  # noqa: N802
-        self, tenant: Tenant, request: pb.ListApprovalsRequest, context: Context
-    ) -> pb.ListApprovalsResponse:
-        """List approvals, a page at a time."""
-        del context
+    async def ListApprovals(self, tenant: Tenant, request: pb.ListApprovalsRequest) -> pb.ListApprovalsResponse:
         status = None
         if request.status:
             status = _STATUS_NAMES.get(request.status)
@@ -65,19 +60,14 @@ class ApprovalService(grpc_pb.ApprovalServiceServicer):
         return pb.ListApprovalsResponse(approvals=[_approval(one) for one in found], next_page_token=token)
 
     @unary
-    async def GetApproval(  # noqa: N802
-        self, tenant: Tenant, request: pb.GetApprovalRequest, context: Context
-    ) -> pb.GetApprovalResponse:
-        """Return an approval."""
-        del context
+    async def GetApproval(self, tenant: Tenant, request: pb.GetApprovalRequest) -> pb.GetApprovalResponse:
         return pb.GetApprovalResponse(approval=_approval(await self._approvals.get(tenant, request.approval_id)))
 
     @streaming
-    async def WatchApprovals(  # noqa: N802
-        self, tenant: Tenant, request: pb.WatchApprovalsRequest, context: Context
+    async def WatchApprovals(
+        self, tenant: Tenant, request: pb.WatchApprovalsRequest
     ) -> AsyncIterator[pb.WatchApprovalsResponse]:
-        """Stream what waits, then each change; it never ends well, for there is always more to come."""
-        del request, context
+        """Stream the pending approvals, then each change; ends with Unavailable when the gateway stops."""
         async for approval in self._approvals.watch(tenant):
             if approval is None:
                 yield pb.WatchApprovalsResponse(caught_up=True)
@@ -86,10 +76,7 @@ class ApprovalService(grpc_pb.ApprovalServiceServicer):
         raise Unavailable("the gateway is shutting down: watch again when it is back")
 
     @unary
-    async def ResolveApproval(  # noqa: N802
-        self, tenant: Tenant, request: pb.ResolveApprovalRequest, context: Context
-    ) -> pb.ResolveApprovalResponse:
-        """Answer."""
+    async def ResolveApproval(self, tenant: Tenant, request: pb.ResolveApprovalRequest) -> pb.ResolveApprovalResponse:
         answer = _ANSWER_NAMES.get(request.answer)
         if answer is None:
             raise InvalidArgument("answer: ALLOW_ONCE, ALLOW_RUN, ALLOW_THREAD, DENY or EDIT")
@@ -97,18 +84,14 @@ class ApprovalService(grpc_pb.ApprovalServiceServicer):
             tenant,
             request.approval_id,
             answer,
-            by=caller(context).shown,
+            by=caller_shown(),
             message=request.message,
             arguments_json=request.arguments_json,
         )
         return pb.ResolveApprovalResponse(approval=_approval(resolved))
 
     @unary
-    async def ListGrants(  # noqa: N802
-        self, tenant: Tenant, request: pb.ListGrantsRequest, context: Context
-    ) -> pb.ListGrantsResponse:
-        """List what was granted, a page at a time."""
-        del context
+    async def ListGrants(self, tenant: Tenant, request: pb.ListGrantsRequest) -> pb.ListGrantsResponse:
         found, token = await self._approvals.grants(
             tenant,
             thread=request.thread,
@@ -116,54 +99,24 @@ class ApprovalService(grpc_pb.ApprovalServiceServicer):
             size=request.page_size,
             token=request.page_token,
         )
-        return pb.ListGrantsResponse(grants=[_grant(one) for one in found], next_page_token=token)
+        return pb.ListGrantsResponse(grants=[message(pb.Grant, one) for one in found], next_page_token=token)
 
     @unary
-    async def RevokeGrant(  # noqa: N802
-        self, tenant: Tenant, request: pb.RevokeGrantRequest, context: Context
-    ) -> pb.RevokeGrantResponse:
-        """Take a grant back."""
-        revoked = await self._approvals.revoke(tenant, request.grant_id, by=caller(context).shown)
-        return pb.RevokeGrantResponse(grant=_grant(revoked))
+    async def RevokeGrant(self, tenant: Tenant, request: pb.RevokeGrantRequest) -> pb.RevokeGrantResponse:
+        revoked = await self._approvals.revoke(tenant, request.grant_id, by=caller_shown())
+        return pb.RevokeGrantResponse(grant=message(pb.Grant, revoked))
 
 
 def _approval(approval: Approval) -> pb.Approval:
     left_out = approval.cut and approval.arguments_bytes > LISTED_LIMIT_BYTES
-    return pb.Approval(
-        id=approval.id,
-        thread=approval.thread,
-        run_id=approval.run_id or "",
-        call_id=approval.call_id,
-        tool=approval.tool,
+    return message(
+        pb.Approval,
+        approval,
         arguments_json="" if left_out else approval.arguments,
         arguments_size_bytes=approval.arguments_bytes,
         arguments_cut=approval.cut,
-        digest=approval.digest,
-        policy_version=approval.policy_version,
-        rule=approval.rule,
-        reason=approval.reason,
         asked=approval.asked_parts,
-        proposed_rule=approval.proposed_rule or "",
         status=_STATUS[approval.status],
-        answer=_ANSWER.get(approval.answer or "", pb.ANSWER_UNSPECIFIED),
-        message=approval.message or "",
-        resolved_by=approval.resolved_by or "",
-        edited_arguments_json=approval.edited_arguments or "",
-        created_at=timestamp(approval.created_us),
-        expires_at=timestamp(approval.expires_us),
-        resolved_at=None if approval.resolved_us is None else timestamp(approval.resolved_us),
-    )
-
-
-def _grant(grant: Grant) -> pb.Grant:
-    return pb.Grant(
-        id=grant.id,
-        thread=grant.thread,
-        run_id=grant.run_id or "",
-        rule=grant.rule,
-        approval_id=grant.approval_id,
-        granted_by=grant.granted_by or "",
-        created_at=timestamp(grant.created_us),
-        revoked_at=None if grant.revoked_us is None else timestamp(grant.revoked_us),
-        in_force=grant.in_force,
+        answer=_ANSWER.get(approval.answer or ""),
+        edited_arguments_json=approval.edited_arguments,
     )

@@ -1,4 +1,4 @@
-"""AuditService over gateway.audit.audit. Whose records are read comes from the key; an operator says whose."""
+"""AuditService over gateway.audit.audit. A tenant's key reads its own records; an operator names the tenant."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 from gateway.audit.audit import Audit
 from gateway.audit_chain.record import AuditRecord
 from gateway.errors import InvalidArgument, NotFound, Unavailable
-from gateway.identity.call_credentials import Context
-from gateway.services.timestamps import timestamp
+from gateway.services.messages import message
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.audit_reader import AuditFilter
 from gateway.tenancy.tenants import Tenant
@@ -27,22 +26,17 @@ class AuditService(grpc_pb.AuditServiceServicer):
         self.authenticate = authenticate
 
     @unary
-    async def QueryAudit(  # noqa: N802
-        self, tenant: Tenant | None, request: pb.QueryAuditRequest, context: Context
-    ) -> pb.QueryAuditResponse:
-        """List records, a page at a time."""
-        del context
+    async def QueryAudit(self, tenant: Tenant | None, request: pb.QueryAuditRequest) -> pb.QueryAuditResponse:
         whose = await self._whose(tenant, request.tenant)
         wanted = _filter(request.filter)
         found, token = await self._audit.page(whose, wanted, size=request.page_size, token=request.page_token)
         return pb.QueryAuditResponse(records=[_record(one) for one in found], next_page_token=token)
 
     @streaming
-    async def TailAudit(  # noqa: N802
-        self, tenant: Tenant | None, request: pb.TailAuditRequest, context: Context
+    async def TailAudit(
+        self, tenant: Tenant | None, request: pb.TailAuditRequest
     ) -> AsyncIterator[pb.TailAuditResponse]:
-        """Stream records; one that follows never ends well, for there is always more to come."""
-        del context
+        """Stream records; one that follows ends with Unavailable when the gateway stops."""
         whose = await self._whose(tenant, request.tenant)
         wanted = _filter(request.filter)
         async for record in self._audit.tail(whose, wanted, from_sequence=request.from_sequence, follow=request.follow):
@@ -53,27 +47,15 @@ class AuditService(grpc_pb.AuditServiceServicer):
             )
 
     @unary
-    async def VerifyAudit(  # noqa: N802
-        self, tenant: Tenant | None, request: pb.VerifyAuditRequest, context: Context
-    ) -> pb.VerifyAuditResponse:
-        """Compute the chain again."""
-        del context
+    async def VerifyAudit(self, tenant: Tenant | None, request: pb.VerifyAuditRequest) -> pb.VerifyAuditResponse:
         if bool(request.known_sequence) != bool(request.known_digest):
             raise InvalidArgument("known_digest: it goes with known_sequence, the number of the record that had it")
         known = {request.known_sequence: request.known_digest} if request.known_sequence else {}
         report = await self._audit.verified(await self._whose(tenant, request.tenant), known)
-        return pb.VerifyAuditResponse(
-            whole=report.whole,
-            records=report.records,
-            first_sequence=report.first_sequence,
-            last_sequence=report.last_sequence,
-            last_digest=report.last_digest,
-            broken_sequence=report.broken_sequence,
-            problem=report.problem,
-        )
+        return message(pb.VerifyAuditResponse, report)
 
     async def _whose(self, tenant: Tenant | None, asked: str) -> str:
-        """Return whose records are read; NotFound for another's, whether or not there is such a tenant."""
+        """Return whose records are read; NotFound for another tenant's, whether or not it exists."""
         if tenant is None:
             await self._audit.check_known(asked)
             return asked
@@ -99,24 +81,4 @@ def _filter(asked: pb.AuditFilter) -> AuditFilter:
 
 
 def _record(record: AuditRecord) -> pb.AuditRecord:
-    return pb.AuditRecord(
-        tenant=record.tenant,
-        sequence=record.sequence,
-        at=timestamp(record.at_us),
-        kind=record.kind,
-        actor=record.actor,
-        thread=record.thread,
-        run_id=record.run_id,
-        call_id=record.call_id,
-        tool=record.tool,
-        arguments_digest=record.arguments_digest,
-        verdict=record.verdict,
-        rule=record.rule,
-        policy_version=record.policy_version,
-        outcome=record.outcome,
-        size_bytes=record.size_bytes,
-        duration_ms=record.duration_us / 1000,
-        details_json=record.details,
-        previous_digest=record.previous_digest,
-        digest=record.digest,
-    )
+    return message(pb.AuditRecord, record, duration_ms=record.duration_us / 1000, details_json=record.details)

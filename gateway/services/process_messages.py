@@ -1,4 +1,4 @@
-"""What ProcessService answers, made from what the sandbox says."""
+"""The messages of ProcessService."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent.filesystem import OutputStream
 from gateway.errors import Internal, PermissionDenied, Unavailable
+from gateway.services.messages import message
 from gateway.tool_calls.program_calls import EndedProgram
 from gateway.tool_calls.tool_calls import FinishedToolCall
 from gateway.v1 import process_service_pb2 as pb
@@ -22,47 +23,29 @@ def output_message(stream: OutputStream, data: bytes) -> pb.RunProgramResponse:
 def ended_message(ended: EndedProgram, *, repeated: bool = False) -> pb.RunProgramResponse:
     """Return the last message of a program; `repeated`: it ran for an earlier request."""
     result = ended.result
-    end = pb.ProgramEnd(
-        call_id=ended.call_id,
-        outcome=result.outcome,
-        exit_code=result.exit_code,
-        signal=result.signal,
-        errno=result.errno or 0,
-        message=result.message,
-        output_bytes=result.output_bytes,
-        duration_ms=result.duration_us / 1000,
-        repeated=repeated,
-    )
+    duration_ms = result.duration_us / 1000
+    end = message(pb.ProgramEnd, result, call_id=ended.call_id, duration_ms=duration_ms, repeated=repeated)
     return pb.RunProgramResponse(end=end)
 
 
 def process_message(process: Process) -> pb.Process:
     """Return a background process."""
-    stderr = process.stderr if process.stderr is not None else _NO_STREAM
-    started_at = Timestamp()
-    started_at.FromNanoseconds(process.started_ns)
-    return pb.Process(
-        id=process.id,
+    stdout, stderr = process.stdout, process.stderr or _NO_STREAM
+    return message(
+        pb.Process,
+        process,
         argv=[word.decode("utf-8", "replace") for word in process.argv],
-        running=process.running,
-        outcome=process.outcome or "",
-        exit_code=process.exit_code,
-        signal=process.signal,
-        started_at=started_at,
+        started_at=Timestamp(seconds=process.started_ns // 1_000_000_000, nanos=process.started_ns % 1_000_000_000),
         duration_ms=process.duration_us / 1000,
-        terminal=process.terminal,
         size=pb.WindowSize(rows=process.rows, columns=process.columns) if process.terminal else None,
-        stdin_open=process.stdin_open,
-        stdout_size_bytes=process.stdout.size_bytes,
+        stdout_size_bytes=stdout.size_bytes,
         stderr_size_bytes=stderr.size_bytes,
-        stdout_path=process.stdout.path,
+        stdout_path=stdout.path,
         stderr_path=stderr.path,
-        tree=process.tree,
-        stdout_path_bytes=process.stdout.path_bytes,
+        stdout_path_bytes=stdout.path_bytes,
         stderr_path_bytes=stderr.path_bytes,
-        stdout_closed=process.stdout.closed,
+        stdout_closed=stdout.closed,
         stderr_closed=stderr.closed,
-        stdin_taken_bytes=process.stdin_taken_bytes,
     )
 
 

@@ -1,7 +1,7 @@
 """ProcessService: programs with streams, and background processes, in a thread's sandbox.
 
-What starts something is a judged call. What follows is about what the tenant itself started, in its own thread: it is
-bound to both, not judged again. What of it is audited takes its place in the tenant's minute, as calls do.
+Starting one is a judged call. The other RPCs act on processes that the tenant itself started, in the same thread, so
+policy does not judge them again. Those that are audited count against the tenant's rate limit, as calls do.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Protocol
 
 import structlog
 from pydantic import JsonValue
 
 from gateway.audit.process_audit import process_entry
 from gateway.errors import Conflict, InvalidArgument, TooLarge
-from gateway.identity.call_credentials import Context
 from gateway.services.process_messages import failure, process_message
 from gateway.services.streamed_program import StreamedPrograms
-from gateway.serving.edge import Authenticator, streaming, unary
+from gateway.serving.edge import Authenticator, deadline_s, streaming, unary
 from gateway.support.clock import MakeId, make_id
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenant_limit import TenantLimit
@@ -32,22 +32,29 @@ from gateway.tool_calls.tool_calls import ToolCalls
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
 from sandbox.client.process_replies import PROCESSES_LIMIT
-from sandbox.process import ProcessSpec
+from sandbox.process import Process, ProcessSpec
 
-# Each holds its bytes here until the process reads.
+# A write stays in memory here until the process reads.
 _WRITES_OF_A_TENANT = 16
 _WRITE_LIMIT_BYTES = 1024 * 1024
 _TIMEOUT_LIMIT_MS = 7 * 86_400_000
 _WAIT_LIMIT_S = 60.0
-# A page of output that is followed is waited for so long; each wait shows the thread's sandbox to be in use.
+# How long to wait for a page of followed output; each wait marks the thread's sandbox as in use.
 _FOLLOW_WAIT_S = 20.0
 _EMPTY_PAGE_PAUSE_S = 0.05
-# The answer to a wait must be on its way before the caller's own deadline.
+# The answer to a wait must be sent before the caller's deadline.
 _ANSWER_S = 1.0
 _ROWS, _COLUMNS, _SIZE_LIMIT = 24, 80, 4096
 _SIGNAL_LIMIT = 64
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 log = structlog.get_logger(__name__)
+
+
+class _OfProcess(Protocol):
+    """A request about one process."""
+
+    thread: str
+    id: str
 
 
 class ProcessService(grpc_pb.ProcessServiceServicer):
@@ -72,21 +79,16 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         self.authenticate = authenticate
 
     @streaming
-    async def RunProgram(  # noqa: N802
-        self, tenant: Tenant, request: AsyncIterator[pb.RunProgramRequest], context: Context
+    async def RunProgram(
+        self, tenant: Tenant, request: AsyncIterator[pb.RunProgramRequest]
     ) -> AsyncIterator[pb.RunProgramResponse]:
-        """Run a program; a client that goes away ends it."""
-        del context
+        """Run a program; it ends when the client disconnects."""
         async with contextlib.aclosing(self._programs.run(tenant, request)) as said:
             async for one in said:
                 yield one
 
     @unary
-    async def StartProcess(  # noqa: N802
-        self, tenant: Tenant, request: pb.StartProcessRequest, context: Context
-    ) -> pb.StartProcessResponse:
-        """Start a background process."""
-        del context
+    async def StartProcess(self, tenant: Tenant, request: pb.StartProcessRequest) -> pb.StartProcessResponse:
         program = program_of(request.program)
         rows, columns = _check_start(request)
         how_started: dict[str, JsonValue] = {
@@ -136,11 +138,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         return pb.StartProcessResponse(process=process_message(process))
 
     @unary
-    async def ListProcesses(  # noqa: N802
-        self, tenant: Tenant, request: pb.ListProcessesRequest, context: Context
-    ) -> pb.ListProcessesResponse:
-        """List a thread's background processes."""
-        del context
+    async def ListProcesses(self, tenant: Tenant, request: pb.ListProcessesRequest) -> pb.ListProcessesResponse:
         wanted = request.running if request.HasField("running") else None
         size = page_size(request.page_size, usual=PROCESSES_LIMIT)
         query = ("processes", tenant.name, request.thread, wanted)
@@ -158,11 +156,10 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         )
 
     @streaming
-    async def ReadProcess(  # noqa: N802
-        self, tenant: Tenant, request: pb.ReadProcessRequest, context: Context
+    async def ReadProcess(
+        self, tenant: Tenant, request: pb.ReadProcessRequest
     ) -> AsyncIterator[pb.ReadProcessResponse]:
-        """Stream output from an offset: what there is now, or with follow until there can be no more."""
-        del context
+        """Stream output from an offset: what there is now or, with follow, until there can be no more."""
         process_id = _known_id(request.id)
         reader = await self._tool_calls.process_reader(tenant, request.thread)
         offset, stop_at = request.offset, -1
@@ -179,107 +176,90 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
                 await asyncio.sleep(_EMPTY_PAGE_PAUSE_S)  # a daemon that does not wait must not spin the gateway
             offset = page.offset + len(page.data)
             if stop_at < 0:
-                stop_at = page.size_bytes  # else a process that writes as fast as it is read would have no end
+                stop_at = page.size_bytes  # else a process that writes as fast as it is read would never end
             if page.end or (not request.follow and (not page.data or offset >= stop_at)):
                 return
 
     @unary
-    async def WriteProcess(  # noqa: N802
-        self, tenant: Tenant, request: pb.WriteProcessRequest, context: Context
-    ) -> pb.WriteProcessResponse:
-        """Write to standard input; answered when the process' pipe has taken it."""
-        _known_id(request.id)
+    async def WriteProcess(self, tenant: Tenant, request: pb.WriteProcessRequest) -> pb.WriteProcessResponse:
+        """Write to standard input; answered when the process's pipe has taken the data."""
         if len(request.data) > _WRITE_LIMIT_BYTES:
             raise TooLarge(f"data: {_WRITE_LIMIT_BYTES:,} bytes at most; write the rest in further calls")
-        sandbox = await self._tool_calls.sandbox(tenant, request.thread)
+
+        async def write(sandbox: ThreadSandbox) -> Process:
+            log.debug("process input", **_whose(tenant, request.thread, request.id), bytes=len(request.data))
+            return await sandbox.write_process(
+                request.id,
+                request.data,
+                end=request.end,
+                wait_s=_wait_s(),
+                offset=request.offset if request.HasField("offset") else None,
+                request_id=request.request_id,
+            )
+
+        _known_id(request.id)
         with self._writes.hold(tenant.name):
-            return await self._write(sandbox, tenant, request, context)
+            process = await self._changed(tenant, request, "write", write, len(request.data))
+        return pb.WriteProcessResponse(process=process)
 
-    async def _write(
-        self, sandbox: ThreadSandbox, tenant: Tenant, request: pb.WriteProcessRequest, context: Context
-    ) -> pb.WriteProcessResponse:
-        process_id = request.id
-        await self._tool_calls.take_place(tenant)
-        log.debug("process input", **_whose(tenant, request.thread, process_id), bytes=len(request.data))
-        process = await sandbox.write_process(
-            process_id,
-            request.data,
-            end=request.end,
-            wait_s=_wait_s(context),
-            offset=request.offset if request.HasField("offset") else None,
-            request_id=request.request_id,
-        )
-        await self._tool_calls.record(process_entry(tenant, request.thread, "write", process_id, len(request.data)))
-        return pb.WriteProcessResponse(process=process_message(process))
-
-    @unary
-    async def ResizeProcess(  # noqa: N802
-        self, tenant: Tenant, request: pb.ResizeProcessRequest, context: Context
-    ) -> pb.ResizeProcessResponse:
-        """Change a window's size."""
-        del context
-        process_id = _known_id(request.id)
-        rows, columns = _size(request.size)
+    async def _changed(
+        self,
+        tenant: Tenant,
+        request: _OfProcess,
+        kind: str,
+        change: Callable[[ThreadSandbox], Awaitable[Process]],
+        size_bytes: int = 0,
+        **details: int,
+    ) -> pb.Process:
+        """Change a process, within the tenant's rate limit, record it in the audit, and return the process."""
+        _known_id(request.id)
         sandbox = await self._tool_calls.sandbox(tenant, request.thread)
         await self._tool_calls.take_place(tenant)
-        process = await sandbox.resize_process(process_id, rows, columns)
-        await self._tool_calls.record(process_entry(tenant, request.thread, "resize", process_id))
-        return pb.ResizeProcessResponse(process=process_message(process))
+        process = await change(sandbox)
+        await self._tool_calls.record(process_entry(tenant, request.thread, kind, request.id, size_bytes, **details))
+        return process_message(process)
 
     @unary
-    async def SignalProcess(  # noqa: N802
-        self, tenant: Tenant, request: pb.SignalProcessRequest, context: Context
-    ) -> pb.SignalProcessResponse:
-        """Send a signal to a process."""
-        del context
-        process_id = _known_id(request.id)
+    async def ResizeProcess(self, tenant: Tenant, request: pb.ResizeProcessRequest) -> pb.ResizeProcessResponse:
+        size = _size(request.size)
+        process = await self._changed(
+            tenant, request, "resize", lambda sandbox: sandbox.resize_process(request.id, *size)
+        )
+        return pb.ResizeProcessResponse(process=process)
+
+    @unary
+    async def SignalProcess(self, tenant: Tenant, request: pb.SignalProcessRequest) -> pb.SignalProcessResponse:
         if not 1 <= request.signal <= _SIGNAL_LIMIT:
             raise InvalidArgument(f"signal: a number of Linux is expected, 1 to {_SIGNAL_LIMIT}; 15 asks to end")
-        sandbox = await self._tool_calls.sandbox(tenant, request.thread)
-        await self._tool_calls.take_place(tenant)
-        log.debug("process signal", **_whose(tenant, request.thread, process_id), signal=request.signal)
-        process = await sandbox.signal_process(process_id, request.signal, tree=request.tree)
-        await self._tool_calls.record(
-            process_entry(tenant, request.thread, "signal", process_id, signal=request.signal, tree=request.tree)
-        )
-        return pb.SignalProcessResponse(process=process_message(process))
+
+        async def send(sandbox: ThreadSandbox) -> Process:
+            log.debug("process signal", **_whose(tenant, request.thread, request.id), signal=request.signal)
+            return await sandbox.signal_process(request.id, request.signal, tree=request.tree)
+
+        process = await self._changed(tenant, request, "signal", send, signal=request.signal, tree=request.tree)
+        return pb.SignalProcessResponse(process=process)
 
     @unary
-    async def KillStrays(  # noqa: N802
-        self, tenant: Tenant, request: pb.KillStraysRequest, context: Context
-    ) -> pb.KillStraysResponse:
-        """Kill what commands left behind."""
-        del context
+    async def KillStrays(self, tenant: Tenant, request: pb.KillStraysRequest) -> pb.KillStraysResponse:
         sandbox = await self._tool_calls.sandbox(tenant, request.thread)
         log.debug("strays are killed", tenant=tenant.name, thread=request.thread or "default")
         await self._tool_calls.take_place(tenant)
         found, left = await sandbox.kill_strays()
-        if found:  # else nothing was done
+        if found:
             await self._tool_calls.record(process_entry(tenant, request.thread, "kill_strays", left=left))
         return pb.KillStraysResponse(left=left)
 
     @unary
-    async def WaitProcess(  # noqa: N802
-        self, tenant: Tenant, request: pb.WaitProcessRequest, context: Context
-    ) -> pb.WaitProcessResponse:
-        """Wait for the end of a process."""
+    async def WaitProcess(self, tenant: Tenant, request: pb.WaitProcessRequest) -> pb.WaitProcessResponse:
         process_id = _known_id(request.id)
         sandbox = await self._tool_calls.sandbox(tenant, request.thread)
-        process = await sandbox.wait_process(process_id, wait_s=_wait_s(context))
+        process = await sandbox.wait_process(process_id, wait_s=_wait_s())
         return pb.WaitProcessResponse(process=process_message(process))
 
     @unary
-    async def RemoveProcess(  # noqa: N802
-        self, tenant: Tenant, request: pb.RemoveProcessRequest, context: Context
-    ) -> pb.RemoveProcessResponse:
-        """Kill what a process started, and forget it."""
-        del context
-        process_id = _known_id(request.id)
-        sandbox = await self._tool_calls.sandbox(tenant, request.thread)
-        await self._tool_calls.take_place(tenant)
-        process = await sandbox.remove_process(process_id)
-        await self._tool_calls.record(process_entry(tenant, request.thread, "remove", process_id))
-        return pb.RemoveProcessResponse(process=process_message(process))
+    async def RemoveProcess(self, tenant: Tenant, request: pb.RemoveProcessRequest) -> pb.RemoveProcessResponse:
+        process = await self._changed(tenant, request, "remove", lambda sandbox: sandbox.remove_process(request.id))
+        return pb.RemoveProcessResponse(process=process)
 
 
 def _check_start(request: pb.StartProcessRequest) -> tuple[int, int]:
@@ -307,10 +287,13 @@ def _size(size: pb.WindowSize) -> tuple[int, int]:
     return size.rows, size.columns
 
 
-def _wait_s(context: Context) -> float:
-    """Return how long to wait, so that the answer is there before the caller's deadline."""
-    left_s: float | None = context.time_remaining()
-    return _WAIT_LIMIT_S if left_s is None else min(_WAIT_LIMIT_S, max(left_s - _ANSWER_S, left_s / 2, 0.0))
+def _wait_s() -> float:
+    """Return how long to wait, so that the answer is sent before the caller's deadline."""
+    deadline = deadline_s()
+    if deadline is None:
+        return _WAIT_LIMIT_S
+    left_s = deadline - asyncio.get_running_loop().time()
+    return min(_WAIT_LIMIT_S, max(left_s - _ANSWER_S, left_s / 2, 0.0))
 
 
 def _whose(tenant: Tenant, thread: str, process_id: str) -> dict[str, str]:

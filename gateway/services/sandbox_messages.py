@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway.sandboxes.sandbox_usage import Disk, SandboxStats
+from gateway.services.messages import message, timestamp
 from gateway.storage.transition_store import StoredTransition
 from gateway.v1 import sandbox_service_pb2 as pb
 from sandbox.sandbox import ListedSandbox
@@ -20,7 +23,7 @@ _NAMES = {int(number): name for name, number in _STATES.items()}
 
 
 def sandbox_message(one: ListedSandbox, calls: int, ends_s: float | None) -> pb.Sandbox:
-    """Return a sandbox; `calls` are under way in it here, and `ends_s` is when it is stopped, or a stopped one goes."""
+    """Return a sandbox with `calls` under way here; `ends_s` is when it is stopped or, once stopped, removed."""
     stopped = one.state == "idle_stopped"
     since, ends = _moment(one.since_s), _moment(ends_s)
     return pb.Sandbox(
@@ -39,53 +42,27 @@ def sandbox_message(one: ListedSandbox, calls: int, ends_s: float | None) -> pb.
 
 
 def transition_message(one: StoredTransition) -> pb.SandboxTransition:
-    """Return what became of a sandbox."""
-    return pb.SandboxTransition(
-        id=one.id,
-        thread=one.thread,
-        sandbox_id=one.sandbox,
-        state=_STATES[one.state],
-        reason=one.reason,
-        at=_moment(one.at_us / 1_000_000),
-        engine=one.engine,
-    )
+    """Return a transition."""
+    return message(pb.SandboxTransition, one, sandbox_id=one.sandbox, state=_STATES[one.state])
 
 
 def stats_message(stats: SandboxStats) -> pb.SandboxStats:
-    """Return what a sandbox uses; what is None is not set."""
-    usage = stats.usage
-    return pb.SandboxStats(
-        id=stats.sandbox.id,
-        thread=stats.sandbox.thread,
-        runtime=stats.sandbox.runtime,
-        calls=stats.calls,
-        cpu_s=usage.cpu_s,
-        cpus=stats.cpus,
-        cpus_limit=stats.cpus_limit,
-        memory_bytes=usage.memory_bytes,
-        memory_limit_bytes=usage.memory_limit_bytes,
-        memory_peak_bytes=usage.memory_peak_bytes,
-        pids=usage.pids,
-        pids_limit=usage.pids_limit,
-        workspace=_disk(stats.workspace),
-        tmp=_disk(stats.tmp),
+    """Return what a sandbox uses; unknown values are not set."""
+    sandbox, usage = stats.sandbox, asdict(stats.usage)
+    disks = {"workspace": _disk(stats.workspace), "tmp": _disk(stats.tmp)}
+    return message(
+        pb.SandboxStats, stats, id=sandbox.id, thread=sandbox.thread, runtime=sandbox.runtime, **usage, **disks
     )
 
 
 def state_of(number: int) -> str:
-    """Return what a state is called here; "" for none, or one that nothing is in."""
+    """Return the name of a state; "" for none."""
     return _NAMES.get(number, "")
 
 
 def _moment(at_s: float | None) -> Timestamp | None:
-    if at_s is None:
-        return None
-    moment = Timestamp()
-    moment.FromMicroseconds(round(at_s * 1_000_000))
-    return moment
+    return None if at_s is None else timestamp(round(at_s * 1_000_000))
 
 
 def _disk(disk: Disk | None) -> pb.DiskStats | None:
-    if disk is None:
-        return None
-    return pb.DiskStats(used_bytes=disk.used_bytes, partial=disk.partial, limit_bytes=disk.limit_bytes)
+    return None if disk is None else message(pb.DiskStats, disk)

@@ -1,12 +1,12 @@
-"""SandboxService over the engine and the keeper: sandboxes of a tenant, whichever gateway of the engine made them."""
+"""SandboxService: a tenant's sandboxes, whichever gateway of the engine created them."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from gateway.errors import InvalidArgument, Unavailable
-from gateway.identity.call_credentials import Context
 from gateway.sandboxes.history_reader import HistoryReader
 from gateway.sandboxes.sandbox_admin import SandboxAdmin
 from gateway.sandboxes.sandbox_usage import SandboxUsage
@@ -25,38 +25,36 @@ from sandbox.sandbox import ListedSandbox
 _INTERVAL_MS, _SHORTEST_MS = 2000, 500
 
 
+@dataclass(frozen=True)
+class SandboxParts:
+    """The parts behind the service."""
+
+    engine: Listing
+    keeper: Keeper
+    admin: SandboxAdmin
+    usage: SandboxUsage
+    snapshots: Snapshots
+    forks: Forks
+    history: HistoryReader
+
+
 class SandboxService(SnapshotCalls):
-    """Looks after sandboxes."""
+    """Manages sandboxes."""
 
     scope = "tool"
     scopes: ClassVar[Mapping[str, str]] = {"DeleteSandbox": "files", **SNAPSHOT_SCOPES}
 
-    def __init__(
-        self,
-        engine: Listing,
-        keeper: Keeper,
-        authenticate: Authenticator,
-        *,
-        tended: SandboxAdmin,
-        usage: SandboxUsage,
-        snapshots: Snapshots,
-        forks: Forks,
-        history: HistoryReader,
-    ) -> None:
-        super().__init__(snapshots, forks)
-        self._engine = engine
-        self._keeper = keeper
-        self._tended = tended
-        self._usage = usage
-        self._history = history
+    def __init__(self, parts: SandboxParts, authenticate: Authenticator) -> None:
+        super().__init__(parts.snapshots, parts.forks)
+        self._engine = parts.engine
+        self._keeper = parts.keeper
+        self._admin = parts.admin
+        self._usage = parts.usage
+        self._history = parts.history
         self.authenticate = authenticate
 
     @unary
-    async def ListSandboxes(  # noqa: N802
-        self, tenant: Tenant, request: pb.ListSandboxesRequest, context: Context
-    ) -> pb.ListSandboxesResponse:
-        """List the sandboxes that there are, by id, a page at a time."""
-        del context
+    async def ListSandboxes(self, tenant: Tenant, request: pb.ListSandboxesRequest) -> pb.ListSandboxesResponse:
         size = page_size(request.page_size)
         state = state_of(request.state)
         query = ("sandboxes", tenant.name, request.runtime, request.image, state)
@@ -73,92 +71,64 @@ class SandboxService(SnapshotCalls):
         return pb.ListSandboxesResponse(sandboxes=[self._message(tenant, one) for one in shown], next_page_token=token)
 
     @unary
-    async def GetSandbox(  # noqa: N802
-        self, tenant: Tenant, request: pb.GetSandboxRequest, context: Context
-    ) -> pb.GetSandboxResponse:
-        """Return the sandbox of a thread."""
-        del context
-        found = await self._tended.get(tenant, _thread(request.thread))
+    async def GetSandbox(self, tenant: Tenant, request: pb.GetSandboxRequest) -> pb.GetSandboxResponse:
+        found = await self._admin.get(tenant, _thread(request.thread))
         return pb.GetSandboxResponse(sandbox=self._message(tenant, found))
 
     @unary
-    async def StopSandbox(  # noqa: N802
-        self, tenant: Tenant, request: pb.StopSandboxRequest, context: Context
-    ) -> pb.StopSandboxResponse:
-        """Stop the sandbox of a thread, whichever gateway has it."""
-        del context
+    async def StopSandbox(self, tenant: Tenant, request: pb.StopSandboxRequest) -> pb.StopSandboxResponse:
         thread = _thread(request.thread)
-        stopped = await self._tended.stop(tenant, thread)
+        stopped = await self._admin.stop(tenant, thread)
         if stopped is None:
-            raise await self._tended.missing(tenant, thread)
+            raise await self._admin.missing(tenant, thread)
         return pb.StopSandboxResponse(sandbox=self._message(tenant, stopped))
 
     @unary
-    async def CreateSandbox(  # noqa: N802
-        self, tenant: Tenant, request: pb.CreateSandboxRequest, context: Context
-    ) -> pb.CreateSandboxResponse:
-        """Have the sandbox of a thread ahead of its calls."""
-        del context
-        made = await self._tended.create(tenant, _thread(request.thread))
+    async def CreateSandbox(self, tenant: Tenant, request: pb.CreateSandboxRequest) -> pb.CreateSandboxResponse:
+        made = await self._admin.create(tenant, _thread(request.thread))
         return pb.CreateSandboxResponse(sandbox=self._message(tenant, made))
 
     @unary
-    async def ResumeSandbox(  # noqa: N802
-        self, tenant: Tenant, request: pb.ResumeSandboxRequest, context: Context
-    ) -> pb.ResumeSandboxResponse:
-        """Start the sandbox of a thread that is stopped."""
-        del context
-        resumed = await self._tended.resume(tenant, _thread(request.thread))
+    async def ResumeSandbox(self, tenant: Tenant, request: pb.ResumeSandboxRequest) -> pb.ResumeSandboxResponse:
+        resumed = await self._admin.resume(tenant, _thread(request.thread))
         return pb.ResumeSandboxResponse(sandbox=self._message(tenant, resumed))
 
     @unary
-    async def DeleteSandbox(  # noqa: N802
-        self, tenant: Tenant, request: pb.DeleteSandboxRequest, context: Context
-    ) -> pb.DeleteSandboxResponse:
-        """Remove the sandbox of a thread and its files."""
-        del context
-        was, files = await self._tended.delete(tenant, _thread(request.thread))
+    async def DeleteSandbox(self, tenant: Tenant, request: pb.DeleteSandboxRequest) -> pb.DeleteSandboxResponse:
+        was, files = await self._admin.delete(tenant, _thread(request.thread))
         sandbox = None if was is None else self._message(tenant, was)
         return pb.DeleteSandboxResponse(sandbox=sandbox, files_removed=files)
 
     @unary
-    async def GetSandboxStats(  # noqa: N802
-        self, tenant: Tenant, request: pb.GetSandboxStatsRequest, context: Context
-    ) -> pb.GetSandboxStatsResponse:
-        """Return what the sandbox of a thread uses."""
-        del context
+    async def GetSandboxStats(self, tenant: Tenant, request: pb.GetSandboxStatsRequest) -> pb.GetSandboxStatsResponse:
         thread = _thread(request.thread)
         found = await self._usage.read(tenant.name, thread)
         if not found:
-            raise await self._tended.missing(tenant, thread)
+            raise await self._admin.missing(tenant, thread)
         return pb.GetSandboxStatsResponse(stats=stats_message(found[0]))
 
     @streaming
-    async def WatchSandboxStats(  # noqa: N802
-        self, tenant: Tenant, request: pb.WatchSandboxStatsRequest, context: Context
+    async def WatchSandboxStats(
+        self, tenant: Tenant, request: pb.WatchSandboxStatsRequest
     ) -> AsyncIterator[pb.WatchSandboxStatsResponse]:
-        """Stream what sandboxes use."""
-        del context
         thread = _thread(request.thread) if request.HasField("thread") else None
         interval_ms = request.interval_ms or _INTERVAL_MS
         if interval_ms < _SHORTEST_MS:
             raise InvalidArgument(f"interval_ms: {_SHORTEST_MS} to 60,000 are expected; 0 means {_INTERVAL_MS:,}")
-        if thread is not None and (await self._tended.get(tenant, thread)).state != "running":
-            raise await self._tended.missing(tenant, thread)
-        told = 0
+        if thread is not None and (await self._admin.get(tenant, thread)).state != "running":
+            raise await self._admin.missing(tenant, thread)
+        sent = 0
         watched = self._usage.watch(tenant.name, thread, interval_s=interval_ms / 1000, readings=request.readings)
         async for found in watched:
-            told += 1
+            sent += 1
             yield pb.WatchSandboxStatsResponse(stats=[stats_message(one) for one in found])
-        if told != request.readings or not told:
+        if sent != request.readings or not sent:
             raise Unavailable("the gateway is shutting down: watch again when it is back")
 
     @unary
-    async def ListSandboxTransitions(  # noqa: N802
-        self, tenant: Tenant, request: pb.ListSandboxTransitionsRequest, context: Context
+    async def ListSandboxTransitions(
+        self, tenant: Tenant, request: pb.ListSandboxTransitionsRequest
     ) -> pb.ListSandboxTransitionsResponse:
-        """Tell what became of sandboxes, the newest first, a page at a time."""
-        del context
         size = page_size(request.page_size)
         thread = _thread(request.thread) if request.HasField("thread") else None
         query = ("sandbox transitions", tenant.name, thread)
@@ -167,25 +137,24 @@ class SandboxService(SnapshotCalls):
             tenant.name, thread=thread, before=None if after is None else after[0], limit=size + 1
         )
         shown, token = paged(found, size, lambda one: (one.id, ""), *query)
-        told = [transition_message(one) for one in shown]
-        return pb.ListSandboxTransitionsResponse(transitions=told, next_page_token=token)
+        transitions = [transition_message(one) for one in shown]
+        return pb.ListSandboxTransitionsResponse(transitions=transitions, next_page_token=token)
 
     @streaming
-    async def WatchSandboxTransitions(  # noqa: N802
-        self, tenant: Tenant, request: pb.WatchSandboxTransitionsRequest, context: Context
+    async def WatchSandboxTransitions(
+        self, tenant: Tenant, request: pb.WatchSandboxTransitionsRequest
     ) -> AsyncIterator[pb.WatchSandboxTransitionsResponse]:
-        """Stream what becomes of sandboxes; it never ends well, for there is always more to come."""
-        del context
+        """Stream transitions; ends with Unavailable when the gateway stops."""
         thread = _thread(request.thread) if request.HasField("thread") else None
         after = request.after_id if request.HasField("after_id") else None
         async for one in self._history.watch(tenant.name, thread=thread, after=after):
-            told = None if one is None else transition_message(one)
-            yield pb.WatchSandboxTransitionsResponse(transition=told)
+            transition = None if one is None else transition_message(one)
+            yield pb.WatchSandboxTransitionsResponse(transition=transition)
         raise Unavailable("the gateway is shutting down: watch again, after the last id received, when it is back")
 
     def _message(self, tenant: Tenant, one: ListedSandbox) -> pb.Sandbox:
         calls = self._keeper.users(tenant.name, one.thread)
-        return sandbox_message(one, calls, self._tended.ends_s(tenant, one))
+        return sandbox_message(one, calls, self._admin.ends_s(tenant, one))
 
 
 def _thread(name: str) -> str:

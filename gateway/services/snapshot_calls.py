@@ -1,12 +1,11 @@
-"""The RPCs of SandboxService that are about snapshots, over gateway.snapshots."""
+"""The snapshot RPCs of SandboxService, over gateway.snapshots."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from gateway.identity.call_credentials import Context
-from gateway.services.timestamps import timestamp
+from gateway.services.messages import message
 from gateway.serving.edge import Authenticator, require_scope, unary
 from gateway.snapshots.forks import ForkAt, Forks
 from gateway.snapshots.snapshots import Snapshots
@@ -20,7 +19,7 @@ SNAPSHOT_SCOPES: Mapping[str, str] = dict.fromkeys(_OF_SNAPSHOTS, "files")
 
 
 class SnapshotCalls(grpc_pb.SandboxServiceServicer):
-    """A part of SandboxService."""
+    """The part of SandboxService that is about snapshots."""
 
     scope = "files"
     authenticate: Authenticator
@@ -30,61 +29,37 @@ class SnapshotCalls(grpc_pb.SandboxServiceServicer):
         self._forks = forks
 
     @unary
-    async def CreateSnapshot(  # noqa: N802
-        self, tenant: Tenant, request: pb.CreateSnapshotRequest, context: Context
-    ) -> pb.CreateSnapshotResponse:
-        """Keep the files of a thread."""
-        del context
+    async def CreateSnapshot(self, tenant: Tenant, request: pb.CreateSnapshotRequest) -> pb.CreateSnapshotResponse:
         made = await self._snapshots.create(
             tenant, request.thread or "default", comment=request.comment, request_id=request.request_id
         )
         return pb.CreateSnapshotResponse(snapshot=_message(made))
 
     @unary
-    async def ListSnapshots(  # noqa: N802
-        self, tenant: Tenant, request: pb.ListSnapshotsRequest, context: Context
-    ) -> pb.ListSnapshotsResponse:
-        """List snapshots, a page at a time."""
-        del context
+    async def ListSnapshots(self, tenant: Tenant, request: pb.ListSnapshotsRequest) -> pb.ListSnapshotsResponse:
         found, token = await self._snapshots.page(
             tenant, thread=request.thread, size=request.page_size, token=request.page_token
         )
         return pb.ListSnapshotsResponse(snapshots=[_message(one) for one in found], next_page_token=token)
 
     @unary
-    async def GetSnapshot(  # noqa: N802
-        self, tenant: Tenant, request: pb.GetSnapshotRequest, context: Context
-    ) -> pb.GetSnapshotResponse:
-        """Return a snapshot."""
-        del context
+    async def GetSnapshot(self, tenant: Tenant, request: pb.GetSnapshotRequest) -> pb.GetSnapshotResponse:
         return pb.GetSnapshotResponse(snapshot=_message(await self._snapshots.get(tenant, request.snapshot_id)))
 
     @unary
-    async def DeleteSnapshot(  # noqa: N802
-        self, tenant: Tenant, request: pb.DeleteSnapshotRequest, context: Context
-    ) -> pb.DeleteSnapshotResponse:
-        """Remove a snapshot."""
-        del context
+    async def DeleteSnapshot(self, tenant: Tenant, request: pb.DeleteSnapshotRequest) -> pb.DeleteSnapshotResponse:
         return pb.DeleteSnapshotResponse(snapshot=_message(await self._snapshots.delete(tenant, request.snapshot_id)))
 
     @unary
-    async def RestoreSnapshot(  # noqa: N802
-        self, tenant: Tenant, request: pb.RestoreSnapshotRequest, context: Context
-    ) -> pb.RestoreSnapshotResponse:
-        """Put a snapshot in the place of a thread's files."""
-        del context
+    async def RestoreSnapshot(self, tenant: Tenant, request: pb.RestoreSnapshotRequest) -> pb.RestoreSnapshotResponse:
         restored, thread = await self._snapshots.restore(
             tenant, request.snapshot_id, request.thread, request.request_id
         )
         return pb.RestoreSnapshotResponse(snapshot=_message(restored), thread=thread)
 
     @unary
-    async def ForkThread(  # noqa: N802
-        self, tenant: Tenant, request: pb.ForkThreadRequest, context: Context
-    ) -> pb.ForkThreadResponse:
-        """Make a thread of another, with what was said in it."""
-        del context
-        require_scope("run")  # for what was said in a thread is in it
+    async def ForkThread(self, tenant: Tenant, request: pb.ForkThreadRequest) -> pb.ForkThreadResponse:
+        require_scope("run")  # the new thread has the messages of the old one
         step = request.step if request.HasField("step") else None
         at = ForkAt(request.snapshot_id, request.run_id, step)
         made = await self._forks.fork(tenant, request.thread, request.new_thread, at, request_id=request.request_id)
@@ -92,19 +67,4 @@ class SnapshotCalls(grpc_pb.SandboxServiceServicer):
 
 
 def _message(one: Snapshot) -> pb.Snapshot:
-    return pb.Snapshot(
-        id=one.id,
-        thread=one.thread,
-        created_at=timestamp(one.created_us),
-        created_by=one.created_by,
-        comment=one.comment,
-        run_id=one.run_id,
-        messages=one.messages,
-        files=one.files,
-        size_bytes=one.size_bytes,
-        stored_bytes=one.stored_bytes,
-        skipped=one.skipped,
-        stripped=one.stripped,
-        kind=f"SNAPSHOT_KIND_{one.kind.upper()}",
-        step=one.step,
-    )
+    return message(pb.Snapshot, one, kind=f"SNAPSHOT_KIND_{one.kind.upper()}")

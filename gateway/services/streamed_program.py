@@ -1,17 +1,19 @@
-"""RunProgram: one program in a thread's sandbox, its input and output as streams, and its end."""
+"""RunProgram: one program in a thread's sandbox, with its input and output as streams."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
-from typing import TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from pydantic import JsonValue
 
 from agent.filesystem import OutputStream
-from gateway.errors import AirlockError, DeadlineExceeded, InvalidArgument, TooLarge
+from gateway.errors import AirlockError, InvalidArgument, TooLarge
 from gateway.services.process_messages import ended_message, failure, output_message
+from gateway.services.streams import in_time, queued
 from gateway.serving.request_checks import check
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.program import Program, program_of
@@ -22,17 +24,15 @@ from gateway.tool_calls.tool_calls import FinishedToolCall, ToolCalls
 from gateway.v1 import process_service_pb2 as pb
 from sandbox.process import ProgramSpec
 
-STALL_LIMIT_S = 60.0
 _CHUNKS_IN_FLIGHT = 4
 _INPUT_LIMIT_BYTES = 512 * 1024
 _OUTPUT_LIMIT_BYTES = 1024**3
 _OUTPUT_LIMIT_MOST_BYTES = 1024**4
-_Piece = tuple[OutputStream, bytes] | AirlockError | None
-T = TypeVar("T")
+_Piece = tuple[OutputStream, bytes] | AirlockError
 
 
 class StreamedPrograms:
-    """Runs programs whose bytes flow past. What starts one is a judged call, as for any tool."""
+    """Runs programs with streams. Starting one is a judged call, as for any tool."""
 
     def __init__(self, tool_calls: ToolCalls, requested: RequestedPrograms) -> None:
         self._tool_calls = tool_calls
@@ -41,22 +41,19 @@ class StreamedPrograms:
     async def run(
         self, tenant: Tenant, request: AsyncIterator[pb.RunProgramRequest]
     ) -> AsyncGenerator[pb.RunProgramResponse, None]:
-        """Run a program to its end. Closing the generator earlier ends the program."""
+        """Run a program to its end; closing the generator earlier ends the program."""
         messages = aiter(request)
         run = await _opening(messages)
         program = program_of(run.program)
         spec = _program_spec(tenant, program, run)
-        how: dict[str, JsonValue] = {
-            "timeout_s": spec.timeout_s,
-            "output_limit_bytes": spec.output_limit_bytes,
-            "stdin": run.stdin,
-        }
+        how: dict[str, JsonValue] = {"timeout_s": spec.timeout_s, "output_limit_bytes": spec.output_limit_bytes}
+        how["stdin"] = run.stdin
         request_ = program_request(run.request_id, "RunProgram", run.program.thread, program, how)
         earlier = None if request_ is None else await self._requested.ended(tenant, request_)
         if earlier is not None:
             yield ended_message(earlier, repeated=True)
             return
-        pieces: asyncio.Queue[_Piece] = asyncio.Queue(_CHUNKS_IN_FLIGHT)
+        pieces: asyncio.Queue[_Piece | None] = asyncio.Queue(_CHUNKS_IN_FLIGHT)
         made: list[ProgramRun] = []
 
         def executor(sandbox: ThreadSandbox) -> ProgramRun:
@@ -72,11 +69,13 @@ class StreamedPrograms:
             finally:
                 await pieces.put(None)
 
-        tasks: list[asyncio.Task[object]] = [call := asyncio.create_task(work())]
+        call = asyncio.create_task(work())
+        tasks: list[asyncio.Task[Any]] = [call]
         if not run.stdin:
             tasks.append(asyncio.create_task(_refuse_input(messages, pieces)))
-        try:
-            while (piece := await pieces.get()) is not None:
+        streamed: AbstractAsyncContextManager[AsyncIterator[_Piece]] = queued(pieces, *tasks)
+        async with streamed as output:
+            async for piece in output:
                 if isinstance(piece, AirlockError):
                     raise piece
                 yield output_message(*piece)
@@ -87,36 +86,21 @@ class StreamedPrograms:
             if ended is None:
                 raise failure(finished, made[0].error if made else None)
             yield ended_message(ended)
-        finally:
-            for task in tasks:
-                task.cancel()
-            while not pieces.empty():  # whoever waits for room must see that it was cancelled
-                pieces.get_nowait()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _opening(messages: AsyncIterator[pb.RunProgramRequest]) -> pb.RunProgram:
-    """Return what the first message asks for."""
-    first = await _in_time(anext(messages, None))
+    """Return the request in the first message."""
+    first = await in_time(anext(messages, None), "no message came", "the first must be `run`")
     if first is None or first.WhichOneof("request") != "run":
         raise InvalidArgument("the first message must be `run`, with the program; its input follows in further ones")
     check(first)
     return first.run
 
 
-async def _in_time(message: Awaitable[T]) -> T:
-    """Return the first message; a peer that only connects must not stay for ever."""
-    try:
-        async with asyncio.timeout(STALL_LIMIT_S):
-            return await message
-    except TimeoutError:
-        raise DeadlineExceeded(f"no message came for {STALL_LIMIT_S:g} s; the first must be `run`") from None
-
-
 async def _input(messages: AsyncIterator[pb.RunProgramRequest]) -> AsyncIterator[bytes]:
-    """Yield standard input. A client may rightly be silent for long: the program's time limit bounds it.
+    """Yield standard input. A client may be silent for long: the program's time limit bounds it.
 
-    Only `end` is its end: a client that died closes its stream as well.
+    Only `end` ends the input: a client that dies closes its stream as well.
     """
     async for message in messages:
         kind = message.WhichOneof("request")
@@ -131,8 +115,8 @@ async def _input(messages: AsyncIterator[pb.RunProgramRequest]) -> AsyncIterator
     raise InvalidArgument("the stream was closed without `end`, so the input is not whole; the program was ended")
 
 
-async def _refuse_input(messages: AsyncIterator[pb.RunProgramRequest], pieces: asyncio.Queue[_Piece]) -> None:
-    """End the call of a client that sends input nobody would read."""
+async def _refuse_input(messages: AsyncIterator[pb.RunProgramRequest], pieces: asyncio.Queue[_Piece | None]) -> None:
+    """Fail the call of a client that sends input that is not read."""
     with contextlib.suppress(StopAsyncIteration):
         await anext(messages)
         await pieces.put(InvalidArgument("input came, but `run` did not say that it would: set stdin"))
@@ -149,7 +133,7 @@ def _program_spec(tenant: Tenant, program: Program, run: pb.RunProgram) -> Progr
 
 
 def _timeout_s(tenant: Tenant, asked_ms: int) -> float:
-    """Return a program's time limit; 0 asks for the longest that the policy lets one execute take."""
+    """Return a program's time limit; 0 requests the longest that the policy allows."""
     most_s = tenant.policy.document.limits.timeout_s
     if asked_ms > most_s * 1000:
         raise InvalidArgument(

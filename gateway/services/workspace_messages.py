@@ -1,4 +1,4 @@
-"""Entries of a sandbox's file system as messages, and the arguments that policy judges of a call on them."""
+"""Entries of a sandbox's file system as messages, and the arguments of a file call that policy judges."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _KINDS: dict[EntryType, pb.FileKind] = {
 
 
 def entry_message(entry: Entry, *, below: str = "") -> pb.FileEntry:
-    """Return an entry under its last name, or under its path below the directory `below`."""
+    """Return an entry under its base name, or under its path relative to the directory `below`."""
     name = posixpath.relpath(entry.name, below) if below else posixpath.basename(entry.name) or "/"
     message = pb.FileEntry(
-        # As people read it: a string of protobuf has no bytes that are not UTF-8.
+        # Readable: a protobuf string cannot have bytes that are not UTF-8.
         name=name.encode(errors="surrogateescape").decode(errors="backslashreplace"),
         kind=_KINDS[entry.type],
         size_bytes=entry.size_bytes,
@@ -36,9 +36,9 @@ def entry_message(entry: Entry, *, below: str = "") -> pb.FileEntry:
 
 
 def judged(path: str, **asked: JsonValue) -> dict[str, JsonValue]:
-    """Return the arguments of a call on a path: absolute, and with what else was asked where that says anything.
+    """Return the arguments of a call on a path: the absolute path, and whatever else was requested.
 
-    They are part of what an approval is for: of a file that may be written nothing may be removed.
+    They are part of what an approval covers: approval to write a file does not allow removing it.
     """
     try:
         resolved = resolve(path)

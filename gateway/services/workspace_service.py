@@ -1,19 +1,19 @@
-"""WorkspaceService: files in and out of a thread's sandbox, byte for byte, and what is there.
+"""WorkspaceService: transfers files to and from a thread's sandbox, and lists them.
 
-Nothing is redacted here: the caller is the tenant's own service, not a model, and a file must come back as it went in.
+Nothing is redacted here: the caller is the tenant's own service, not a model, and files must come back unchanged.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TypeVar
 
 from pydantic import JsonValue
 
 from agent.tools.paths import WORKSPACE
-from gateway.errors import DeadlineExceeded, InvalidArgument, NotFound, PermissionDenied, TooLarge
-from gateway.identity.call_credentials import Context
+from gateway.errors import InvalidArgument, NotFound, PermissionDenied, TooLarge
+from gateway.services.streams import STALL_LIMIT_S, in_time, queued
 from gateway.services.workspace_messages import entry_message, judged
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.support.paging import page_size, place_of, token_of
@@ -29,13 +29,12 @@ from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
 _CHUNKS_IN_FLIGHT = 4
 _CHUNK_LIMIT_BYTES = 1024 * 1024
 _PAGE, _PAGE_LIMIT = 200, 1000
-STALL_LIMIT_S = 60.0
-T = TypeVar("T")
+
 F = TypeVar("F", bound=FileCall)
 
 
 class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
-    """Moves files."""
+    """Transfers files."""
 
     scope = "files"
 
@@ -44,11 +43,7 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
         self.authenticate = authenticate
 
     @streaming
-    async def ReadFile(  # noqa: N802
-        self, tenant: Tenant, request: pb.ReadFileRequest, context: Context
-    ) -> AsyncIterator[pb.ReadFileResponse]:
-        """Stream a file."""
-        del context
+    async def ReadFile(self, tenant: Tenant, request: pb.ReadFileRequest) -> AsyncIterator[pb.ReadFileResponse]:
         offset, limit_bytes = request.offset, request.limit_bytes
         arguments = judged(request.path, byte_offset=offset, limit_bytes=limit_bytes)
         pieces: asyncio.Queue[Piece | None] = asyncio.Queue(_CHUNKS_IN_FLIGHT)
@@ -63,27 +58,18 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
                 await pieces.put(None)
 
         call = asyncio.create_task(transfer())
-        try:
-            told = False
-            while (piece := await pieces.get()) is not None:
-                entry, data = piece
-                yield pb.ReadFileResponse(data=data, file=None if told else entry_message(entry))
-                told = True
+        first = True
+        async with queued(pieces, call) as read:
+            async for entry, data in read:
+                yield pb.ReadFileResponse(data=data, file=entry_message(entry) if first else None)
+                first = False
             await call
-        finally:
-            call.cancel()
-            while not pieces.empty():
-                pieces.get_nowait()
-            await asyncio.gather(call, return_exceptions=True)
 
     @unary
-    async def WriteFile(  # noqa: N802
-        self, tenant: Tenant, request: AsyncIterator[pb.WriteFileRequest], context: Context
-    ) -> pb.WriteFileResponse:
+    async def WriteFile(self, tenant: Tenant, request: AsyncIterator[pb.WriteFileRequest]) -> pb.WriteFileResponse:
         """Replace a file atomically."""
-        del context
         pieces = aiter(request)
-        first = await _in_time(anext(pieces, None))
+        first = await in_time(anext(pieces, None))
         if first is None:
             raise InvalidArgument("the first message names thread and path")
 
@@ -91,9 +77,10 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
             piece = first
             yield _checked(piece)
             while not piece.end:
-                following = await _in_time(anext(pieces, None))
+                following = await in_time(anext(pieces, None))
                 if following is None:
-                    # A client that died looks like one that closed its half: half a file must not replace a whole one.
+                    # A client that died looks like one that closed its stream: half a file must not replace a whole
+                    # one.
                     raise InvalidArgument("the stream closed before a message with end; the old file is as it was")
                 piece = following
                 yield _checked(piece)
@@ -105,11 +92,8 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
         return pb.WriteFileResponse(size_bytes=moved.size_bytes)
 
     @unary
-    async def ListFiles(  # noqa: N802
-        self, tenant: Tenant, request: pb.ListFilesRequest, context: Context
-    ) -> pb.ListFilesResponse:
-        """Return a page of a directory, or of what a pattern matches."""
-        del context
+    async def ListFiles(self, tenant: Tenant, request: pb.ListFilesRequest) -> pb.ListFilesResponse:
+        """Return a page of a directory, or of a pattern's matches."""
         limit = page_size(request.page_size, usual=_PAGE, limit=_PAGE_LIMIT)
         query = (tenant.name, request.thread, request.path, request.pattern)
         offset, _ = place_of(request.page_token, *query) or (0, "")
@@ -124,17 +108,13 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
         shown = page.entries
         return pb.ListFilesResponse(
             files=[entry_message(entry, below=below) for entry in shown],
-            # A daemon that says there is more and sends nothing is not asked for ever.
+            # Do not ask forever a daemon that reports more entries and sends none.
             next_page_token=token_of((offset + len(shown), ""), *query) if page.more and shown else "",
             unsearched=page.unsearched,
         )
 
     @unary
-    async def StatFile(  # noqa: N802
-        self, tenant: Tenant, request: pb.StatFileRequest, context: Context
-    ) -> pb.StatFileResponse:
-        """Describe a path."""
-        del context
+    async def StatFile(self, tenant: Tenant, request: pb.StatFileRequest) -> pb.StatFileResponse:
         arguments = judged(request.path, operation="stat")
         look = await self._done(tenant, request.thread, "ls", arguments, Look, past_stored=True)
         if look.entry is None:
@@ -142,11 +122,7 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
         return pb.StatFileResponse(file=entry_message(look.entry))
 
     @unary
-    async def RemoveFile(  # noqa: N802
-        self, tenant: Tenant, request: pb.RemoveFileRequest, context: Context
-    ) -> pb.RemoveFileResponse:
-        """Remove a file, a link or a directory."""
-        del context
+    async def RemoveFile(self, tenant: Tenant, request: pb.RemoveFileRequest) -> pb.RemoveFileResponse:
         arguments = judged(request.path, operation="remove", recursive=request.recursive)
 
         def removal(sandbox: ThreadSandbox) -> Removal:
@@ -156,11 +132,7 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
         return pb.RemoveFileResponse()
 
     @unary
-    async def MakeDirectory(  # noqa: N802
-        self, tenant: Tenant, request: pb.MakeDirectoryRequest, context: Context
-    ) -> pb.MakeDirectoryResponse:
-        """Make a directory and its parents."""
-        del context
+    async def MakeDirectory(self, tenant: Tenant, request: pb.MakeDirectoryRequest) -> pb.MakeDirectoryResponse:
         arguments = judged(request.path, operation="make_directory")
         await self._done(tenant, request.thread, "write_file", arguments, DirectoryMaking)
         return pb.MakeDirectoryResponse()
@@ -175,9 +147,9 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
         *,
         past_stored: bool = False,
     ) -> F:
-        """Send a call down the way and return what was made for it, once it did its work; raise why it did not.
+        """Run a judged call and return the object made for it, once its work is done; raise why it was not.
 
-        One `past_stored` adds nothing, and so is done also for a tenant of which as much is stored as may be.
+        A `past_stored` call adds nothing, so it also runs for a tenant at its storage quota.
         """
         made: list[F] = []
 
@@ -197,15 +169,6 @@ def _checked(piece: pb.WriteFileRequest) -> bytes:
     if len(piece.data) > _CHUNK_LIMIT_BYTES:
         raise TooLarge(f"data: {_CHUNK_LIMIT_BYTES:,} bytes a message at most; send smaller pieces")
     return piece.data
-
-
-async def _in_time(piece: Awaitable[T]) -> T:
-    """Return the next piece; a peer that stalls must not hold a sandbox."""
-    try:
-        async with asyncio.timeout(STALL_LIMIT_S):
-            return await piece
-    except TimeoutError:
-        raise DeadlineExceeded(f"nothing moved for {STALL_LIMIT_S:g} s; start the transfer again") from None
 
 
 def _raise_failure(finished: FinishedToolCall, call: FileCall) -> None:

@@ -1,19 +1,21 @@
-"""The edge: every RPC goes through one of these wrappers. It authenticates, and it translates errors, once.
+"""The edge: every RPC goes through one of these wrappers, which authenticate the caller and translate errors, once.
 
-A servicer says in `scope` which of a credential's scopes its RPCs need, and in `scopes` what single ones need instead.
-One with `for_operators` admits operators too, for whom the tenant is None. `caller(context)` is whose call it is.
-A stream, and a call that takes its time, ends when its caller's credential does.
+A servicer names in `scope` the credential scope that its RPCs need, and in `scopes` what single RPCs need instead. One
+with `for_operators` admits operators too; their tenant is None. A stream, and a call that takes long, ends when its
+caller's credential does.
 
-An RPC is written as `async def CallTool(self, tenant, request, context)`; what it raises becomes a status with a
+An RPC is written as `async def CallTool(self, tenant, request)`; what it raises becomes a status with a
 google.rpc.ErrorInfo whose reason a client can branch on.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
@@ -24,7 +26,7 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from gateway.credentials.caller import CALLER, Caller
+from gateway.credentials.caller import CALLER
 from gateway.credentials.keys import OPERATE
 from gateway.errors import (
     AirlockError,
@@ -74,16 +76,17 @@ class Service(Protocol):
     authenticate: Authenticator
 
 
+# Every RPC has a task of its own, and so a variable of its own.
+_DEADLINE_S: ContextVar[float | None] = ContextVar("deadline_s")
 S = TypeVar("S", bound=Service)
 T = TypeVar("T", Tenant, Tenant | None)
 Q = TypeVar("Q")
 A = TypeVar("A")
 
 
-def caller(context: Context) -> Caller:
-    """Return the credential that the call under way came with."""
-    del context  # grpc's have no room for it; every RPC has a task of its own, and so a variable of its own
-    return CALLER.get(Caller())
+def deadline_s() -> float | None:
+    """Return the deadline of the current call on the event loop's clock; None if it has none."""
+    return _DEADLINE_S.get(None)
 
 
 def scope_of(service: Service | type[Service], method: str) -> str:
@@ -135,6 +138,8 @@ async def _begin(
     service: Service, method: str, held: contextlib.ExitStack, request: Any, context: Context
 ) -> tuple[Any, Any]:
     """Return the tenant and the request of a call that may be made; `held` counts it as open until it is closed."""
+    left_s: float | None = context.time_remaining()  # grpc-stubs say float
+    _DEADLINE_S.set(None if left_s is None else asyncio.get_running_loop().time() + left_s)
     tenant = await _admitted(service, method, context)
     whose = _whose(tenant)
     if not isinstance(request, Incoming):
@@ -176,7 +181,7 @@ def _whose(tenant: Tenant | None) -> str:
 
 
 def unary(
-    method: Callable[[S, T, Q, Context], Awaitable[A]],
+    method: Callable[[S, T, Q], Awaitable[A]],
 ) -> Callable[[S, Q, Context], Awaitable[A]]:
     """Wrap an RPC that answers once. It keeps its place until the peer has taken the answer."""
     name = method.__name__
@@ -189,7 +194,7 @@ def unary(
                 tenant, request = await _begin(self, name, held, request, context)
                 with GUARD.call(self.authenticate, CallCredentials.by(context)):
                     await _take_place(self, name, held, request, context)
-                    answer = await method(self, tenant, request, context)
+                    answer = await method(self, tenant, request)
                 if isinstance(incoming, Incoming):
                     incoming.after.push(held.pop_all())
                 return answer
@@ -201,7 +206,7 @@ def unary(
 
 
 def streaming(
-    method: Callable[[S, T, Q, Context], AsyncIterator[A]],
+    method: Callable[[S, T, Q], AsyncIterator[A]],
 ) -> Callable[[S, Q, Context], AsyncIterator[A]]:
     """Wrap an RPC that answers with a stream."""
     name = method.__name__
@@ -216,7 +221,7 @@ def streaming(
                 guard = held.enter_context(GUARD.call(self.authenticate, CallCredentials.by(context)))
                 if name in getattr(self, "works", ()):
                     held.callback(await _at_work(whose, request, context))
-                async for answer in method(self, tenant, request, context):
+                async for answer in method(self, tenant, request):
                     guard.send()
                     yield answer
                     guard.sent()

@@ -42,6 +42,18 @@ class MessageRow:
     message: str
 
 
+@dataclass(frozen=True)
+class RunFilter:
+    """Which runs to list; an empty field matches all. Times are UTC microseconds since 1970, `until_us` excluded."""
+
+    thread: str = ""
+    statuses: tuple[str, ...] = ()
+    agent: str = ""
+    started_by: str = ""
+    since_us: int | None = None
+    until_us: int | None = None
+
+
 class ThreadStore:
     """Typed access to lists; each query names the tenant it serves."""
 
@@ -168,27 +180,15 @@ class ThreadStore:
 
         return await self._database.transact(work)
 
-    async def runs(
-        self,
-        tenant: str,
-        *,
-        thread: str,
-        statuses: Sequence[str],
-        agent: str,
-        started_by: str = "",
-        since_us: int | None,
-        until_us: int | None,
-        before: Place | None,
-        limit: int,
-    ) -> Sequence[Run]:
-        """Return runs, the newest first; their tasks are cut."""
+    async def runs(self, tenant: str, wanted: RunFilter, *, before: Place | None, limit: int) -> Sequence[Run]:
+        """Return runs, newest first, with long tasks cut."""
         conditions = [runs.c.tenant == tenant]
-        conditions += [threads.c.name == thread] if thread else []
-        conditions += [runs.c.status.in_(statuses)] if statuses else []
-        conditions += [runs.c.agent == agent] if agent else []
-        conditions += [runs.c.started_by == started_by] if started_by else []
-        conditions += [runs.c.started_us >= since_us] if since_us is not None else []
-        conditions += [runs.c.started_us < until_us] if until_us is not None else []
+        conditions += [threads.c.name == wanted.thread] if wanted.thread else []
+        conditions += [runs.c.status.in_(wanted.statuses)] if wanted.statuses else []
+        conditions += [runs.c.agent == wanted.agent] if wanted.agent else []
+        conditions += [runs.c.started_by == wanted.started_by] if wanted.started_by else []
+        conditions += [runs.c.started_us >= wanted.since_us] if wanted.since_us is not None else []
+        conditions += [runs.c.started_us < wanted.until_us] if wanted.until_us is not None else []
         conditions += [_older(runs, "started_us", before)] if before is not None else []
         task = func.substr(runs.c.task, 1, TASK_LISTED_CHARS).label("task")
         query = (

@@ -239,11 +239,11 @@ async def test_two_threads_have_users_of_their_own(client: Client, strict: Clien
 
 
 async def test_a_transfer_whose_peer_stalls_lets_go_of_the_sandbox(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gateway.services import workspace_service
+    from gateway.services import streams
 
-    monkeypatch.setattr(workspace_service, "STALL_LIMIT_S", 0.05)
+    monkeypatch.setattr(streams, "STALL_LIMIT_S", 0.05)
     with pytest.raises(DeadlineExceeded, match="nothing moved"):
-        await workspace_service._in_time(asyncio.Event().wait())
+        await streams.in_time(asyncio.Event().wait())
 
 
 @pytest.mark.parametrize("streamed", [False, True])

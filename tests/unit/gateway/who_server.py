@@ -17,7 +17,6 @@ from gateway.client.wire import Secret, Wire
 from gateway.config.config import Config
 from gateway.config.model_settings import ModelSettings
 from gateway.identity.auth import authentication
-from gateway.identity.call_credentials import Context
 from gateway.identity.principal import PRINCIPAL
 from gateway.identity.tls import server_credentials
 from gateway.policy import Policy, PolicyDocument
@@ -35,22 +34,22 @@ class Who:
         self.authenticate = authenticate
 
     @unary
-    async def Once(self, tenant: Tenant, request: bytes, context: Context) -> bytes:  # noqa: N802
+    async def Once(self, tenant: Tenant, request: bytes) -> bytes:  # noqa: N802
         who = PRINCIPAL.get()
         return f"{tenant.name} {who.caller.shown} {','.join(who.scopes)}".encode()
 
     @unary
-    async def Slow(self, tenant: Tenant, request: bytes, context: Context) -> bytes:  # noqa: N802
+    async def Slow(self, tenant: Tenant, request: bytes) -> bytes:  # noqa: N802
         await asyncio.Event().wait()
         return b""
 
     @streaming
-    async def Always(self, tenant: Tenant, request: bytes, context: Context) -> AsyncIterator[bytes]:  # noqa: N802
+    async def Always(self, tenant: Tenant, request: bytes) -> AsyncIterator[bytes]:  # noqa: N802
         yield tenant.name.encode()
         await asyncio.Event().wait()
 
     @unary
-    async def Upload(self, tenant: Tenant, request: AsyncIterator[bytes], context: Context) -> bytes:  # noqa: N802
+    async def Upload(self, tenant: Tenant, request: AsyncIterator[bytes]) -> bytes:  # noqa: N802
         return b"".join([piece async for piece in request])
 
 

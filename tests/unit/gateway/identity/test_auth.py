@@ -15,7 +15,7 @@ from sqlalchemy import select
 from structlog.testing import capture_logs
 
 from gateway.config.model_settings import ModelSettings
-from gateway.credentials.caller import Caller
+from gateway.credentials.caller import CALLER, Caller
 from gateway.credentials.keys import make_key
 from gateway.errors import AirlockError, ScopeMissing, Unauthenticated
 from gateway.identity.auth import Authentication
@@ -28,7 +28,7 @@ from gateway.services.process_service import ProcessService
 from gateway.services.run_service import RunService
 from gateway.services.tool_service import ToolService
 from gateway.services.workspace_service import WorkspaceService
-from gateway.serving.edge import Authenticator, caller, streaming, unary
+from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
@@ -71,13 +71,13 @@ class Echo:
         self.authenticate = authenticate
 
     @unary
-    async def Once(self, tenant: Tenant, request: str, context: Context) -> tuple[str, Caller]:  # noqa: N802
-        return tenant.name + request, caller(context)
+    async def Once(self, tenant: Tenant, request: str) -> tuple[str, Caller]:  # noqa: N802
+        return tenant.name + request, CALLER.get(Caller())
 
     @streaming
-    async def Many(self, tenant: Tenant, request: str, context: Context) -> AsyncIterator[tuple[str, Caller]]:  # noqa: N802
+    async def Many(self, tenant: Tenant, request: str) -> AsyncIterator[tuple[str, Caller]]:  # noqa: N802
         for _ in range(2):
-            yield tenant.name + request, caller(context)
+            yield tenant.name + request, CALLER.get(Caller())
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from gateway.credentials.caller import CALLER, Caller
 from gateway.storage.entities import Run
 from gateway.storage.key_runs import KeyRuns
 from gateway.storage.tables import audit_records
-from gateway.storage.thread_store import ThreadStore
+from gateway.storage.thread_store import RunFilter, ThreadStore
 from tests.unit.agent.fakes import says
 from tests.unit.gateway.runs.test_taking_over import Gateway, Held, Make, gateway, world
 from tests.unit.gateway.runs.test_waiting_runs import Host, World, a_policy, host, writes
@@ -96,17 +96,7 @@ async def test_a_keys_runs_are_found_by_it_and_no_others(world: Held, host: Call
     await one.status(run, "completed")
     threads = ThreadStore(world.database)
     for started_by, found in ((KEY, [run_id]), ("alk_other", []), ("", [run_id])):
-        listed = await threads.runs(
-            "acme",
-            thread="",
-            statuses=(),
-            agent="",
-            started_by=started_by,
-            since_us=None,
-            until_us=None,
-            before=None,
-            limit=9,
-        )
+        listed = await threads.runs("acme", RunFilter(started_by=started_by), before=None, limit=9)
         assert [run.id for run in listed] == found
 
 

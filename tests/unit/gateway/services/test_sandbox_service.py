@@ -18,7 +18,7 @@ from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
 from gateway.sandboxes.sandbox_admin import SandboxAdmin
 from gateway.sandboxes.sandbox_usage import SandboxUsage
-from gateway.services.sandbox_service import SandboxService
+from gateway.services.sandbox_service import SandboxParts, SandboxService
 from gateway.storage.transition_store import StoredTransition
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb
@@ -86,17 +86,10 @@ async def client(usage: SandboxUsage) -> AsyncIterator[Client]:
         users=lambda tenant, thread: 0,
         ends_s=lambda one, spec: None if one.since_s is None else one.since_s + ends[one.state],
     )
-    tended = SandboxAdmin(engine, cast(Any, keeper), cast(Any, None), cast(Any, FakeThreads()))
-    service = SandboxService(
-        engine,
-        cast(Any, keeper),
-        authenticate,
-        tended=tended,
-        usage=usage,
-        snapshots=cast(Any, None),
-        forks=cast(Any, None),
-        history=cast(Any, FakeHistory()),
-    )
+    admin = SandboxAdmin(engine, cast(Any, keeper), cast(Any, None), cast(Any, FakeThreads()))
+    none: Any = None
+    parts = SandboxParts(engine, cast(Any, keeper), admin, usage, none, none, cast(Any, FakeHistory()))
+    service = SandboxService(parts, authenticate)
     sandbox_service_pb2_grpc.add_SandboxServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -13,7 +13,6 @@ import pytest
 from gateway.client import Client, InvalidArgument, TooLarge
 from gateway.client.wire import error_of
 from gateway.config.model_settings import ModelSettings
-from gateway.identity.call_credentials import Context
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
 from gateway.serving.edge import streaming, unary
@@ -35,15 +34,15 @@ class Small(tool_service_pb2_grpc.ToolServiceServicer, process_service_pb2_grpc.
         return TENANT
 
     @unary
-    async def CallTool(self, tenant: Tenant, request: Any, context: Context) -> Any:  # noqa: N802
+    async def CallTool(self, tenant: Tenant, request: Any) -> Any:  # noqa: N802
         return tool_service_pb2.CallToolResponse()
 
     @streaming
-    async def StreamToolCall(self, tenant: Tenant, request: Any, context: Context) -> AsyncIterator[Any]:  # noqa: N802
+    async def StreamToolCall(self, tenant: Tenant, request: Any) -> AsyncIterator[Any]:  # noqa: N802
         yield tool_service_pb2.StreamToolCallResponse()
 
     @streaming
-    async def RunProgram(self, tenant: Tenant, request: Any, context: Context) -> AsyncIterator[Any]:  # noqa: N802
+    async def RunProgram(self, tenant: Tenant, request: Any) -> AsyncIterator[Any]:  # noqa: N802
         async for _ in request:
             yield process_service_pb2.RunProgramResponse()
 

@@ -12,7 +12,6 @@ import pytest
 from grpc_health.v1 import health_pb2_grpc
 
 from gateway.config.model_settings import ModelSettings
-from gateway.identity.call_credentials import Context
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
 from gateway.serving.anonymous_calls import AnonymousStreams, BoundedHealth
@@ -50,11 +49,11 @@ class Large(tool_service_pb2_grpc.ToolServiceServicer):
         return TENANT
 
     @unary
-    async def CallTool(self, tenant: Tenant, request: Any, context: Context) -> Any:  # noqa: N802
+    async def CallTool(self, tenant: Tenant, request: Any) -> Any:  # noqa: N802
         return tool_service_pb2.CallToolResponse(result=tool_service_pb2.ToolResult(content=_CONTENT))
 
     @streaming
-    async def StreamToolCall(self, tenant: Tenant, request: Any, context: Context) -> AsyncIterator[Any]:  # noqa: N802
+    async def StreamToolCall(self, tenant: Tenant, request: Any) -> AsyncIterator[Any]:  # noqa: N802
         self.streams += 1
         yield tool_service_pb2.StreamToolCallResponse(result=tool_service_pb2.ToolResult(content=_CONTENT))
 

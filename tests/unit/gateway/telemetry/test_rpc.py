@@ -38,7 +38,7 @@ class Runs(run_service_pb2_grpc.RunServiceServicer):
         return tenant
 
     @unary
-    async def GetRun(self, tenant: Tenant, request: Any, context: Any) -> Any:  # noqa: N802 - grpc's name
+    async def GetRun(self, tenant: Tenant, request: Any) -> Any:  # noqa: N802 - grpc's name
         self.parents.append(trace.get_current_span().get_span_context().span_id)
         if request.run_id == "gone":
             raise NotFound("no run")
@@ -47,7 +47,7 @@ class Runs(run_service_pb2_grpc.RunServiceServicer):
         return run_service_pb2.GetRunResponse()
 
     @streaming
-    async def WatchRun(self, tenant: Tenant, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+    async def WatchRun(self, tenant: Tenant, request: Any) -> AsyncIterator[Any]:  # noqa: N802
         try:
             yield run_service_pb2.WatchRunResponse()
             await asyncio.sleep(0)
