@@ -17,7 +17,7 @@ import structlog
 from agent.cancellation import to_the_end
 from gateway.errors import NotFound, ThreadBusy, Unavailable
 from gateway.storage.database import Database
-from gateway.storage.erasure_store import CallUnderWay, DeletionLost, ErasureStore, RunUnderWay
+from gateway.storage.erasure_store import CallUnderWay, DeletionLost, ErasureStore, RunUnderWay, TenantErasure
 from gateway.support.clock import MakeId, make_id
 from gateway.tenancy.tenant_admin import Erased
 from sandbox.engines.engine import Removal
@@ -163,9 +163,8 @@ class Erasure:
         # Before the rows go: while there are some, the deletion can be repeated if the engine does not answer.
         on_engine = await self._left_on_engine(name)
         removed = await self._store.remove_tenant(name)
-        everything, left, sequence = await self._store.tell(
-            name, audit=audit, actor=actor, removed=removed, workspaces=workspaces, on_engine=on_engine
-        )
+        erasure = TenantErasure(name, audit, actor, removed, workspaces, on_engine)
+        everything, left, sequence = await self._store.record(erasure)
         if not await self._database.truncate_log():
             log.warning("deleted data stays in the database's log until that is next truncated", tenant=name)
         return Erased(everything, left, workspaces, sequence)

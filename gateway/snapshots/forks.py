@@ -1,9 +1,9 @@
-"""Forks: a new thread with what was said in another up to some moment, and with its files of that moment.
+"""Forks: a new thread with another's messages up to some moment, and its files of that moment.
 
-The new thread has a row from the beginning, which nobody sees and in which nothing begins. Its files come first, then,
-in one transaction, its messages, its metadata and the end of that mark: it is whole or not there. What a gateway leaves
-that died in between is removed when one starts, and before the tenant's next fork. Runs, approvals and grants are not
-carried: they are of the thread in which they were given.
+The new thread has a row from the beginning, which is invisible and in which nothing begins. Its files come first; then,
+in one transaction, its messages, its metadata and the end of that mark. What a gateway that died left half-done is
+removed when one starts, and before the tenant's next fork. Runs, approvals and grants are not copied: they belong to
+the thread in which they were made.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import structlog
 
@@ -37,10 +37,10 @@ from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import Thread
 from gateway.storage.erasure_store import CallUnderWay, RunUnderWay
-from gateway.storage.fork_store import ForkStore
-from gateway.storage.restore_store import RestoreStore, ThreadGoing, WorkspaceRequest
+from gateway.storage.fork_store import Fork, ForkStore
+from gateway.storage.restore_store import RestoreStore, WorkspaceRequest
 from gateway.storage.snapshot_store import FORK, Snapshot, SnapshotStore
-from gateway.storage.thread_marks import FORKING
+from gateway.storage.thread_marks import FORKING, ThreadGoing
 from gateway.storage.thread_store import ThreadRow, ThreadStore
 from gateway.support.clock import MakeId
 from gateway.tenancy.quotas import Quotas
@@ -50,13 +50,13 @@ from sandbox.engines.engine import Removal
 from sandbox.errors import SandboxError, WorkspaceIncomplete
 
 log = structlog.get_logger(__name__)
-# More than a thread may have: metadata from before there was that limit is copied all the same.
+# More than a thread may have, so that metadata from before that limit is copied as well.
 _METADATA_LIMIT_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class ForkAt:
-    """Where: a snapshot, a run's end or step, or, with none of them, now."""
+    """Where to fork: at a snapshot, at a run's end or step, or, with none of them, now."""
 
     snapshot_id: str = ""
     run_id: str = ""
@@ -65,7 +65,7 @@ class ForkAt:
 
 @dataclass(frozen=True)
 class Forked:
-    """What a fork has: the new thread's name, and where of which thread it begins."""
+    """A fork: the new thread's name, and where it begins in which thread."""
 
     thread: str
     of_thread: str
@@ -77,7 +77,7 @@ class Forked:
 
 @dataclass(frozen=True)
 class ForkStores:
-    """What forks read and write."""
+    """The stores that forks use."""
 
     forks: ForkStore
     snapshots: SnapshotStore
@@ -108,9 +108,9 @@ class Forks:
         self._points = ForkPoints(stores.snapshots, stores.forks)
 
     async def fork(self, tenant: Tenant, source: str, name: str, at: ForkAt, *, request_id: str = "") -> Forked:
-        """Make a thread `name` of another. With the same request id the same fork is returned.
+        """Create a thread `name` as a fork of another. A repeated request id returns the same fork.
 
-        Raises NotFound, Conflict where there is a thread of that name, WorkspaceNotSaved, ThreadBusy, OtherEngine,
+        Raises NotFound, Conflict if there is a thread of that name, WorkspaceNotSaved, ThreadBusy, OtherEngine,
         QuotaExceeded, TooLarge, NoSpace, InProgress, RequestIdReused and SandboxError.
         """
         asked = hashlib.sha256(json.dumps([source, name, asdict(at)]).encode()).hexdigest()
@@ -133,13 +133,13 @@ class Forks:
                 snapshot = await self._now(tenant, row, directory)
             async with directory.shared():
                 point = await self._point(tenant, row, at, snapshot)
-                # To its end, though the caller went away: half of it is of no use to anybody.
+                # Completed even if the caller goes away: half a fork is useless.
                 return await to_the_end(self._made(tenant, row, name, point, request))
 
     async def remove_half_made(self, tenant: str | None = None) -> None:
-        """Remove what gateways left that died while they forked, of this engine; with `tenant` only that one's."""
+        """Remove this engine's forks, of all tenants or one, that gateways left when they died."""
         for name in {one.tenant for one in await self._stores.forks.half_made(tenant)}:
-            # Where one is under way nobody knows here which of them it is.
+            # If a fork is in progress, it is not known which of them it is.
             with contextlib.suppress(InProgress):
                 async with self._directory_of(name).forking(alone=True):
                     for thread in await self._stores.forks.half_made(name):
@@ -164,7 +164,10 @@ class Forks:
         return row, snapshot
 
     async def _now(self, tenant: Tenant, row: ThreadRow, directory: SnapshotDirectory) -> Snapshot:
-        """Keep a thread as it is; ThreadBusy while anything is under way in it: messages and files would not fit."""
+        """Take a snapshot of a thread now.
+
+        ThreadBusy while anything is under way: messages and files would not match.
+        """
         try:
             await self._stores.forks.refuse_busy(row.id)
         except RunUnderWay as error:
@@ -182,7 +185,7 @@ class Forks:
             return await self._taking.take(tenant, directory, what)
 
     async def _point(self, tenant: Tenant, row: ThreadRow, at: ForkAt, snapshot: Snapshot | None) -> ForkPoint:
-        """Return where to fork; nobody removes a snapshot from here on."""
+        """Return where to fork; from here on no snapshot is removed."""
         if snapshot is None:
             return await self._points.of_run(row, at.run_id, at.step)
         if await self._stores.snapshots.get(tenant.name, snapshot.id) is None:
@@ -198,8 +201,9 @@ class Forks:
             await self._stores.forks.begin(target, mark, limit, request)
         except ConstraintViolated:
             raise await self._taken_name(tenant.name, name, request) from None
+        fork = Fork(target, mark, point.messages, {}, request)
         try:
-            return await self._filled(tenant, row, target, mark, point, request)
+            return await self._filled(tenant, row, fork, point)
         except ThreadGoing:
             await self._undone(target)
             raise going(row.name) from None
@@ -210,30 +214,21 @@ class Forks:
             await self._undone(target)
             raise
 
-    async def _filled(
-        self,
-        tenant: Tenant,
-        row: ThreadRow,
-        target: Thread,
-        mark: str,
-        point: ForkPoint,
-        request: WorkspaceRequest | None,
-    ) -> Forked:
-        directory, snapshot = self._directory_of(tenant.name), point.snapshot
-        await self._restoring.fill(snapshot, directory, target, tenant.sandbox_spec(target.name))
-        forked = Forked(target.name, row.name, snapshot.id, point.run_id, point.step, point.messages)
-        told = AuditEntry(
-            tenant.name, "thread_forked", actor=actor(), thread=target.name, size_bytes=snapshot.size_bytes,
-            details={name: value for name, value in asdict(forked).items() if name != "thread"},
-        )  # fmt: skip
-        if request is not None:
-            request = WorkspaceRequest(request.tenant, request.id, request.digest, json.dumps(asdict(forked)))
+    async def _filled(self, tenant: Tenant, row: ThreadRow, fork: Fork, point: ForkPoint) -> Forked:
+        directory, snapshot, name = self._directory_of(tenant.name), point.snapshot, fork.thread.name
+        await self._restoring.fill(snapshot, directory, fork.thread, tenant.sandbox_spec(name))
+        forked = Forked(name, row.name, snapshot.id, point.run_id, point.step, point.messages)
+        details = {key: value for key, value in asdict(forked).items() if key != "thread"}
+        entry = AuditEntry(
+            tenant.name, "thread_forked", actor=actor(), thread=name, size_bytes=snapshot.size_bytes, details=details
+        )
+        request = fork.request and replace(fork.request, answer=json.dumps(asdict(forked)))
         metadata = await asyncio.to_thread(directory.metadata, snapshot.id)
-        await self._stores.forks.end(target, mark, snapshot, point.messages, metadata or {}, told=told, request=request)
+        await self._stores.forks.end(replace(fork, metadata=metadata or {}, request=request), snapshot, entry)
         return forked
 
     async def _taken_name(self, tenant: str, name: str, request: WorkspaceRequest | None) -> AirlockError:
-        """Return why a row could not be written."""
+        """Return why the thread's row could not be written."""
         if request is not None and await self._stores.restores.request(tenant, request.id) is not None:
             return InProgress("the same request is still running: repeat it to get its thread")
         if any(one.name == name for one in await self._stores.forks.half_made(tenant)):
@@ -241,12 +236,12 @@ class Forks:
         return Conflict(f"there is a thread {name[:64]!r} already: take another name, or delete it")
 
     async def _undone(self, thread: Thread) -> None:
-        """Remove a thread that nobody saw, files first; what cannot be removed now is with the next."""
+        """Remove an invisible thread, files first; what cannot be removed now goes with the next fork."""
 
         async def work() -> None:
             half_made = await self._stores.forks.half_made(thread.tenant)
             if all(one.id != thread.id for one in half_made):
-                return  # it is made, and nobody was told of that: the database's answer was lost
+                return  # the fork is complete; only the database's answer was lost
             await self._engines.refuse_other(thread)
             await self._engine.remove_of(thread.tenant, thread.name)
             await self._engine.remove_workspace(thread.tenant, thread.name)

@@ -12,9 +12,9 @@ from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.taking import going, told
 from gateway.storage.entities import Thread
 from gateway.storage.erasure_store import CallUnderWay, RunUnderWay
-from gateway.storage.restore_store import RestoreStore, ThreadGoing, WorkspaceRequest
+from gateway.storage.restore_store import RestoreStore, WorkspaceRequest
 from gateway.storage.snapshot_store import Snapshot
-from gateway.storage.thread_marks import RESTORING
+from gateway.storage.thread_marks import RESTORING, ThreadGoing
 from gateway.support.clock import MakeId
 from gateway.tool_calls.thread_engines import ThreadEngines
 from sandbox.engines.engine import Workspaces

@@ -22,8 +22,8 @@ from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshot_files import Limits, Written, quota_exceeded
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
-from gateway.storage.restore_store import ThreadGoing
 from gateway.storage.snapshot_store import ASKED, Snapshot, SnapshotStore
+from gateway.storage.thread_marks import ThreadGoing
 from gateway.support.clock import MakeId, NowUs
 from gateway.tenancy.tenants import Tenant
 from sandbox.engines.engine import Workspaces
@@ -100,7 +100,7 @@ class Taking:
         """Sweep, though the caller went away; what cannot be removed now is with the next."""
 
         async def work() -> None:
-            await in_thread(directory.sweep, await self._store.ids(tenant))
+            await in_thread(directory.sweep, await self._store.ids_of(tenant))
 
         try:
             await to_the_end(work())
@@ -108,7 +108,7 @@ class Taking:
             log.warning("what is left of a snapshot stays until the next one", error=str(error))
 
     async def _opened(self, tenant: str, directory: SnapshotDirectory) -> _Books:
-        ids = await self._store.ids(tenant)
+        ids = await self._store.ids_of(tenant)
         return _Books(ids, await in_thread(directory.begin, ids))
 
     async def _taken(

@@ -1,4 +1,4 @@
-"""Approvals that nobody answered in time: marked as expired, and told in the audit, once."""
+"""Expired approvals: marked, and recorded in the audit, once."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from gateway.support.clock import NowUs
 
 
 def late(tenant: str | None, now_us: int) -> ColumnElement[bool]:
-    """Return the condition of a tenant's approvals, or with None of all, that wait and are not waited for any more."""
+    """Return the condition for pending approvals past their expiry, of one tenant or, with None, of all."""
     over = (approvals.c.status == PENDING) & (approvals.c.expires_us <= now_us)
     return over if tenant is None else over & (approvals.c.tenant == tenant)
 
 
 def mark_expired(connection: Connection, which: ColumnElement[bool], clock: NowUs) -> list[AuditEntry]:
-    """Mark approvals, and return the audit's entries: of when their time was over, whenever that is noticed."""
+    """Mark approvals as expired; return their audit entries, dated at the expiry."""
     query = (
         select(approvals, threads.c.name.label("thread"))
         .join(threads, approvals.c.thread_id == threads.c.id)
         .where(which)
         .order_by(approvals.c.expires_us)
-        .with_for_update(of=approvals)  # another gateway may notice at the same time: each is told once
+        .with_for_update(of=approvals)  # another gateway may notice at the same time: each is recorded once
     )
     found = connection.execute(query).all()
     if found:

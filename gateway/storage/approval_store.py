@@ -27,24 +27,26 @@ from gateway.storage.approval_writes import (
     DENIED,
     PENDING,
     USED,
-    came_before,
     change_approvals,
     next_change_us,
 )
-from gateway.storage.audit_store import AuditEntry, AuditStore
+from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.grant_store import GrantStore, NewGrant
+from gateway.storage.queries import Queries
+from gateway.storage.rows import mapped, newest_first, older
 from gateway.storage.tables import approvals, grants, threads
 from gateway.support.clock import MakeId, NowUs, make_id, now_us
+from gateway.support.paging import Place
 
 
 @dataclass(frozen=True)
 class Approval:
-    """An approval as it is stored; `thread` is the thread's name, `arguments` and `asked` are JSON texts.
+    """A stored approval; `thread` is the thread's name, `arguments` and `asked` are JSON.
 
-    `cut`: it is one of many, and what of it is long was left out: `arguments` are "{}", `asked` is "[]",
-    `edited_arguments` and `proposed_rule` are None.
+    A listed approval with long texts is `cut`: `arguments` are then "{}", `asked` is "[]", `edited_arguments` and
+    `proposed_rule` are None.
     """
 
     id: str
@@ -76,16 +78,16 @@ class Approval:
 
     @property
     def asked_parts(self) -> Sequence[str]:
-        """The parts of the call that were asked about."""
+        """The parts of the call that need approval."""
         parts: list[str] = json.loads(self.asked)
         return parts
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A call that somebody is to be asked about.
+    """A call that needs approval.
 
-    `digest` is what is approved (gateway/approvals/approver.py), `arguments_digest` what the audit has of the call.
+    `digest` is what is approved (gateway/approvals/approver.py), `arguments_digest` what the audit records of the call.
     """
 
     call_id: str
@@ -103,7 +105,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Resolution:
-    """What became of a pending approval; `grant` is what its answer grants besides this one call."""
+    """The answer to a pending approval; `grant` is what it grants beyond this one call."""
 
     status: str
     answer: str
@@ -115,16 +117,16 @@ class Resolution:
 
 
 class TooManyPending(Exception):
-    """A tenant's approvals that wait are as many, or as large, as may wait; the text says which."""
+    """A tenant's pending approvals have reached the limit of their number or size; the text says which."""
 
 
 PENDING_LIMIT = 100
 PENDING_LIMIT_BYTES = 16 * 1024 * 1024
-# What a list of many holds of each long text; GetApproval has it whole.
+# The limit of each long text in a list; GetApproval returns all of it.
 LISTED_LIMIT_BYTES = 4096
 
 _COLUMNS = tuple(name for name in Approval.__dataclass_fields__ if name not in ("thread", "cut"))
-# What stands for a text that is too long for a list.
+# Replaces a text that is too long for a list.
 _LONG: Mapping[str, str | None] = {"arguments": "{}", "asked": "[]", "edited_arguments": None, "proposed_rule": None}
 _TOO_LONG = {
     name: (approvals.c.arguments_bytes if name == "arguments" else func.length(approvals.c[name])) > LISTED_LIMIT_BYTES
@@ -140,48 +142,35 @@ _LISTED = select(
     case((or_(*_TOO_LONG.values()), 1), else_=0).label("cut"),
     _THREAD,
 ).join(threads, approvals.c.thread_id == threads.c.id)
-_NEWEST_FIRST = (approvals.c.created_us.desc(), approvals.c.id.desc())
 
 
-class ApprovalStore:
-    """Typed access to the approvals; `grants` are what was granted with them."""
+class ApprovalStore(Queries):
+    """Typed access to approvals and, as `grants`, to grants."""
 
     def __init__(self, database: Database, *, clock: NowUs = now_us, ids: MakeId = make_id) -> None:
-        self._database = database
-        self._audit = AuditStore(database, clock)
+        super().__init__(database, clock, ids=ids)
         self.grants = GrantStore(database, clock)
-        self.clock = clock
-        self.ids = ids
 
     async def ask(self, thread: Thread, run_id: str | None, asked: Asked) -> str:
-        """Return the id of the pending approval of this call, made when there is none.
-
-        Raises TooManyPending.
-        """
+        """Return the id of the call's pending approval, created if there is none. Raises TooManyPending."""
         size_bytes = len(asked.arguments.encode())
-        row = {
+        row = vars(asked) | {
             "id": self.ids("apr"),
             "tenant": thread.tenant,
             "thread_id": thread.id,
             "run_id": run_id,
-            "call_id": asked.call_id,
             "tool": asked.tool[:128],
-            "arguments": asked.arguments,
             "arguments_bytes": size_bytes,
-            "digest": asked.digest,
-            "policy_version": asked.policy_version,
             "rule": asked.rule[:128],
-            "reason": asked.reason,
             "asked": json.dumps(list(asked.asked)),
-            "proposed_rule": asked.proposed_rule,
             "status": PENDING,
             "created_us": self.clock(),
-            "expires_us": asked.expires_us,
         }
+        del row["arguments_digest"]
         by = actor()
         same = (approvals.c.thread_id == thread.id) & (approvals.c.digest == asked.digest)
         same &= approvals.c.status == PENDING
-        # Two equal calls of one step are two calls; a service that asks again asks about the same one.
+        # Two equal calls of one step are two calls; a service that repeats its call means the same one.
         same &= approvals.c.run_id.is_(None) if run_id is None else approvals.c.call_id == asked.call_id
 
         def work(connection: Connection) -> str:
@@ -190,10 +179,10 @@ class ApprovalStore:
             ).first()
             if found is not None:
                 return str(found.id)
-            self._check_room(connection, thread.tenant, size_bytes)
+            self._check_limits(connection, thread.tenant, size_bytes)
             connection.execute(insert(approvals), {**row, "changed_us": next_change_us(connection, self.clock)})
-            if run_id is not None:  # of a service's call its journal tells
-                self._audit.append(connection, entries=[_sought(thread, run_id, str(row["id"]), asked, by)])
+            if run_id is not None:  # a service's call is recorded with its journal entry
+                self.audit.append(connection, entries=[_sought(thread, run_id, str(row["id"]), asked, by)])
             return str(row["id"])
 
         return await self._database.transact(work)
@@ -204,11 +193,11 @@ class ApprovalStore:
         return found[0] if found else None
 
     async def of_calls(self, run_id: str, call_ids: Collection[str]) -> Sequence[Approval]:
-        """Return what was asked about calls of a run, the newest first."""
+        """Return the approvals of a run's calls, newest first."""
         return await self._found(approvals.c.run_id == run_id, approvals.c.call_id.in_(list(call_ids)))
 
     async def of_digest(self, thread: Thread, digest: str) -> Approval | None:
-        """Return the newest approval of a call that belongs to no run."""
+        """Return the newest approval of a call outside runs."""
         found = await self._found(
             approvals.c.thread_id == thread.id,
             approvals.c.run_id.is_(None),
@@ -224,10 +213,10 @@ class ApprovalStore:
         status: str | None,
         thread: str | None,
         run_id: str | None,
-        before: tuple[int, str] | None,
+        before: Place | None,
         limit: int,
     ) -> Sequence[Approval]:
-        """Return approvals, cut, the newest first; `before` is when the page before it ended, and the id there."""
+        """Return approvals, newest first, with long texts cut; `before` is the place of the previous page's end."""
         conditions = [approvals.c.tenant == tenant]
         if status is not None:
             conditions.append(approvals.c.status == status)
@@ -236,20 +225,19 @@ class ApprovalStore:
         if run_id is not None:
             conditions.append(approvals.c.run_id == run_id)
         if before is not None:
-            conditions.append(came_before(approvals, *before))
-        query = _LISTED.where(*conditions).order_by(*_NEWEST_FIRST).limit(limit)
+            conditions.append(older(approvals, before))
+        query = _LISTED.where(*conditions).order_by(*newest_first(approvals)).limit(limit)
         return [_approval(row) for row in await self._database.rows(query)]
 
     async def changed_since(self, tenant: str, changed_us: int, limit: int) -> Sequence[Approval]:
-        """Return what has changed after that, cut, in the order of the changes."""
+        """Return the approvals that changed after that time, cut, in the order of the changes."""
         query = _LISTED.where(approvals.c.tenant == tenant, approvals.c.changed_us > changed_us)
         rows = await self._database.rows(query.order_by(approvals.c.changed_us).limit(limit))
         return [_approval(row) for row in rows]
 
     async def last_change_us(self) -> int:
-        """Return when anything changed last, 0 when nothing ever did."""
-        rows = await self._database.rows(select(func.max(approvals.c.changed_us).label("last")))
-        return rows[0].last or 0
+        """Return the time of the last change, 0 if there was none."""
+        return await self._database.scalar(select(func.max(approvals.c.changed_us))) or 0
 
     async def resolve(self, approval: Approval, resolution: Resolution) -> bool:
         """Answer a pending approval; return whether this answer was the first, and in time."""
@@ -273,42 +261,42 @@ class ApprovalStore:
                 row = {"id": granted.id, "run_id": granted.run_id, "rule": granted.rule, "created_us": now}
                 whose = {"tenant": approval.tenant, "thread_id": approval.thread_id, "approval_id": approval.id}
                 connection.execute(insert(grants), row | whose)
-            self._audit.append(connection, entries=[_answered(approval, resolution)])
+            self.audit.append(connection, entries=[_answered(approval, resolution)])
             return True
 
         return await self._database.transact(work)
 
     async def use(self, approval_id: str) -> bool:
-        """Use an approval up; return whether it was there to be used."""
+        """Use an approval up; return whether it could be used."""
         approved = (approvals.c.id == approval_id) & (approvals.c.status == APPROVED)
         return await self._changed(approved, {"status": USED}) == 1
 
     async def expire(self, tenant: str | None = None) -> None:
-        """Mark what nobody answered in time, of a tenant or of all, and tell the audit.
+        """Mark expired approvals, of a tenant or of all, and record them in the audit.
 
-        The time itself makes it expired, whether it is marked or not.
+        They are expired by the time alone, whether marked or not.
         """
         over = late(tenant, self.clock())
 
         def work(connection: Connection) -> None:
-            self._audit.append(connection, entries=mark_expired(connection, over, self.clock))
+            self.audit.append(connection, entries=mark_expired(connection, over, self.clock))
 
         if await self._database.rows(select(approvals.c.id).where(over).limit(1)):
             await self._database.transact(work)
 
     async def cancel(self, approval_id: str) -> None:
-        """Take back a question, or an answer that is not for what is asked by now."""
+        """Cancel an approval, or an answer that no longer applies."""
         open_ = approvals.c.status.in_((PENDING, APPROVED))
         await self._changed((approvals.c.id == approval_id) & open_, {"status": CANCELLED})
 
     async def cancel_open(self, run_id: str) -> None:
-        """Take back what a run that is over has asked, and the answers that it did not come to use."""
+        """Cancel the pending approvals of a finished run, and the answers that it did not use."""
         open_ = (approvals.c.run_id == run_id) & approvals.c.status.in_((PENDING, APPROVED))
         if await self._database.rows(select(approvals.c.id).where(open_).limit(1)):
             await self._changed(open_, {"status": CANCELLED})
 
     async def _found(self, *conditions: Any, limit: int | None = None) -> Sequence[Approval]:
-        query = _QUERY.where(*conditions).order_by(*_NEWEST_FIRST)
+        query = _QUERY.where(*conditions).order_by(*newest_first(approvals))
         rows = await self._database.rows(query if limit is None else query.limit(limit))
         return [_approval(row) for row in rows]
 
@@ -318,8 +306,8 @@ class ApprovalStore:
     def _change(self, connection: Connection, which: Any, changes: Mapping[str, Any]) -> int:
         return change_approvals(connection, which, changes, self.clock)
 
-    def _check_room(self, connection: Connection, tenant: str, size_bytes: int) -> None:
-        """Raise TooManyPending where another approval of this size is one too many."""
+    def _check_limits(self, connection: Connection, tenant: str, size_bytes: int) -> None:
+        """Raise TooManyPending if another approval of this size would exceed a limit."""
         open_ = (approvals.c.tenant == tenant) & (approvals.c.status == PENDING)
         counted = select(func.count(), func.coalesce(func.sum(approvals.c.arguments_bytes), 0)).where(
             open_, approvals.c.expires_us > self.clock()
@@ -378,5 +366,4 @@ def _answered(approval: Approval, resolution: Resolution) -> AuditEntry:
 
 
 def _approval(row: Row[Any]) -> Approval:
-    columns = {name: getattr(row, name) for name in (*_COLUMNS, "thread")}
-    return Approval(**columns, cut=bool(row.cut))
+    return mapped(Approval, row, cut=bool(row.cut))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from sqlalchemy import ColumnElement, Row, select
+from sqlalchemy import ColumnElement, select
 
 from gateway.audit_chain.chain import MISSING, NOTHING_KNOWN, ChainCheck, ChainHead, ChainReport, Known
 from gateway.audit_chain.record import COLUMNS, AuditRecord
 from gateway.storage.database import Database
+from gateway.storage.rows import mapped
 from gateway.storage.tables import audit_heads, audit_records, runs, tool_calls
 
 SLICE = 500
@@ -20,7 +20,7 @@ _QUERY = select(*(_RECORDS[name] for name in COLUMNS))
 
 @dataclass(frozen=True)
 class AuditFilter:
-    """Chooses records; what is empty does not matter. Times are UTC microseconds since 1970, `until_us` is not in."""
+    """Selects records; an empty field matches all. Times are UTC microseconds since 1970, `until_us` excluded."""
 
     kinds: tuple[str, ...] = ()
     thread: str = ""
@@ -33,7 +33,7 @@ class AuditFilter:
     until_us: int | None = None
 
     def conditions(self) -> Sequence[ColumnElement[bool]]:
-        """Return what SQL is to look for."""
+        """Return the SQL conditions."""
         wanted = [
             _RECORDS[name] == value
             for name in ("thread", "run_id", "tool", "verdict", "rule", "actor")
@@ -52,24 +52,24 @@ EVERYTHING = AuditFilter()
 
 
 class AuditReader:
-    """Reads the chains of all tenants; whoever calls says whose."""
+    """Reads the chains of all tenants; the caller names the tenant."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def heads(self) -> Mapping[str, ChainHead]:
         """Return where each tenant's chain ends."""
-        return {row.tenant: _head(row) for row in await self._database.rows(select(audit_heads))}
+        return {row.tenant: mapped(ChainHead, row) for row in await self._database.rows(select(audit_heads))}
 
     async def head(self, tenant: str) -> ChainHead | None:
-        """Return where a chain ends; None where there never was a record."""
-        found = await self._database.rows(select(audit_heads).where(audit_heads.c.tenant == tenant))
-        return _head(found[0]) if found else None
+        """Return where a chain ends; None if it never had a record."""
+        found = await self._database.first(select(audit_heads).where(audit_heads.c.tenant == tenant))
+        return None if found is None else mapped(ChainHead, found)
 
     async def before(
         self, tenant: str, wanted: AuditFilter, *, sequence: int | None, limit: int
     ) -> Sequence[AuditRecord]:
-        """Return records from before a sequence number, the newest first; None begins with the newest there is."""
+        """Return the records before a sequence number, newest first; None starts with the newest."""
         conditions = [_RECORDS.tenant == tenant, *wanted.conditions()]
         if sequence is not None:
             conditions.append(_RECORDS.sequence < sequence)
@@ -78,7 +78,7 @@ class AuditReader:
     async def after(
         self, tenant: str, wanted: AuditFilter, *, sequence: int, until: int | None = None
     ) -> Sequence[AuditRecord]:
-        """Return a slice of the records after a sequence number, in their order, none after `until`."""
+        """Return a slice of the records after a sequence number, in order, up to `until`."""
         conditions = [_RECORDS.tenant == tenant, _RECORDS.sequence > sequence, *wanted.conditions()]
         if until is not None:
             conditions.append(_RECORDS.sequence <= until)
@@ -93,7 +93,7 @@ class AuditReader:
             sequence = found[-1].sequence
 
     async def verified(self, tenant: str, known: Known = NOTHING_KNOWN) -> ChainReport:
-        """Compute a chain again, from its first record to where its head was when this began."""
+        """Recompute a chain, from its first record to its current head."""
         while True:
             head = await self.head(tenant)
             check = ChainCheck(head, known)
@@ -107,19 +107,19 @@ class AuditReader:
             if head is None and report.whole and await self._is_audited(tenant):
                 gone = "the chain is gone, and calls or runs of this tenant are stored that were recorded in it"
                 return replace(report, problem=f"{MISSING}: {gone}")
-            # Records that retention took away meanwhile are no break: look again at what there is by now.
+            # Records that retention pruned meanwhile are no break: check again what is there now.
             if report.whole or not await self._pruned(tenant, head):
                 return report
 
     async def _is_audited(self, tenant: str) -> bool:
-        """Whether anything is stored of a tenant that is never stored without a record of the audit."""
+        """Whether anything is stored of a tenant that is never stored without an audit record."""
         calls, begun = tool_calls.c, runs.c
         recorded = select(calls.id).where(calls.tenant == tenant, calls.finished_us.is_not(None)).limit(1)
         started = select(begun.id).where(begun.tenant == tenant).limit(1)
         return bool(await self._database.rows(recorded) or await self._database.rows(started))
 
     async def _grew(self, tenant: str, head: ChainHead) -> bool:
-        """Whether records after a head are there because the head has moved on since."""
+        """Whether there are records after a head because the chain has grown since."""
         now = await self.head(tenant)
         return now is not None and now.sequence > head.sequence
 
@@ -133,12 +133,4 @@ class AuditReader:
     ) -> Sequence[AuditRecord]:
         order = _RECORDS.sequence.desc() if newest_first else _RECORDS.sequence
         rows = await self._database.rows(_QUERY.where(*conditions).order_by(order).limit(limit))
-        return [_record(row) for row in rows]
-
-
-def _head(row: Row[Any]) -> ChainHead:
-    return ChainHead(*(getattr(row, name) for name in ChainHead.__dataclass_fields__))
-
-
-def _record(row: Row[Any]) -> AuditRecord:
-    return AuditRecord(**dict(zip(COLUMNS, row, strict=True)))
+        return [AuditRecord(**dict(zip(COLUMNS, row, strict=True))) for row in rows]

@@ -1,9 +1,9 @@
-"""The audit: a chain of records in each tenant. Each record's digest covers the one before it.
+"""The audit: a chain of records for each tenant, in which each record's digest covers the one before it.
 
-An entry is appended in the transaction of what it tells of, so that neither is there without the other, and before
-anybody sees the result. All entries of a transaction are appended at its end, in one go: each chain's head is locked
-last and in the order of the tenants' names, so a chain has no forks and no gaps, and gateways that share a database
-do not wait for each other in a circle.
+An entry is appended in the transaction of what it records, so that neither exists without the other, and before the
+caller sees the result. All entries of a transaction are appended together at its end: each chain's head is locked last,
+in the order of the tenants' names, so a chain has no forks and no gaps, and gateways that share a database do not
+deadlock.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ OPERATORS = ""
 """The tenant of the operators' own chain."""
 
 _ACTOR_LIMIT_CHARS = 256
-# What models, callers and certificates say; all else is the gateway's own.
-_OTHERS_WORDS = ("actor", "thread", "call_id", "tool", "rule")
-# So many records are pruned in one transaction, for others wait meanwhile.
+# Fields with text of models, callers and certificates; all others are the gateway's own.
+_FOREIGN_TEXT = ("actor", "thread", "call_id", "tool", "rule")
+# The number of records pruned in one transaction, since other writers wait meanwhile.
 _PRUNED_AT_ONCE = 5_000
 _INSERT = Prepared(insert(audit_records))
 _LOCK = Prepared(
@@ -50,15 +50,15 @@ _BEGIN: Mapping[str, Any] = {
     "sqlite": sqlite.insert(audit_heads).on_conflict_do_nothing(),
     "postgresql": postgresql.insert(audit_heads).on_conflict_do_nothing(),
 }
-# Tenants whose chain was seen by this process, for each database.
+# The tenants whose chain this process has seen, by database.
 _BEGUN: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """One thing to be told; gateway/v1/audit_service.proto describes the fields and lists the kinds.
+    """An entry; gateway/v1/audit_service.proto describes the fields and lists the kinds.
 
-    `at_us` is when it happened, where that is earlier than now. Neither arguments nor results belong in `details`.
+    `at_us` is when it happened, if that is earlier than now. Neither arguments nor results belong in `details`.
     """
 
     tenant: str
@@ -80,14 +80,14 @@ class AuditEntry:
 
 
 class AuditStore:
-    """Appends to the chains, and takes away what is older than it may be."""
+    """Appends to the chains, and prunes them."""
 
     def __init__(self, database: Database, clock: NowUs = now_us) -> None:
         self._database = database
         self._clock = clock
 
     async def write(self, *entries: AuditEntry) -> None:
-        """Append entries that tell of nothing else in the database."""
+        """Append entries that record nothing else in the database."""
         await self._database.transact(partial(self.append, entries=entries), apart=False)
 
     def append(self, connection: Connection, *, entries: Sequence[AuditEntry]) -> None:
@@ -96,9 +96,9 @@ class AuditStore:
             at_the_end(connection, _append_all, [_row(entry, self._clock()) for entry in entries])
 
     def prune(self, connection: Connection, *, tenant: str, before_us: int) -> int:
-        """Take away a chain's oldest records, those from before that time, and tell so in it; return how many.
+        """Delete a chain's records from before that time, and record that in the chain; return how many.
 
-        At most some thousands at once: call it again, in another transaction, until there is nothing more.
+        Deletes some thousands at most: repeat it in further transactions until it returns 0.
         """
         of_tenant = audit_records.c.tenant == tenant
         heads = audit_heads.c
@@ -106,14 +106,14 @@ class AuditStore:
         if head is None:
             return 0
         first_kept = select(func.min(audit_records.c.sequence)).where(of_tenant, audit_records.c.at_us >= before_us)
-        # The newest record always stays, for the chain goes on from it.
+        # The newest record always stays, since the chain continues from it.
         kept = connection.execute(first_kept).scalar() or head.sequence
         first = min(kept, head.sequence, head.first_sequence + _PRUNED_AT_ONCE)
         if first <= head.first_sequence:
             return 0
         link = select(audit_records.c.previous_digest).where(of_tenant, audit_records.c.sequence == first)
         before = str(connection.execute(link).scalar_one())
-        # First the head, for the database refuses to delete what the head still holds.
+        # The head first: the database refuses to delete records that the head still covers.
         begin = {"first_sequence": first, "before_digest": before}
         connection.execute(update(audit_heads).where(heads.tenant == tenant).values(**begin))
         gone = connection.execute(delete(audit_records).where(of_tenant, audit_records.c.sequence < first)).rowcount
@@ -121,9 +121,9 @@ class AuditStore:
         return gone
 
     def erase(self, connection: Connection, *, tenant: str) -> int:
-        """Take away a tenant's chain, for the tenant is deleted; return how many records there were."""
+        """Delete the chain of a deleted tenant; return how many records it had."""
         of_tenant = audit_heads.c.tenant == tenant
-        # The database deletes no record that a head holds, and no head that has records.
+        # The database deletes no record that a head covers, and no head that has records.
         connection.execute(update(audit_heads).where(of_tenant).values(first_sequence=audit_heads.c.sequence + 1))
         gone = connection.execute(delete(audit_records).where(audit_records.c.tenant == tenant)).rowcount
         connection.execute(delete(audit_heads).where(of_tenant))
@@ -131,39 +131,29 @@ class AuditStore:
 
 
 def _row(entry: AuditEntry, now: int) -> dict[str, Any]:
-    """Return an entry as a row without its place in the chain, as the database will give it back."""
-    row: dict[str, Any] = {
-        "tenant": entry.tenant,
+    """Return an entry as a row without its place in the chain, as the database will return it."""
+    row = vars(entry) | {
         "at_us": now if entry.at_us is None else entry.at_us,
-        "kind": entry.kind,
         "actor": entry.actor[:_ACTOR_LIMIT_CHARS],
-        "thread": entry.thread,
-        "run_id": entry.run_id,
-        "call_id": entry.call_id,
         "tool": entry.tool[:128],
-        "arguments_digest": entry.arguments_digest,
-        "verdict": entry.verdict,
         "rule": entry.rule[:128],
-        "policy_version": entry.policy_version,
         "outcome": entry.outcome[:32],
-        "size_bytes": entry.size_bytes,
-        "duration_us": entry.duration_us,
         "details": json.dumps(dict(entry.details), sort_keys=True),
     }
-    for name in _OTHERS_WORDS:
+    for name in _FOREIGN_TEXT:
         if "\0" in row[name]:
-            # The digest is of what is stored, and no NUL is: gateway/storage/connecting.py.
+            # The digest covers what is stored, which has no NUL: gateway/storage/connecting.py.
             row[name] = row[name].replace("\0", "\ufffd")
     return row
 
 
 def _append_all(connection: Connection, rows: Sequence[Any]) -> None:
-    """Append rows, in their order, each to its tenant's chain."""
+    """Append rows in their order, each to its tenant's chain."""
     heads = _locked(connection, sorted({row["tenant"] for row in rows}))
     linked = []
     for row in rows:
         sequence, previous = heads[row["tenant"]]
-        row = {**row, "sequence": sequence + 1}  # noqa: PLW2901 - the transaction may be made again
+        row = {**row, "sequence": sequence + 1}  # noqa: PLW2901 - the transaction may be repeated
         digest = record_digest(row, previous)
         linked.append({**row, "previous_digest": previous, "digest": digest})
         heads[row["tenant"]] = (sequence + 1, digest)
@@ -176,7 +166,7 @@ def _append_all(connection: Connection, rows: Sequence[Any]) -> None:
 
 
 def _locked(connection: Connection, tenants: Sequence[str]) -> dict[str, tuple[int, str]]:
-    """Return where the chains end, locked until the commit. One that is not there is begun, before any is locked."""
+    """Return where the chains end, locked until the commit. Missing chains are begun before any is locked."""
     begun = _BEGUN.setdefault(connection.engine, set())
     new = [tenant for tenant in tenants if tenant not in begun]
     while True:

@@ -1,4 +1,4 @@
-"""The queries of the journal of tool calls: what is about to execute, and what came of it."""
+"""The queries of the journal of tool calls: which calls begin to execute, and their outcomes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FINISH_TOOL_CALL = Prepared(
 
 
 _IS_THERE = Prepared(select(tool_calls.c.id).where(tool_calls.c.id == bindparam("whose")))
-# As the databases say it: a trigger of ours, SQLite of any key of another table, PostgreSQL by the name of the key.
+# The databases' messages: a trigger of ours, SQLite for any foreign key, PostgreSQL by the key's name.
 _GONE = (
     "the thread is being deleted",
     *("FOREIGN KEY constraint failed", "fk_tool_calls_thread_id", "fk_runs_thread_id"),
@@ -36,30 +36,30 @@ _GONE = (
 
 
 class CallErased(Exception):
-    """The row of a call that is over is gone, with its tenant: what came of the call is nobody's to see."""
+    """The row of a finished call was deleted with its tenant: the outcome must not be shown."""
 
 
 def is_of_deletion(error: ConstraintViolated) -> bool:
-    """Return whether a run or a call was not written because its thread is being deleted, or is by now."""
+    """Return whether a run or a call was refused because its thread is being deleted, or is gone."""
     return any(name in str(error) for name in _GONE)
 
 
 class CallJournal(Queries):
-    """The journal of calls, with the audit of them."""
+    """The journal of calls, and their audit entries."""
 
     async def calls_under_way(self, run_id: str) -> bool:
-        """Return whether any call of a run is under way, as far as is written."""
+        """Return whether the journal has open calls of a run."""
         under_way = (tool_calls.c.run_id == run_id) & (tool_calls.c.state == "executing")
         return bool(await self._database.rows(select(tool_calls.c.id).where(under_way).limit(1)))
 
     async def write_tool_call(
         self, row: dict[str, Any], *, claim: Claim | None = None, audited: Sequence[AuditEntry] = ()
     ) -> None:
-        """Journal a tool call: that it is about to execute, or that it was blocked.
+        """Journal a tool call that is about to execute, or was blocked.
 
-        With the `claim` of the run that it belongs to it raises LeaseLost when another gateway has that run. A call
-        that was interrupted and is made again under its id takes the place of what was written of it. Raises
-        ConstraintViolated where its thread is being deleted: is_of_deletion() tells.
+        With the `claim` of its run it raises LeaseLost if another gateway has that run. An interrupted call that is
+        repeated under its id replaces the earlier row. Raises ConstraintViolated if its thread is being deleted: see
+        is_of_deletion().
         """
         begun = self._begun(row)
 
@@ -77,13 +77,13 @@ class CallJournal(Queries):
     async def write_unexecuted_call(
         self, row: dict[str, Any], *, claim: Claim | None = None, audited: Sequence[AuditEntry] = ()
     ) -> None:
-        """Journal a call that did not execute, for that it was about to could not be written; its request id is free.
+        """Journal a call that did not execute because its beginning could not be journaled; its request id is free.
 
-        Where that was written all the same, in a commit whose end nobody heard of, the row says now how it ended.
+        If the beginning was written after all, in a commit without a known result, the row gets this outcome.
         """
         begun = self._begun(row)
         ended = {name: row.get(name) for name in _OUTCOME_COLUMNS}
-        ended |= {"finished_us": self._clock(), "request_id": None, "request_digest": None}
+        ended |= {"finished_us": self.clock(), "request_id": None, "request_digest": None}
         was_begun = (tool_calls.c.id == row["id"]) & (tool_calls.c.state == "executing")
 
         def work(connection: Connection) -> None:
@@ -103,14 +103,14 @@ class CallJournal(Queries):
         claim: Claim | None = None,
         audited: Sequence[AuditEntry] = (),
     ) -> None:
-        """Journal a tool call's outcome, and tell the audit, unless the call has an outcome already.
+        """Journal a tool call's outcome and append it to the audit, unless the call has an outcome.
 
-        Raises CallErased when its row is gone: the audit had it as interrupted before that.
+        Raises CallErased if its row is gone: the audit recorded the call as interrupted before that.
         """
         unknown = changes.keys() - set(_OUTCOME_COLUMNS)
         if unknown:
             raise ValueError(f"not columns of an outcome: {sorted(unknown)}")
-        row = dict.fromkeys(_OUTCOME_COLUMNS) | changes | {"finished_us": self._clock(), "finished_id": call_id}
+        row = dict.fromkeys(_OUTCOME_COLUMNS) | changes | {"finished_us": self.clock(), "finished_id": call_id}
 
         def work(connection: Connection) -> None:
             if claim is not None:
@@ -123,16 +123,16 @@ class CallJournal(Queries):
         await self._database.transact(work, apart=False)
 
     def _begun(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the row of a call as it is first written: one that does not execute is over."""
-        now_us = self._clock()
+        """Return the row of a call as it is first written; a call that does not execute is finished."""
+        now_us = self.clock()
         over = {} if row["state"] == "executing" else {"finished_us": now_us}
-        return {"started_us": now_us, "gateway": self._gateway, **over, **row}
+        return {"started_us": now_us, "gateway": self.gateway, **over, **row}
 
     async def take_over_calls(self, claim: Claim, call_ids: Collection[str]) -> Mapping[str, dict[str, Any]]:
-        """Return what the journal has of calls of a run that was taken, by their ids, as it was before.
+        """Return the journal's rows of calls of a claimed run, by id, as they were before.
 
-        All calls of the run that were under way are journaled as interrupted, but for those of `call_ids` that only
-        read: they may be made again.
+        All open calls of the run are journaled as interrupted, except those of `call_ids` that only read: they may be
+        repeated.
         """
         asked = tool_calls.c.id.in_(list(call_ids)) & (tool_calls.c.run_id == claim.run_id)
         again = asked & tool_calls.c.read_only
@@ -141,8 +141,8 @@ class CallJournal(Queries):
         def work(connection: Connection) -> dict[str, dict[str, Any]]:
             check_claim(connection, claim)
             found = connection.execute(select(tool_calls).where(asked)).all()
-            interrupt_calls(connection, self.audit, under_way & ~again, self._clock())
-            return {row.id: dict(row._mapping) for row in found}  # noqa: SLF001 - its public name
+            interrupt_calls(connection, self.audit, under_way & ~again, self.clock())
+            return {row.id: dict(row._mapping) for row in found}  # noqa: SLF001 - _mapping is public
 
         return await self._database.transact(work)
 

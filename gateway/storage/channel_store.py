@@ -10,18 +10,17 @@ from pathlib import Path
 
 from sqlalchemy import Connection, delete, insert, select
 
-from gateway.storage.database import Database
+from gateway.storage.queries import Queries
 from gateway.storage.tables import gateways, settings
-from gateway.support.clock import NowUs, now_us
 
 _PREFIX = "channels:"
 
 
 @dataclass(frozen=True)
 class ChannelRecord:
-    """The directory that the gateways of an engine use: its identity, and the path that it had when it was recorded.
+    """The directory that an engine's gateways use: its identity, and its path when it was recorded.
 
-    `served_at` is the address of a live gateway of the engine, "" where there is none.
+    `served_at` is the address of a live gateway of the engine, "" if there is none.
     """
 
     engine: str
@@ -30,29 +29,21 @@ class ChannelRecord:
     served_at: str = ""
 
 
-class ChannelStore:
+class ChannelStore(Queries):
     """Typed access to the records."""
-
-    def __init__(self, database: Database, clock: NowUs = now_us) -> None:
-        self._database = database
-        self._clock = clock
 
     async def records(self) -> Sequence[ChannelRecord]:
         """Return the record of each engine."""
-        found = await self._database.rows(select(settings).where(settings.c.name.startswith(_PREFIX)))
-        live = await self._database.rows(select(gateways).where(gateways.c.expires_us > self._clock()))
-        return _records([row.value for row in found], {row.engine: row.address for row in live})
+        return await self._database.transact(self._records)
 
     async def claim(self, claim: ChannelRecord, check: Callable[[Sequence[ChannelRecord]], None]) -> None:
-        """Record the directory of an engine, and of no other one from now on, unless `check` of what is there raises.
+        """Record the directory of an engine, and of no other engine, unless `check` of the current records raises.
 
         No other gateway comes in between.
         """
 
         def work(connection: Connection) -> None:
-            stored = connection.execute(select(settings).where(settings.c.name.startswith(_PREFIX))).all()
-            live = connection.execute(select(gateways).where(gateways.c.expires_us > self._clock())).all()
-            records = _records([row.value for row in stored], {row.engine: row.address for row in live})
+            records = self._records(connection)
             check(records)
             gone = [one.engine for one in records if one.engine == claim.engine or one.identity == claim.identity]
             connection.execute(delete(settings).where(settings.c.name.in_([_name(engine) for engine in gone])))
@@ -61,12 +52,15 @@ class ChannelStore:
 
         await self._database.transact(work)
 
-
-def _records(values: Sequence[str], live: dict[str, str]) -> Sequence[ChannelRecord]:
-    read = [json.loads(value) for value in values]
-    return [
-        ChannelRecord(one["engine"], one["identity"], Path(one["path"]), live.get(one["engine"], "")) for one in read
-    ]
+    def _records(self, connection: Connection) -> Sequence[ChannelRecord]:
+        live = connection.execute(select(gateways).where(gateways.c.expires_us > self.clock()))
+        addresses = {row.engine: row.address for row in live}
+        stored = connection.execute(select(settings.c.value).where(settings.c.name.startswith(_PREFIX)))
+        found = [json.loads(row.value) for row in stored]
+        return [
+            ChannelRecord(one["engine"], one["identity"], Path(one["path"]), addresses.get(one["engine"], ""))
+            for one in found
+        ]
 
 
 def _name(engine: str) -> str:

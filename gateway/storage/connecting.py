@@ -1,7 +1,7 @@
-"""How a database is connected to: SQLite's pragmas, PostgreSQL's driver and time limits, and what text both take.
+"""Connections: SQLite's pragmas, PostgreSQL's driver and timeouts, and the text that both can store.
 
-A text that holds NUL is refused by PostgreSQL and cut by some of SQLite's functions. What people, models and tools
-wrote may hold it, so that it is U+FFFD in either, as half of a surrogate pair is.
+PostgreSQL refuses text with NUL, and some of SQLite's functions cut it there. Text of users, models and tools may have
+it, so it is stored as U+FFFD in either, as half of a surrogate pair is.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from gateway.errors import Misconfigured
 
 READERS = 4
-"""How many read at once."""
+"""The number of concurrent readers."""
 
-# How long one process waits for another's transaction: with SQLite the CLI writes while gateways run.
+# How long one process waits for another's transaction: with SQLite, the CLI writes while gateways run.
 _BUSY_S = 10.0
 _WAL_RETRY_S = 0.05
 _CONNECT_S = 10
-# A statement of ours takes milliseconds. A gateway that was stopped or cut off in the midst of a transaction must not
-# hold up the others' for longer than their own patience.
+# A statement takes milliseconds. A gateway that was stopped or cut off inside a transaction must not block the others
+# for longer than they wait.
 _POSTGRESQL_LIMITS = {
     "statement_timeout": "30s",
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "5s",
 }
-# So that a server that is gone without a word is noticed: seconds, and milliseconds for what nobody acknowledges.
+# To notice a server that vanished: seconds, and milliseconds for unacknowledged data.
 _POSTGRESQL_LIVENESS = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
-# The lock that PostgreSQL's writers take turns by: any number that no other program in this database uses.
+# PostgreSQL's lock for writers: any number that no other program uses in this database.
 _WRITERS_LOCK = int.from_bytes(b"AIRLOCK")
 _NUL, _REPLACEMENT = "\0", "\ufffd"
 
 
 def connect(url: str) -> Engine:
-    """Return the engine for a URL. Nothing is opened yet; raises Misconfigured for a URL or a driver that is none."""
+    """Return the engine for a URL, without connecting; Misconfigured for an invalid URL or driver."""
     try:
         parsed = make_url(url)
-        # Parameters hold what tenants wrote: no message of an error may.
+        # Parameters contain tenant data, which no error message may show.
         engine = _sqlite(parsed) if parsed.get_backend_name() == "sqlite" else _postgresql(parsed)
     except (SQLAlchemyError, ImportError) as error:
         raise Misconfigured(f"database_url: {error}; sqlite:///FILE is the default") from error
@@ -57,30 +57,30 @@ def connect(url: str) -> Engine:
 
 
 def shown(url: str) -> str:
-    """Return a URL as it may be shown, without its password."""
+    """Return a URL without its password."""
     return make_url(url).render_as_string(hide_password=True)
 
 
 def file_of(url: str) -> Path | None:
-    """Return SQLite's file; None where a URL is none, or names another database or one in memory."""
+    """Return SQLite's file; None for an invalid URL, another database, or one in memory."""
     try:
         parsed = make_url(url)
     except ArgumentError:
-        return None  # told when it is opened
+        return None  # reported when it is opened
     in_file = parsed.get_backend_name() == "sqlite" and parsed.database and parsed.database != ":memory:"
     return Path(str(parsed.database)) if in_file else None
 
 
 def begin_writing(connection: Connection) -> None:
-    """Begin a transaction that no other writer's comes between: it has the lock from the start, and waits for it."""
+    """Begin a transaction with the writers' lock: no other writer comes in between."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     else:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS_LOCK})")
 
 
-def said_by_driver(error: Exception) -> str:
-    """Return what the driver said, without the statement around it."""
+def driver_message(error: Exception) -> str:
+    """Return the driver's message, without the statement around it."""
     return str(getattr(error, "orig", None) or error).splitlines()[0]
 
 
@@ -101,13 +101,13 @@ def _postgresql(url: URL) -> Engine:
         )
     limits = " ".join(f"-c {name}={value}" for name, value in _POSTGRESQL_LIMITS.items())
     asked = url.query.get("options", "")
-    # What the operator wrote comes last, and wins.
+    # The operator's options come last, and win.
     given = {"options": f"{limits} {asked if isinstance(asked, str) else ' '.join(asked)}".strip()}
     usual: dict[str, Any] = {"connect_timeout": _CONNECT_S, "application_name": "airlock", **_POSTGRESQL_LIVENESS}
     return create_engine(
         url,
         hide_parameters=True,
-        # The readers, the foremost of them and the writer, and one for what must not wait for them.
+        # The readers, the foremost reader, the writer, and one for what must not wait for them.
         pool_size=READERS + 2,
         max_overflow=1,
         pool_timeout=_BUSY_S,
@@ -119,14 +119,14 @@ def _postgresql(url: URL) -> Engine:
 def _without_nul(
     _connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, executemany: bool
 ) -> tuple[str, Any]:
-    """Replace NUL in what is bound, whichever shape the driver wants it in. On the path of every statement."""
+    """Replace NUL in bound parameters, in whichever shape the driver has them. Runs for every statement."""
     if executemany:
         return statement, [without_nul(row) for row in parameters]
     return statement, without_nul(parameters)
 
 
 def without_nul(row: Any) -> Any:
-    """Return what is bound, a mapping or a tuple, with NUL replaced: PostgreSQL has no text with it."""
+    """Return bound parameters, a mapping or a tuple, with NUL replaced."""
     values = row.values() if isinstance(row, Mapping) else row
     for value in values:
         if isinstance(value, str) and _NUL in value:
@@ -143,7 +143,7 @@ def _replaced(value: Any) -> Any:
 
 
 def _without_details(context: ExceptionContext) -> None:
-    """Take out of an error the lines in which PostgreSQL quotes the row that it refuses."""
+    """Remove from an error the lines in which PostgreSQL quotes the refused row."""
     for error in (context.original_exception, context.sqlalchemy_exception):
         if error is not None and error.args and isinstance(error.args[0], str):
             error.args = (error.args[0].split("\nDETAIL:")[0], *error.args[1:])
@@ -151,14 +151,14 @@ def _without_details(context: ExceptionContext) -> None:
 
 def _set_pragmas(connection: Any, _record: object) -> None:
     _make_wal(connection)
-    # FULL: a commit is on the disk before it is acknowledged, so a loss of power takes nothing back. What is deleted is
-    # overwritten: data that a tenant asked to erase must be gone.
+    # FULL: a commit is on disk before it is acknowledged, so a power loss undoes nothing. Deleted data is overwritten:
+    # data that a tenant asked to erase must be gone.
     for pragma in ("synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 
 def _make_wal(connection: Any) -> None:
-    """Set the journal's mode. SQLite does not wait for others with this one, so that we do."""
+    """Set the journal mode. SQLite does not wait for other processes here, so this does."""
     deadline = time.monotonic() + _BUSY_S
     while True:
         try:

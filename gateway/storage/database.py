@@ -1,9 +1,9 @@
-"""The database: opening it, migrating it, and one writer that commits what many callers wait for in one transaction.
+"""The database: opening and migrating it, reading, and one writer that commits the writes of many callers at once.
 
-Writers of all processes take turns, in SQLite by its lock and in PostgreSQL by one of ours: whoever reads before it
-writes sees what all others wrote before, and no two wait for each other's rows in a circle.
+Writers of all processes take turns, in SQLite by its lock and in PostgreSQL by an advisory lock: a writer that reads
+first sees all earlier writes, and no two deadlock on each other's rows.
 
-A connection that is lost costs nothing, but for one that is lost in the midst of a commit: gateway/storage/writer.py.
+A lost connection costs nothing, unless it is lost during a commit: see gateway/storage/writer.py.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from sqlalchemy import Connection, Engine, Executable, Result, Row, Select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from gateway.errors import Misconfigured, Unavailable
-from gateway.storage.connecting import connect, said_by_driver
+from gateway.storage.connecting import connect, driver_message
 from gateway.storage.migration import NotMigrated, upgrade
 from gateway.storage.prepared import Prepared
 from gateway.storage.readers import Readers
 from gateway.storage.writer import TRIES, Writer, lost
 
-# Rows of a long answer that are fetched at once, where not all of them may be wanted.
+# Rows of a streamed result that are fetched at a time.
 _ROWS_AHEAD = 50
-_HOW_TO_MEND = {
+_OPENING_ADVICE = {
     "sqlite": "Is its directory there, writable and not full, and does no other program hold it?",
     "postgresql": "Is the server up, the database made, and may this user make tables in it?",
 }
@@ -37,18 +37,18 @@ T = TypeVar("T")
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 Write = tuple[Executable, Parameters]
 Work = Callable[[Connection], T]
-"""What is done in one transaction, in the writer's thread. It may be rolled back and done again: no side effects."""
+"""The work of one transaction, in the writer's thread. It may be rolled back and repeated: no side effects."""
 
 
 class ConstraintViolated(Exception):
-    """A write that a constraint or a trigger of the tables refuses, and how the database says so."""
+    """A write that a constraint or a trigger refused, with the database's message."""
 
 
 class Database:
-    """An open database. Reads take a connection each; `write` returns when what it was given is durable.
+    """An open database. Each read takes a connection; `write` returns once the writes are durable.
 
-    The driver is synchronous and has threads of its own: one crossing a transaction costs a fraction of an asynchronous
-    driver's one crossing a statement, and no driver's thread can outlive the event loop that opened it.
+    The driver is synchronous and has its own threads: crossing into a thread once a transaction costs a fraction of an
+    asynchronous driver's crossing per statement, and no driver thread can outlive the event loop that opened it.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -61,7 +61,7 @@ class Database:
 
     @classmethod
     async def open(cls, url: str) -> Self:
-        """Open, migrate to the newest revision, and start the writer."""
+        """Open the database, migrate it to the newest revision, and start the writer."""
         engine = connect(url)
         database = cls(engine)
         try:
@@ -72,48 +72,58 @@ class Database:
         except (SQLAlchemyError, OSError) as error:
             await database.close()
             raise Misconfigured(
-                f"the database {engine.url.render_as_string()} does not open: {said_by_driver(error)}. "
-                f"{_HOW_TO_MEND[engine.dialect.name]}"
+                f"the database {engine.url.render_as_string()} does not open: {driver_message(error)}. "
+                f"{_OPENING_ADVICE[engine.dialect.name]}"
             ) from error
         return database
 
     @classmethod
     async def as_it_is(cls, url: str) -> Self:
-        """Open without migrating or checking the schema, to read from what somebody may have tampered with."""
+        """Open without migrating or checking the schema, to read a database that may have been tampered with."""
         return cls(connect(url))
 
     def listen(self, wrote: Callable[[int, float], None]) -> None:
-        """Have each transaction told of: how many writes it took, and how long, in seconds."""
+        """Call `wrote` after each transaction with its number of writes and its duration in seconds."""
         self._writer.wrote = wrote
 
     async def close(self) -> None:
-        """Finish the writes that callers wait for, then close."""
+        """Finish the pending writes, then close."""
         self._closed = True
         await self._writer.close()
-        # Not in the loop's pool: its threads may be busy with others' work, and stopping must not wait for that.
+        # Not in the loop's pool: closing must not wait for unrelated work in its threads.
         ending = ThreadPoolExecutor(1, thread_name_prefix="database-end")
         await asyncio.get_running_loop().run_in_executor(ending, self._shut_down)
         ending.shutdown()
 
     async def rows(self, query: Select[Any], *, foremost: bool = False) -> Sequence[Row[Any]]:
-        """Return what a query finds; `Unavailable` when the database does not answer it.
+        """Return the rows that a query finds; Unavailable if the database does not answer.
 
-        One that is `foremost`, a short one that every call needs, waits for none that is not.
+        A `foremost` query, short and needed by every call, waits for none that is not.
         """
         return await self.read(query, list, foremost=foremost)
 
+    async def first(self, query: Select[Any], *, foremost: bool = False) -> Row[Any] | None:
+        """Return the first row that a query finds, or None; otherwise as `rows`."""
+        found = await self.rows(query, foremost=foremost)
+        return found[0] if found else None
+
+    async def scalar(self, query: Select[Any]) -> Any:
+        """Return the first column of the first row, or None; otherwise as `rows`."""
+        found = await self.first(query)
+        return None if found is None else found[0]
+
     async def read(self, query: Select[Any], take: Callable[[Iterable[Row[Any]]], T], *, foremost: bool = False) -> T:
-        """Return what `take`, in a reader's thread, makes of the rows; those that it does not ask for are not read."""
+        """Return `take(rows)`, called in a reader's thread; rows that `take` does not consume are not read."""
         if self._closed:
             raise Unavailable("the gateway is shutting down: try again when it is back")
         asked = partial(self._read, lambda connection: connection.execute(query), take)
         return await self._readers.run(asked, foremost=foremost)
 
     async def look(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
-        """Return the few rows that a look-up by an index finds; as `rows` otherwise.
+        """Return the few rows of a lookup by an index.
 
-        SQLite is asked here and now: its answer takes a fraction of what a thread's turn does. One that would have to
-        wait is asked in a thread.
+        SQLite is asked on the event loop: its answer takes a fraction of a thread switch. A lookup that would have to
+        wait runs in a thread.
         """
         if self._closed:
             raise Unavailable("the gateway is shutting down: try again when it is back")
@@ -123,29 +133,29 @@ class Database:
         return await self.found(statement, parameters)
 
     async def found(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
-        """Return what a prepared query finds that may take its time; as `rows` otherwise."""
+        """Return the rows of a prepared query that may take long."""
         if self._closed:
             raise Unavailable("the gateway is shutting down: try again when it is back")
         asked = partial(self._read, partial(statement.execute, parameters=parameters), list)
         return await self._readers.run(asked)
 
     async def write(self, *writes: Write) -> None:
-        """Execute statements in one transaction; all of them or none. Raises ConstraintViolated, and Unavailable."""
+        """Execute statements in one transaction. Raises ConstraintViolated and Unavailable."""
         await self._queued(partial(_execute, writes=writes), apart=False)
 
     async def transact(self, work: Work[T], *, apart: bool = True) -> T:
-        """Do what reads and writes in one transaction that no other writer comes between; return what it returns.
+        """Run work that reads and writes in one transaction, with no other writer in between; return its result.
 
-        What it raises undoes what it did, and is raised here; ConstraintViolated where a constraint refuses a row.
-        Not `apart` it costs no savepoint; when it raises, all that shares its transaction is done again.
+        An exception rolls it back and is raised here; ConstraintViolated if a constraint refuses a row. Without `apart`
+        there is no savepoint, and an exception makes everything in the shared transaction run again.
         """
         done: T = await self._queued(work, apart=apart)
         return done
 
     async def truncate_log(self) -> bool:
-        """Empty SQLite's write-ahead log, which has what was deleted yet; False when somebody was reading it.
+        """Empty SQLite's write-ahead log, which still has deleted data; False while it is being read.
 
-        PostgreSQL's own log, and what VACUUM has not come to, are the operator's: docs/storage.md.
+        PostgreSQL's own log, and rows before VACUUM, are up to the operator: docs/storage.md.
         """
         if self._engine.dialect.name != "sqlite":
             return True
@@ -157,7 +167,7 @@ class Database:
         try:
             return await self._writer.done(work, apart=apart)
         except IntegrityError as error:
-            raise ConstraintViolated(said_by_driver(error)) from error
+            raise ConstraintViolated(driver_message(error)) from error
 
     def _look_at_once(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
         if self._looking is None:
@@ -168,7 +178,7 @@ class Database:
     # --- what the threads do ---
 
     def _read(self, ask: Callable[[Connection], Result[Any]], take: Callable[[Iterable[Row[Any]]], T]) -> T:
-        # Where all rows are wanted PostgreSQL is asked once, without a transaction; else they come as they are taken.
+        # If all rows are wanted, PostgreSQL is asked once, without a transaction; otherwise rows are streamed.
         all_ = take is list
         options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"} if all_ else {"stream_results": True}
         if not all_:
@@ -183,7 +193,7 @@ class Database:
             except SQLAlchemyError as error:
                 if lost(error) and try_ < TRIES:
                     continue
-                reason = f"the database is locked, damaged or gone: {said_by_driver(error)}; try again later"
+                reason = f"the database is locked, damaged or gone: {driver_message(error)}; try again later"
                 raise Unavailable(reason) from error
         raise AssertionError("unreachable")
 

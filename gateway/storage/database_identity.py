@@ -1,4 +1,4 @@
-"""Which database this is: what tells a database from a copy of it, since a copy has all the rows, ids included."""
+"""The identity of a database, which distinguishes it from a copy: a copy has all the rows, ids included."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.storage.database import Database
 
 @dataclass(frozen=True)
 class DatabaseIdentity:
-    """`id` differs between a database and a copy; `shown` says where it is, for errors.
+    """`id` differs between a database and a copy; `shown` is its location, for errors.
 
     A physical copy of a whole PostgreSQL server has the id of the original.
     """
@@ -37,7 +37,7 @@ def _identity(connection: Connection) -> DatabaseIdentity:
     name, oid = connection.exec_driver_sql(
         "SELECT datname, oid::bigint FROM pg_database WHERE datname = current_database()"
     ).one()
-    # Anybody may call it unless the server's operator has decided otherwise.
+    # Every role may call it, unless the server's operator has revoked that.
     allowed = connection.exec_driver_sql("SELECT has_function_privilege('pg_control_system()', 'execute')").scalar()
     server = connection.exec_driver_sql("SELECT system_identifier FROM pg_control_system()").scalar() if allowed else 0
     return DatabaseIdentity(f"server:{server}:{oid}", f"PostgreSQL database {name!r} of server {server or 'unknown'}")

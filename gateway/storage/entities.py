@@ -1,4 +1,4 @@
-"""What the queries give: a thread, a run, and an event of a run's log."""
+"""What queries return: a thread, a run, and an event of a run's log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Thread:
-    """A thread: `id` is ours, `name` is the tenant's."""
+    """A thread: `id` is the gateway's, `name` the tenant's."""
 
     id: str
     tenant: str
@@ -16,7 +16,7 @@ class Thread:
 
 @dataclass(frozen=True)
 class Run:
-    """A run as it is stored; `thread` is the thread's name, `started_by` whose credential, as the audit shows it."""
+    """A stored run; `thread` is the thread's name, `started_by` the credential as the audit shows it."""
 
     id: str
     tenant: str

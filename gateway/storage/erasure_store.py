@@ -1,6 +1,6 @@
-"""The queries of erasure: every row of a thread, or of a tenant, whatever table it is in.
+"""The queries of erasure: deleting all rows of a thread or a tenant, in every table.
 
-Which rows those are is read off the tables: a column tenant, else thread_id, else run_id says whose a row is.
+A row's owner follows from its table's columns: tenant, else thread_id, else run_id.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from functools import partial
 from pydantic import JsonValue
 from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, select, tuple_, update
 
-from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
-from gateway.storage.database import Database
+from gateway.storage.audit_store import OPERATORS, AuditEntry
 from gateway.storage.interrupted_calls import interrupt_calls
+from gateway.storage.queries import Queries
 from gateway.storage.tables import (
     RUNS_UNDER_WAY,
     api_keys,
@@ -31,15 +31,15 @@ from gateway.storage.tables import (
     tool_calls,
 )
 from gateway.storage.tenant_rows import belongs_to_tenant
-from gateway.support.clock import NowUs, now_us
 
 AUDIT = frozenset({audit_records.name, audit_heads.name})
-"""The tables of the audit, which stays unless its deletion is asked for."""
+"""The tables of the audit, which stays unless its deletion is requested."""
 _BATCH_ROWS = 1000
-# What stands in the place of a deletion's id where the whole tenant goes.
+# The mark of a thread whose whole tenant is being deleted.
 _OF_TENANT = "tenant"
-# Rows that point to others go first.
+# Rows with foreign keys go before the rows they refer to.
 _TABLES: Sequence[Table] = tuple(reversed(metadata.sorted_tables))
+_DELETIONS = (audit_records.c.tenant == OPERATORS) & (audit_records.c.kind == "tenant_deleted")
 
 
 class RunUnderWay(Exception):
@@ -51,29 +51,39 @@ class CallUnderWay(Exception):
 
 
 class DeletionLost(Exception):
-    """Another deletion of the thread has taken the place of this."""
+    """Another deletion of the thread has replaced this one."""
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A deletion that has begun; `mark` is what an earlier one, a restore or a fork left in its place."""
+    """A deletion that has begun; `mark` is what an earlier deletion, a restore or a fork left."""
 
     mark: str | None = None
 
 
-class ErasureStore:
-    """Removes rows for good."""
+@dataclass(frozen=True)
+class TenantErasure:
+    """A finished deletion of a tenant's data, to be recorded: `on_engine` is what is left on the engine, by kind.
 
-    def __init__(self, database: Database, clock: NowUs = now_us) -> None:
-        self._database = database
-        self._clock = clock
-        self._audit = AuditStore(database, clock)
+    With `audit` the tenant's audit is deleted as well.
+    """
+
+    tenant: str
+    audit: bool
+    actor: str
+    removed: Mapping[str, int]
+    workspaces: int
+    on_engine: Mapping[str, int]
+
+
+class ErasureStore(Queries):
+    """Deletes rows permanently."""
 
     async def begin(self, tenant: str, name: str, deletion: str) -> Begun | None:
-        """Let no run and no call begin in a thread any more; return None where there is no such thread.
+        """Let no run and no call begin in a thread any more; return None if there is no such thread.
 
-        `deletion` is this deletion's id: it takes the place of an earlier one, which was cut short or has lost. Raises
-        RunUnderWay and CallUnderWay, with nothing changed.
+        `deletion` is this deletion's id, which replaces an earlier one. Raises RunUnderWay and CallUnderWay, and then
+        changes nothing.
         """
 
         def work(connection: Connection) -> Begun | None:
@@ -87,9 +97,9 @@ class ErasureStore:
         return await self._database.transact(work)
 
     async def give_up(self, tenant: str, name: str, deletion: str, begun: Begun | None = None) -> None:
-        """Let runs and calls begin in a thread again, unless another deletion has taken the place of this.
+        """Let runs and calls begin in a thread again, unless another deletion has replaced this one.
 
-        One whose restore was cut short takes none after this either.
+        A thread whose restore was interrupted stays closed.
         """
         own = (threads.c.tenant == tenant) & (threads.c.name == name) & (threads.c.deletion == deletion)
         mark = begun.mark if begun is not None else None
@@ -98,10 +108,10 @@ class ErasureStore:
     async def remove_thread(
         self, tenant: str, name: str, actor: str, deletion: str | None = None
     ) -> Mapping[str, int] | None:
-        """Remove a thread, all of it or nothing; return the rows by table, None when it is not there.
+        """Delete a thread atomically; return the deleted rows by table, or None if it is gone.
 
-        `deletion` is what it was begun with, if it was. Raises DeletionLost, RunUnderWay and CallUnderWay. The audit
-        stays, and has a record of this.
+        `deletion` is what begin() was called with, if it was. Raises DeletionLost, RunUnderWay and CallUnderWay. The
+        audit stays, and records the deletion.
         """
 
         def work(connection: Connection) -> Mapping[str, int] | None:
@@ -114,17 +124,17 @@ class ErasureStore:
             refuse_under_way(connection, thread_id)
             removed = remove_rows(connection, thread_id)
             entry = AuditEntry(tenant, "thread_deleted", actor=actor, thread=name, details=dict(removed))
-            self._audit.append(connection, entries=[entry])
+            self.audit.append(connection, entries=[entry])
             return removed
 
         return await self._database.transact(work)
 
     async def stop_tenant(self, tenant: str) -> None:
-        """Revoke all keys of a tenant, end what waits, and ask those who host its runs to end them.
+        """Revoke all keys of a tenant, end its waiting runs, and request the end of its running ones.
 
-        In its threads nothing begins any more.
+        Nothing begins in its threads any more.
         """
-        now = self._clock()
+        now = self.clock()
         going = update(threads).where(threads.c.tenant == tenant).values(deletion=_OF_TENANT)
         keys = update(api_keys).where(api_keys.c.tenant == tenant, api_keys.c.revoked_us.is_(None))
         of_tenant = runs.c.tenant == tenant
@@ -140,42 +150,42 @@ class ErasureStore:
         )
 
     async def under_way(self, tenant: str) -> bool:
-        """Return whether any run of a tenant is running, or any call under way."""
+        """Return whether a run of a tenant is running or a call under way."""
         running = select(runs.c.id).where(runs.c.tenant == tenant, runs.c.status == "running").limit(1)
         executing = select(tool_calls.c.id).where(_is_executing(tenant)).limit(1)
         return bool(await self._database.rows(running) or await self._database.rows(executing))
 
     async def take_runs(self, tenant: str) -> None:
-        """End the runs that nobody has ended; whoever still hosts one can write nothing of it any more.
+        """End the remaining runs; a gateway that still hosts one can no longer write to it.
 
-        Calls that are under way are interrupted, as the audit says: their outcome is written nowhere any more.
+        Open calls are recorded as interrupted, since their outcome can no longer be written.
         """
-        now = self._clock()
+        now = self.clock()
         ended = {"status": "cancelled", "finished_us": now, "gateway": None, "epoch": runs.c.epoch + 1}
         left = (runs.c.tenant == tenant) & (runs.c.status == "running")
 
         def work(connection: Connection) -> None:
             connection.execute(update(runs).where(left).values(**ended))
-            interrupt_calls(connection, self._audit, _is_executing(tenant), now)
+            interrupt_calls(connection, self.audit, _is_executing(tenant), now)
 
         await self._database.transact(work)
 
     async def threads_of(self, tenant: str, name: str | None = None) -> Mapping[str, str | None]:
-        """Return a tenant's threads, or the one of a name, with the engine that the files are on, where known."""
+        """Return a tenant's threads, or one of them, each with the engine of its files if known."""
         query = select(threads.c.name, threads.c.engine).where(threads.c.tenant == tenant)
         if name is not None:
             query = query.where(threads.c.name == name)
         return {row.name: row.engine for row in await self._database.rows(query)}
 
     async def forget_engine(self, tenant: str, name: str) -> None:
-        """Note that a thread has files on no engine any more."""
+        """Record that no engine has files of a thread."""
         this = (threads.c.tenant == tenant) & (threads.c.name == name)
         await self._database.write((update(threads).where(this).values(engine=None), None))
 
     async def remove_tenant(self, tenant: str) -> Mapping[str, int]:
-        """Remove every row of a tenant but the audit's, in batches; return how many, by table.
+        """Delete every row of a tenant except the audit, in batches; return how many, by table.
 
-        A policy's text goes too, where no other tenant ever had the same.
+        A policy's text goes too, unless another tenant ever had the same.
         """
         only_here = ~policies.c.digest.in_(select(policy_changes.c.digest).where(policy_changes.c.tenant != tenant))
         ever_here = policies.c.digest.in_(select(policy_changes.c.digest).where(policy_changes.c.tenant == tenant))
@@ -198,59 +208,27 @@ class ErasureStore:
         return removed
 
     async def was_deleted(self, tenant: str) -> bool:
-        """Return whether the operators' audit has that a tenant was deleted."""
+        """Return whether the operators' audit records a deletion of a tenant."""
         columns = audit_records.c
         said = json.dumps({"tenant": tenant})[1:-1]
-        told = (columns.tenant == OPERATORS) & (columns.kind == "tenant_deleted")
-        query = select(columns.details).where(told, columns.details.contains(said, autoescape=True))
+        query = select(columns.details).where(_DELETIONS, columns.details.contains(said, autoescape=True))
         return any(json.loads(row.details).get("tenant") == tenant for row in await self._database.rows(query))
 
-    async def tell(
-        self,
-        tenant: str,
-        *,
-        audit: bool,
-        actor: str,
-        removed: Mapping[str, int],
-        workspaces: int,
-        on_engine: Mapping[str, int],
-    ) -> tuple[Mapping[str, int], Mapping[str, int], int]:
-        """Take the audit away where it is to go, count what is left, and write both into the operators' audit.
+    async def record(self, erasure: TenantErasure) -> tuple[Mapping[str, int], Mapping[str, int], int]:
+        """Delete the audit if requested, count what is left, and record both in the operators' audit, atomically.
 
-        All of it in one transaction. `on_engine` was counted on the engine, and is left as well. Returns what was
-        removed in all, what is left, and the record's number.
+        Returns all that was removed, all that is left, and the number of the record.
         """
-        work = partial(
-            self._tell,
-            tenant=tenant,
-            audit=audit,
-            actor=actor,
-            removed=removed,
-            workspaces=workspaces,
-            on_engine=on_engine,
-        )
-        everything, left = await self._database.transact(work)
-        told = select(func.max(audit_records.c.sequence).label("last")).where(
-            audit_records.c.tenant == OPERATORS, audit_records.c.kind == "tenant_deleted"
-        )
-        return everything, left, int((await self._database.rows(told))[0].last)
+        everything, left = await self._database.transact(partial(self._record, erasure=erasure))
+        sequence = await self._database.scalar(select(func.max(audit_records.c.sequence)).where(_DELETIONS))
+        return everything, left, int(sequence)
 
-    def _tell(
-        self,
-        connection: Connection,
-        *,
-        tenant: str,
-        audit: bool,
-        actor: str,
-        removed: Mapping[str, int],
-        workspaces: int,
-        on_engine: Mapping[str, int],
-    ) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    def _record(self, connection: Connection, *, erasure: TenantErasure) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        tenant = erasure.tenant
         head = connection.execute(select(audit_heads).where(audit_heads.c.tenant == tenant)).mappings().first()
-        everything = dict(removed)
-        if audit:
-            everything[audit_records.name] = self._audit.erase(connection, tenant=tenant)
-        left = dict(on_engine)
+        everything, left = dict(erasure.removed), dict(erasure.on_engine)
+        if erasure.audit:
+            everything[audit_records.name] = self.audit.erase(connection, tenant=tenant)
         for table in _TABLES:
             belongs = belongs_to_tenant(table, tenant)
             if belongs is not None:
@@ -260,12 +238,12 @@ class ErasureStore:
             "tenant": tenant,
             "removed": dict(everything),
             "left": dict(left),
-            "workspaces_removed": workspaces,
+            "workspaces_removed": erasure.workspaces,
             "audit_sequence": head["sequence"] if head else 0,
             "audit_digest": head["digest"] if head else "",
         }
-        entry = AuditEntry(OPERATORS, "tenant_deleted", actor=actor, details=details)
-        self._audit.append(connection, entries=[entry])
+        entry = AuditEntry(OPERATORS, "tenant_deleted", actor=erasure.actor, details=details)
+        self.audit.append(connection, entries=[entry])
         return everything, left
 
 
@@ -278,7 +256,7 @@ def _is_executing(tenant: str) -> ColumnElement[bool]:
 
 
 def remove_rows(connection: Connection, thread_id: str) -> Mapping[str, int]:
-    """Remove every row of a thread; return how many, by table."""
+    """Delete every row of a thread; return how many, by table."""
     removed = {}
     for table in _TABLES:
         belongs = belongs_to_thread(table, thread_id)
@@ -288,7 +266,7 @@ def remove_rows(connection: Connection, thread_id: str) -> Mapping[str, int]:
 
 
 def refuse_under_way(connection: Connection, thread_id: str) -> None:
-    """Raise RunUnderWay or CallUnderWay: a call is from before it asks for its sandbox until its outcome is written."""
+    """Raise RunUnderWay or CallUnderWay; a call counts from before it gets its sandbox until its outcome is written."""
     running = select(runs.c.id).where(runs.c.thread_id == thread_id, runs.c.status.in_(RUNS_UNDER_WAY))
     if (run_id := connection.execute(running.limit(1)).scalar()) is not None:
         raise RunUnderWay(run_id)
@@ -298,9 +276,9 @@ def refuse_under_way(connection: Connection, thread_id: str) -> None:
 
 
 def belongs_to_thread(table: Table, thread_id: str) -> ColumnElement[bool] | None:
-    """Return the condition for a table's rows that are a thread's; None for a table that belongs to none.
+    """Return the condition for a thread's rows of a table; None for a table that belongs to no thread.
 
-    The audit names threads, and stays; so does a snapshot that somebody asked for, though it names its thread.
+    The audit stays, though it names threads, and so do snapshots taken on request.
     """
     if table.name in AUDIT:
         return None

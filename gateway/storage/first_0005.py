@@ -1,7 +1,7 @@
-"""Databases of the first form of migration 0005, which was edited after databases had been made with it.
+"""Completes databases of the first form of migration 0005, which was edited after databases had been created with it.
 
-They are completed before the next migrations, which rely on the later form. No other migration needs this: those that
-landed are never edited (tests/unit/gateway/storage/test_frozen_migrations.py).
+The next migrations need the later form. No other migration was edited after its release, and none will be
+(tests/unit/gateway/storage/test_frozen_migrations.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def complete(connection: sa.Connection) -> None:
 
 
 def _complete_snapshots(op: Operations) -> None:
-    """Give each snapshot the id of its thread. All of them were asked for: there were no others then."""
+    """Give each snapshot its thread's id. All of them were taken on request, as there were no others then."""
     with op.batch_alter_table("snapshots") as table:
         table.add_column(sa.Column("thread_id", sa.String(length=64)))
         table.add_column(sa.Column("kind", sa.String(length=8)))

@@ -1,42 +1,52 @@
-"""The queries of forks: a thread made of another, which nobody sees before it is whole.
+"""The queries of forks: a thread made of another, invisible until it is complete.
 
-Its row is there from the beginning, so that nobody else has its name, with a mark that hides it and lets nothing begin
-in it (thread_marks.py). Messages, metadata and the end of the mark are written together.
+Its row exists from the beginning, so that its name is taken, with a mark that hides it and keeps anything from
+beginning in it (thread_marks.py). Messages, metadata and the end of the mark are written in one transaction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import Connection, exists, func, insert, literal, select, update
 
-from gateway.storage.audit_store import AuditEntry, AuditStore
-from gateway.storage.database import Database
+from gateway.storage.audit_store import AuditEntry
 from gateway.storage.entities import Thread
 from gateway.storage.erasure_store import refuse_under_way, remove_rows
+from gateway.storage.queries import Queries
 from gateway.storage.quota_store import refuse_more_threads
-from gateway.storage.restore_store import ThreadGoing, WorkspaceRequest, answer_request, claim_request
+from gateway.storage.restore_store import WorkspaceRequest, answer_request, claim_request
+from gateway.storage.rows import mapped
+from gateway.storage.run_writes import metadata_rows
 from gateway.storage.snapshot_store import Snapshot
 from gateway.storage.tables import messages, snapshots, thread_metadata, threads
-from gateway.storage.thread_marks import FORKING, RESTORING
+from gateway.storage.thread_marks import FORKING, ThreadGoing, lock_thread
 from gateway.storage.thread_store import MessageRow
-from gateway.support.clock import NowUs, now_us
 
 _MESSAGES = messages.c
 
 
-class ForkStore:
+@dataclass(frozen=True)
+class Fork:
+    """A fork in progress: its thread, the mark that hides it, the number of messages to copy, and its metadata."""
+
+    thread: Thread
+    mark: str
+    messages: int
+    metadata: Mapping[str, str]
+    request: WorkspaceRequest | None = None
+
+
+class ForkStore(Queries):
     """Typed access to forks."""
 
-    def __init__(self, database: Database, clock: NowUs = now_us) -> None:
-        self._database = database
-        self._clock = clock
-        self._audit = AuditStore(database, clock)
-
     async def is_taken(self, tenant: str, name: str, limit: int) -> bool:
-        """Return whether there is a thread of a name, also one that nobody sees; else QuotaExceeded as begin() does.
+        """Return whether there is a thread of a name, even an invisible one.
 
-        It spares work that would be for nothing: begin() has the last word.
+        If not, QuotaExceeded as begin() raises it.
+
+        It saves useless work; begin() decides.
         """
 
         def work(connection: Connection) -> bool:
@@ -49,68 +59,52 @@ class ForkStore:
         return await self._database.transact(work)
 
     async def begin(self, thread: Thread, mark: str, limit: int, request: WorkspaceRequest | None) -> None:
-        """Make a thread that nobody sees; QuotaExceeded where it is one past `limit`.
+        """Create an invisible thread; QuotaExceeded if it would exceed `limit`.
 
-        ConstraintViolated where there is one of its name, also one that nobody sees, or another has the request's id.
+        ConstraintViolated if there is a thread of its name, even an invisible one, or another has the request id.
         """
-        row = {"id": thread.id, "tenant": thread.tenant, "name": thread.name, "created_us": self._clock()}
+        row = {**vars(thread), "created_us": self.clock()}
 
         def work(connection: Connection) -> None:
             refuse_more_threads(connection, thread.tenant, limit)
             connection.execute(insert(threads), {**row, "deletion": mark})
             if request is not None:
-                claim_request(connection, request, thread.id, self._clock())
+                claim_request(connection, request, thread.id, self.clock())
 
         await self._database.transact(work)
 
-    async def end(
-        self,
-        thread: Thread,
-        mark: str,
-        snapshot: Snapshot,
-        count: int,
-        metadata: Mapping[str, str],
-        *,
-        told: AuditEntry,
-        request: WorkspaceRequest | None,
-    ) -> int:
-        """Give a thread the first `count` messages of a snapshot's thread and its metadata, and let it be seen.
+    async def end(self, fork: Fork, snapshot: Snapshot, entry: AuditEntry) -> int:
+        """Give a fork its messages, those of the snapshot's thread, and its metadata, and make it visible.
 
-        Return how many messages there were: none where retention removed them since the snapshot was read, for those at
-        their positions were said later. ThreadGoing where either thread is gone, or goes.
+        Return how many messages it has: 0 if retention removed them since the snapshot was read, as those now at their
+        positions came later. ThreadGoing if either thread is gone or being deleted.
         """
-        kept_us = self._clock()
-        values = [
-            {"thread_id": thread.id, "key": key, "value": value, "updated_us": kept_us}
-            for key, value in metadata.items()
-        ]
+        thread, kept_us = fork.thread, self.clock()
+        values = metadata_rows(thread.id, fork.metadata, kept_us)
         source = snapshot.thread_id
         still = select(snapshots.c.id).where(snapshots.c.id == snapshot.id, snapshots.c.messages == snapshot.messages)
-        chosen = (_MESSAGES.thread_id == source) & (_MESSAGES.position < count) & exists(still)
+        chosen = (_MESSAGES.thread_id == source) & (_MESSAGES.position < fork.messages) & exists(still)
         copied = select(literal(thread.id), _MESSAGES.position, _MESSAGES.run_id, _MESSAGES.message).where(chosen)
 
         def work(connection: Connection) -> int:
-            own = (threads.c.id == thread.id) & (threads.c.deletion == mark)
-            query = select(threads.c.deletion).where(threads.c.id == source).with_for_update()
-            found = connection.execute(query).first()
-            if found is None or (found.deletion is not None and not found.deletion.startswith(RESTORING)):
-                raise ThreadGoing
+            own = (threads.c.id == thread.id) & (threads.c.deletion == fork.mark)
+            lock_thread(connection, source)
             if not connection.execute(update(threads).where(own).values(deletion=None, used_us=kept_us)).rowcount:
                 raise ThreadGoing
             columns = ["thread_id", "position", "run_id", "message"]
             connection.execute(insert(messages).from_select(columns, copied))
             if values:
                 connection.execute(insert(thread_metadata), values)
-            if request is not None:
-                answer_request(connection, request)
-            self._audit.append(connection, entries=[told])
+            if fork.request is not None:
+                answer_request(connection, fork.request)
+            self.audit.append(connection, entries=[entry])
             written = select(func.count()).where(_MESSAGES.thread_id == thread.id)
             return int(connection.execute(written).scalar_one())
 
         return await self._database.transact(work)
 
     async def undo(self, thread_id: str) -> None:
-        """Remove a thread that nobody saw; one that is seen by now, or is being deleted, stays."""
+        """Delete an invisible thread; one that is visible by now, or is being deleted, stays."""
 
         def work(connection: Connection) -> None:
             hidden = threads.c.deletion.startswith(FORKING, autoescape=True)
@@ -120,9 +114,9 @@ class ForkStore:
         await self._database.transact(work)
 
     async def refuse_busy(self, thread_id: str) -> None:
-        """Raise RunUnderWay or CallUnderWay where anything is under way in a thread.
+        """Raise RunUnderWay or CallUnderWay if anything is under way in a thread.
 
-        ThreadGoing where it goes, and where a restore of its files was cut short: nobody knows what they are.
+        ThreadGoing if it is being deleted, or a restore was interrupted, so that its files are unknown.
         """
 
         def work(connection: Connection) -> None:
@@ -134,22 +128,22 @@ class ForkStore:
         await self._database.transact(work)
 
     async def half_made(self, tenant: str | None = None) -> Sequence[Thread]:
-        """Return the threads, of a tenant where one is named, that nobody sees: under way, or left by the dead."""
+        """Return the invisible threads, all or a tenant's: forks in progress, or left by gateways that died."""
         query = select(threads.c.id, threads.c.tenant, threads.c.name)
         query = query.where(threads.c.deletion.startswith(FORKING, autoescape=True))
         query = query if tenant is None else query.where(threads.c.tenant == tenant)
         return [Thread(row.id, row.tenant, row.name) for row in await self._database.rows(query)]
 
     async def last_said(self, thread_id: str, count: int, limit: int) -> Sequence[MessageRow]:
-        """Return the last of the first `count` messages of a thread, `limit` at most, the oldest first."""
+        """Return the last of the first `count` messages of a thread, at most `limit`, oldest first."""
         query = select(_MESSAGES.position, _MESSAGES.run_id, _MESSAGES.message)
         query = query.where(_MESSAGES.thread_id == thread_id, _MESSAGES.position < count)
         found = await self._database.rows(query.order_by(_MESSAGES.position.desc()).limit(limit))
-        return [MessageRow(row.position, row.run_id, row.message) for row in reversed(found)]
+        return [mapped(MessageRow, row) for row in reversed(found)]
 
     async def said_in(self, thread_id: str, run_id: str, since: int) -> Sequence[MessageRow]:
-        """Return what a run said in a thread from a position on, the oldest first."""
+        """Return what a run added to a thread's messages from a position on, oldest first."""
         query = select(_MESSAGES.position, _MESSAGES.run_id, _MESSAGES.message)
         query = query.where(_MESSAGES.thread_id == thread_id, _MESSAGES.run_id == run_id, _MESSAGES.position >= since)
         found = await self._database.rows(query.order_by(_MESSAGES.position))
-        return [MessageRow(row.position, row.run_id, row.message) for row in found]
+        return [mapped(MessageRow, row) for row in found]

@@ -1,4 +1,4 @@
-"""The queries of what was granted with approvals: rules that a thread, or a run, holds until they are taken back."""
+"""The queries of grants: rules that approvers granted to a thread or a run, until they are revoked."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, case, exists, or_, select, update
 
 from gateway.credentials.caller import actor
-from gateway.storage.approval_writes import APPROVED, CANCELLED, came_before, change_approvals
-from gateway.storage.audit_store import AuditEntry, AuditStore
-from gateway.storage.database import Database
+from gateway.storage.approval_writes import APPROVED, CANCELLED, change_approvals
+from gateway.storage.audit_store import AuditEntry
 from gateway.storage.entities import Thread
-from gateway.storage.tables import approvals, grants, runs, threads
-from gateway.support.clock import NowUs, now_us
+from gateway.storage.queries import Queries
+from gateway.storage.rows import mapped, newest_first, older
+from gateway.storage.tables import RUNS_UNDER_WAY, approvals, grants, runs, threads
+from gateway.support.paging import Place
 
 _GRANT_COLUMNS = ("id", "tenant", "run_id", "rule", "approval_id", "created_us", "revoked_us")
 _GRANTED_TO_ALL = grants.c.run_id.is_(None)
-_RUN_GOES_ON = exists().where(runs.c.id == grants.c.run_id, runs.c.status.in_(("running", "waiting")))
+_RUN_GOES_ON = exists().where(runs.c.id == grants.c.run_id, runs.c.status.in_(RUNS_UNDER_WAY))
 _IN_FORCE = grants.c.revoked_us.is_(None) & or_(_GRANTED_TO_ALL, _RUN_GOES_ON)
 _GRANTS = (
     select(
@@ -34,7 +35,7 @@ _GRANTS = (
 
 @dataclass(frozen=True)
 class NewGrant:
-    """A rule, as YAML, that calls of the thread pass by, or calls of `run_id` alone."""
+    """A rule, as YAML, that allows calls of the thread or, with `run_id`, of that run."""
 
     id: str
     rule: str
@@ -43,9 +44,9 @@ class NewGrant:
 
 @dataclass(frozen=True)
 class Grant:
-    """A grant as it is stored; `thread` is the thread's name, `granted_by` who gave the answer that made it.
+    """A stored grant; `thread` is the thread's name, `granted_by` the approver.
 
-    It is `in_force` until it is revoked, or the run that it is for is over.
+    It is `in_force` until it is revoked, or its run is over.
     """
 
     id: str
@@ -60,16 +61,11 @@ class Grant:
     in_force: bool
 
 
-class GrantStore:
-    """Typed access to the grants; an answer that makes one writes it (approval_store.py)."""
-
-    def __init__(self, database: Database, clock: NowUs = now_us) -> None:
-        self._database = database
-        self._audit = AuditStore(database, clock)
-        self._clock = clock
+class GrantStore(Queries):
+    """Typed access to grants; they are written with the answer (approval_store.py)."""
 
     async def rules(self, thread: Thread, run_id: str | None) -> Sequence[tuple[str, str]]:
-        """Return the rules, as YAML, that a thread or this run of it holds by now, each with its approval's id."""
+        """Return the rules (YAML) granted to a thread or this run of it, each with the id of its approval."""
         mine = or_(_GRANTED_TO_ALL, grants.c.run_id == (run_id or ""))
         query = select(grants.c.rule, grants.c.approval_id).where(
             grants.c.thread_id == thread.id, grants.c.revoked_us.is_(None), mine
@@ -78,27 +74,27 @@ class GrantStore:
 
     async def get(self, tenant: str, grant_id: str) -> Grant | None:
         """Return a grant of a tenant."""
-        rows = await self._database.rows(_GRANTS.where(grants.c.id == grant_id, grants.c.tenant == tenant))
-        return _grant(rows[0]) if rows else None
+        row = await self._database.first(_GRANTS.where(grants.c.id == grant_id, grants.c.tenant == tenant))
+        return None if row is None else _grant(row)
 
     async def page(
-        self, tenant: str, *, thread: str | None, include_ended: bool, before: tuple[int, str] | None, limit: int
+        self, tenant: str, *, thread: str | None, include_ended: bool, before: Place | None, limit: int
     ) -> Sequence[Grant]:
-        """Return grants, the newest first; `before` is when the last one of the page before was made, and its id."""
+        """Return grants, newest first; `before` is the place of the previous page's end."""
         conditions: list[ColumnElement[bool]] = [grants.c.tenant == tenant]
         if thread is not None:
             conditions.append(threads.c.name == thread)
         if not include_ended:
             conditions.append(_IN_FORCE)
         if before is not None:
-            conditions.append(came_before(grants, *before))
-        query = _GRANTS.where(*conditions).order_by(grants.c.created_us.desc(), grants.c.id.desc()).limit(limit)
+            conditions.append(older(grants, before))
+        query = _GRANTS.where(*conditions).order_by(*newest_first(grants)).limit(limit)
         return [_grant(row) for row in await self._database.rows(query)]
 
     async def revoke(self, tenant: str, grant_id: str) -> bool:
-        """Take a grant back, and its approval where the call it is for has not run; return whether anything was."""
-        held = (grants.c.id == grant_id) & (grants.c.tenant == tenant) & grants.c.revoked_us.is_(None)
-        revoked = update(grants).where(held).values(revoked_us=self._clock())
+        """Revoke a grant, and its approval unless the approved call has run; return whether it was in force."""
+        not_revoked = (grants.c.id == grant_id) & (grants.c.tenant == tenant) & grants.c.revoked_us.is_(None)
+        revoked = update(grants).where(not_revoked).values(revoked_us=self.clock())
         approval_id = select(grants.c.approval_id).where(grants.c.id == grant_id).scalar_subquery()
         unused = (approvals.c.id == approval_id) & (approvals.c.status == APPROVED)
         by = actor()
@@ -106,9 +102,9 @@ class GrantStore:
         def work(connection: Connection) -> bool:
             if not connection.execute(revoked).rowcount:
                 return False
-            change_approvals(connection, unused, {"status": CANCELLED}, self._clock)
+            change_approvals(connection, unused, {"status": CANCELLED}, self.clock)
             row = connection.execute(_GRANTS.where(grants.c.id == grant_id)).one()
-            self._audit.append(connection, entries=[_revoked(row, by)])
+            self.audit.append(connection, entries=[_revoked(row, by)])
             return True
 
         return await self._database.transact(work)
@@ -120,5 +116,4 @@ def _revoked(row: Any, by: str) -> AuditEntry:
 
 
 def _grant(row: Row[Any]) -> Grant:
-    columns = {name: getattr(row, name) for name in (*_GRANT_COLUMNS, "thread", "granted_by")}
-    return Grant(**columns, in_force=bool(row.in_force))
+    return mapped(Grant, row, in_force=bool(row.in_force))

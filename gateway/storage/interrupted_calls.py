@@ -1,4 +1,4 @@
-"""Calls whose gateway was lost: how they ended is written, and told the audit, here and nowhere else."""
+"""Calls whose gateway was lost: the only place that journals and audits their outcome."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ INTERRUPTED_REASON = "the gateway stopped while this was under way; what it had 
 
 
 def interrupt_calls(connection: Connection, audit: AuditStore, which: ColumnElement[bool], at_us: int) -> int:
-    """Journal calls as interrupted, and tell the audit; return how many they were."""
+    """Journal calls as interrupted, and append that to the audit; return how many there were."""
     done = {"state": "interrupted", "outcome": "interrupted", "reason": INTERRUPTED_REASON, "is_error": True}
-    audit.append(connection, entries=_told(connection, which))
+    audit.append(connection, entries=_entries(connection, which))
     return connection.execute(update(tool_calls).where(which).values(**done, finished_us=at_us)).rowcount
 
 
-def _told(connection: Connection, which: ColumnElement[bool]) -> list[AuditEntry]:
+def _entries(connection: Connection, which: ColumnElement[bool]) -> list[AuditEntry]:
     """Return the entries of calls that are about to be marked as interrupted; their rows are locked."""
     columns = tool_calls.c
     query = (
@@ -37,7 +37,7 @@ def _told(connection: Connection, which: ColumnElement[bool]) -> list[AuditEntry
             call_id=row.id,
             tool=row.name,
             arguments_digest=row.arguments_digest,
-            # What executed had been let pass; by which rule is not written before its end.
+            # An executing call was allowed; the rule is written only when it ends.
             verdict=row.verdict or "allow",
             rule=row.rule or "",
             policy_version=row.policy_version,

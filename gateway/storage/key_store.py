@@ -1,7 +1,7 @@
-"""API keys as they are stored: never their secrets. What is done with them is audited where it is done.
+"""API keys as they are stored, without their secrets. Changes are audited in the same transaction.
 
-A key that was asked for with a request id is made once. Whoever asks again has not seen its secret, so the same key
-gets another one, as long as it was never used.
+A key that was requested with a request id is created once. A repeated request did not get the secret, so it replaces
+the key's secret, unless the key was used.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from sqlalchemy import Connection, Row, and_, insert, literal, or_, select, upda
 
 from gateway.credentials.keys import NewKey, checked_name, make_key
 from gateway.errors import Conflict, InvalidArgument, NotFound, RequestIdReused
-from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
+from gateway.storage.audit_store import OPERATORS, AuditEntry
 from gateway.storage.database import Database
 from gateway.storage.key_runs import KeyRuns
+from gateway.storage.queries import Queries
+from gateway.storage.rows import mapped, newest_first, older
 from gateway.storage.tables import api_keys
 from gateway.support.clock import NowUs, now_us
+from gateway.support.paging import Place
 
 _KEYS = api_keys.c
 _ASKED_AGAIN_US = 600 * 1_000_000
@@ -31,7 +34,7 @@ WORKING, KEY_EXPIRED, KEY_REVOKED = "working", "expired", "revoked"
 
 @dataclass(frozen=True)
 class StoredKey:
-    """A key. `tenant` is "" for an operator's; times are UTC microseconds since 1970, None where there is none."""
+    """A key. `tenant` is "" for an operator's; times are UTC microseconds since 1970, None for unset."""
 
     id: str
     tenant: str
@@ -46,31 +49,29 @@ class StoredKey:
 
 @dataclass(frozen=True)
 class KeyRequest:
-    """A request for a key that has an id; the same request is one with the same digest."""
+    """A request for a key with a request id and a digest of its content."""
 
     id: str
     digest: str
 
     @classmethod
     def of(cls, request_id: str, by: str, *asked: JsonValue) -> KeyRequest | None:
-        """Return the request of whoever asks for a key; None where it has no id."""
-        told = json.dumps([by, *asked])
-        return cls(request_id, hashlib.sha256(told.encode()).hexdigest()) if request_id else None
+        """Return the request of a caller; None if it has no id."""
+        fields = json.dumps([by, *asked])
+        return cls(request_id, hashlib.sha256(fields.encode()).hexdigest()) if request_id else None
 
 
-class KeyStore:
-    """The keys of all tenants, and of the operators; `runs` are those that they started."""
+class KeyStore(Queries):
+    """The keys of all tenants and of the operators; `runs` are the runs that keys started."""
 
     def __init__(self, database: Database, clock: NowUs = now_us) -> None:
-        self._database = database
-        self._clock = clock
-        self._audit = AuditStore(database, clock)
+        super().__init__(database, clock)
         self.runs = KeyRuns(database, clock)
 
     async def add(
         self, tenant: str, *keys: NewKey, name: str = "", lifetime_us: int | None = None, by: str = "gateway"
     ) -> Sequence[StoredKey]:
-        """Store keys of a tenant, or of an operator: all of them or none. InvalidArgument for a name that is none."""
+        """Store keys of a tenant or an operator, all or none. InvalidArgument for an invalid name."""
         checked_name(name)
         made = self._made(tenant, keys, name, lifetime_us)
         await self._database.transact(partial(self._insert, made=made, keys=keys, by=by))
@@ -79,9 +80,9 @@ class KeyStore:
     async def add_requested(
         self, tenant: str, key: NewKey, *, name: str, lifetime_us: int | None, by: str, request: KeyRequest | None
     ) -> StoredKey:
-        """Store a key, or give the one that the same request made the secret of this one.
+        """Store a key, or give the secret of this one to the key that the same request created.
 
-        Raises RequestIdReused; Conflict where that one was used, or was made long ago.
+        Raises RequestIdReused; Conflict if that key was used, or created too long ago.
         """
         checked_name(name)
         (made,) = self._made(tenant, (key,), name, lifetime_us)
@@ -95,28 +96,29 @@ class KeyStore:
         return await self._database.transact(work)
 
     async def find(self, digest: str) -> StoredKey | None:
-        """Return the key with a digest, None when it is not known, revoked or expired."""
+        """Return the key with a digest; None if it is unknown, revoked or expired."""
         query = select(api_keys).where(_KEYS.digest == digest, self._works())
-        found = await self._database.rows(query, foremost=True)
-        if found and found[0].request_id is not None and found[0].used_us is None:
-            # The first use, once in the life of a key: from here on nobody gets another secret of it.
+        found = await self._database.first(query, foremost=True)
+        if found is not None and found.request_id is not None and found.used_us is None:
+            # The first use: from here on the key never gets another secret.
             used = update(api_keys).where(_KEYS.digest == digest, _KEYS.used_us.is_(None))
-            await self._database.write((used.values(used_us=self._clock()), None))
-            found = await self._database.rows(query, foremost=True)
-        return _key(found[0]) if found else None
+            await self._database.write((used.values(used_us=self.clock()), None))
+            found = await self._database.first(query, foremost=True)
+        return None if found is None else _key(found)
 
     async def over(self, digest: str) -> StoredKey | None:
-        """Return the key with a digest that does not work any more; None when it is not known, or works."""
-        query = select(api_keys).where(_KEYS.digest == digest, ~self._works())
-        found = await self._database.rows(query, foremost=True)
-        return _key(found[0]) if found else None
+        """Return the revoked or expired key with a digest; None if it is unknown or works."""
+        found = await self._database.first(
+            select(api_keys).where(_KEYS.digest == digest, ~self._works()), foremost=True
+        )
+        return None if found is None else _key(found)
 
     async def get(self, key_id: str) -> StoredKey:
         """Return a key by its id; NotFound."""
-        found = await self._database.rows(select(api_keys).where(_KEYS.id == key_id))
-        if not found:
+        found = await self._database.first(select(api_keys).where(_KEYS.id == key_id))
+        if found is None:
             raise _unknown(key_id)
-        return _key(found[0])
+        return _key(found)
 
     async def list(
         self,
@@ -124,15 +126,15 @@ class KeyStore:
         *,
         include_ended: bool,
         limit: int,
-        before: tuple[int, str] | None = None,
+        before: Place | None = None,
         scope: str = "",
         state: str = "",
     ) -> Sequence[StoredKey]:
-        """Return keys, the newest first; of one tenant ("" for operators) or, with None, of all.
+        """Return keys, newest first, of one tenant ("" for operators) or, with None, of all.
 
-        With `state`, working, expired or revoked, `include_ended` says nothing.
+        `state` (working, expired or revoked) overrides `include_ended`.
         """
-        query = select(api_keys).order_by(_KEYS.created_us.desc(), _KEYS.id.desc()).limit(limit)
+        query = select(api_keys).order_by(*newest_first(api_keys)).limit(limit)
         if tenant is not None:
             query = query.where(_KEYS.tenant == tenant)
         if scope:
@@ -140,38 +142,37 @@ class KeyStore:
         if state or not include_ended:
             query = query.where(self._is(state or WORKING))
         if before is not None:
-            at_us, id_ = before
-            query = query.where(or_(_KEYS.created_us < at_us, and_(_KEYS.created_us == at_us, _KEYS.id < id_)))
+            query = query.where(older(api_keys, before))
         return [_key(row) for row in await self._database.rows(query)]
 
     async def revoke(self, key_id: str, *, by: str) -> StoredKey:
-        """Make a key useless; one that is revoked already stays as it is. NotFound."""
+        """Revoke a key; one that is revoked already stays as it is. NotFound."""
         return await self._database.transact(partial(self._revoke, key_id=key_id, by=by))
 
     async def rotate(
         self, key_id: str, *, overlap_us: int, by: str, request: KeyRequest | None = None
     ) -> tuple[StoredKey, NewKey]:
-        """Make a key like another, as long-lived, which works on until the overlap is over.
+        """Create a key like another one, with the same lifetime; the old one works until the overlap is over.
 
-        NotFound; InvalidArgument for one that does not work any more, or was rotated already. With a request that was
-        made before: as add_requested.
+        NotFound; InvalidArgument for a key that no longer works or was rotated already. For a repeated request as
+        add_requested.
         """
         return await self._database.transact(
             partial(self._rotate, key_id=key_id, overlap_us=overlap_us, by=by, request=request)
         )
 
     def _made(self, tenant: str, keys: Sequence[NewKey], name: str, lifetime_us: int | None) -> Sequence[StoredKey]:
-        now = self._clock()
+        now = self.clock()
         expires_us = None if lifetime_us is None else now + lifetime_us
         return [_stored(tenant, key, name, now, expires_us) for key in keys]
 
     def _works(self) -> Any:
-        return and_(_KEYS.revoked_us.is_(None), or_(_KEYS.expires_us.is_(None), _KEYS.expires_us > self._clock()))
+        return and_(_KEYS.revoked_us.is_(None), or_(_KEYS.expires_us.is_(None), _KEYS.expires_us > self.clock()))
 
     def _is(self, state: str) -> Any:
         if state == KEY_REVOKED:
             return _KEYS.revoked_us.is_not(None)
-        over = and_(_KEYS.revoked_us.is_(None), _KEYS.expires_us <= self._clock())
+        over = and_(_KEYS.revoked_us.is_(None), _KEYS.expires_us <= self.clock())
         return over if state == KEY_EXPIRED else self._works()
 
     # --- in the writer's thread ---
@@ -187,16 +188,14 @@ class KeyStore:
     ) -> None:
         asked = {} if request is None else {"request_id": request.id, "request_digest": request.digest}
         for stored, key in zip(made, keys, strict=True):
-            row = {name: getattr(stored, name) for name in StoredKey.__dataclass_fields__}
-            connection.execute(
-                insert(api_keys).values({**row, **asked, "scopes": ",".join(stored.scopes), "digest": key.digest})
-            )
-            self._tell(connection, "key_created", stored, by, name=stored.name, expires_us=stored.expires_us)
+            row = {**vars(stored), **asked, "scopes": ",".join(stored.scopes), "digest": key.digest}
+            connection.execute(insert(api_keys).values(row))
+            self._record(connection, "key_created", stored, by, name=stored.name, expires_us=stored.expires_us)
 
     def _asked_again(
         self, connection: Connection, request: KeyRequest | None, key: NewKey, by: str
     ) -> StoredKey | None:
-        """Give the key that a request made before another secret, `key`'s; None where there was no such request."""
+        """Give the key that the same request created the secret of `key`; None if there was no such request."""
         if request is None:
             return None
         asked = select(api_keys).where(_KEYS.request_id == request.id).with_for_update()
@@ -207,7 +206,7 @@ class KeyStore:
             raise RequestIdReused(
                 f"request_id: {request.id!r} was already used for a different key; use a new one for each key"
             )
-        now, known = self._clock(), _key(found)
+        now, known = self.clock(), _key(found)
         over = known.revoked_us is not None or (known.expires_us is not None and known.expires_us <= now)
         if found.used_us is not None or over or known.created_us <= now - _ASKED_AGAIN_US:
             raise Conflict(
@@ -218,21 +217,21 @@ class KeyStore:
         fresh = {"digest": key.digest, "shown": key.shown}
         connection.execute(update(api_keys).where(_KEYS.id == known.id).values(**fresh))
         known = _locked(connection, known.id)
-        self._tell(connection, "key_reissued", known, by)
+        self._record(connection, "key_reissued", known, by)
         return known
 
     def _revoke(self, connection: Connection, *, key_id: str, by: str) -> StoredKey:
         found = _locked(connection, key_id)
         if found.revoked_us is not None:
             return found
-        connection.execute(update(api_keys).where(_KEYS.id == key_id).values(revoked_us=self._clock()))
-        self._tell(connection, "key_revoked", found, by)
+        connection.execute(update(api_keys).where(_KEYS.id == key_id).values(revoked_us=self.clock()))
+        self._record(connection, "key_revoked", found, by)
         return _locked(connection, key_id)
 
     def _rotate(
         self, connection: Connection, *, key_id: str, overlap_us: int, by: str, request: KeyRequest | None
     ) -> tuple[StoredKey, NewKey]:
-        old, now = _locked(connection, key_id), self._clock()
+        old, now = _locked(connection, key_id), self.clock()
         key = make_key(old.scopes, operator=not old.tenant)
         again = self._asked_again(connection, request, key, by)
         if again is not None:
@@ -246,20 +245,15 @@ class KeyStore:
         ends_us = now + overlap_us if old.expires_us is None else min(now + overlap_us, old.expires_us)
         self._insert(connection, made=(new,), keys=(key,), by=by, request=request)
         connection.execute(update(api_keys).where(_KEYS.id == key_id).values(replaced_by=new.id, expires_us=ends_us))
-        self._tell(connection, "key_rotated", old, by, replaced_by=new.id, works_until_us=ends_us)
+        self._record(connection, "key_rotated", old, by, replaced_by=new.id, works_until_us=ends_us)
         return new, key
 
-    def _tell(self, connection: Connection, kind: str, key: StoredKey, by: str, **details: str | int | None) -> None:
-        told: dict[str, JsonValue] = {
-            "key_id": key.id,
-            "shown": key.shown,
-            "tenant": key.tenant,
-            "scopes": list(key.scopes),
-            **details,
-        }
+    def _record(self, connection: Connection, kind: str, key: StoredKey, by: str, **more: str | int | None) -> None:
+        facts: dict[str, JsonValue] = {"key_id": key.id, "shown": key.shown, "tenant": key.tenant}
+        facts |= {"scopes": list(key.scopes), **more}
         chains = dict.fromkeys((OPERATORS, key.tenant))
-        entries = tuple(AuditEntry(tenant=chain, kind=kind, actor=by, details=told) for chain in chains)
-        self._audit.append(connection, entries=entries)
+        entries = [AuditEntry(tenant=chain, kind=kind, actor=by, details=facts) for chain in chains]
+        self.audit.append(connection, entries=entries)
 
 
 def _stored(tenant: str, key: NewKey, name: str, now: int, expires_us: int | None) -> StoredKey:
@@ -274,8 +268,7 @@ def _locked(connection: Connection, key_id: str) -> StoredKey:
 
 
 def _key(row: Row[Any]) -> StoredKey:
-    fields = {name: getattr(row, name) for name in StoredKey.__dataclass_fields__}
-    return StoredKey(**{**fields, "scopes": tuple(row.scopes.split(","))})
+    return mapped(StoredKey, row, scopes=tuple(row.scopes.split(",")))
 
 
 def _unknown(key_id: str) -> NotFound:

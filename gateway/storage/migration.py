@@ -1,8 +1,9 @@
-"""The revisions of the schema: which one a database has, and bringing it to the newest."""
+"""The revisions of the schema: which one a database has, and migrating it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,38 +12,38 @@ from sqlalchemy import Connection, Engine, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.errors import Misconfigured
-from gateway.storage.connecting import begin_writing, connect, said_by_driver
+from gateway.storage.connecting import begin_writing, connect, driver_message
 from gateway.storage.schema_check import missing_in
 
 NEWEST = "0007"
-"""The revision that this program works with. It is said here, for alembic is a tenth of what a gateway imports, and
-only one that finds another revision needs it."""
+"""The revision that this program works with. It is a constant because alembic is a tenth of a gateway's imports, and
+only a gateway that finds another revision needs it."""
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _NAMED = 5
 
 
 class NotMigrated(Exception):
-    """A database that cannot be brought to the revision that was asked for, and was left as it is; str() says why."""
+    """A database that cannot be migrated, and was left unchanged; str() says why."""
 
 
 @dataclass(frozen=True)
 class Revision:
-    """What a database has, None when it is empty, and what this program brings it to."""
+    """A database's revision, None if it is empty, and the one that this program migrates to."""
 
     current: str | None
     newest: str
 
     @property
     def known(self) -> bool:
-        """Whether this program has the migration, and so the database is not of a newer one."""
+        """Whether this program has the migration, so the database is not newer."""
         return self.current is None or _is_known(self.current)
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Bring a database up to a revision, in one transaction; of processes that do so at once, one does.
+    """Upgrade a database to a revision, in one transaction; of concurrent processes, one does it.
 
-    Raises SQLAlchemyError, and NotMigrated when the database is of a newer program, or lacks what its revision has.
+    Raises SQLAlchemyError; NotMigrated if the database is of a newer program, or lacks parts of its revision.
     """
     with engine.connect() as connection:
         current = _current(connection)
@@ -64,7 +65,7 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
 
 
 def downgrade(engine: Engine, revision: str) -> None:
-    """Take a database down to a revision, "base" for none; what only the later ones know is lost."""
+    """Downgrade a database to a revision, "base" for none; what only later revisions have is lost."""
     _migrate(engine, "downgrade", revision)
 
 
@@ -78,10 +79,10 @@ def _migrate(engine: Engine, way: Literal["upgrade", "downgrade"], revision: str
     sqlite = engine.dialect.name == "sqlite"
     with engine.connect() as connection:
         if sqlite:
-            # It changes a table by making another in its place, which rows that point to the table would forbid.
+            # SQLite changes a table by replacing it, which rows that refer to the table would prevent.
             connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
         else:
-            # Another process may be at it, and a large table takes its time.
+            # Another process may be migrating, and a large table takes long.
             for limit in ("statement_timeout", "lock_timeout"):
                 connection.exec_driver_sql(f"SET LOCAL {limit} = 0")
         try:
@@ -104,32 +105,31 @@ def _migrate(engine: Engine, way: Literal["upgrade", "downgrade"], revision: str
 
 
 def revision_of(url: str) -> Revision:
-    """Look at a database and change nothing. Raises Misconfigured when it does not open."""
-    engine = connect(url)
-    try:
-        with engine.connect() as connection:
-            current = _current(connection)
-    except (SQLAlchemyError, OSError) as error:
-        raise Misconfigured(f"the database {engine.url.render_as_string()}: {said_by_driver(error)}") from error
-    finally:
-        engine.dispose()
-    return Revision(current, NEWEST)
+    """Return a database's revision without changing anything; Misconfigured if it does not open."""
+    with _connected(url) as connection:
+        return Revision(_current(connection), NEWEST)
 
 
 def missing_from(url: str) -> list[str]:
-    """Return what a database of the newest revision lacks. Raises Misconfigured when it does not open."""
+    """Return what a database of the newest revision lacks; Misconfigured if it does not open."""
+    with _connected(url) as connection:
+        return missing_in(connection)
+
+
+@contextmanager
+def _connected(url: str) -> Iterator[Connection]:
     engine = connect(url)
     try:
         with engine.connect() as connection:
-            return missing_in(connection)
+            yield connection
     except (SQLAlchemyError, OSError) as error:
-        raise Misconfigured(f"the database {engine.url.render_as_string()}: {said_by_driver(error)}") from error
+        raise Misconfigured(f"the database {engine.url.render_as_string()}: {driver_message(error)}") from error
     finally:
         engine.dispose()
 
 
 def shortened(missing: Sequence[str]) -> str:
-    """Return the first of a list of names, and how many more there are."""
+    """Return the first of a list of names, and the number of the others."""
     more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
     return ", ".join(missing[:_NAMED]) + more
 

@@ -1,4 +1,4 @@
-"""The versions of policies, and what was applied when and by whom. Only what has loaded is ever stored here."""
+"""The versions of policies, and who applied which one when. Only texts that were loaded are stored."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select
+from sqlalchemy import Connection, Select, bindparam, func, insert, select
 
 from gateway.errors import NotFound
-from gateway.storage.audit_store import AuditEntry, AuditStore
-from gateway.storage.database import Database
+from gateway.storage.audit_store import AuditEntry
 from gateway.storage.prepared import Prepared
+from gateway.storage.queries import Queries
+from gateway.storage.rows import mapped
 from gateway.storage.tables import policies, policy_changes
-from gateway.support.clock import NowUs, now_us
 
 OPERATOR = ""
-"""Stands in a tenant's place for the operator's layer, which is about all tenants."""
+"""In the place of a tenant: the operator's layer, which applies to all tenants."""
 
 Kind = Literal["file", "apply", "rollback"]
 _CHANGES = policy_changes.c
 _BY_LIMIT_CHARS = 256
-# Two transactions may become visible in another order than their ids have; none is this far behind.
+# Two transactions may become visible in another order than their ids; none is this far behind.
 _LATE_CHANGES = 64
 _SINCE = Prepared(select(policy_changes).where(_CHANGES.id > bindparam("after")).order_by(_CHANGES.id))
 
 
 @dataclass(frozen=True)
 class Change:
-    """One act: from then on the text with this digest was in force. `at_us` is UTC microseconds since 1970."""
+    """A change: from then on the text with this digest was in force. `at_us` is UTC microseconds since 1970."""
 
     id: int
     tenant: str
@@ -41,7 +41,7 @@ class Change:
 
 
 class NotStanding(Exception):
-    """What was expected to be in force is not; `standing` is, None where nothing was ever applied."""
+    """The policy in force is not the expected one; `standing` is its change, None if there is none."""
 
     def __init__(self, standing: Change | None) -> None:
         super().__init__("another change is in force")
@@ -53,13 +53,8 @@ def digest_of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class PolicyStore:
-    """What was applied to which tenant."""
-
-    def __init__(self, database: Database, clock: NowUs = now_us) -> None:
-        self._database = database
-        self._audit = AuditStore(database, clock)
-        self._clock = clock
+class PolicyStore(Queries):
+    """The changes of each tenant's policy."""
 
     async def apply(
         self,
@@ -72,11 +67,10 @@ class PolicyStore:
         expected: int | None = None,
         after: int = 0,
     ) -> Change:
-        """Put a text in force, in one transaction, and return the change; nothing is said of whether it loads.
+        """Put a text, which the caller has checked, in force in one transaction; return the change.
 
-        A text that is in force already changes nothing, nor does a file's text that is not new(): the change that is
-        in force is returned. `expected` is the id of the change that is to be in force until then, 0 for none;
-        NotStanding.
+        A text that is in force already changes nothing, nor does a file's text that is not new(): then the change in
+        force is returned. `expected` is the id of the change that must be in force until then, 0 for none; NotStanding.
         """
         row: dict[str, Any] = {
             "tenant": tenant,
@@ -84,17 +78,17 @@ class PolicyStore:
             "kind": kind,
             "by": by[:_BY_LIMIT_CHARS],
             "comment": comment,
-            "at_us": self._clock(),
+            "at_us": self.clock(),
         }
-        # What an operator does to a tenant is in both chains; a file's change is nobody's act, and in the tenant's.
+        # A change by an operator is in both chains; a file's change, which has no actor, only in the tenant's.
         chains = (tenant,) if kind == "file" else tuple(dict.fromkeys((OPERATOR, tenant)))
 
         def work(connection: Connection) -> Change:
             change = _apply(connection, text=text, row=row, expected=expected, after=after)
-            if change.at_us == row["at_us"] and change.by == row["by"]:  # else another gateway was faster
-                told = {"tenant": tenant, "how": kind, "text_sha256": row["digest"], "change": change.id}
-                entries = [AuditEntry(chain, "policy_applied", by, details=told) for chain in chains]
-                self._audit.append(connection, entries=entries)
+            if change.at_us == row["at_us"] and change.by == row["by"]:  # otherwise another gateway was faster
+                facts = {"tenant": tenant, "how": kind, "text_sha256": row["digest"], "change": change.id}
+                entries = [AuditEntry(chain, "policy_applied", by, details=facts) for chain in chains]
+                self.audit.append(connection, entries=entries)
             return change
 
         return await self._database.transact(work)
@@ -102,45 +96,44 @@ class PolicyStore:
     async def new(self, tenant: str, digest: str, after: int = 0) -> bool:
         """Return whether a file's text counts: it was not in force after the change with this id.
 
-        With 0, the file was never read before. Then its text was never in force, and something else of a file was:
-        nothing else shows that the file was edited since what is in force was applied.
+        0 means that the file was never read before. Then the text counts if it was never in force while another text of
+        a file was: only that shows that the file was edited since.
         """
         return await self._database.transact(lambda connection: _is_new(connection, tenant, digest, after))
 
     async def current(self, tenant: str) -> Change | None:
-        """Return the change that is in force for a tenant, None where there never was one."""
+        """Return the change that is in force for a tenant, None if there never was one."""
         found = await self.history(tenant, 1)
         return found[0] if found else None
 
     async def history(self, tenant: str, limit: int, *, before: int | None = None) -> Sequence[Change]:
-        """Return a tenant's last changes, newest first; with `before`, those before the change with that id."""
+        """Return a tenant's last changes, newest first; with `before`, those before that id."""
         query = select(policy_changes).where(_CHANGES.tenant == tenant).order_by(_CHANGES.id.desc()).limit(limit)
         if before is not None:
             query = query.where(_CHANGES.id < before)
-        return [_change(row) for row in await self._database.rows(query)]
+        return [mapped(Change, row) for row in await self._database.rows(query)]
 
     async def last_of_each(self) -> dict[str, Change]:
         """Return each tenant's last change."""
         last = select(func.max(_CHANGES.id)).group_by(_CHANGES.tenant)
         found = await self._database.rows(select(policy_changes).where(_CHANGES.id.in_(last)))
-        return {row.tenant: _change(row) for row in found}
+        return {row.tenant: mapped(Change, row) for row in found}
 
     async def changes_since(self, id_: int) -> Sequence[Change]:
-        """Return the changes after one, oldest first; a few before it come again, in case they became visible late."""
-        return [_change(row) for row in await self._database.look(_SINCE, {"after": id_ - _LATE_CHANGES})]
+        """Return the changes after one, oldest first, and a few before it, in case they became visible late."""
+        return [mapped(Change, row) for row in await self._database.look(_SINCE, {"after": id_ - _LATE_CHANGES})]
 
     async def has(self, digest: str) -> bool:
         """Return whether a text was ever in force, and so has loaded."""
         return bool(await self._database.rows(select(policies.c.digest).where(policies.c.digest == digest)))
 
     async def text(self, digest: str) -> str:
-        """Return a version's text; NotFound when there is none with that digest."""
-        # A tenant's first call waits for it before anybody knows who calls, and so behind nothing that tenants ask for.
-        query = select(policies.c.text).where(policies.c.digest == digest)
-        found = await self._database.rows(query, foremost=True)
-        if not found:
+        """Return a version's text; NotFound for an unknown digest."""
+        # A tenant's first call waits for it before it is authenticated, so no tenant's reads may delay it.
+        found = await self._database.first(select(policies.c.text).where(policies.c.digest == digest), foremost=True)
+        if found is None:
             raise NotFound(f"no policy has the digest {digest[:64]!r}: `airlock policy history` lists the versions")
-        return str(found[0].text)
+        return str(found.text)
 
 
 def _is_new(connection: Connection, tenant: str, digest: str, after: int) -> bool:
@@ -175,8 +168,4 @@ def _apply(connection: Connection, *, text: str, row: dict[str, Any], expected: 
 def _last(connection: Connection, which: Any) -> Change | None:
     query: Select[Any] = select(policy_changes).where(which).order_by(_CHANGES.id.desc()).limit(1)
     found = connection.execute(query).first()
-    return None if found is None else _change(found)
-
-
-def _change(row: Row[Any]) -> Change:
-    return Change(**{name: getattr(row, name) for name in Change.__dataclass_fields__})
+    return None if found is None else mapped(Change, found)

@@ -1,9 +1,8 @@
-"""Prepared: a statement on the path of every call, compiled once for each dialect and each set of parameters.
+"""Prepared: a statement that every call executes, compiled once for each dialect and set of parameters.
 
-What SQLAlchemy does for a statement each time, finding the compiled one and laying out the parameters, is more than
-half of what a small write costs. The text that it would send is sent, so that all else of a connection stays: its
-events, its errors. Parameters and results are as the driver has them, and so no type that is converted is for this:
-texts, integers and truth values that are written are well.
+SQLAlchemy's work for each execution, finding the compiled statement and arranging the parameters, is more than half of
+the cost of a small write. The text is the one that SQLAlchemy would send, so a connection's events and errors stay.
+Parameters and results are the driver's own, so only types without conversion work: text, integers, written booleans.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from gateway.storage.connecting import without_nul
 @dataclass(frozen=True)
 class _Compiled:
     text: str
-    # In this order, or by their names where the driver takes them so.
+    # Positional in this order, or by name if the driver takes names.
     order: Sequence[str] | None
     given: Mapping[str, Any]
 
@@ -42,23 +41,22 @@ class Prepared:
         self._compiled: dict[tuple[str, ...], _Compiled] = {}
 
     def execute(self, connection: Connection, parameters: Mapping[str, Any]) -> CursorResult[Any]:
-        """Execute it."""
         compiled = self._for(connection, parameters)
         return connection.exec_driver_sql(compiled.text, compiled.laid_out(parameters))
 
     def look(self, connection: Connection, parameters: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the rows of a query as SQLite's own driver finds them; raises sqlite3.Error."""
+        """Return a query's rows through SQLite's own driver; raises sqlite3.Error."""
         compiled = self._for(connection, parameters)
         driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
         cursor = driver.execute(compiled.text, without_nul(compiled.laid_out(parameters)))
-        found = cursor.fetchall()  # to the end: an open cursor would hold on to what the log had then
+        found = cursor.fetchall()  # to the end: an open cursor would pin the log at its current state
         if not found:
             return []
         row = _row_of(tuple(column[0] for column in cursor.description))
         return [row(*values) for values in found]
 
     def execute_all(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Execute it for each row; all have the same keys, and there is one at least."""
+        """Execute it for each row; all have the same keys, and there is at least one."""
         if len(rows) == 1:
             self.execute(connection, rows[0])
             return
@@ -86,5 +84,5 @@ class Prepared:
 
 @cache
 def _row_of(columns: tuple[str, ...]) -> Any:
-    """Return the class of a query's rows; there are as many as there are prepared queries."""
-    return namedtuple("Row", columns)  # noqa: PYI024 - its names are the query's
+    """Return the class of a query's rows; there is one for each prepared query."""
+    return namedtuple("Row", columns)  # noqa: PYI024 - the names are the query's

@@ -1,4 +1,4 @@
-"""What every group of queries of the store stands on."""
+"""What every group of queries has: the database, the audit, and a clock."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from gateway.support.clock import MakeId, NowUs, make_id, now_us
 
 
 class Queries:
-    """A database, and the audit that is written with what it tells of; `gateway` is who hosts what is begun here."""
+    """A database, and the audit that is written in the same transactions; `gateway` hosts what is begun here."""
 
     def __init__(
-        self, database: Database, *, gateway: str | None = None, clock: NowUs = now_us, ids: MakeId = make_id
+        self, database: Database, clock: NowUs = now_us, *, gateway: str | None = None, ids: MakeId = make_id
     ) -> None:
         self._database = database
         self.audit = AuditStore(database, clock)
-        self._gateway = gateway
-        self._clock = clock
-        self._ids = ids
+        self.clock = clock
+        self.gateway = gateway
+        self.ids = ids

@@ -1,7 +1,7 @@
-"""What tenants have used of their quotas, counted so that several gateways over one database never let too much pass.
+"""Use of tenants' quotas, counted so that several gateways on one database together never exceed them.
 
-A counter counts in one window of the clock. A hold is one of so many that may be had at once; its gateway's go when it
-starts again. Whatever is taken together is taken in one transaction, all of it or nothing.
+A counter counts within one window of the clock. A hold is one of a limited number of concurrent uses; a gateway's holds
+are released when it starts again. Everything that is taken together is taken in one transaction, all or nothing.
 """
 
 from __future__ import annotations
@@ -14,27 +14,22 @@ from sqlalchemy import Connection, Select, and_, bindparam, delete, func, insert
 from gateway.errors import QuotaExceeded
 from gateway.storage.database import Database
 from gateway.storage.prepared import Prepared
+from gateway.storage.queries import Queries
 from gateway.storage.tables import counters, holds, runs, snapshots, storage_use
 from gateway.support.clock import NowUs, now_us
 
-# Of a name only the window that is counted in is needed. The one before stays for gateways whose clocks are behind.
+# Windows kept of a counter: the current one, and the previous one for gateways whose clocks are behind.
 _KEPT_WINDOWS = 2
 
-# Both databases lock the row first and compare then; where the condition does not hold, no row is touched.
-_TAKE = text(
-    "INSERT INTO counters (tenant, name, window_us, used) VALUES (:tenant, :name, :window_us, :amount) "
-    "ON CONFLICT (tenant, name, window_us) DO UPDATE SET used = counters.used + excluded.used "
-    "WHERE counters.used + excluded.used <= :limit"
-)
-_ADD = text(
+# Both databases lock the row before they compare; if the condition does not hold, no row is changed.
+_ADDING = (
     "INSERT INTO counters (tenant, name, window_us, used) VALUES (:tenant, :name, :window_us, :amount) "
     "ON CONFLICT (tenant, name, window_us) DO UPDATE SET used = counters.used + excluded.used"
 )
-# Holds are counted, and there is no row for the next one yet: who counts them locks this row until it has its own.
-_LOCK = text(
-    "INSERT INTO counters (tenant, name, window_us, used) VALUES (:tenant, :name, 0, 0) "
-    "ON CONFLICT (tenant, name, window_us) DO UPDATE SET used = counters.used"
-)
+_ADD = text(_ADDING)
+_TAKE = text(f"{_ADDING} WHERE counters.used + excluded.used <= :limit")
+# Holds are counted, and the next one has no row yet: a transaction that counts them locks this counter first.
+_LOCK = {"window_us": 0, "amount": 0}
 _GIVE_BACK = (
     update(counters)
     .where(
@@ -56,9 +51,9 @@ _STORED = Prepared(select(storage_use.c.threads, storage_use.c.bytes).where(stor
 
 @dataclass(frozen=True)
 class Take:
-    """An amount of what may be used in a window that starts at `window_us` and is `length_us` long.
+    """An amount of a quota in the window that starts at `window_us` and is `length_us` long.
 
-    An amount of 0 takes nothing: it is refused where the limit is reached.
+    An amount of 0 takes nothing, and is refused once the limit is reached.
     """
 
     name: str
@@ -70,7 +65,7 @@ class Take:
 
 @dataclass(frozen=True)
 class Hold:
-    """One of `limit` that may be held at once. A run's has the run's id, and runs without a hold count as well."""
+    """One of `limit` concurrent uses. A run's hold has the run's id, and runs without a hold count as well."""
 
     id: str
     name: str
@@ -83,28 +78,20 @@ class _Refused(Exception):
         self.names = names
 
 
-class QuotaStore:
-    """Counters and holds of all tenants; `gateway` is whose the holds are."""
+class QuotaStore(Queries):
+    """Counters and holds of all tenants; holds belong to `gateway`."""
 
     def __init__(self, database: Database, gateway: str, *, clock: NowUs = now_us) -> None:
-        self._database = database
-        self._gateway = gateway
-        self._clock = clock
+        super().__init__(database, clock, gateway=gateway)
         self._newest: dict[tuple[str, str], int] = {}
 
-    async def take(self, tenant: str, takes: Sequence[Take] = (), held: Sequence[Hold] = ()) -> Sequence[str]:
-        """Take all of it, or nothing and return the names of what is used up."""
+    async def take(self, tenant: str, takes: Sequence[Take] = (), holding: Sequence[Hold] = ()) -> Sequence[str]:
+        """Take everything, or nothing and return the names of the quotas that are used up."""
 
         def work(connection: Connection) -> None:
-            # In one order everywhere, so that no two transactions wait for each other.
-            refused = [
-                take.name for take in sorted(takes, key=lambda take: take.name) if not _took(connection, tenant, take)
-            ]
-            refused += [
-                hold.name
-                for hold in sorted(held, key=lambda hold: hold.name)
-                if not self._held(connection, tenant, hold)
-            ]
+            # In the same order everywhere, so that transactions do not deadlock.
+            refused = [take.name for take in sorted(takes, key=_name) if not _took(connection, tenant, take)]
+            refused += [hold.name for hold in sorted(holding, key=_name) if not self._hold(connection, tenant, hold)]
             if refused:
                 raise _Refused(refused)
             self._forget_old(connection, tenant, takes)
@@ -116,27 +103,27 @@ class QuotaStore:
         return ()
 
     async def add(self, tenant: str, takes: Sequence[Take]) -> None:
-        """Count what was used already, also past its limit."""
+        """Count what was used already, even past its limit."""
 
         def work(connection: Connection) -> None:
-            for take in sorted(takes, key=lambda take: take.name):
+            for take in sorted(takes, key=_name):
                 connection.execute(_ADD, _row(tenant, take))
             self._forget_old(connection, tenant, takes)
 
         await self._database.transact(work)
 
     async def give_back(self, tenant: str, takes: Sequence[Take]) -> None:
-        """Count again as unused what was taken and is not going to be used."""
+        """Return what was taken and is not used."""
         rows = [
             {"whose": tenant, "of_name": take.name, "of_window_us": take.window_us, "amount": take.amount}
-            for take in sorted(takes, key=lambda take: take.name)
+            for take in sorted(takes, key=_name)
             if take.amount
         ]
         if rows:
             await self._database.write((_GIVE_BACK, rows))
 
     async def used(self, tenant: str, windows: Mapping[str, int]) -> Mapping[str, int]:
-        """Return what was used in each of these windows, by their names."""
+        """Return the use in each of these windows, by name."""
         if not windows:
             return {}
         asked = [and_(counters.c.name == name, counters.c.window_us == at_us) for name, at_us in windows.items()]
@@ -145,14 +132,14 @@ class QuotaStore:
         return {name: found.get(name, 0) for name in windows}
 
     async def stored(self, tenant: str) -> tuple[int, int]:
-        """Return how many threads a tenant has, and how many bytes are stored of it."""
+        """Return a tenant's number of threads, and how many bytes are stored of it."""
         found = await self._database.look(_STORED, {"whose": tenant})
         return (found[0].threads, found[0].bytes) if found else (0, 0)
 
     async def snapshots(self, tenant: str) -> tuple[int, int]:
-        """Return how many snapshots a tenant has, and how many bytes each added to the disk when it was taken, in all.
+        """Return a tenant's number of snapshots, and how many bytes all of them added to the disk when they were taken.
 
-        What one that was deleted since had in common with others is not in it.
+        Bytes that a deleted snapshot shared with others are not included.
         """
         added = func.coalesce(func.sum(snapshots.c.stored_bytes), 0).label("added")
         query = select(func.count().label("snapshots"), added).where(snapshots.c.tenant == tenant)
@@ -160,38 +147,37 @@ class QuotaStore:
         return int(found.snapshots), int(found.added)
 
     async def runs_at_once(self, tenant: str, name: str) -> int:
-        """Return how many runs count as being under way."""
+        """Return how many runs count as under way."""
         query = select(func.count()).select_from(holds).where(holds.c.tenant == tenant, holds.c.name == name)
-        held = (await self._database.rows(query))[0][0]
-        without = (await self._database.rows(_runs_without_a_hold(tenant, name)))[0][0]
-        return int(held + without)
+        without = await self._database.scalar(_runs_without_a_hold(tenant, name))
+        return int(await self._database.scalar(query) + without)
 
     async def release(self, ids: Collection[str]) -> None:
-        """Let holds go; the ones that this gateway does not hold are passed over."""
+        """Release holds of this gateway; others are ignored."""
         if ids:
-            mine = holds.c.id.in_(ids) & (holds.c.gateway == self._gateway)
+            mine = holds.c.id.in_(ids) & (holds.c.gateway == self.gateway)
             await self._database.write((delete(holds).where(mine), None))
 
     async def release_all(self) -> None:
-        """Let go of what this gateway held when it stopped or was killed."""
-        await self._database.write((delete(holds).where(holds.c.gateway == self._gateway), None))
+        """Release the holds that this gateway had when it stopped or was killed."""
+        await self._database.write((delete(holds).where(holds.c.gateway == self.gateway), None))
 
-    def _held(self, connection: Connection, tenant: str, hold: Hold) -> bool:
-        connection.execute(_LOCK, {"tenant": tenant, "name": hold.name})
+    def _hold(self, connection: Connection, tenant: str, hold: Hold) -> bool:
+        connection.execute(_ADD, {"tenant": tenant, "name": hold.name, **_LOCK})
         query = select(func.count()).select_from(holds).where(holds.c.tenant == tenant, holds.c.name == hold.name)
-        held = int(connection.execute(query).scalar_one())
+        count = int(connection.execute(query).scalar_one())
         if hold.is_run:
-            held += int(connection.execute(_runs_without_a_hold(tenant, hold.name, hold.id)).scalar_one())
-        if held >= hold.limit:
+            count += int(connection.execute(_runs_without_a_hold(tenant, hold.name, hold.id)).scalar_one())
+        if count >= hold.limit:
             return False
-        # A run that waited may go on here before the gateway that had it has let go.
+        # A run that waited may continue here before its previous gateway has released its hold.
         connection.execute(delete(holds).where(holds.c.id == hold.id))
-        row = {"id": hold.id, "tenant": tenant, "name": hold.name, "gateway": self._gateway, "since_us": self._clock()}
+        row = {"id": hold.id, "tenant": tenant, "name": hold.name, "gateway": self.gateway, "since_us": self.clock()}
         connection.execute(insert(holds), row)
         return True
 
     def _forget_old(self, connection: Connection, tenant: str, takes: Sequence[Take]) -> None:
-        """Forget a name's old windows when it comes to a new one."""
+        """Delete old windows of a counter when it enters a new one."""
         for take in takes:
             if take.window_us > self._newest.get((tenant, take.name), 0):
                 before_us = take.window_us - _KEPT_WINDOWS * take.length_us
@@ -200,7 +186,7 @@ class QuotaStore:
 
 
 def refuse_more_threads(connection: Connection, tenant: str, limit: int) -> None:
-    """Raise QuotaExceeded where a tenant has that many threads, in the transaction that makes one more."""
+    """Raise QuotaExceeded if a tenant has that many threads, in the transaction that creates one more."""
     threads = _STORED.execute(connection, {"whose": tenant}).scalar() or 0
     if threads >= limit:
         raise QuotaExceeded(
@@ -222,12 +208,16 @@ def _took(connection: Connection, tenant: str, take: Take) -> bool:
     return (connection.execute(query).scalar() or 0) < take.limit
 
 
+def _name(one: Take | Hold) -> str:
+    return one.name
+
+
 def _row(tenant: str, take: Take) -> dict[str, str | int]:
     return {"tenant": tenant, "name": take.name, "window_us": take.window_us, "amount": take.amount}
 
 
 def _runs_without_a_hold(tenant: str, name: str, but: str = "") -> Select[int]:
-    """Count the runs under way that began when there was no such quota."""
+    """Count the runs under way that began before there was such a quota."""
     with_one = select(holds.c.id).where(holds.c.tenant == tenant, holds.c.name == name)
     return (
         select(func.count())

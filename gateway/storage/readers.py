@@ -1,8 +1,7 @@
-"""The threads that read the database, shared fairly: a tenant's slow reads hold up its own, and nobody else's.
+"""The threads that read the database, shared fairly: a tenant's slow reads delay only its own.
 
-A tenant has at most a share of the threads at once, and so have operators together. All callers together leave one of
-them to what belongs to no call, a look in the background, which waits for no share. Who calls is asked for in a thread
-of its own, behind nothing that tenants ask for.
+A tenant has at most a share of the threads at a time, and so have operators together. Calls together leave one thread
+to background reads, which need no share. Authentication reads in a thread of its own, so tenants' reads never delay it.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from weakref import WeakValueDictionary
 from gateway.storage.connecting import READERS
 from gateway.support.current_tenant import CURRENT_TENANT
 
-# How many reads of one tenant there may be at once.
+# Concurrent reads of one tenant.
 _SHARE = READERS // 2
-# How many reads of all calls there may be at once.
+# Concurrent reads of all calls together.
 _OF_CALLS = READERS - 1
 T = TypeVar("T")
 
@@ -31,11 +30,11 @@ class Readers:
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="database-reader")
         self._foremost = ThreadPoolExecutor(1, thread_name_prefix="database-foremost")
         self._of_calls = asyncio.Semaphore(_OF_CALLS)
-        # There as long as somebody reads or waits.
+        # Exists while there are readers or waiters.
         self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def run(self, read: Callable[[], T], *, foremost: bool = False) -> T:
-        """Return what `read` returns, called in a thread: soon if it is `foremost`, else in the caller's turn."""
+        """Return the result of `read`, called in a thread: in its own if `foremost`, else in the tenant's turn."""
         if foremost:
             return await asyncio.wrap_future(self._foremost.submit(read))
         whose = CURRENT_TENANT.get()
@@ -44,7 +43,7 @@ class Readers:
         share = self._shares.get(whose)
         if share is None:
             share = self._shares[whose] = asyncio.Semaphore(_SHARE)
-        # First its own share: who waits for that keeps nobody else from a thread.
+        # First the tenant's own share: who waits for that keeps no other tenant from a thread.
         with contextlib.ExitStack() as places:
             for place in (share, self._of_calls):
                 await place.acquire()
@@ -53,19 +52,19 @@ class Readers:
             try:
                 return await asyncio.wrap_future(reading)
             finally:
-                # A caller that went away has its thread at work still, and its places are taken as long as that is so.
+                # The thread still works for a cancelled caller, and its places stay taken until it is done.
                 if not reading.done():
                     reading.add_done_callback(_closing(places.pop_all(), asyncio.get_running_loop()))
 
     def shut_down(self) -> None:
-        """Wait for what is being read, and end the threads."""
+        """Wait for the current reads, and end the threads."""
         self._threads.shutdown()
         self._foremost.shutdown()
 
 
 def _closing(places: contextlib.ExitStack, loop: asyncio.AbstractEventLoop) -> Callable[[Future[Any]], None]:
     def done(_: Future[Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and no reader waits
             loop.call_soon_threadsafe(places.close)
 
     return done

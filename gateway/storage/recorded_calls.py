@@ -1,13 +1,14 @@
-"""The calls that the journal holds, read page by page: memory does not grow with the journal."""
+"""The calls in the journal, read page by page: memory does not grow with the journal."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import and_, func, or_, select
 
 from gateway.storage.database import Database
+from gateway.storage.rows import mapped
 from gateway.storage.tables import runs, threads, tool_calls
 
 _PAGE_ROWS = 200
@@ -18,9 +19,9 @@ _CALLS = tool_calls.c
 class RecordedCall:
     """One call of the journal.
 
-    `arguments` is the JSON that was kept of them, which may be cut short: then its digest is not `arguments_digest`.
-    `thread` is the thread's name, `agent` is "" for a call outside runs, `started_us` is UTC microseconds since 1970.
-    `verdict` is None for a call that has none yet; `asked` says that a person was asked.
+    `arguments` is the stored JSON, which may be cut: then its digest is not `arguments_digest`. `thread` is the
+    thread's name, `agent` is "" for a call outside runs, `started_us` is UTC microseconds since 1970. `verdict` is None
+    for a call that has none yet; `asked`: an approval was requested.
     """
 
     id: str
@@ -54,17 +55,13 @@ async def _of_tenant(database: Database, since_us: int, tenant: str) -> AsyncIte
     after_us, after_id = since_us, ""
     query = (
         select(
-            _CALLS.id,
-            _CALLS.name,
-            _CALLS.arguments,
-            _CALLS.arguments_digest,
-            _CALLS.verdict,
-            _CALLS.rule,
-            _CALLS.approval_id,
-            _CALLS.started_us,
-            _CALLS.run_id,
+            *(_CALLS[name] for name in ("id", "arguments", "arguments_digest", "verdict", "started_us")),
+            _CALLS.name.label("tool"),
+            func.coalesce(_CALLS.rule, "").label("rule"),
+            func.coalesce(_CALLS.run_id, "").label("run_id"),
+            func.coalesce(runs.c.agent, "").label("agent"),
+            _CALLS.approval_id.is_not(None).label("asked"),
             threads.c.name.label("thread"),
-            runs.c.agent,
         )
         .join(threads, threads.c.id == _CALLS.thread_id)
         .outerjoin(runs, runs.c.id == _CALLS.run_id)
@@ -73,24 +70,11 @@ async def _of_tenant(database: Database, since_us: int, tenant: str) -> AsyncIte
         .limit(_PAGE_ROWS)
     )
     while True:
-        # The first half is what the index is for; the second keeps calls of one microsecond apart.
+        # The first condition is for the index; the second separates calls of the same microsecond.
         beyond = or_(_CALLS.started_us > after_us, and_(_CALLS.started_us == after_us, _CALLS.id > after_id))
         page = await database.rows(query.where(_CALLS.started_us >= after_us, beyond))
         for row in page:
-            yield RecordedCall(
-                id=row.id,
-                tenant=tenant,
-                thread=row.thread,
-                run_id=row.run_id or "",
-                agent=row.agent or "",
-                tool=row.name,
-                arguments=row.arguments,
-                arguments_digest=row.arguments_digest,
-                verdict=row.verdict,
-                rule=row.rule or "",
-                asked=row.approval_id is not None,
-                started_us=row.started_us,
-            )
+            yield mapped(RecordedCall, row, tenant=tenant, asked=bool(row.asked))
         if len(page) < _PAGE_ROWS:
             return
         after_us, after_id = page[-1].started_us, page[-1].id

@@ -1,7 +1,7 @@
-"""What the log says of a database that refuses writes: that it does, then how often, and when it takes them again.
+"""Logs that a database refuses writes, how many, and when it takes them again.
 
-A gateway writes several times a second also where nobody calls it, and a disk is full for hours. One line of each kind
-is written every 30 s at most, so that a database which takes one write and refuses the next does not fill the log.
+A gateway writes several times a second even without calls, and a disk may stay full for hours. Each line is written
+every 30 s at most, so that a database that alternates between taking and refusing does not fill the log.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from time import monotonic
 
 import structlog
 
-from gateway.storage.connecting import said_by_driver
+from gateway.storage.connecting import driver_message
 
-TOLD_AGAIN_S = 30.0
+LOG_AGAIN_S = 30.0
 log = structlog.get_logger(__name__)
 
 
@@ -24,23 +24,23 @@ class Refusals:
         """`database` is its URL without its password; `clock` counts seconds."""
         self._database = database
         self._clock = clock
-        self._told_s: float | None = None
-        self._untold = 0
-        self._untold_end = False
+        self._logged_s: float | None = None
+        self._not_logged = 0
+        self._refusing = False
 
     def refused(self, error: Exception, writes: int) -> None:
-        """Take note of writes that were refused, and why."""
-        self._untold += writes
+        """Record refused writes, and why."""
+        self._not_logged += writes
         now_s = self._clock()
-        if self._told_s is not None and now_s - self._told_s < TOLD_AGAIN_S:
+        if self._logged_s is not None and now_s - self._logged_s < LOG_AGAIN_S:
             return
-        said = said_by_driver(error)
-        log.error("the database refuses writes", error=said, refused_writes=self._untold, database=self._database)
-        self._told_s, self._untold, self._untold_end = now_s, 0, True
+        said = driver_message(error)
+        log.error("the database refuses writes", error=said, refused_writes=self._not_logged, database=self._database)
+        self._logged_s, self._not_logged, self._refusing = now_s, 0, True
 
     def taken(self) -> None:
-        """Take note of a write that was taken."""
-        if not self._untold_end:
+        """Record a successful write."""
+        if not self._refusing:
             return
-        log.info("the database takes writes again", refused_writes=self._untold, database=self._database)
-        self._untold, self._untold_end = 0, False
+        log.info("the database takes writes again", refused_writes=self._not_logged, database=self._database)
+        self._not_logged, self._refusing = 0, False

@@ -1,4 +1,4 @@
-"""The queries of retention: what is too old, found by a reader, and removed in small batches by the writer."""
+"""The queries of retention: what is too old is found by a reader, and deleted in small batches by the writer."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from sqlalchemy import (
 )
 
 from gateway.storage.approval_writes import APPROVED, PENDING
-from gateway.storage.audit_store import AuditStore
-from gateway.storage.database import Database
-from gateway.storage.request_store import REMEMBERED_US
+from gateway.storage.queries import Queries
+from gateway.storage.request_store import FORGOTTEN, REMEMBERED_US
 from gateway.storage.tables import (
     RUNS_UNDER_WAY,
     approvals,
@@ -39,26 +38,20 @@ from gateway.storage.tables import (
     threads,
     tool_calls,
 )
-from gateway.support.clock import NowUs, now_us
 
-# What one transaction removes: some milliseconds' worth, for all writers of the database wait meanwhile.
+# The size of a transaction: some milliseconds, since all writers of the database wait meanwhile.
 _BATCH_ROWS = 500
 _RUNS_AT_ONCE = 50
 
 
-class RetentionStore:
-    """Removes what is older than a time, UTC microseconds since 1970. Each method returns how many rows it took.
+class RetentionStore(Queries):
+    """Deletes what is older than a time, UTC microseconds since 1970. Each method returns how many rows it deleted.
 
-    To be told twice, also by two gateways at once, is the same as once.
+    Repeating a deletion, even concurrently, has the same result.
     """
 
-    def __init__(self, database: Database, clock: NowUs = now_us) -> None:
-        self._database = database
-        self._clock = clock
-        self._audit = AuditStore(database, clock)
-
     async def prune_events(self, before_us: int) -> int:
-        """Remove the events of runs that ended before that, but for each one's last."""
+        """Delete the events, except the last one, of runs that ended before that time."""
         ended = _ended(before_us)
         earlier = (events.c.run_id == runs.c.id) & (events.c.sequence < runs.c.last_sequence)
         found = select(runs.c.id, runs.c.last_sequence).where(ended, exists().where(earlier)).limit(_RUNS_AT_ONCE)
@@ -71,7 +64,7 @@ class RetentionStore:
         return removed
 
     async def prune_runs(self, before_us: int) -> int:
-        """Remove the runs that ended before that, with all their events. What they said stays in their threads."""
+        """Delete the runs that ended before that time, with their events. Their messages stay in the threads."""
         found = select(runs.c.id).where(_ended(before_us)).limit(_RUNS_AT_ONCE)
         removed = 0
         while ids := [row.id for row in await self._database.rows(found)]:
@@ -82,10 +75,10 @@ class RetentionStore:
         return removed
 
     async def prune_messages(self, before_us: int) -> int:
-        """Remove what was said in the threads that no run added to since, but for those with a run under way.
+        """Delete the messages of threads that no run has added to since, unless a run is under way.
 
-        All of a thread's at once: a history that began in the midst of a step would be of no use. The thread's
-        snapshots then count no messages: positions begin at 0 again, and what is said later is not theirs.
+        All messages of a thread at once: a history that begins inside a step is useless. The thread's snapshots then
+        count no messages: positions start at 0 again, and later messages are not theirs.
         """
         under_way = exists().where(runs.c.thread_id == threads.c.id, runs.c.status.in_(RUNS_UNDER_WAY))
         unused = (func.coalesce(threads.c.used_us, threads.c.created_us) < before_us) & ~under_way
@@ -104,21 +97,21 @@ class RetentionStore:
         return removed
 
     async def prune_transitions(self, before_us: int) -> int:
-        """Remove what became of sandboxes before that."""
+        """Delete the sandbox transitions before that time."""
         old = sandbox_transitions.c.at_us < before_us
         return await self._pruned_by_id(sandbox_transitions, sandbox_transitions.c.id, old)
 
     async def prune_grants(self, before_us: int) -> int:
-        """Remove the grants that were taken back before that, or were for runs that ended before it."""
+        """Delete the grants that were revoked before that time, or whose run ended before it."""
         goes_on = exists().where(runs.c.id == grants.c.run_id, ~_ended(before_us))
         of_ended = grants.c.run_id.is_not(None) & (grants.c.created_us < before_us) & ~goes_on
         return await self._pruned_by_id(grants, grants.c.id, or_(grants.c.revoked_us < before_us, of_ended))
 
     async def prune_approvals(self, before_us: int) -> int:
-        """Remove the approvals that were over before that, but for those of runs under way and of grants there are.
+        """Delete the approvals finished before that time, unless their run is under way or they have a grant.
 
-        Over is one that was used, refused or cancelled, and one that has expired. One that a grant goes back to stays
-        without the call that it was about, which may hold secrets.
+        Finished means used, denied, cancelled or expired. An approval that has a grant stays without its call, which
+        may contain secrets.
         """
         goes_on = exists().where(runs.c.id == approvals.c.run_id, runs.c.status.in_(RUNS_UNDER_WAY))
         is_granted = exists().where(grants.c.approval_id == approvals.c.id)
@@ -134,10 +127,10 @@ class RetentionStore:
         return await self._pruned_by_id(approvals, approvals.c.id, old & ~goes_on & ~is_granted)
 
     async def prune_policy_changes(self, before_us: int) -> int:
-        """Remove the changes that others took the place of before that; a text that is needed no more goes with them.
+        """Delete the changes that were replaced before that time, and the texts that are no longer needed.
 
-        Needed is a text by a change that is left, and by a run under way that is pinned to it. Of each text that a
-        file had one change stays: a file that has this text again is not taken for an edited one.
+        A text is needed by a change that stays and by a run under way that is pinned to it. Of each text of a file one
+        change stays, so that a file that has this text again does not count as edited.
         """
         later = policy_changes.alias("later")
         changes = policy_changes.c
@@ -153,7 +146,7 @@ class RetentionStore:
         return removed
 
     async def _pruned_by_id(self, table: Table, key: Column[Any], which: ColumnElement[bool]) -> int:
-        """Remove what is found, in batches, each looked at again in the transaction that removes it."""
+        """Delete what is found, in batches; the deleting transaction checks each row again."""
         found = select(key).where(which).limit(_BATCH_ROWS)
         removed = 0
         while ids := [row[0] for row in await self._database.rows(found)]:
@@ -164,7 +157,7 @@ class RetentionStore:
         return removed
 
     async def _drained(self, which: ColumnElement[bool]) -> int:
-        """Remove a run's events; `which` names a batch of them at a time."""
+        """Delete a run's events; `which` selects a batch at a time."""
         removed = 0
         while gone := await self._removed(delete(events).where(which)):
             removed += gone
@@ -174,48 +167,39 @@ class RetentionStore:
         return await self._database.transact(lambda connection: connection.execute(deletion).rowcount)
 
     async def prune_tool_calls(self, before_us: int) -> int:
-        """Remove the calls that ended before that, but for those of runs under way and those that are promised.
+        """Delete the calls that ended before that time, unless their run is under way or they may be repeated.
 
-        Promised is what a request id is answered with, REMEMBERED_US long; forget_results() takes the promise back.
+        A call with a request id may be repeated for REMEMBERED_US; forget_results() ends that.
         """
         calls = tool_calls.c
         goes_on = exists().where(runs.c.id == calls.run_id, runs.c.status.in_(RUNS_UNDER_WAY))
-        unpromised = calls.request_id.is_(None) | (calls.started_us <= self._clock() - REMEMBERED_US)
-        old = (calls.finished_us < before_us) & unpromised
-        found = select(calls.id).where(old, ~goes_on).limit(_BATCH_ROWS)
-        removed = 0
-        while ids := [row.id for row in await self._database.rows(found)]:
-            await self._database.write((tool_calls.delete().where(calls.id.in_(ids), old), None))
-            removed += len(ids)
-        return removed
+        forgettable = calls.request_id.is_(None) | (calls.started_us <= self.clock() - REMEMBERED_US)
+        return await self._pruned_by_id(tool_calls, calls.id, (calls.finished_us < before_us) & forgettable & ~goes_on)
 
     async def forget_results(self, before_us: int) -> int:
-        """Forget the request ids and results of calls that were made before that and are over."""
+        """Delete the request ids and results of finished calls that began before that time."""
         calls = tool_calls.c
         known = calls.request_id.is_not(None) & (calls.started_us < before_us) & calls.finished_us.is_not(None)
         found = select(calls.id).where(known).limit(_BATCH_ROWS)
-        nothing = {"request_id": None, "request_digest": None, "result": None}
+
         forgotten = 0
         while ids := [row.id for row in await self._database.rows(found)]:
-            await self._database.write((update(tool_calls).where(calls.id.in_(ids), known).values(**nothing), None))
+            await self._database.write((update(tool_calls).where(calls.id.in_(ids), known).values(**FORGOTTEN), None))
             forgotten += len(ids)
         return forgotten
 
     async def prune_audit(self, before_us: int) -> int:
-        """Remove the oldest records of every chain, those from before that; the chain says so itself."""
+        """Delete the oldest records of every chain, from before that time; the chain records it."""
         removed = 0
         for row in await self._database.rows(select(audit_heads.c.tenant)):
-            work = partial(self._pruned, tenant=row.tenant, before_us=before_us)
+            work = partial(self.audit.prune, tenant=row.tenant, before_us=before_us)
             while gone := await self._database.transact(work):
                 removed += gone
         return removed
 
-    def _pruned(self, connection: Connection, *, tenant: str, before_us: int) -> int:
-        return self._audit.prune(connection, tenant=tenant, before_us=before_us)
-
 
 def _prune_thread(connection: Connection, *, still: Select[tuple[str]]) -> int:
-    """Remove what was said in a thread; return how many messages that were."""
+    """Delete a thread's messages; return how many there were."""
     removed = connection.execute(delete(messages).where(messages.c.thread_id.in_(still))).rowcount
     if removed:
         connection.execute(update(snapshots).where(snapshots.c.thread_id.in_(still)).values(messages=0))

@@ -14,6 +14,7 @@ from gateway.storage.entities import LoggedEvent, Run, Thread
 from gateway.storage.interrupted_calls import interrupt_calls
 from gateway.storage.prepared import Prepared
 from gateway.storage.queries import Queries
+from gateway.storage.rows import mapped
 from gateway.storage.run_audit import run_changed, run_started
 from gateway.storage.run_writes import Claim, RunWrite, write_run
 from gateway.storage.slices import slice_of
@@ -57,7 +58,7 @@ class RunQueries(Queries):
     async def add_run(self, thread: Thread, new: NewRun) -> Run:
         """Store a run that starts now; ConstraintViolated if another run has its request id."""
         run = Run(
-            id=new.id or self._ids("run"),
+            id=new.id or self.ids("run"),
             tenant=thread.tenant,
             thread=thread.name,
             agent=new.agent,
@@ -68,7 +69,7 @@ class RunQueries(Queries):
             stop_rule=None,
             stop_reason=None,
             last_sequence=0,
-            started_us=self._clock(),
+            started_us=self.clock(),
             finished_us=None,
             policy_mode=new.policy_mode,
             started_by=caller_shown(),
@@ -76,7 +77,7 @@ class RunQueries(Queries):
         request_id, digest = new.request or (None, None)
         row = {name: value for name, value in vars(run).items() if name != "thread"} | {
             "thread_id": thread.id,
-            "gateway": self._gateway if new.hosted else None,
+            "gateway": self.gateway if new.hosted else None,
             "checkpoint": new.checkpoint,
             "request_id": request_id,
             "request_digest": digest,
@@ -97,17 +98,17 @@ class RunQueries(Queries):
             .join(threads, runs.c.thread_id == threads.c.id)
             .where(runs.c.id == run_id, runs.c.tenant == tenant)
         )
-        found = await self._database.rows(query)
-        return Run(**{name: getattr(found[0], name) for name in Run.__dataclass_fields__}) if found else None
+        found = await self._database.first(query)
+        return None if found is None else mapped(Run, found)
 
     async def write_run(self, claim: Claim, write: RunWrite) -> None:
         """Write a run's progress atomically; LeaseLost if another gateway has the run."""
 
         def work(connection: Connection) -> None:
-            if write_run(connection, claim, write, self._clock) and write.finished is not None:
+            if write_run(connection, claim, write, self.clock) and write.finished is not None:
                 # A finished run has no open calls: those that a lost gateway began are recorded as interrupted.
                 left = (tool_calls.c.run_id == claim.run_id) & (tool_calls.c.state == "executing")
-                interrupt_calls(connection, self.audit, left, self._clock())
+                interrupt_calls(connection, self.audit, left, self.clock())
                 self.audit.append(connection, entries=run_changed(connection, "run_finished", claim.run_id))
 
         await self._database.transact(work, apart=False)
@@ -130,14 +131,14 @@ class RunQueries(Queries):
         by = actor()
 
         def work(connection: Connection) -> None:
-            if connection.execute(update(runs).where(under_way).values(cancel_us=self._clock())).rowcount:
+            if connection.execute(update(runs).where(under_way).values(cancel_us=self.clock())).rowcount:
                 self.audit.append(connection, entries=run_changed(connection, "run_cancelled", run_id, by=by))
 
         await self._database.transact(work)
 
     async def asked_to_cancel(self) -> Sequence[str]:
         """Return the runs of this gateway whose end was requested."""
-        return [row.id for row in await self._database.look(_ASKED_TO_CANCEL, {"own": self._gateway})]
+        return [row.id for row in await self._database.look(_ASKED_TO_CANCEL, {"own": self.gateway})]
 
     async def hand_over(self, claim: Claim) -> None:
         """Release a run that this process hosts, for another gateway to take."""
@@ -147,9 +148,9 @@ class RunQueries(Queries):
     async def under_way(self, thread: Thread) -> str | None:
         """Return the run that is under way in a thread, on any gateway."""
         query = select(runs.c.id).where(runs.c.thread_id == thread.id, runs.c.status.in_(RUNS_UNDER_WAY))
-        found = await self._database.rows(query)
-        return found[0].id if found else None
+        run_id: str | None = await self._database.scalar(query)
+        return run_id
 
 
 def _logged_event(row: Row[Any]) -> LoggedEvent:
-    return LoggedEvent(row.sequence, row.type, row.at_us, row.payload)
+    return mapped(LoggedEvent, row)

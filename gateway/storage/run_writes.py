@@ -1,8 +1,8 @@
-"""What is written of a run under way: all of it in one transaction, and only by whoever hosts the run.
+"""What is written of a run under way: in one transaction, and only by the gateway that hosts the run.
 
-A run is hosted under an epoch, which grows whenever a gateway takes it. Each write is done only if the epoch is still
-the writer's: a gateway that was thought lost and is back writes nothing any more. Writers take turns
-(gateway/storage/database.py), so that no taking over comes in between the look and the write.
+A run is hosted under an epoch, which increases whenever a gateway takes the run. Each write is conditional on the
+writer's epoch: a gateway that was thought lost and is back can no longer write. Writers take turns
+(gateway/storage/database.py), so no takeover comes between the check and the write.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _ADD_EVENTS: Mapping[str, Insert] = {
     "sqlite": sqlite.insert(events).on_conflict_do_nothing(),
     "postgresql": postgresql.insert(events).on_conflict_do_nothing(),
 }
-# When a thread was last added to is what retention goes by.
+# Retention goes by the time of the last addition to a thread.
 _USED = update(threads).where(threads.c.id == bindparam("of_thread")).values(used_us=bindparam("at_us"))
 _FORGET_RESULT = update(tool_calls).where(tool_calls.c.id == bindparam("kept_id")).values(result=None)
 _FREE_PLACE = delete(holds).where(holds.c.id == bindparam("ended_id"))
-# On the path of every call, so it is built once.
+# Every call executes it, so it is built once.
 _IS_OURS = select(runs.c.id).where(
     runs.c.id == bindparam("of_run"), runs.c.epoch == bindparam("of_epoch"), runs.c.status == "running"
 )
 
 
 class LeaseLost(Exception):
-    """Another gateway has the run: what was to be written was not, and the run is to end here without a word."""
+    """Another gateway has the run: nothing was written, and the run must end here without writing anything."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class KeptStep:
-    """What a step adds to its thread: messages from `position` on, and metadata as JSON texts by their keys."""
+    """What a step adds to its thread: messages from `position` on, and metadata as JSON texts by key."""
 
     thread: Thread
     position: int
@@ -64,11 +64,11 @@ class KeptStep:
 
 @dataclass(frozen=True)
 class RunWrite:
-    """What is written of a run at once.
+    """What is written of a run in one transaction.
 
-    `finished` is the last of `events` where it ends the run. `checkpoint` is the state that the run goes on from, as
-    JSON; with `waits` nobody hosts the run until something of it is answered. `forget` names calls whose results need
-    not be known any more.
+    `finished` is the last of `events` if it ends the run. `checkpoint` is the state that the run continues from, as
+    JSON; with `waits` the run is unhosted until an approval is answered. `forget` are calls whose results are no longer
+    needed.
     """
 
     events: Sequence[LoggedEvent] = ()
@@ -80,15 +80,15 @@ class RunWrite:
 
 
 def check_claim(connection: Connection, claim: Claim) -> None:
-    """Raise LeaseLost unless the run is ours still; it stays so until the transaction ends."""
+    """Raise LeaseLost unless this process still hosts the run; that holds until the transaction ends."""
     if connection.execute(_IS_OURS, {"of_run": claim.run_id, "of_epoch": claim.epoch}).first() is None:
         raise LeaseLost(claim.run_id)
 
 
 def write_run(connection: Connection, claim: Claim, write: RunWrite, now_us: Callable[[], int]) -> bool:
-    """Write it, or raise LeaseLost; return False where it was the run's end, or the begin of its wait, and is written.
+    """Write it, or raise LeaseLost; return False if the end, or the begin of the wait, was written before.
 
-    To do it twice is the same as once: a commit whose connection was lost may or may not have been done.
+    Idempotent: a commit whose connection was lost may or may not have been done.
     """
     ours = (runs.c.id == claim.run_id) & (runs.c.epoch == claim.epoch)
     changes = _changes(claim, write)
@@ -98,10 +98,7 @@ def write_run(connection: Connection, claim: Claim, write: RunWrite, now_us: Cal
             return False
         raise LeaseLost(claim.run_id)
     if write.events:
-        rows = [
-            {"run_id": claim.run_id, "sequence": e.sequence, "type": e.type, "at_us": e.at_us, "payload": e.payload}
-            for e in write.events
-        ]
+        rows = [{"run_id": claim.run_id, **vars(event)} for event in write.events]
         connection.execute(_ADD_EVENTS[connection.dialect.name], rows)
     if write.step is not None:
         for statement, parameters in step_writes(claim.run_id, write.step, now_us()):
@@ -109,7 +106,7 @@ def write_run(connection: Connection, claim: Claim, write: RunWrite, now_us: Cal
     if write.forget:
         connection.execute(_FORGET_RESULT, [{"kept_id": call_id} for call_id in write.forget])
     if write.finished is not None:
-        # With the end and not after it: whoever sees the end may start the next run, and finds the place free.
+        # With the end and not after it: a watcher that sees the end may start the next run, which needs the place.
         connection.execute(_FREE_PLACE, {"ended_id": claim.run_id})
     return True
 
@@ -117,15 +114,7 @@ def write_run(connection: Connection, claim: Claim, write: RunWrite, now_us: Cal
 def _changes(claim: Claim, write: RunWrite) -> dict[str, Any]:
     changes: dict[str, Any] = {"last_sequence": write.events[-1].sequence} if write.events else {"epoch": claim.epoch}
     if write.finished is not None:
-        stop: Any = write.finished.payload.get("stop") or {}
-        changes |= {
-            "status": write.finished.payload["status"],
-            # As long as the columns: a hook may call itself and its rules what it likes.
-            **{f"stop_{name}": None if (said := stop.get(name)) is None else said[:128] for name in ("hook", "rule")},
-            "stop_reason": stop.get("reason"),
-            "finished_us": write.events[-1].at_us,
-            "checkpoint": None,
-        }
+        changes |= finish_changes(write.finished, write.events[-1].at_us)
     elif write.checkpoint is not None:
         changes["checkpoint"] = write.checkpoint
         if write.waits:
@@ -133,20 +122,30 @@ def _changes(claim: Claim, write: RunWrite) -> dict[str, Any]:
     return changes
 
 
+def finish_changes(finished: Event, at_us: int) -> dict[str, Any]:
+    """Return the columns of a run that ends with this event."""
+    stop: Any = finished.payload.get("stop") or {}
+    return {
+        "status": finished.payload["status"],
+        # As long as the columns: hooks choose the names of themselves and their rules.
+        **{f"stop_{name}": None if (said := stop.get(name)) is None else said[:128] for name in ("hook", "rule")},
+        "stop_reason": stop.get("reason"),
+        "finished_us": at_us,
+        "checkpoint": None,
+    }
+
+
 def step_writes(run_id: str, step: KeptStep, now_us: int) -> list[Write]:
     """Return the statements that append a step to its thread.
 
-    To do them twice is the same as once: a write whose caller was cancelled may or may not have been done.
+    Idempotent: a write whose caller was cancelled may or may not have been done.
     """
     thread_id = step.thread.id
     rows = [
         {"thread_id": thread_id, "position": step.position + n, "run_id": run_id, "message": stored_text(one)}
         for n, one in enumerate(step.said)
     ]
-    values = [
-        {"thread_id": thread_id, "key": key, "value": value, "updated_us": now_us}
-        for key, value in step.changed.items()
-    ]
+    values = metadata_rows(thread_id, step.changed, now_us)
     writes: list[Write] = []
     if rows:
         again = (messages.c.thread_id == thread_id) & (messages.c.position >= step.position)
@@ -159,3 +158,8 @@ def step_writes(run_id: str, step: KeptStep, now_us: int) -> list[Write]:
     if writes:
         writes.append((_USED, {"of_thread": thread_id, "at_us": now_us}))
     return writes
+
+
+def metadata_rows(thread_id: str, values: Mapping[str, str], now_us: int) -> list[dict[str, Any]]:
+    """Return metadata (JSON texts by key) as rows of a thread."""
+    return [{"thread_id": thread_id, "key": key, "value": text, "updated_us": now_us} for key, text in values.items()]

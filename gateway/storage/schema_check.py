@@ -1,4 +1,4 @@
-"""Whether a database has the schema that this program works with, whatever its revision says."""
+"""Whether a database has the schema that this program works with, whatever its revision."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SQLITE = {
 }
 _POSTGRESQL = {"audit_heads_guard", "audit_heads_truncated", "audit_records_guard", "audit_records_truncated"}
 TRIGGERS = {"sqlite": _BOTH | _SQLITE, "postgresql": _BOTH | _POSTGRESQL}
-"""The triggers that the migrations make. A test compares them with those of a new database."""
+"""The triggers that the migrations create. A test compares them with those of a new database."""
 
 _FOUND = {
     "sqlite": """
@@ -50,12 +50,12 @@ _FOUND = {
 
 
 def found_in(connection: Connection) -> frozenset[str]:
-    """Return what a database has, as `table T`, `column T.C`, `index I` and `trigger T`."""
+    """Return a database's schema, as `table T`, `column T.C`, `index I` and `trigger T`."""
     return frozenset(str(one) for (one,) in connection.exec_driver_sql(_FOUND[connection.dialect.name]))
 
 
 def missing_in(connection: Connection) -> list[str]:
-    """Return what a database of the newest revision lacks, named as by found_in(). More than is needed is no fault."""
+    """Return what a database of the newest revision lacks, named as in found_in(). Additional objects are fine."""
     found = found_in(connection)
     return [one for one in _expected(connection.dialect.name) if one not in found]
 

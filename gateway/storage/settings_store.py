@@ -1,4 +1,4 @@
-"""The queries of what all gateways of a database share: names and the values that they agreed on."""
+"""The settings that all gateways of a database share, as values by name."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from sqlalchemy import Connection, insert, select, update
 from gateway.storage.database import ConstraintViolated, Database
 from gateway.storage.tables import settings
 
-# A table is read, since SQLite does not look at its file for a mere SELECT 1.
-_SIGN = select(settings.c.name).limit(1)
+# A table is read, because SQLite does not access its file for a plain SELECT 1.
+_ANY_ROW = select(settings.c.name).limit(1)
 
 
 async def agreed(database: Database, name: str, *, offered: str) -> str:
-    """Return the value of a name, which is the offered one where there was none."""
+    """Return the value of a name; if it has none, it becomes the offered one."""
     return await changed(database, name, lambda found: offered if found is None else found)
 
 
 async def changed(database: Database, name: str, change: Callable[[str | None], str]) -> str:
-    """Replace the value of a name by what `change` makes of it, None where there was none; return the new value."""
+    """Replace the value of a name by `change(value)`, where None is no value; return the new value."""
 
     def work(connection: Connection) -> str:
         found = connection.execute(select(settings.c.value).where(settings.c.name == name)).scalar_one_or_none()
@@ -37,12 +37,12 @@ async def changed(database: Database, name: str, change: Callable[[str | None], 
 
 
 async def value_of(database: Database, name: str) -> str | None:
-    """Return the value that gateways agreed on for a name; None where there is none."""
-    found = await database.rows(select(settings.c.value).where(settings.c.name == name))
-    return str(found[0].value) if found else None
+    """Return the value of a name; None if it has none."""
+    value: str | None = await database.scalar(select(settings.c.value).where(settings.c.name == name))
+    return value
 
 
 async def sign_of_life(database: Database) -> None:
-    """Return once the database answers; Unavailable where it does not."""
-    # As who calls is asked for: behind no tenant's long question.
-    await database.rows(_SIGN, foremost=True)
+    """Return once the database answers; Unavailable if it does not."""
+    # Like authentication, it does not wait for tenants' reads.
+    await database.rows(_ANY_ROW, foremost=True)

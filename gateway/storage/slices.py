@@ -1,4 +1,4 @@
-"""Long answers of the database in slices, so that a reader's thread is soon free for others."""
+"""Long results in slices, so that a reader's thread is soon free for others."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ T = TypeVar("T")
 
 
 def slice_of(rows: Iterable[Row[Any]], parse: Callable[[Row[Any]], T], limit_chars: int) -> tuple[list[T], Any]:
-    """Return the first rows, parsed: as many as are no longer than that together, and one at least.
+    """Return the first rows, parsed: as many as fit the limit together, and at least one.
 
-    Besides the key of the last one, when there are more. The key is a row's first column, its last one may be long.
+    Also returns the key of the last one if there are more rows. The key is a row's first column; its last one may be
+    long.
     """
     parsed: list[T] = []
     chars, last = 0, None

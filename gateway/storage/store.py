@@ -1,4 +1,4 @@
-"""The store that a call and a run write to: threads, runs with their events, and the journal of calls."""
+"""What calls and runs write: threads, runs with their events, and the journal of calls."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from gateway.storage.thread_queries import ThreadQueries
 
 
 class Store(ThreadQueries, RunQueries, CallJournal):
-    """Typed access to the database: one group of queries a file."""
+    """Typed access to the database, with one group of queries in each file."""

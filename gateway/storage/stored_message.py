@@ -1,4 +1,7 @@
-"""A message as a row of its thread, and back. Neither way fails, for one bad message would cost the whole thread."""
+"""A message as a row of its thread, and back.
+
+Neither direction fails, as one bad message would cost the whole thread.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,17 @@ _NO_ARGUMENTS = "[arguments that cannot be stored or read]"
 
 
 class ReadMessage(NamedTuple):
-    """What could be read of a row; `well` when that is all of it."""
+    """What could be read of a row; `well` if that is all of it."""
 
     message: Message | None
     well: bool
 
 
 def stored_text(message: Message) -> str:
-    """Return the text that a message is stored as; what no store takes is replaced in it."""
+    """Return the text that a message is stored as; what no store accepts is replaced."""
     try:
         return message.model_dump_json()
-    except ValueError:  # half of a surrogate pair, or nested too deep
+    except ValueError:  # half of a surrogate pair, or too deeply nested
         calls = tuple(_storable_call(call) for call in storable_message(message).tool_calls)
         clean = {"content": storable_text(message.content), "tool_calls": calls}
         return message.model_copy(update=clean).model_dump_json()
@@ -40,7 +43,7 @@ def _storable_call(call: ToolCall) -> ToolCall:
 
 
 def read_message(text: str) -> ReadMessage:
-    """Read a row's text."""
+    """Parse a row's text."""
     try:
         return ReadMessage(Message.model_validate_json(text), well=True)
     except ValueError:
@@ -48,7 +51,7 @@ def read_message(text: str) -> ReadMessage:
 
 
 def _rest_of(text: str) -> Message | None:
-    """Return who said what, without the arguments of tool calls: those are what most often cannot be read."""
+    """Return role and content without the arguments of tool calls, which are usually what cannot be read."""
     try:
         found = json.loads(text)
         calls = [
@@ -62,10 +65,10 @@ def _rest_of(text: str) -> Message | None:
 
 
 def whole_thread(found: Iterable[Message | None]) -> tuple[Message, ...]:
-    """Return the messages with a word for each that is lost.
+    """Return the messages, with a note for each lost one.
 
-    Endpoints refuse a call without an answer and an answer without a call: a lost message answers the call that waits
-    for one, and the answer to a call that is lost becomes the user's.
+    Endpoints refuse a call without an answer and an answer without a call: a lost message becomes the answer of a call
+    that waits for one, and the answer to a lost call becomes the user's.
     """
     said: list[Message] = []
     waiting: list[str] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from sqlalchemy import ColumnElement, Table, func, literal, select, union_all
 
@@ -12,7 +11,7 @@ from gateway.storage.tables import metadata, runs, threads
 
 
 async def rows_of(database: Database, tenant: str) -> Mapping[str, int]:
-    """Return how many rows each table holds that belong to a tenant; tables that belong to none are not in it."""
+    """Return the number of a tenant's rows in each table that belongs to tenants."""
     counts = []
     for table in metadata.sorted_tables:
         belongs = belongs_to_tenant(table, tenant)
@@ -23,12 +22,10 @@ async def rows_of(database: Database, tenant: str) -> Mapping[str, int]:
 
 
 def belongs_to_tenant(table: Table, tenant: str) -> ColumnElement[bool] | None:
-    """Return the condition for a table's rows that are a tenant's; None for a table that belongs to no tenant."""
-    columns: Any = table.c
-    if "tenant" in columns:
-        return columns.tenant == tenant  # type: ignore[no-any-return]
-    if "thread_id" in columns:
-        return columns.thread_id.in_(select(threads.c.id).where(threads.c.tenant == tenant))  # type: ignore[no-any-return]
-    if "run_id" in columns:
-        return columns.run_id.in_(select(runs.c.id).where(runs.c.tenant == tenant))  # type: ignore[no-any-return]
+    """Return the condition for a tenant's rows of a table; None for a table that belongs to no tenant."""
+    if "tenant" in table.c:
+        return table.c["tenant"] == tenant
+    for column, owners in (("thread_id", threads), ("run_id", runs)):
+        if column in table.c:
+            return table.c[column].in_(select(owners.c.id).where(owners.c.tenant == tenant))
     return None

@@ -1,4 +1,4 @@
-"""The queries of one thread: made, and read whole. Each names the tenant it serves; lists are thread_store.py's."""
+"""The queries of one thread: created, and read whole. Each takes the tenant; lists are in thread_store.py."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ log = structlog.get_logger(__name__)
 
 
 class ThreadQueries(Queries):
-    """Threads, and what is kept of them."""
+    """Threads, and what is stored of them."""
 
     async def thread(self, tenant: str, name: str, *, limit: int | None = None) -> Thread:
-        """Return a thread of a tenant, made when it is not there; QuotaExceeded where it would be one past `limit`."""
+        """Return a thread of a tenant, created if missing; QuotaExceeded if that would exceed `limit`."""
         query = select(threads.c.id).where(threads.c.tenant == tenant, threads.c.name == name)
-        found = await self._database.rows(query)
-        if found:
-            return Thread(id=found[0].id, tenant=tenant, name=name)
-        made = Thread(id=self._ids("thr"), tenant=tenant, name=name)
-        row = {"id": made.id, "tenant": tenant, "name": name, "created_us": self._clock()}
+        found = await self._database.scalar(query)
+        if found is not None:
+            return Thread(id=found, tenant=tenant, name=name)
+        made = Thread(id=self.ids("thr"), tenant=tenant, name=name)
+        row = {**vars(made), "created_us": self.clock()}
 
         def work(connection: Connection) -> None:
             if limit is not None:
@@ -47,19 +47,17 @@ class ThreadQueries(Queries):
 
         try:
             await self._database.transact(work)
-        except ConstraintViolated:  # another call made it first
+        except ConstraintViolated:  # another call created it first
             return await self.thread(tenant, name, limit=limit)
         return made
 
     async def thread_chars(self, thread: Thread) -> int:
-        """Return how long what was said in a thread is, as it is stored."""
-        query = select(func.sum(func.length(messages.c.message)).label("chars")).where(
-            messages.c.thread_id == thread.id
-        )
-        return (await self._database.rows(query))[0].chars or 0
+        """Return the length of a thread's messages as they are stored."""
+        query = select(func.sum(func.length(messages.c.message))).where(messages.c.thread_id == thread.id)
+        return await self._database.scalar(query) or 0
 
     async def messages_of(self, thread: Thread) -> tuple[Message, ...]:
-        """Return what was said in a thread, oldest first. Of one that cannot be read it says so."""
+        """Return a thread's messages, oldest first. One that cannot be read is replaced by a note."""
         query = select(messages.c.position, messages.c.message).where(messages.c.thread_id == thread.id)
         found = await self._slices(query, messages.c.position, lambda row: read_message(row.message))
         bad = [position for position, one in enumerate(found) if not one.well]
@@ -70,7 +68,7 @@ class ThreadQueries(Queries):
         return whole_thread(one.message for one in found)
 
     async def metadata_of(self, thread: Thread) -> dict[str, JsonValue]:
-        """Return what is known about a thread: the values by their keys."""
+        """Return a thread's metadata: values by key."""
         columns = thread_metadata.c
         query = select(columns.key, columns.value).where(columns.thread_id == thread.id)
 
@@ -85,7 +83,7 @@ class ThreadQueries(Queries):
         return {key: value for one in found for key, value in one.items()}
 
     async def _slices(self, query: Select[Any], key: Column[Any], parse: Callable[[Row[Any]], T]) -> list[T]:
-        """Return all rows, read and parsed slice by slice, not on the event loop. `key` is the query's first column."""
+        """Return all rows, read and parsed slice by slice, off the event loop. `key` is the query's first column."""
         found: list[T] = []
         query = query.order_by(key)
         take = partial(slice_of, parse=parse, limit_chars=_SLICE_CHARS)
@@ -105,10 +103,10 @@ class ThreadQueries(Queries):
         changed: Mapping[str, str] = MappingProxyType({}),
         removed: Collection[str] = (),
     ) -> None:
-        """Append messages from `position` on, and change the thread's metadata (JSON texts by their keys), or neither.
+        """Append messages from `position` on and change the thread's metadata (JSON texts by key), atomically.
 
-        To be told twice is the same as once: a write whose caller was cancelled may or may not have been done.
+        Idempotent: a write whose caller was cancelled may or may not have been done.
         """
-        writes = step_writes(run_id, KeptStep(thread, position, said, changed, removed), self._clock())
+        writes = step_writes(run_id, KeptStep(thread, position, said, changed, removed), self.clock())
         if writes:
             await self._database.write(*writes)

@@ -1,4 +1,4 @@
-"""Queries that list: a tenant's threads with what is kept of them, and its runs. Pages go by a sort key."""
+"""Lists: a tenant's threads with their messages and metadata, and its runs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, LargeBinary, Row, Table, cast, delete, func, insert, select, tuple_, update
-from sqlalchemy import literal as bound
+from sqlalchemy import Connection, LargeBinary, Select, cast, delete, func, insert, select, update
 
-from gateway.storage.database import Database
 from gateway.storage.entities import Run
-from gateway.storage.restore_store import ThreadGoing
+from gateway.storage.queries import Queries
+from gateway.storage.rows import mapped, newest_first, older
+from gateway.storage.run_writes import metadata_rows
 from gateway.storage.tables import RUNS_UNDER_WAY, messages, runs, thread_metadata, threads
-from gateway.storage.thread_marks import is_visible
-from gateway.support.clock import NowUs, now_us
+from gateway.storage.thread_marks import ThreadGoing, is_visible
 from gateway.support.paging import Place
 
 TASK_LISTED_CHARS = 1024
@@ -25,7 +24,7 @@ _RUN_COLUMNS = tuple(runs.c[name] for name in Run.__dataclass_fields__ if name n
 
 @dataclass(frozen=True)
 class ThreadRow:
-    """A thread as it is listed; `run_id` is the run that is under way in it."""
+    """A thread as it is listed; `run_id` is the run under way in it."""
 
     id: str
     name: str
@@ -54,42 +53,29 @@ class RunFilter:
     until_us: int | None = None
 
 
-class ThreadStore:
-    """Typed access to lists; each query names the tenant it serves."""
-
-    def __init__(self, database: Database, clock: NowUs = now_us) -> None:
-        self._database = database
-        self._clock = clock
+class ThreadStore(Queries):
+    """Typed access to lists; each query takes the tenant."""
 
     async def page(self, tenant: str, *, prefix: str, before: Place | None, limit: int) -> Sequence[ThreadRow]:
-        """Return threads, the newest first."""
+        """Return threads, newest first."""
         conditions = [threads.c.tenant == tenant, is_visible()]
         if prefix:
-            # Not LIKE: in SQLite that passes over the case of letters.
+            # Not LIKE, which ignores case in SQLite.
             conditions.append(func.substr(threads.c.name, 1, len(prefix)) == prefix)
         if before is not None:
-            conditions.append(_older(threads, "created_us", before))
-        order = (threads.c.created_us.desc(), threads.c.id.desc())
-        query = select(threads.c.id, threads.c.name, threads.c.created_us).where(*conditions)
-        found = await self._database.rows(query.order_by(*order).limit(limit))
-        busy = await self._under_way([row.id for row in found])
-        return [ThreadRow(row.id, row.name, row.created_us, busy.get(row.id)) for row in found]
+            conditions.append(older(threads, before))
+        return await self._found(select(threads).where(*conditions).order_by(*newest_first(threads)).limit(limit))
 
     async def get(self, tenant: str, name: str) -> ThreadRow | None:
-        """Return a thread; it is not made."""
-        query = select(threads.c.id, threads.c.name, threads.c.created_us).where(
-            threads.c.tenant == tenant, threads.c.name == name, is_visible()
-        )
-        found = await self._database.rows(query)
-        if not found:
-            return None
-        busy = await self._under_way([found[0].id])
-        return ThreadRow(found[0].id, found[0].name, found[0].created_us, busy.get(found[0].id))
+        """Return a thread, or None; a missing thread is not created."""
+        query = select(threads).where(threads.c.tenant == tenant, threads.c.name == name, is_visible())
+        found = await self._found(query)
+        return found[0] if found else None
 
     async def metadata(self, thread_id: str, *, limit_bytes: int) -> dict[str, str] | None:
-        """Return a thread's metadata: JSON texts by their keys.
+        """Return a thread's metadata, JSON texts by key; None if it exceeds `limit_bytes`.
 
-        None where they are more than `limit_bytes`, which only those are that were kept before there was a limit.
+        Only metadata stored before there was a limit can exceed it.
         """
         columns = thread_metadata.c
         query = select(columns.key, columns.value).where(columns.thread_id == thread_id).order_by(columns.key)
@@ -108,13 +94,12 @@ class ThreadStore:
 
     async def message_count(self, thread_id: str) -> int:
         """Return how many messages a thread has."""
-        query = select(func.count().label("messages")).where(messages.c.thread_id == thread_id)
-        return int((await self._database.rows(query))[0].messages)
+        return int(await self._database.scalar(select(func.count()).where(messages.c.thread_id == thread_id)))
 
     async def messages(self, thread_id: str, *, after: int, limit: int) -> tuple[Sequence[MessageRow], bool]:
-        """Return messages past a position, the oldest first, and whether there are more.
+        """Return messages past a position, oldest first, and whether there are more.
 
-        They are `limit` at most, or fewer, but one, where they are large.
+        At most `limit`, and fewer (at least one) if they are large.
         """
         columns = messages.c
         query = (
@@ -131,7 +116,7 @@ class ThreadStore:
                 chars += len(row.message)
                 if len(page) == limit or (page and chars > PAGE_CHARS):
                     return page, True
-                page.append(MessageRow(row.position, row.run_id, row.message))
+                page.append(mapped(MessageRow, row))
             return page, False
 
         return await self._database.read(query, take)
@@ -145,17 +130,14 @@ class ThreadStore:
         keys_limit: int,
         limit_bytes: int,
     ) -> str | None:
-        """Set and remove entries, unless a run is under way in the thread: return that run then.
+        """Set and remove entries; return the run under way in the thread instead, if there is one.
 
-        None means that it is done. Raises MetadataFull for more keys or more bytes than a thread may have, ThreadGoing
-        for one that is not there, or not yet.
+        Raises MetadataFull for more keys or bytes than a thread may have, ThreadGoing for a thread that is gone or not
+        complete.
         """
         columns = thread_metadata.c
         gone = {*changed, *removed}
-        values = [
-            {"thread_id": thread_id, "key": key, "value": value, "updated_us": self._clock()}
-            for key, value in changed.items()
-        ]
+        values = metadata_rows(thread_id, changed, self.clock())
 
         def work(connection: Connection) -> str | None:
             seen = select(threads.c.id).where(threads.c.id == thread_id, is_visible()).with_for_update()
@@ -165,7 +147,7 @@ class ThreadStore:
             if busy is not None:
                 return str(busy.id)
             if gone:
-                connection.execute(update(threads).where(threads.c.id == thread_id).values(used_us=self._clock()))
+                connection.execute(update(threads).where(threads.c.id == thread_id).values(used_us=self.clock()))
                 connection.execute(delete(thread_metadata).where(columns.thread_id == thread_id, columns.key.in_(gone)))
             count = select(func.count()).select_from(thread_metadata).where(columns.thread_id == thread_id)
             if (connection.execute(count).scalar() or 0) + len(values) > keys_limit:
@@ -189,29 +171,30 @@ class ThreadStore:
         conditions += [runs.c.started_by == wanted.started_by] if wanted.started_by else []
         conditions += [runs.c.started_us >= wanted.since_us] if wanted.since_us is not None else []
         conditions += [runs.c.started_us < wanted.until_us] if wanted.until_us is not None else []
-        conditions += [_older(runs, "started_us", before)] if before is not None else []
+        conditions += [older(runs, before, "started_us")] if before is not None else []
         task = func.substr(runs.c.task, 1, TASK_LISTED_CHARS).label("task")
         query = (
             select(*_RUN_COLUMNS, task, threads.c.name.label("thread"))
             .join(threads, runs.c.thread_id == threads.c.id)
             .where(*conditions)
-            .order_by(runs.c.started_us.desc(), runs.c.id.desc())
+            .order_by(*newest_first(runs, "started_us"))
             .limit(limit)
         )
-        return [_run(row) for row in await self._database.rows(query)]
+        return [mapped(Run, row) for row in await self._database.rows(query)]
 
-    async def _under_way(self, thread_ids: Sequence[str]) -> dict[str, str]:
-        if not thread_ids:
-            return {}
-        return {row.thread_id: row.id for row in await self._database.rows(_under_way_in(thread_ids))}
+    async def _found(self, query: Select[Any]) -> Sequence[ThreadRow]:
+        found = await self._database.rows(query)
+        under_way = await self._database.rows(_under_way_in([row.id for row in found])) if found else ()
+        busy = {row.thread_id: row.id for row in under_way}
+        return [mapped(ThreadRow, row, run_id=busy.get(row.id)) for row in found]
 
 
 class MetadataFull(Exception):
-    """What was set is more than a thread keeps; the transaction is undone."""
+    """The metadata would exceed a thread's limit; the transaction is rolled back."""
 
 
 def entry_bytes(key: str, text: str) -> int:
-    """Return what an entry of the metadata counts: its key and its JSON text, in UTF-8."""
+    """Return the size of a metadata entry: its key and its JSON text, in UTF-8."""
     return len(key.encode("utf-8", "surrogatepass")) + len(text.encode("utf-8", "surrogatepass"))
 
 
@@ -224,11 +207,3 @@ def _under_way_in(thread_ids: Sequence[str]) -> Any:
     return select(runs.c.thread_id, runs.c.id).where(
         runs.c.thread_id.in_(thread_ids), runs.c.status.in_(RUNS_UNDER_WAY)
     )
-
-
-def _older(table: Table, column: str, place: Place) -> Any:
-    return tuple_(table.c[column], table.c.id) < tuple_(bound(place[0]), bound(place[1]))
-
-
-def _run(row: Row[Any]) -> Run:
-    return Run(**{name: getattr(row, name) for name in Run.__dataclass_fields__})

@@ -1,4 +1,4 @@
-"""The queries of sandboxes' history: what became of them, written in batches and read in pages."""
+"""The queries of sandboxes' history: state transitions, written in batches and read in pages."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, insert, literal, or_, select, true
 
 from gateway.storage.database import Database
+from gateway.storage.rows import mapped
 from gateway.storage.tables import sandbox_transitions, threads
 from gateway.storage.thread_marks import is_there
 
 _ROWS = sandbox_transitions.c
 REASON_CHARS = 512
-# States in which a sandbox stays until somebody does something with it.
+# States in which a sandbox stays until something acts on it.
 _STILL = ("idle_stopped", "failed", "removed")
 
 
 @dataclass(frozen=True)
 class NewTransition:
-    """What became of a sandbox, as the engine's side tells it; `at_us` is UTC microseconds since 1970.
+    """A sandbox's transition as its engine reports it; `at_us` is UTC microseconds since 1970.
 
-    `after` is the id of what was told of it before, by who only found it so: whoever tells more meanwhile knows better.
+    `after` is set by a reporter that only found the sandbox in this state: the id of the transition before, so that a
+    newer report wins.
     """
 
     tenant: str
@@ -36,7 +38,7 @@ class NewTransition:
 
 @dataclass(frozen=True)
 class StoredTransition:
-    """A transition as it is listed; ids grow."""
+    """A transition as it is listed; ids increase."""
 
     id: int
     thread: str
@@ -49,7 +51,7 @@ class StoredTransition:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """The last that is known of a sandbox that came to no end."""
+    """The last transition of a sandbox that has not come to its end."""
 
     id: int
     tenant: str
@@ -64,75 +66,72 @@ class TransitionStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, engine: str, told: Sequence[NewTransition]) -> None:
-        """Write transitions, in their order. Those of a thread that is gone, or is being deleted, are written nowhere.
+    async def add(self, engine: str, transitions: Sequence[NewTransition]) -> None:
+        """Write transitions in their order, except those of a thread that is gone or being deleted.
 
-        One without a thread's name is of the thread that its sandbox was told of before. That a sandbox is removed,
-        stopped or dead is written once: who finds it so tells it as well as who did it.
-        The thread's row is held meanwhile: a deletion that begins waits, and finds what was written.
+        A transition without a thread's name belongs to the thread of its sandbox's last one. A final state (stopped,
+        failed, removed) is written once: both the cause and a later observer report it. The thread's row is locked
+        meanwhile, so that a deletion that begins waits, and finds what was written.
         """
 
         def work(connection: Connection) -> None:
-            for one in told:
-                found = select(
-                    literal(one.tenant),
-                    threads.c.id,
-                    literal(engine),
-                    literal(one.sandbox),
-                    literal(one.state),
-                    literal(one.reason[:REASON_CHARS]),
-                    literal(one.at_us),
-                ).where(threads.c.tenant == one.tenant, is_there(), _thread_of(one), _is_new(one))
-                columns = ["tenant", "thread_id", "engine", "sandbox", "state", "reason", "at_us"]
-                connection.execute(insert(sandbox_transitions).from_select(columns, found.with_for_update(read=True)))
+            for one in transitions:
+                row: dict[str, str | int] = {
+                    "tenant": one.tenant,
+                    "engine": engine,
+                    "sandbox": one.sandbox,
+                    "state": one.state,
+                }
+                row |= {"reason": one.reason[:REASON_CHARS], "at_us": one.at_us}
+                found = select(threads.c.id, *map(literal, row.values())).where(
+                    threads.c.tenant == one.tenant, is_there(), _thread_of(one), _is_new(one)
+                )
+                adding = insert(sandbox_transitions).from_select(["thread_id", *row], found.with_for_update(read=True))
+                connection.execute(adding)
 
-        if told:
+        if transitions:
             await self._database.transact(work)
 
     async def page(
         self, tenant: str, *, thread: str | None, before: int | None, limit: int
     ) -> Sequence[StoredTransition]:
-        """Return a tenant's transitions, the newest first; of one thread, when it is given."""
-        query = _told(tenant, thread)
+        """Return a tenant's transitions, or those of one thread, newest first."""
+        query = _listed(tenant, thread)
         if before is not None:
             query = query.where(_ROWS.id < before)
         return await self._read(query.order_by(_ROWS.id.desc()).limit(limit))
 
     async def after(self, tenant: str, *, thread: str | None, after: int, limit: int) -> Sequence[StoredTransition]:
-        """Return a tenant's transitions after an id, the oldest first; of one thread, when it is given.
+        """Return a tenant's transitions, or those of one thread, after an id, oldest first.
 
-        None is written with a lesser id any more: writers come one after the other (connecting.begin_writing()).
+        No smaller id is written later: writers take turns (connecting.begin_writing()).
         """
-        return await self._read(_told(tenant, thread).where(_ROWS.id > after).order_by(_ROWS.id).limit(limit))
+        return await self._read(_listed(tenant, thread).where(_ROWS.id > after).order_by(_ROWS.id).limit(limit))
 
     async def unfinished(self, engine: str, *, since: int) -> Sequence[Unfinished]:
-        """Return the last that was told of each sandbox of an engine, where that is no end; those from an id on.
+        """Return the last transition of each of an engine's sandboxes that is not at its end, from an id on.
 
-        One that failed is at its end if it never ran: what had run is there until it is removed.
+        A failed sandbox is at its end if it never ran: one that had run exists until it is removed.
         """
         later, earlier = sandbox_transitions.alias(), sandbox_transitions.alias()
         none_later = ~exists().where(later.c.sandbox == _ROWS.sandbox, later.c.id > _ROWS.id)
         ran = exists().where(earlier.c.sandbox == _ROWS.sandbox, earlier.c.state == "running")
         no_end = and_(_ROWS.state != "removed", or_(_ROWS.state != "failed", ran))
         query = (
-            select(_ROWS.id, _ROWS.tenant, threads.c.name, _ROWS.sandbox, _ROWS.state)
+            select(_ROWS.id, _ROWS.tenant, threads.c.name.label("thread"), _ROWS.sandbox, _ROWS.state)
             .join(threads, threads.c.id == _ROWS.thread_id)
             .where(_ROWS.id >= since, _ROWS.engine == engine, no_end, none_later)
             .order_by(_ROWS.id)
         )
-        found = await self._database.rows(query)
-        return [Unfinished(row.id, row.tenant, row.name, row.sandbox, row.state) for row in found]
+        return [mapped(Unfinished, row) for row in await self._database.rows(query)]
 
     async def _read(self, query: Select[Any]) -> Sequence[StoredTransition]:
-        return [
-            StoredTransition(row.id, row.name, row.engine, row.sandbox, row.state, row.reason, row.at_us)
-            for row in await self._database.rows(query)
-        ]
+        return [mapped(StoredTransition, row) for row in await self._database.rows(query)]
 
 
-def _told(tenant: str, thread: str | None) -> Select[Any]:
+def _listed(tenant: str, thread: str | None) -> Select[Any]:
     query = (
-        select(_ROWS.id, threads.c.name, _ROWS.engine, _ROWS.sandbox, _ROWS.state, _ROWS.reason, _ROWS.at_us)
+        select(sandbox_transitions, threads.c.name.label("thread"))
         .join(threads, threads.c.id == _ROWS.thread_id)
         .where(_ROWS.tenant == tenant)
     )
@@ -140,7 +139,7 @@ def _told(tenant: str, thread: str | None) -> Select[Any]:
 
 
 def _thread_of(one: NewTransition) -> ColumnElement[bool]:
-    """Return the condition of a transition's thread: by its name, or where nobody knew it by what was told before."""
+    """Return the condition for a transition's thread: its name or, if unknown, that of the sandbox's last one."""
     if one.thread:
         return threads.c.name == one.thread
     last = select(_ROWS.thread_id).where(_ROWS.tenant == one.tenant, _ROWS.sandbox == one.sandbox)
@@ -148,7 +147,7 @@ def _thread_of(one: NewTransition) -> ColumnElement[bool]:
 
 
 def _is_new(one: NewTransition) -> ColumnElement[bool]:
-    """Return the condition that a transition says something new, and is after what it is to be after."""
+    """Return the condition that a transition is new, and follows the one that it must follow."""
     of_it = and_(_ROWS.tenant == one.tenant, _ROWS.sandbox == one.sandbox)
     if one.after is not None:
         return select(func.max(_ROWS.id)).where(of_it).scalar_subquery() == one.after

@@ -1,6 +1,6 @@
-"""The queries of runs that nobody hosts: those that wait for an approval, and those whose gateway is lost.
+"""The queries of unhosted runs: those that wait for an approval, and those whose gateway is lost.
 
-Which may go on, and taking one, which one gateway does.
+They find the runs that can continue, and claim a run for exactly one gateway.
 """
 
 from __future__ import annotations
@@ -26,26 +26,28 @@ from sqlalchemy import (
 
 from agent.events import Event
 from gateway.storage.approval_writes import PENDING
-from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.lease_store import live_gateways
 from gateway.storage.prepared import Prepared
+from gateway.storage.queries import Queries
 from gateway.storage.run_audit import run_changed
-from gateway.storage.run_writes import Claim
+from gateway.storage.run_writes import Claim, finish_changes
 from gateway.storage.tables import approvals, events, gateways, runs, threads
 from gateway.support.clock import NowUs, now_us
 
 _READY_LIMIT = 100
 Because = Literal["approval", "gateway_lost", "gateway_stopped", "placed"]
-"""Why a run may go on; one that is placed was recorded for the gateways of another engine, and begins."""
+"""Why a run can continue; a `placed` one was recorded for the gateways of another engine, and begins."""
 
 
 def _unhosted(which: ColumnElement[bool]) -> Prepared:
-    """Return the look for runs that go on from engine `here`, any if that is NULL: prepared, for it comes ever again.
+    """Return the query for runs that can continue on engine `here` (NULL for any).
 
-    In turn: the oldest of each tenant, then the second of each. What cannot go on, for its tenant's quota is used up or
-    its tenant is not configured, must not keep other tenants' runs out of the page.
+    Prepared, since it runs all the time.
+
+    In turn, the oldest run of each tenant, then the second of each: runs that cannot continue, because of their
+    tenant's quota or configuration, must not keep other tenants' runs out of the page.
     """
     here = bindparam("here", type_=String)
     turn = func.row_number().over(partition_by=runs.c.tenant, order_by=runs.c.started_us)
@@ -65,16 +67,18 @@ _ASKED = exists().where(
     approvals.c.status == PENDING,
     approvals.c.expires_us > bindparam("at_us", type_=BigInteger),
 )
-_NOBODYS = or_(runs.c.gateway.is_(None), runs.c.gateway == bindparam("own", type_=String), runs.c.gateway.not_in(_LIVE))
+_HAS_NO_HOST = or_(
+    runs.c.gateway.is_(None), runs.c.gateway == bindparam("own", type_=String), runs.c.gateway.not_in(_LIVE)
+)
 _READY = _unhosted((runs.c.status == "waiting") & (~_ASKED | runs.c.cancel_us.is_not(None)))
-_ABANDONED = _unhosted((runs.c.status == "running") & _NOBODYS)
+_ABANDONED = _unhosted((runs.c.status == "running") & _HAS_NO_HOST)
 
 
 @dataclass(frozen=True)
 class WaitingRun:
-    """A run that may go on, and why.
+    """A run that can continue, and why.
 
-    `gateway` is the one that hosted it last, where that serves still; `cancelled` says that somebody asked for its end.
+    `gateway` is its last host if that is still serving; `cancelled`: its end was requested.
     """
 
     id: str
@@ -87,7 +91,7 @@ class WaitingRun:
 
 @dataclass(frozen=True)
 class ClaimedRun:
-    """A run that was taken: the state that it goes on from, None where it had none yet, and its last event's number."""
+    """A claimed run: the state that it continues from, if any, and the number of its last event."""
 
     claim: Claim
     checkpoint: str | None
@@ -96,7 +100,7 @@ class ClaimedRun:
 
 @dataclass(frozen=True)
 class WaitingCount:
-    """How many runs and approvals wait, of all tenants."""
+    """How many runs and approvals of all tenants wait."""
 
     runs: int
     approvals: int
@@ -104,36 +108,33 @@ class WaitingCount:
 
 async def count_waiting(database: Database) -> WaitingCount:
     """Count what waits now."""
-    waiting = await database.rows(select(func.count()).select_from(runs).where(runs.c.status == "waiting"))
-    asked = await database.rows(select(func.count()).select_from(approvals).where(approvals.c.status == PENDING))
-    return WaitingCount(int(waiting[0][0]), int(asked[0][0]))
+    waiting = await database.scalar(select(func.count()).select_from(runs).where(runs.c.status == "waiting"))
+    asked = await database.scalar(select(func.count()).select_from(approvals).where(approvals.c.status == PENDING))
+    return WaitingCount(int(waiting), int(asked))
 
 
-class WaitingStore:
-    """Typed access to the runs that nobody hosts; with `engine`, to those whose workspace is there or nowhere yet."""
+class WaitingStore(Queries):
+    """Typed access to unhosted runs; with `engine`, only those whose workspace is there or nowhere yet."""
 
     def __init__(
         self, database: Database, *, gateway: str | None = None, engine: str | None = None, clock: NowUs = now_us
     ) -> None:
-        self._database = database
-        self._audit = AuditStore(database, clock)
-        self._clock = clock
+        super().__init__(database, clock, gateway=gateway)
         self._engine = engine
-        self.gateway = gateway
 
     async def ready(self) -> Sequence[WaitingRun]:
-        """Return waiting runs of which nothing is asked any more, or whose end somebody asked for.
+        """Return waiting runs without open approvals, and those whose end was requested.
 
-        What nobody answered in time is answered.
+        An expired approval counts as answered.
         """
         return await self._found(_READY, {}, waited=True)
 
     async def abandoned(self) -> Sequence[WaitingRun]:
-        """Return runs that are under way by their row and whose gateway has no lease, or is this one."""
+        """Return running runs whose gateway has no lease, or is this one."""
         return await self._found(_ABANDONED, {"own": self.gateway}, waited=False)
 
     async def _found(self, query: Prepared, more: Mapping[str, str | None], *, waited: bool) -> Sequence[WaitingRun]:
-        asked = {"at_us": self._clock(), "here": self._engine, **more}
+        asked = {"at_us": self.clock(), "here": self._engine, **more}
         return [
             WaitingRun(
                 row.id,
@@ -147,24 +148,23 @@ class WaitingStore:
         ]
 
     async def serves(self, engine: str) -> bool:
-        """Return whether a gateway of an engine serves."""
-        query = select(gateways.c.id).where(gateways.c.engine == engine, gateways.c.expires_us > self._clock())
+        """Return whether a gateway of an engine is serving."""
+        query = select(gateways.c.id).where(gateways.c.engine == engine, gateways.c.expires_us > self.clock())
         return bool(await self._database.rows(query.limit(1)))
 
     async def placed(self, tenant: str) -> int:
-        """Return how many runs of a tenant are recorded for others, and not taken yet."""
-        nobodys = (runs.c.status == "running") & runs.c.gateway.is_(None) & (runs.c.epoch == 0)
-        query = select(func.count().label("runs")).where(runs.c.tenant == tenant, nobodys)
-        return int((await self._database.rows(query))[0].runs)
+        """Return how many runs of a tenant are recorded for other gateways and not taken yet."""
+        unhosted = (runs.c.status == "running") & runs.c.gateway.is_(None) & (runs.c.epoch == 0)
+        return int(await self._database.scalar(select(func.count()).where(runs.c.tenant == tenant, unhosted)))
 
     async def in_thread(self, thread: Thread) -> str | None:
         """Return the run that waits in a thread."""
         query = select(runs.c.id).where(runs.c.thread_id == thread.id, runs.c.status == "waiting")
-        found = await self._database.rows(query)
-        return found[0].id if found else None
+        run_id: str | None = await self._database.scalar(query)
+        return run_id
 
     async def claim(self, run: WaitingRun) -> ClaimedRun | None:
-        """Take a run for this gateway; None when another was first, or it is over."""
+        """Claim a run for this gateway; None if another was first, or the run is over."""
         status = "waiting" if run.because == "approval" else "running"
         seen = (runs.c.id == run.id) & (runs.c.epoch == run.epoch) & (runs.c.status == status)
 
@@ -175,36 +175,26 @@ class WaitingStore:
             query = select(runs.c.checkpoint, runs.c.last_sequence).where(runs.c.id == run.id)
             row = connection.execute(query).one()
             if run.because not in ("approval", "placed"):
-                told = run_changed(connection, "run_taken_over", run.id, details={"because": run.because})
-                self._audit.append(connection, entries=told)
+                entries = run_changed(connection, "run_taken_over", run.id, details={"because": run.because})
+                self.audit.append(connection, entries=entries)
             return ClaimedRun(Claim(run.id, run.epoch + 1), row.checkpoint, row.last_sequence)
 
         return await self._database.transact(work)
 
     async def end(self, run_id: str, finished: Event) -> bool:
-        """End a run while it waits; return whether it waited."""
+        """End a waiting run; return whether it was waiting."""
         payload = json.dumps(finished.payload)
-        stop = finished.payload["stop"]
-        told = stop if isinstance(stop, dict) else {}
 
         def work(connection: Connection) -> bool:
-            now = self._clock()
+            now = self.clock()
             waiting = (runs.c.id == run_id) & (runs.c.status == "waiting")
-            changes = {
-                "status": finished.payload["status"],
-                "stop_hook": told.get("hook"),
-                "stop_rule": told.get("rule"),
-                "stop_reason": told.get("reason"),
-                "finished_us": now,
-                "checkpoint": None,
-                "last_sequence": runs.c.last_sequence + 1,
-            }
+            changes = {**finish_changes(finished, now), "last_sequence": runs.c.last_sequence + 1}
             if not connection.execute(update(runs).where(waiting).values(**changes)).rowcount:
                 return False
             sequence = connection.execute(select(runs.c.last_sequence).where(runs.c.id == run_id)).scalar_one()
             row = {"run_id": run_id, "sequence": sequence, "type": finished.type, "at_us": now, "payload": payload}
             connection.execute(insert(events), row)
-            self._audit.append(connection, entries=run_changed(connection, "run_finished", run_id))
+            self.audit.append(connection, entries=run_changed(connection, "run_finished", run_id))
             return True
 
         return await self._database.transact(work)
@@ -215,4 +205,4 @@ def _because(*, waited: bool, hosted: bool, epoch: int) -> Because:
         return "approval"
     if hosted:
         return "gateway_lost"
-    return "gateway_stopped" if epoch else "placed"  # whoever hands one over makes its epoch grow
+    return "gateway_stopped" if epoch else "placed"  # handing a run over increases its epoch

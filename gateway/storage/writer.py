@@ -1,10 +1,10 @@
-"""The database's one writer: a thread that commits what many callers wait for in one transaction.
+"""The database's one writer: a thread that commits the writes of many callers in one transaction.
 
-Work that comes while a transaction is committed makes up the next one. The thread is daemonic: a process that ends
-without closing its database ends as one that was killed, and loses only what nobody was told is done.
+Work that arrives during a commit makes up the next transaction. The thread is a daemon: a process that ends without
+closing its database ends like a killed one, and loses only writes that were not acknowledged.
 
-A connection that is lost before the commit costs nothing: the transaction is made again. One that is lost while the
-commit is under way leaves open whether it was done. It is not done again; who waits for it is told so, and decides.
+A connection that is lost before the commit costs nothing: the transaction is repeated. One that is lost during the
+commit leaves open whether it was done. It is not repeated; the callers get an error that says so.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from gateway.errors import Unavailable
-from gateway.storage.connecting import begin_writing, said_by_driver
+from gateway.storage.connecting import begin_writing, driver_message
 from gateway.storage.refusals import Refusals
 
 log = structlog.get_logger(__name__)
 TRIES = 3
-"""A connection may have been lost long before it is used; the one made then is new, or nobody answers."""
+"""A pooled connection may have been lost long before it is used; the one after it is new."""
 
-# One transaction takes at most this many callers' writes, so that a burst cannot hold the database for long.
+# One transaction takes at most this many writes, so that a burst does not block the database for long.
 _GROUP_LIMIT = 128
-# A locked, full or damaged database refuses every write. What else a driver says, or cannot take, is about one of them.
+# A locked, full or damaged database refuses every write. Other driver errors are about one write.
 _ABOUT_THE_DATABASE = (DatabaseError, InterfaceError, NoConnection, OSError)
 _ABOUT_A_WRITE = (IntegrityError, DataError, ProgrammingError, NotSupportedError)
-# What PostgreSQL says of a transaction that stood in another's way: each goes through when it is made again, alone.
-_IN_EACH_OTHERS_WAY = frozenset({"40001", "40P01"})
-_LEFT = "left for the end"
+# PostgreSQL's codes for transactions in conflict: each succeeds when it is repeated alone.
+_CONFLICTS = frozenset({"40001", "40P01"})
+_DEFERRED = "deferred"
 
 Finish = Callable[[Connection, Sequence[Any]], None]
-"""What is done once, at a transaction's end, with all that its members have left for it."""
+"""Called once at a transaction's end, with all the items that its members deferred to it."""
 
 
 @dataclass(frozen=True)
 class _Pending:
     work: Callable[[Connection], Any]
     done: asyncio.Future[Any]
-    # Whether what it raises undoes its own part of the group's transaction only.
+    # Whether an exception rolls back only this member's part of the transaction.
     apart: bool = True
 
 
@@ -74,23 +74,23 @@ class Writer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._refusals = Refusals(engine.url.set(query={}).render_as_string(hide_password=True))
-        # Hears of each transaction: how many writes it took, and how long, in seconds.
+        # Called after each transaction: its number of writes, and its duration in seconds.
         self.wrote: Callable[[int, float], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
-        # Kept from one transaction to the next; None before the first, and after one that failed.
+        # Reused between transactions; None before the first, and after one that failed.
         self._connection: Connection | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
         threading.Thread(target=self._run, name="database-writer", daemon=True).start()
 
     async def done(self, work: Callable[[Connection], Any], *, apart: bool) -> Any:
-        """Return what `work` returns, once its transaction is committed; see Database.transact."""
+        """Return the result of `work` once its transaction is committed; see Database.transact."""
         pending = _Pending(work, self._loop.create_future(), apart)
         self._queue.put(pending)
         return await pending.done
 
     async def close(self) -> None:
-        """Finish what callers wait for, and end the thread; no work may be given after this."""
+        """Finish the pending work and end the thread; no work may be submitted after this."""
         self._queue.put(None)
         await asyncio.shield(self._ended)
 
@@ -101,10 +101,10 @@ class Writer:
             self._write(group)
         self._write(group[:-1])
         self._let_go()
-        self._tell(self._ended.set_result, None)
+        self._call_back(self._ended.set_result, None)
 
     def _next_group(self) -> Sequence[_Pending | None]:
-        """Wait for work and return all that is there; None, for the end, comes last."""
+        """Wait for work and return all that is queued; None, for the end, comes last."""
         group = [self._queue.get()]
         with contextlib.suppress(queue.Empty):
             while group[-1] is not None and len(group) < _GROUP_LIMIT:
@@ -117,14 +117,14 @@ class Writer:
             return
         started_s = perf_counter()
         ended = self._commit(waiting)
-        self._tell(self._settle, waiting, ended, perf_counter() - started_s)
+        self._call_back(self._settle, waiting, ended, perf_counter() - started_s)
 
-    def _tell(self, callback: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and whoever waited is gone with it
+    def _call_back(self, callback: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and its callers are gone
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _commit(self, group: Sequence[_Pending]) -> Sequence[_Ended]:
-        """Commit a group in one transaction; return how each member of it ended."""
+        """Commit a group in one transaction; return how each member ended."""
         for try_ in range(1, TRIES + 1):
             try:
                 ended = self._in_one_transaction(group)
@@ -132,21 +132,21 @@ class Writer:
             except _Unknown as unknown:
                 log.error("the connection was lost in a commit", error=str(unknown), writes=len(group))  # noqa: TRY400 - no statements
                 return [_Ended(error=Unavailable(f"{unknown}; look before it is done again")) for _ in group]
-            except Exception as error:  # every caller is told how its own ended
+            except Exception as error:  # each caller gets its own
                 alone = len(group) == 1
-                if try_ < TRIES and (lost(error) or (alone and _in_each_others_way(error))):
+                if try_ < TRIES and (lost(error) or (alone and _is_conflict(error))):
                     continue
                 about_all = isinstance(error, _ABOUT_THE_DATABASE) and not isinstance(error, _ABOUT_A_WRITE)
-                if about_all and (alone or not _in_each_others_way(error)):
+                if about_all and (alone or not _is_conflict(error)):
                     self._refusals.refused(error, len(group))
-                    reason = f"the database is locked, full or gone: {said_by_driver(error)}; try again later"
+                    reason = f"the database is locked, full or gone: {driver_message(error)}; try again later"
                     return [_Ended(error=Unavailable(reason)) for _ in group]
                 if alone:
                     return [_Ended(error=error)]
                 break
             else:
                 return ended
-        # One bad write must not fail its neighbours: each gets a transaction of its own.
+        # One bad write must not fail the others: each gets a transaction of its own.
         return [ended for pending in group for ended in self._commit([pending])]
 
     def _in_one_transaction(self, group: Sequence[_Pending]) -> Sequence[_Ended]:
@@ -160,7 +160,7 @@ class Writer:
                 connection.commit()
             except DBAPIError as error:
                 if error.connection_invalidated:
-                    said = said_by_driver(error)
+                    said = driver_message(error)
                     raise _Unknown(
                         f"the database was lost in a commit, and whether it was done is open: {said}"
                     ) from error
@@ -171,7 +171,7 @@ class Writer:
         return ended
 
     def _let_go(self) -> None:
-        """Give the connection back to its pool, which undoes what was not committed."""
+        """Return the connection to its pool, which rolls back what was not committed."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -179,7 +179,7 @@ class Writer:
     # --- what the event loop does ---
 
     def _settle(self, group: Sequence[_Pending], ended: Sequence[_Ended], taken_s: float) -> None:
-        """Tell the callers how their work ended, those who have not gone away meanwhile."""
+        """Give the callers that still wait their results."""
         if self.wrote is not None:
             self.wrote(len(group), taken_s)
         for pending, how in zip(group, ended, strict=True):
@@ -192,11 +192,11 @@ class Writer:
 
 
 def at_the_end(connection: Connection, finish: Finish, items: Sequence[Any]) -> None:
-    """Have `finish` called with these items, and with those of others, once, before the transaction is committed.
+    """Have `finish` called once before the commit, with these items and those that other members deferred to it.
 
-    What a member leaves whose own part is undone is forgotten. In a transaction of somebody else's it is done at once.
+    The items of a member that is rolled back are dropped. In a transaction of another thread it is called at once.
     """
-    left: list[tuple[Finish, Any]] | None = connection.info.get(_LEFT)
+    left: list[tuple[Finish, Any]] | None = connection.info.get(_DEFERRED)
     if left is None:
         finish(connection, items)
     else:
@@ -204,31 +204,31 @@ def at_the_end(connection: Connection, finish: Finish, items: Sequence[Any]) -> 
 
 
 def _all_ended(connection: Connection, group: Sequence[_Pending]) -> Sequence[_Ended]:
-    """Do all members of a group, and then what they have left for the end. Raises what fails the transaction."""
+    """Run all members of a group, then what they deferred. Raises what fails the transaction."""
     left: list[tuple[Finish, Any]] = []
     info = connection.info
-    info[_LEFT] = left
+    info[_DEFERRED] = left
     try:
         ended = [_ended(connection, pending, left) for pending in group]
     finally:
-        del info[_LEFT]  # of a connection that may be lost by now
+        del info[_DEFERRED]
     for finish in dict.fromkeys(finish for finish, _ in left):
         finish(connection, [item for to, item in left if to == finish])
     return ended
 
 
 def _ended(connection: Connection, pending: _Pending, left: list[tuple[Finish, Any]]) -> _Ended:
-    """Do one member of a group. Raises what fails the whole transaction."""
+    """Run one member of a group. Raises what fails the whole transaction."""
     if not pending.apart:
         return _Ended(pending.work(connection))
     mark = len(left)
     try:
         with connection.begin_nested():
             return _Ended(pending.work(connection))
-    except Exception as error:  # as above
+    except Exception as error:
         del left[mark:]
         if connection.invalidated:
-            raise _Lost(said_by_driver(error)) from error
+            raise _Lost(driver_message(error)) from error
         if isinstance(error, _ABOUT_THE_DATABASE) and not isinstance(error, _ABOUT_A_WRITE):
             raise
         return _Ended(error=error)
@@ -239,13 +239,13 @@ class _Lost(OSError):
 
 
 class _Unknown(Exception):
-    """The connection was lost while a commit was under way."""
+    """The connection was lost during a commit."""
 
 
 def lost(error: Exception) -> bool:
-    """Return whether an error says that a connection is lost."""
+    """Return whether an error means a lost connection."""
     return isinstance(error, _Lost) or (isinstance(error, DBAPIError) and error.connection_invalidated)
 
 
-def _in_each_others_way(error: Exception) -> bool:
-    return getattr(getattr(error, "orig", None), "sqlstate", None) in _IN_EACH_OTHERS_WAY
+def _is_conflict(error: Exception) -> bool:
+    return getattr(getattr(error, "orig", None), "sqlstate", None) in _CONFLICTS

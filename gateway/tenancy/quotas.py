@@ -122,7 +122,7 @@ class Quotas:
         await self._release(())
         self._run_holds.add(run_id)
         try:
-            refused = await self._store.take(tenant, held=(Hold(run_id, RUNS_AT_ONCE, limit, is_run=True),))
+            refused = await self._store.take(tenant, holding=(Hold(run_id, RUNS_AT_ONCE, limit, is_run=True),))
         except BaseException:
             # A caller that went away does not undo what the writer has begun.
             await asyncio.shield(self.release_run(run_id))

@@ -21,7 +21,7 @@ async def _hammer(url: str, gateway: str, times: int, limit: int) -> tuple[int, 
     try:
         for n in range(times):
             taken += not await store.take("t", [Take("n", 60, 60, 1, limit)])
-            held += not await store.take("t", held=[Hold(f"{gateway}{n}", "h", limit)])
+            held += not await store.take("t", holding=[Hold(f"{gateway}{n}", "h", limit)])
     finally:
         await database.close()
     return taken, held

@@ -132,7 +132,7 @@ async def test_only_the_holder_of_an_expired_key_is_told_why_and_operators_are_t
     keys: KeyStore, state: str
 ) -> None:
     key, now = make_key(), [1_000_000]
-    keys._clock = lambda: now[0]
+    keys.clock = lambda: now[0]
     if state != "unknown":
         await keys.add("acme", key, lifetime_us=1_000_000)
     if state == "revoked":

@@ -117,13 +117,13 @@ async def test_what_a_killed_gateway_held_is_free_when_it_is_back_and_others_kee
     database: Database, other: Database
 ) -> None:
     store, others = QuotaStore(database, "a"), QuotaStore(other, "b")
-    assert await store.take("t", held=[Hold("h1", "h", 2)]) == ()
-    assert await others.take("t", held=[Hold("h2", "h", 2)]) == ()
-    assert await store.take("t", held=[Hold("h3", "h", 2)]) == ["h"]
+    assert await store.take("t", holding=[Hold("h1", "h", 2)]) == ()
+    assert await others.take("t", holding=[Hold("h2", "h", 2)]) == ()
+    assert await store.take("t", holding=[Hold("h3", "h", 2)]) == ["h"]
     await QuotaStore(other, "a").release_all()
-    assert await store.take("t", held=[Hold("h4", "h", 2)]) == ()
+    assert await store.take("t", holding=[Hold("h4", "h", 2)]) == ()
     await store.release(["h2"])  # another's
-    assert await store.take("t", held=[Hold("h5", "h", 2)]) == ["h"]
+    assert await store.take("t", holding=[Hold("h5", "h", 2)]) == ["h"]
 
 
 async def test_work_that_refuses_does_not_undo_its_neighbours(database: Database) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.storage.refusals import TOLD_AGAIN_S, Refusals
+from gateway.storage.refusals import LOG_AGAIN_S, Refusals
 
 FULL = OSError("database or disk is full")
 
@@ -32,7 +32,7 @@ def test_a_refusal_is_told_once_and_then_counted(clock: Clock) -> None:
     first, second = told
     assert (first["event"], first["refused_writes"]) == ("the database refuses writes", 2)
     assert (first["error"], first["database"]) == ("database or disk is full", "sqlite:////state/airlock.db")
-    assert second["refused_writes"] == 2 * TOLD_AGAIN_S
+    assert second["refused_writes"] == 2 * LOG_AGAIN_S
 
 
 def test_that_it_takes_writes_again_is_told_with_how_many_were_refused_since(clock: Clock) -> None:
