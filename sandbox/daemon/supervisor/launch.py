@@ -4,6 +4,8 @@ The C function behind subprocess does the fork, the change of user and the exec.
 the daemon's memory, and would track children that init has reaped.
 """
 
+from __future__ import annotations
+
 import errno
 import fcntl
 import os
@@ -12,12 +14,15 @@ import stat
 import termios
 from _posixsubprocess import fork_exec
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 from sandbox.daemon.supervisor.control_wire import call_gid
 from sandbox.daemon.supervisor.libc import libc
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 TOOL_UMASK = 0o022
 
