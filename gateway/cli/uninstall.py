@@ -147,12 +147,12 @@ async def _engine(config: Config) -> AsyncIterator[DockerRequests | None]:
 
 async def _look(engine: DockerRequests, found: Found) -> None:
     from sandbox.engines.docker.container_config import INSTANCE_LABEL
-    from sandbox.engines.docker.docker_requests import list_containers, list_volumes
+    from sandbox.engines.docker.docker_requests import labelled_volumes, list_containers
 
     labels = {INSTANCE_LABEL: found.instance}
     containers = await engine.ask(list_containers, labels)
     found.containers = sorted(container["Names"][0].lstrip("/") for container in containers)
-    found.volumes = sorted(await engine.ask(list_volumes, labels))
+    found.volumes = sorted(await engine.ask(labelled_volumes, labels))
 
 
 def _look_at_state(config: Config, path: Path, found: Found, *, keep: bool) -> None:

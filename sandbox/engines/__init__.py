@@ -1,4 +1,4 @@
-"""Engines make sandboxes; decorators around an engine add a pool and fair turns.
+"""Engines make sandboxes; creators around an engine's add a pool and fair turns.
 
 Start at `engine.py`, the protocol, then `docker/` (containers) or `local/` (this machine, for tests).
 Imports sandbox.client; engines do not import each other.

@@ -74,7 +74,7 @@ class PooledRefused(SandboxUnavailable):
 
 
 class PoolSource(Protocol):
-    """An engine that can make sandboxes before anybody asks. Raises SandboxError subclasses."""
+    """Makes pooled sandboxes. Raises SandboxError subclasses."""
 
     async def make_pooled(self, kind: PoolKind) -> Any:
         """Return a pooled sandbox that came up and was verified, as create() does; what fails leaves nothing."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.engines.docker import container_config as config
-from sandbox.engines.docker.docker_requests import DockerRequests, list_containers, list_volumes
+from sandbox.engines.docker.docker_requests import DockerRequests, labelled_volumes, list_containers
 
 IDENTITY = "identity"
 _ID = re.compile(r"ch_[0-9a-f]{24}")
@@ -43,7 +43,7 @@ async def channels_in_use(requests: DockerRequests, instance: str) -> Sequence[C
 
 async def has_workspaces(requests: DockerRequests, instance: str) -> bool:
     """Return whether the engine has files of any thread of an instance; raises as DockerRequests.ask."""
-    return bool(await requests.ask(list_volumes, {config.INSTANCE_LABEL: instance, config.KIND_LABEL: "workspace"}))
+    return bool(await requests.ask(labelled_volumes, {config.INSTANCE_LABEL: instance, config.KIND_LABEL: "workspace"}))
 
 
 def _channels_of(container: Mapping[str, Any]) -> ChannelsInUse:

@@ -309,11 +309,6 @@ def read_file(client: Client, container: str, path: PurePosixPath) -> bytes | No
         return None
 
 
-def list_volumes(client: Client, labels: Mapping[str, str]) -> list[str]:
-    """Return the names of the volumes that have these labels."""
-    return [volume["Name"] for volume in client.volumes(filters=_labelled(labels))["Volumes"] or ()]
-
-
 def labelled_volumes(client: Client, labels: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
     """Return the labels of the volumes that have these, by name. One that is "" may have any value."""
     found = client.volumes(filters=_labelled(labels))["Volumes"] or ()

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Endings:
-    """Ends sandboxes of this process and of others; their workspaces stay."""
+    """The methods of Ending and Leasing that stop or remove sandboxes; their workspaces stay."""
 
     parts: Parts
     gates: ThreadGates
@@ -35,7 +35,6 @@ class Endings:
     # --- a thread's, whichever process has it ---
 
     async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
-        """Stop a thread's sandbox as Ending.stop() does."""
         owner = owner_by_name(tenant, thread)
         async with self.gates.existing(owner) as gate:
             if gate is None:
@@ -45,7 +44,6 @@ class Endings:
             return self.listing.at_rest(owner) or shown(gate.note, "removed")
 
     async def remove_of(self, tenant: str, thread: str) -> ListedSandbox | None:
-        """Remove a thread's sandbox as Ending.remove_of() does."""
         owner = owner_by_name(tenant, thread)
         async with self.gates.existing(owner) as gate:
             if gate is not None:
@@ -57,7 +55,6 @@ class Endings:
         return was if await self.stopped.remove(owner, ASKED) else None
 
     async def end_calls(self, tenant: str, thread: str, *, overdue: bool = False) -> bool:
-        """Remove a thread's sandbox with the calls in it, as Ending.end_calls() does."""
         async with self.gates.existing(owner_by_name(tenant, thread)) as gate:
             if gate is None or gate.lock.unused() or (overdue and not self.parts.lifetime.is_over(gate.note)):
                 return False
@@ -68,7 +65,6 @@ class Endings:
             return True
 
     async def remove_idle(self, tenant: str | None, *, stop: bool = False) -> bool:
-        """Remove or stop the unused sandbox that was used longest ago, as Leasing.remove_idle() does."""
         end = self._stop_unused if stop else self._remove_unused
         for owner in self.parts.locks.owners():
             lock = self.parts.locks.try_enter(owner) if tenant in (None, owner[0]) else None
@@ -104,7 +100,6 @@ class Endings:
     # --- one of this process ---
 
     async def stop_idle(self, sandbox_id: str) -> bool:
-        """Stop an unused sandbox as Leasing.stop_idle() does."""
         attached = self.attached.pop(sandbox_id)
         if attached is None:
             await self.remove(sandbox_id)
@@ -122,7 +117,6 @@ class Endings:
             attached.close()
 
     async def remove(self, sandbox_id: str, reason: str = UNUSED) -> None:
-        """Remove a sandbox as Leasing.remove() does."""
         attached = self.attached.get(sandbox_id)
         sandbox = None if attached is None else attached.sandbox
         if sandbox is not None and not sandbox.alive:

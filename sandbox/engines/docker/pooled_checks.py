@@ -1,6 +1,6 @@
 """The check of a pooled sandbox at its claim: that nothing was in it before.
 
-Nothing can have been, for a pooled sandbox is nobody's and has no network. So whatever is found there was not put there
+Nothing can have been, for a pooled sandbox has no owner and no network. So whatever is found there was not put there
 by any way that Airlock knows of, and is no reason to look closer: the pooled sandbox goes.
 """
 

@@ -49,7 +49,6 @@ class Reconciliation:
     carriers: Carriers
 
     async def reconcile(self) -> Sequence[LeftSandbox]:
-        """Return the sandboxes that an earlier process left, as Leasing.reconcile() does."""
         serving = self.parts.locks.serving()
         try:
             if serving.try_gate():  # else another process is filling the runtime volume, and these are in use
