@@ -52,7 +52,7 @@ def checked_edit(old_text: bytes, new_text: bytes) -> None:
     if not old_text:
         raise InvalidArgument("old_text is empty: give the exact text to replace")
     if max(len(old_text), len(new_text)) > _EDIT_TEXT_BYTES:
-        raise InvalidArgument(f"an edit takes {_EDIT_TEXT_BYTES:,} bytes of text at most; write the file instead")
+        raise InvalidArgument(f"an edit takes at most {_EDIT_TEXT_BYTES:,} bytes of text: write the file instead")
 
 
 def checked_timeout_ms(timeout_s: float) -> int:

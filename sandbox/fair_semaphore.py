@@ -63,7 +63,9 @@ class FairSemaphore:
             return
         queue = self._waiting.setdefault(tenant, deque())
         if self._waiting_limit is not None and len(queue) >= self._waiting_limit:
-            raise TooManyWaiting(f"{len(queue)} {self._what}, which is the most; try again in {_RETRY_S:g} s", _RETRY_S)
+            raise TooManyWaiting(
+                f"{len(queue)} {self._what}, which is the limit: try again in {_RETRY_S:g} s", _RETRY_S
+            )
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.append(turn)
         try:

@@ -112,9 +112,9 @@ async def _list(_asked: ToolArguments, context: ToolContext) -> ToolResult:
     return ToolResult(json.dumps(keys[:MAX_KEYS]).encode(), note=note)
 
 
-_NO_RUN = ToolResult.error("there is no run, and so no thread's metadata, where this call was made")
+_NO_RUN = ToolResult.error("this call belongs to no run, so there is no thread metadata")
 _TOO_MANY = ToolResult.error(
-    f"not stored: {MAX_KEYS} keys are there, which is the limit; remove one by writing null to it, or reuse one"
+    f"not stored: the limit of {MAX_KEYS} keys is reached; remove one by writing null to it, or reuse one"
 )
 
 

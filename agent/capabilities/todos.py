@@ -58,7 +58,7 @@ class WriteTodosArguments(ToolArguments):
     def _fits(cls, todos: list[Todo]) -> list[Todo]:
         for id_, times in Counter(todo.id for todo in todos).items():
             if times > 1:
-                raise ValueError(f"each id may be there once, and {id_!r} is there {times} times")
+                raise ValueError(f"each id may appear once, but {id_!r} appears {times} times")
         if (chars := len(json.dumps(_kept(todos)))) > MAX_LIST_CHARS:
             raise ValueError(f"the list has {chars} characters as JSON, and {MAX_LIST_CHARS} is the limit; be brief")
         return todos

@@ -49,7 +49,7 @@ class FindToolsArguments(ToolArguments):
 
 async def _find(asked: FindToolsArguments, context: ToolContext) -> ToolResult:
     if context.run is None:
-        return ToolResult.error("there is no run, and so nothing to load a tool into, where this call was made")
+        return ToolResult.error("this call belongs to no run, so no tool can be loaded")
     notes = context.run.state.notes
     names = set(_names(notes.get(_HIDDEN))) - set(_names(notes.get(_WITHHELD)))
     hidden = [spec for spec in context.run.executor.specs() if spec.name in names]

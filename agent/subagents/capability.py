@@ -83,7 +83,12 @@ def subagents(
             create_model("SpawnArguments", __base__=_Spawn, name=(str, named)),
             made.spawn,
         ),
-        Tool("check_subagent", "Tell how a background subagent stands; its answer if it ended.", _OfOne, made.check),
+        Tool(
+            "check_subagent",
+            "Get the status of a background subagent, or its answer if it has ended.",
+            _OfOne,
+            made.check,
+        ),
         Tool("wait_subagent", "Wait for a background subagent and get its answer.", _Wait, made.wait),
         Tool("cancel_subagent", "End a background subagent.", _OfOne, made.cancel),
         Tool("list_subagents", "List your background subagents.", ToolArguments, made.list),
@@ -189,7 +194,7 @@ class _SubagentTools:
         if id_ in entries:
             return _said(f"{id_} ({entries[id_].name}): {entries[id_].status}\n{entries[id_].answer}")
         known = ", ".join(entries) or f"none; {_SPAWN} with background=true starts one"
-        return ToolResult.error(f"there is no background subagent {id_[:64]!r}; there are: {known}")
+        return ToolResult.error(f"unknown background subagent {id_[:64]!r}; known: {known}")
 
 
 def _tool_names(definition: Subagent) -> frozenset[str] | None:

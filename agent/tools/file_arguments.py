@@ -25,7 +25,7 @@ def _utf8(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("holds half of a surrogate pair, which no file can; write the character whole") from None
+        raise ValueError("contains an unpaired surrogate: write the complete character") from None
     return text
 
 

@@ -21,7 +21,7 @@ def resolve(path: str, cwd: str = WORKSPACE) -> str:
     if not path:
         raise InvalidPath("the path is empty; give an absolute path or one relative to " + cwd)
     if "\0" in path:
-        raise InvalidPath("the path holds a NUL character, which no file name can")
+        raise InvalidPath("the path contains a NUL character, which is not allowed")
     resolved = posixpath.normpath(posixpath.join(cwd, path))
     # POSIX lets exactly two leading slashes mean something else, and normpath keeps them; Linux reads them as one.
     return resolved[1:] if resolved.startswith("//") else resolved

@@ -97,7 +97,7 @@ class Toolbox:
                     result = await tool.run(checked, context)
             if not isinstance(result, ToolResult) or not isinstance(result.content, bytes):
                 given = "content that is no bytes" if isinstance(result, ToolResult) else type(result).__name__
-                return ToolResult.error(f"the tool {tool.name} is faulty: it returned {given} instead of a ToolResult")
+                return ToolResult.error(f"the tool {tool.name} has a bug: it returned {given} instead of a ToolResult")
             return result
         except OSError as error:
             return ToolResult.error(str(error))
@@ -184,7 +184,7 @@ def no_such_tool(name: str, tools: Collection[str]) -> ToolResult:
     """Return the result of a call to a tool that is not there."""
     shown = ", ".join(islice(tools, _SHOWN_TOOLS)) or "none"
     more = f" and {len(tools) - _SHOWN_TOOLS} more" if len(tools) > _SHOWN_TOOLS else ""
-    return ToolResult.error(f"there is no tool {_shortened(name)!r}; the tools are {shown}{more}")
+    return ToolResult.error(f"unknown tool {_shortened(name)!r}; the tools are {shown}{more}")
 
 
 def _problem(details: ErrorDetails) -> str:

@@ -121,7 +121,7 @@ def check(agent: AgentSettings, usual_model: ModelSettings, document: PolicyDocu
 def _known(field: str, named: Sequence[str], tools: Sequence[str]) -> None:
     for name in named:
         if name not in tools:
-            raise Misconfigured(f"{field}: no tool {name!r} can be named here; there are {', '.join(tools) or 'none'}")
+            raise Misconfigured(f"{field}: unknown tool {name!r}; available: {', '.join(tools) or 'none'}")
 
 
 def _priced(agent: AgentSettings, usual_model: ModelSettings, document: PolicyDocument) -> None:

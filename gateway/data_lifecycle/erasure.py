@@ -124,11 +124,11 @@ class Erasure:
             raise ThreadBusy(f"thread {name[:64]!r} is busy with run {error}: cancel it first") from error
         except WorkspaceIncomplete as error:
             raise Unavailable(
-                f"files of thread {name[:64]!r} may be gone, so it takes no calls; delete it again: {error}"
+                f"files of thread {name[:64]!r} may be gone, so it accepts no calls: delete it again: {error}"
             ) from error
         except SandboxError as error:
             raise Unavailable(
-                f"the files of thread {name[:64]!r} are not removed, nor anything else: {error}"
+                f"the files of thread {name[:64]!r} could not be removed, so nothing was deleted: {error}"
             ) from error
         if removed is None:
             raise NotFound(f"thread {name[:64]!r} not found: `airlock thread list` lists the threads")
@@ -194,7 +194,9 @@ class Erasure:
             try:
                 removed += await _retried(remove, SandboxBusy, _END_S, self._sleep)
             except SandboxError as error:
-                raise Unavailable(f"the files of thread {thread[:64]!r} are not removed; ask again: {error}") from error
+                raise Unavailable(
+                    f"the files of thread {thread[:64]!r} could not be removed: {error}; try again"
+                ) from error
             if elsewhere:
                 await self._store.forget_engine(tenant, thread)
         if elsewhere:
@@ -206,15 +208,15 @@ class Erasure:
         try:
             return await _retried(partial(self._files.remove_rest, tenant), SandboxUnavailable, _RELEASE_S, self._sleep)
         except SandboxUnavailable as error:
-            raise Unavailable(f"the engine still uses files of the tenant; ask again: {error}") from error
+            raise Unavailable(f"the engine still uses files of the tenant; try again: {error}") from error
         except SandboxError as error:
-            raise Unavailable(f"the engine does not remove what it has, so ask again: {error}") from error
+            raise Unavailable(f"the engine could not remove all data; try again: {error}") from error
 
     async def _left_on_engine(self, tenant: str) -> Mapping[str, int]:
         try:
             return await self._files.left_of(tenant)
         except SandboxError as error:
-            raise Unavailable(f"the engine does not say what it still has, so ask again: {error}") from error
+            raise Unavailable(f"the engine could not list its remaining data; try again: {error}") from error
 
     async def _elsewhere(self, found: Mapping[str, str | None]) -> Mapping[str, str]:
         """Return the threads whose files are on another engine, with that engine."""

@@ -32,8 +32,8 @@ class Retention:
         kept, now = self._settings, await self._time.now_us()
         if now is None:
             log.warning(
-                "retention waits: the clock is more than a day ahead of the last look at what is too old; if no "
-                "gateway ran meanwhile there is nothing to do, else set the clock; it is trusted after a day of running"
+                "retention is paused: the clock is more than a day ahead of the last retention run; correct the "
+                "clock, unless no gateway ran in that time; the clock is trusted after a day of running"
             )
             return {}
         removed = {

@@ -85,9 +85,9 @@ def _checked_zone(zone: str) -> str:
     try:
         ZoneInfo(zone)
     except (OSError, ValueError) as error:  # ZoneInfoNotFoundError is a KeyError and an OSError's message is no help
-        raise ValueError(f"{zone!r} is no time zone; write one as UTC or Europe/Berlin") from error
+        raise ValueError(f"{zone!r} is not a time zone; write one such as UTC or Europe/Berlin") from error
     except KeyError as error:
-        raise ValueError(f"{zone!r} is no time zone; write one as UTC or Europe/Berlin") from error
+        raise ValueError(f"{zone!r} is not a time zone; write one such as UTC or Europe/Berlin") from error
     return zone
 
 
@@ -355,7 +355,7 @@ class SizeRange(Section):
         if self.over is None and self.up_to is None:
             raise ValueError("size_bytes has over, up_to, or both")
         if self.over is not None and self.up_to is not None and self.over >= self.up_to:
-            raise ValueError("no size is over the one and up to the other")
+            raise ValueError("no size satisfies both over and up_to")
         return self
 
 
@@ -491,7 +491,7 @@ class Rule(Condition):
                 if tools is not None and not tools.issuperset(self.tools):
                     raise ValueError(f"{name} is for {what}")
         if self.effect == "deny" and (self.rate is not None or self.at_once is not None):
-            raise ValueError("rate and at_once say how often a rule lets a call pass; a deny rule never does")
+            raise ValueError("rate and at_once limit the calls that a rule lets pass, so a deny rule cannot have them")
         return self
 
 

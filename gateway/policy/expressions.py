@@ -196,7 +196,7 @@ def _check_calls(tokens: list[tuple[str, str]]) -> None:
 
 def _check_pattern(argument: list[tuple[str, str]]) -> None:
     if len(argument) < 2 or argument[0][0] != "text" or argument[1] != ("mark", ")"):
-        raise ValueError("matches() takes one pattern, written out as a text")
+        raise ValueError("matches() takes one pattern, a literal string")
     pattern = _evaluator().compile(argument[0][1]).execute({})
     compile_regex(pattern)
 

@@ -131,7 +131,7 @@ def read_glob(text: str) -> PathGlob:
         if component in ("", ".", ".."):
             raise ValueError(f'{text!r} has an empty, "." or ".." part; no judged path ever has one')
         if "**" in component and component != "**":
-            raise ValueError(f"{text!r}: ** stands alone between slashes, as in /workspace/**/name")
+            raise ValueError(f"{text!r}: ** must stand alone between slashes, as in /workspace/**/name")
         if component.count("*") > 8:
             raise ValueError(f"{text!r} has more than eight stars between two slashes")
     if components.count("**") > 8:

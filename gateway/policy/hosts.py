@@ -45,11 +45,11 @@ def compile_host(text: str) -> HostPattern:
     """Compile a host pattern. Raises ValueError that says what is wrong and what is allowed."""
     found = _PATTERN.fullmatch(text)
     if found is None or (found[3] is not None and not 0 < int(found[3]) <= _LIMIT_PORT):
-        raise ValueError(f"{text!r} is no host; {_FORM}")
+        raise ValueError(f"{text!r} is not a host; {_FORM}")
     try:
         name = canonical_host(found[2])
     except ValueError as error:
-        raise ValueError(f"{text!r} is no host: {error}; {_FORM}") from error
+        raise ValueError(f"{text!r} is not a host: {error}; {_FORM}") from error
     written = found[2].strip("[]")
     if name != written:
         raise ValueError(f"{text!r} is judged as {name!r}; write that")

@@ -134,7 +134,7 @@ def _cut_connection(arguments: Mapping[str, object]) -> Parts:
     try:
         name = canonical_host(host)
     except ValueError as error:
-        return Parts(invalid=f"host is no host: {error}")
+        return Parts(invalid=f"host is not valid: {error}")
     return Parts((Part("host", f"{name}:{port}", CONNECT, host=name, port=port),))
 
 

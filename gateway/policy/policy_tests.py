@@ -52,7 +52,7 @@ def moment(text: str | None) -> datetime | None:
     try:
         at = datetime.fromisoformat(text)
     except ValueError as error:
-        raise ValueError(f"{text!r} is no time; write it as 2026-11-21T03:00:00+00:00") from error
+        raise ValueError(f"{text!r} is not a time; write it as 2026-11-21T03:00:00+00:00") from error
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 

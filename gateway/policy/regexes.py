@@ -27,6 +27,5 @@ def compile_regex(text: str) -> Any:
     except re2.error as error:
         said = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
         raise ValueError(
-            f"{text[:100]!r} is not a pattern of RE2 ({said}); it has no look-around and no back-references, "
-            "so that no pattern can run long"
+            f"{text[:100]!r} is not an RE2 pattern ({said}); RE2 has no look-around and no back-references"
         ) from error

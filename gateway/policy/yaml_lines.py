@@ -91,7 +91,7 @@ def _check_events(events: Iterator[Any]) -> None:
         elif isinstance(event, yaml.DocumentStartEvent):
             documents += 1
             if documents > 1:
-                raise YamlProblem(line, (), "a second document starts here (---); a policy is one document")
+                raise YamlProblem(line, (), "a second document starts here (---); a policy must be one document")
 
 
 class _Construction:

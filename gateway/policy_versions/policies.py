@@ -175,7 +175,7 @@ class Policies:
                     seat.replace(made)
                     log.info("calls are judged by another policy", tenant=tenant, policy=made.policy.version)
         except AirlockError as error:
-            log.error("the last good policy holds", tenant=tenant, error=str(error))  # noqa: TRY400 - it says why
+            log.error("the last valid policy stays in force", tenant=tenant, error=str(error))  # noqa: TRY400 - it says why
 
     async def _load(self, tenant: str) -> InForce:
         while True:

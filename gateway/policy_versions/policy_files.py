@@ -31,7 +31,7 @@ _POLL_S = 0.25
 # Thousands of files are looked at less often, or looking would be all that a processor does.
 _STATS_PER_S = 5000
 _BY_CHARS = 256
-_REFUSED = "a policy file is refused; the last good policy holds"
+_REFUSED = "a policy file is refused; the last valid policy stays in force"
 _REFUSED_AND_NONE_HOLDS = "a policy file is refused, and no earlier policy is there to hold"
 _DRIFT = "a policy file is not what is in force, and changes nothing until it is edited or applied"
 _DISPLACED = "an edited policy file replaces a version that was applied; `airlock policy rollback` brings it back"

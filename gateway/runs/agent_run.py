@@ -128,7 +128,7 @@ class AgentRuns:
             return
         try:
             if await end_calls(run.tenant, run.thread):
-                log.warning("a lost gateway still had calls under way: their sandbox was replaced", run_id=run.id)
+                log.warning("a lost gateway still had calls in progress; their sandbox was replaced", run_id=run.id)
         except SandboxError as error:
             log.warning("the calls of a lost gateway are not ended", run_id=run.id, error=str(error))
 

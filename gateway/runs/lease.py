@@ -75,7 +75,7 @@ class Lease:
         """
         if self._clock() - self._renewed_s <= self._lease_s:
             return False
-        log.error("the lease was lost: its runs end here, and another gateway may have them", gateway=self.id)
+        log.error("the lease was lost: its runs end here, and another gateway may continue them", gateway=self.id)
         self._renewed_s = self._clock()
         self.lost()
         return True

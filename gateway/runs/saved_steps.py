@@ -73,13 +73,13 @@ class SavedSteps:
         except TimeoutError:
             self._report(number, f"it took more than {_LIMIT_S:g} s")
         except Exception as error:
-            log.exception("the files of a step are not kept", run_id=self._run_id)
+            log.exception("the files of a step were not saved", run_id=self._run_id)
             self._report(number, f"a fault of the gateway: {type(error).__name__}")
         else:
             self._events(Event("workspace_saved", {"step": number, "snapshot_id": kept.id, "files": kept.files}))
 
     def _report(self, number: int, reason: str) -> None:
-        log.warning("the files of a step are not kept", run_id=self._run_id, step=number, error=reason)
+        log.warning("the files of a step were not saved", run_id=self._run_id, step=number, error=reason)
         if not self._reported:
             self._reported = True
             self._events(Event("workspace_not_saved", {"step": number, "reason": reason}))

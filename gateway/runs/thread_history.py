@@ -133,13 +133,13 @@ class ThreadHistoryHook(Hook):
                 continue
             text, problem = _as_json(key, value)
             if key not in self._keys and not problem:
-                problem = "" if left else f"{KEYS_LIMIT} keys are kept of a thread"
+                problem = "" if left else f"a thread can have at most {KEYS_LIMIT} metadata keys"
                 left -= not problem
             more = entry_bytes(key, text) - kept.get(key, 0)
             if not problem and more > 0 and in_all + more > METADATA_LIMIT_BYTES:
                 problem = f"{METADATA_LIMIT_BYTES} bytes of metadata are kept of a thread"
             if problem:
-                log.warning("metadata not kept", **self._whose(), key=key[:KEY_LIMIT_CHARS], problem=problem)
+                log.warning("metadata was not saved", **self._whose(), key=key[:KEY_LIMIT_CHARS], problem=problem)
             elif key not in self._metadata or text != _as_json(key, self._metadata[key])[0]:
                 changed[key] = text
                 in_all += more

@@ -76,8 +76,8 @@ class Threads:
         metadata = await self._listed.metadata(row.id, limit_bytes=METADATA_LIMIT_BYTES)
         if metadata is None:
             raise TooLarge(
-                f"the thread has more than {METADATA_LIMIT_BYTES:,} bytes of metadata, kept before there was that "
-                "limit: remove some with SetThreadMetadata"
+                f"the thread has more than {METADATA_LIMIT_BYTES:,} bytes of metadata, stored before that limit "
+                "existed: remove some with SetThreadMetadata"
             )
         return WholeThread(row, metadata, await self._listed.message_count(row.id))
 
@@ -99,12 +99,12 @@ class Threads:
         The returned thread has only the entries that were set.
         """
         if sum(entry_bytes(key, value) for key, value in changed.items()) > METADATA_LIMIT_BYTES:
-            raise InvalidArgument(f"set: {METADATA_LIMIT_BYTES:,} bytes of metadata are kept of a thread; set less")
+            raise InvalidArgument(f"set: a thread can have at most {METADATA_LIMIT_BYTES:,} bytes of metadata")
         for key, value in changed.items():
             _check_entry(key, value)
         both = sorted(changed.keys() & set(removed))
         if both:
-            raise InvalidArgument(f"remove: {both[0]!r} is to be set as well; name each key once")
+            raise InvalidArgument(f"remove: {both[0]!r} is also set; name each key once")
         limits = tenant.policy.document.quotas
         if changed:
             await self._quotas.check_stored(tenant.name, limits)

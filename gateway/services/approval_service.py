@@ -48,7 +48,7 @@ class ApprovalService(grpc_pb.ApprovalServiceServicer):
         if request.status:
             status = _STATUS_NAMES.get(request.status)
             if status is None:
-                raise InvalidArgument(f"status: {request.status} is none of this version's")
+                raise InvalidArgument(f"status: {request.status} is unknown to this version")
         found, token = await self._approvals.page(
             tenant,
             status=status,

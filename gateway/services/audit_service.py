@@ -49,7 +49,7 @@ class AuditService(grpc_pb.AuditServiceServicer):
     @unary
     async def VerifyAudit(self, tenant: Tenant | None, request: pb.VerifyAuditRequest) -> pb.VerifyAuditResponse:
         if bool(request.known_sequence) != bool(request.known_digest):
-            raise InvalidArgument("known_digest: it goes with known_sequence, the number of the record that had it")
+            raise InvalidArgument("known_digest: must be used with known_sequence, the number of its record")
         known = {request.known_sequence: request.known_digest} if request.known_sequence else {}
         report = await self._audit.verified(await self._whose(tenant, request.tenant), known)
         return message(pb.VerifyAuditResponse, report)

@@ -119,7 +119,7 @@ async def _refuse_input(messages: AsyncIterator[pb.RunProgramRequest], pieces: a
     """Fail the call of a client that sends input that is not read."""
     with contextlib.suppress(StopAsyncIteration):
         await anext(messages)
-        await pieces.put(InvalidArgument("input came, but `run` did not say that it would: set stdin"))
+        await pieces.put(InvalidArgument("input was sent, but `run` did not announce it: set stdin"))
 
 
 def _program_spec(tenant: Tenant, program: Program, run: pb.RunProgram) -> ProgramSpec:

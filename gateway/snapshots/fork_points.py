@@ -49,7 +49,7 @@ class ForkPoints:
         """
         said = await self._store.said_in(row.id, run_id, 0)
         if not said:
-            raise NotFound(f"no run {run_id[:64]!r} has said anything in thread {row.name!r}")
+            raise NotFound(f"run {run_id[:64]!r} has no messages in thread {row.name!r}")
         if step is None and row.run_id == run_id:
             raise ThreadBusy(f"run {run_id} has not finished: wait for it, or fork at one of its steps", run_id=run_id)
         kept = [one for one in await self._snapshots.of_thread(row.id) if one.run_id == run_id and one.step]
@@ -100,7 +100,7 @@ def _not_saved(row: ThreadRow, run_id: str, step: int | None, kept: Sequence[Sna
         else "none of its steps was kept: set `snapshots: step` in the policy's sandbox section for runs to come"
     )
     return WorkspaceNotSaved(
-        f"the files of thread {row.name!r} {at} of run {run_id} are not kept; {known}. Or fork a snapshot, or the "
-        "thread as it is now",
+        f"the files of thread {row.name!r} {at} of run {run_id} were not saved; {known}. Or fork a snapshot, or "
+        "the current state of the thread",
         nearest=nearest,
     )

@@ -157,7 +157,8 @@ class Forks:
         row = await self._stores.threads.get(tenant.name, source or "default")
         if snapshot is not None and (row is None or row.id != snapshot.thread_id):
             raise NotFound(
-                f"snapshot {snapshot.id} is of no thread {source[:64]!r} that is there: restore it into one instead"
+                f"snapshot {snapshot.id} belongs to no existing thread {source[:64]!r}: restore it into a thread "
+                "instead"
             )
         if row is None:
             raise NotFound(f"thread {source[:64]!r} not found: `airlock thread list` lists the threads")
@@ -189,7 +190,7 @@ class Forks:
         if snapshot is None:
             return await self._points.of_run(row, at.run_id, at.step)
         if await self._stores.snapshots.get(tenant.name, snapshot.id) is None:
-            raise InProgress("the snapshot made room for another just now; ask again", 0.2)
+            raise InProgress("the snapshot was just removed to make room for another: try again", 0.2)
         return await self._points.of_snapshot(snapshot)
 
     async def _made(
@@ -232,8 +233,8 @@ class Forks:
         if request is not None and await self._stores.restores.request(tenant, request.id) is not None:
             return InProgress("the same request is still running: repeat it to get its thread")
         if any(one.name == name for one in await self._stores.forks.half_made(tenant)):
-            return ThreadBusy(f"thread {name[:64]!r} is being made of another just now: take another name, or wait")
-        return Conflict(f"there is a thread {name[:64]!r} already: take another name, or delete it")
+            return ThreadBusy(f"thread {name[:64]!r} is being created as a fork: choose another name, or wait")
+        return Conflict(f"thread {name[:64]!r} already exists: choose another name, or delete it")
 
     async def _undone(self, thread: Thread) -> None:
         """Remove an invisible thread, files first; what cannot be removed now goes with the next fork."""
@@ -250,7 +251,7 @@ class Forks:
         try:
             await to_the_end(work())
         except (SandboxError, Unavailable, OtherEngine) as error:
-            log.warning("what is left of a fork stays until later", tenant=thread.tenant, error=str(error))
+            log.warning("the remains of a fork will be removed later", tenant=thread.tenant, error=str(error))
 
     async def _asked_before(self, request: WorkspaceRequest | None) -> Forked | None:
         known = None if request is None else await self._stores.restores.request(request.tenant, request.id)

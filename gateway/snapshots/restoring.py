@@ -76,8 +76,8 @@ class Restoring:
             await self.fill(snapshot, directory, target, spec)
         except WorkspaceIncomplete as error:
             raise Unavailable(
-                f"files of thread {target.name!r} may be gone, so it takes no calls until it is restored again or "
-                f"deleted: {error}"
+                f"files of thread {target.name!r} may be gone, so it accepts no calls until it is restored again "
+                f"or deleted: {error}"
             ) from error
         except Exception:
             await self._store.give_up(target.id, mark, earlier)

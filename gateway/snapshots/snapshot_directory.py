@@ -184,7 +184,9 @@ class SnapshotDirectory:
         deadline_s = asyncio.get_running_loop().time() + patience_s
         while (descriptor := self._try_lock(kind, name)) is None:
             if asyncio.get_running_loop().time() > deadline_s:
-                raise InProgress("another snapshot of this tenant is under way; ask again when it is there", _AGAIN_S)
+                raise InProgress(
+                    "another snapshot of this tenant is being taken: try again when it is complete", _AGAIN_S
+                )
             await asyncio.sleep(_RETRY_S)
         try:
             yield

@@ -295,7 +295,7 @@ def _inflated(path: Path) -> Iterator[bytes]:
 
 
 def _damaged() -> Internal:
-    return Internal("the snapshot's files are gone or damaged on the gateway's disk; take another")
+    return Internal("the snapshot's files are missing or damaged on the gateway's disk: use another snapshot")
 
 
 def _sync_disk(directory: Path) -> None:

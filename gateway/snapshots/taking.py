@@ -86,7 +86,7 @@ class Taking:
             raise going(what.thread) from None
         except ConstraintViolated:
             await self.sweep(directory, tenant.name)
-            raise InProgress("another gateway has taken this snapshot; ask again for it") from None
+            raise InProgress("another gateway has taken this snapshot: repeat the request to get it") from None
         except BaseException:
             await self.sweep(directory, tenant.name)
             raise
@@ -105,7 +105,7 @@ class Taking:
         try:
             await to_the_end(work())
         except Unavailable as error:
-            log.warning("what is left of a snapshot stays until the next one", error=str(error))
+            log.warning("the remains of a snapshot will be removed with the next one", error=str(error))
 
     async def _opened(self, tenant: str, directory: SnapshotDirectory) -> _Books:
         ids = await self._store.ids_of(tenant)

@@ -21,7 +21,7 @@ async def tidying(remove: Callable[[], Awaitable[None]], what: str) -> AsyncIter
         try:
             await remove()
         except AirlockError as error:
-            log.warning("what was left half done stays until the next start", of=what, error=str(error))
+            log.warning("unfinished work stays until the next start", of=what, error=str(error))
 
     async with in_background(work(), f"tidying: {what}"):
         yield

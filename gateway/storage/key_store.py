@@ -237,9 +237,9 @@ class KeyStore(Queries):
         if again is not None:
             return again, key
         if old.replaced_by is not None:
-            raise InvalidArgument(f"key_id: {old.shown} was rotated already: rotate {old.replaced_by}")
+            raise InvalidArgument(f"key_id: {old.shown} was already rotated: rotate {old.replaced_by}")
         if old.revoked_us is not None or (old.expires_us is not None and old.expires_us <= now):
-            raise InvalidArgument(f"key_id: {old.shown} does not work any more: make a key")
+            raise InvalidArgument(f"key_id: {old.shown} is expired or revoked: create a key")
         expires_us = None if old.expires_us is None else now + old.expires_us - old.created_us
         new = _stored(old.tenant, key, old.name, now, expires_us)
         ends_us = now + overlap_us if old.expires_us is None else min(now + overlap_us, old.expires_us)

@@ -59,8 +59,9 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
             missing = missing_in(connection)
         if missing:
             raise NotMigrated(
-                f"it says that it is at revision {NEWEST}, but lacks {shortened(missing)}. A migration was cut short, "
-                "or the tables were changed by hand: restore a backup, or make what is missing as a new database has it"
+                f"it is marked as revision {NEWEST}, but lacks {shortened(missing)}. A migration was interrupted, "
+                "or the tables were changed by hand: restore a backup, or create what is missing as in a new "
+                "database"
             )
 
 

@@ -151,13 +151,15 @@ class ThreadStore(Queries):
                 connection.execute(delete(thread_metadata).where(columns.thread_id == thread_id, columns.key.in_(gone)))
             count = select(func.count()).select_from(thread_metadata).where(columns.thread_id == thread_id)
             if (connection.execute(count).scalar() or 0) + len(values) > keys_limit:
-                raise MetadataFull(f"{keys_limit:,} keys are kept of a thread")
+                raise MetadataFull(f"a thread can have at most {keys_limit:,} metadata keys")
             if values:
                 connection.execute(insert(thread_metadata), values)
                 bytes_ = _bytes_of(connection, columns.key) + _bytes_of(connection, columns.value)
                 in_all = select(func.sum(bytes_)).where(columns.thread_id == thread_id)
                 if (connection.execute(in_all).scalar() or 0) > limit_bytes:
-                    raise MetadataFull(f"{limit_bytes:,} bytes of metadata, keys and values, are kept of a thread")
+                    raise MetadataFull(
+                        f"a thread can have at most {limit_bytes:,} bytes of metadata, keys and values together"
+                    )
             return None
 
         return await self._database.transact(work)

@@ -297,7 +297,7 @@ class Quotas:
         try:
             await self._store.release(due)
         except Unavailable as error:
-            log.warning("holds are released later", holds=len(due), error=str(error))
+            log.warning("reservations will be released later", holds=len(due), error=str(error))
         else:
             self._unreleased -= due
 

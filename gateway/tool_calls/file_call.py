@@ -34,7 +34,7 @@ class FileCall(ServiceExecutor):
         path = str(arguments["path"])
         try:
             if {**arguments, "path": None} != {**self.asked, "path": None}:
-                raise PermissionDenied("a hook rewrote what is to be done to a file, and only its path can be another")
+                raise PermissionDenied("a hook rewrote a file operation; only its path may be changed")
             return ToolResult(content=(await self._work(path)).encode())
         except (SandboxError, AirlockError) as error:
             self.error = error

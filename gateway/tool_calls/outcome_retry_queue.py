@@ -60,7 +60,9 @@ class OutcomeRetryQueue:
             return
         if len(self._late) >= _LIMIT:
             waiting = len(self._late)
-            log.error("an outcome is lost: too many wait for the database", call_id=call.call_id, waiting=waiting)
+            log.error(
+                "an outcome is lost: too many are waiting for the database", call_id=call.call_id, waiting=waiting
+            )
             return
         self._late[call.call_id] = _Late(call, write, once_for)
         self._once.add(once_for)
@@ -84,7 +86,7 @@ class OutcomeRetryQueue:
             async with asyncio.timeout(_CLOSE_S):
                 await self.written()
         except TimeoutError:
-            log.warning("outcomes are lost: the database does not take them", calls=list(self._late)[:100])
+            log.warning("outcomes are lost: the database does not accept them", calls=list(self._late)[:100])
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)

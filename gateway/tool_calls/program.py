@@ -66,7 +66,9 @@ def program_of(asked: pb.Program) -> Program:
         cost_bytes += _checked(f"program.argv[{place}]", word)
     for name, value in asked.env.items():
         if not _NAME.fullmatch(name):
-            raise InvalidArgument(f"program.env: {name[:100]!r} is no name; A-Z a-z 0-9 _ are allowed, no digit first")
+            raise InvalidArgument(
+                f"program.env: {name[:100]!r} is not a valid name: use A-Z a-z 0-9 _, not starting with a digit"
+            )
         cost_bytes += _checked(f"program.env[{name[:100]!r}]", value) + len(name)
     if cost_bytes > PROGRAM_LIMIT_BYTES:
         raise TooLarge(
@@ -79,12 +81,12 @@ def program_of(asked: pb.Program) -> Program:
 def _checked(field: str, text: str) -> int:
     """Return what a word costs in bytes."""
     if "\0" in text:
-        raise InvalidArgument(f"{field}: holds a NUL character, which the kernel takes for its end")
+        raise InvalidArgument(f"{field}: contains a NUL character, which ends a string in the kernel")
     size_bytes = len(text.encode())
     if size_bytes > _WORD_LIMIT_BYTES:
         raise TooLarge(
-            f"{field}: has {size_bytes:,} bytes, Linux takes {_WORD_LIMIT_BYTES:,} in one word: pass it by standard "
-            "input or in a file"
+            f"{field}: has {size_bytes:,} bytes, and Linux allows {_WORD_LIMIT_BYTES:,} per argument: pass it by "
+            "standard input or in a file"
         )
     return size_bytes + _WORD_COST_BYTES
 

@@ -44,8 +44,8 @@ class ThreadEngines:
     def _check(self, thread: Thread, engine: str, own: str) -> None:
         if engine != own:
             raise OtherEngine(
-                f"the files of thread {thread.name!r} are on the engine {engine}, and this gateway uses {own}: ask a "
-                "gateway on that engine, or take another thread",
+                f"the files of thread {thread.name!r} are on engine {engine}, but this gateway uses {own}: use a "
+                "gateway on that engine, or another thread",
                 engine=engine,
             )
         if len(self._known) >= _KNOWN_LIMIT:

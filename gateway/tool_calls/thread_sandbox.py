@@ -55,8 +55,8 @@ class ThreadSandbox:
         async with self._leases.acquire_existing(self._spec) as sandbox:
             if sandbox is None:
                 raise NotFound(
-                    f"there is no background process {process_id!r}: the thread has no sandbox now, and processes go "
-                    "with theirs"
+                    f"background process {process_id!r} not found: the thread has no sandbox, and processes end "
+                    "with their sandbox"
                 )
             yield sandbox
 

@@ -318,8 +318,8 @@ class ToolCalls:
             self.late.add(unrecorded, partial(self._store.audit.write, *told))
             what = ", ".join(entry.kind.replace("_", " ") for entry in entries)
             raise Unrecorded(
-                f"this was done ({what}) and could not be written down; its record follows as soon as the database "
-                f"takes it: {unrecorded.cause()}"
+                f"the operation succeeded ({what}), but its record could not be stored and follows as soon as the "
+                f"database accepts it: {unrecorded.cause()}"
             ) from error
 
     async def close(self) -> None:

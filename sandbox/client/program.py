@@ -25,14 +25,14 @@ def checked_argv(argv: Sequence[bytes]) -> list[bytes]:
             raise InvalidArgument(f"argument {index} has a NUL byte, which no argument can have; pass it by a file")
         if len(argument) > ARGUMENT_LIMIT_BYTES:
             raise TooLarge(
-                f"argument {index} has {len(argument):,} bytes and the kernel takes {ARGUMENT_LIMIT_BYTES:,}; "
-                "write it to a file and name the file, or send it to stdin"
+                f"argument {index} has {len(argument):,} bytes, and the kernel allows {ARGUMENT_LIMIT_BYTES:,}: "
+                "pass it in a file or by stdin"
             )
         total_bytes += len(argument) + 1
     if total_bytes > ARGV_LIMIT_BYTES:
         raise TooLarge(
-            f"the arguments take {total_bytes:,} bytes and {ARGV_LIMIT_BYTES:,} are the limit; "
-            "write them to a file and name the file, or send them to stdin"
+            f"the arguments take {total_bytes:,} bytes, and the limit is {ARGV_LIMIT_BYTES:,}: pass them in a "
+            "file or by stdin"
         )
     return list(argv)
 
@@ -51,8 +51,8 @@ def checked_environment(*parts: Mapping[str, str]) -> dict[str, str]:
             raise InvalidArgument(f"variable {name[:100]!r} is not UTF-8 text; pass such bytes by a file") from None
         if size_bytes > ARGUMENT_LIMIT_BYTES:
             raise TooLarge(
-                f"variable {name[:100]!r} takes {size_bytes:,} bytes and the kernel takes {ARGUMENT_LIMIT_BYTES:,}; "
-                "write the value to a file"
+                f"variable {name[:100]!r} takes {size_bytes:,} bytes, and the kernel allows "
+                f"{ARGUMENT_LIMIT_BYTES:,}: write the value to a file"
             )
     return merged
 
@@ -66,7 +66,7 @@ def checked_request(request: pb.Request) -> pb.Request:
     """Return the request; TooLarge if it exceeds a frame, as many tiny arguments or a large environment may."""
     if request.ByteSize() > MAX_FRAME_BYTES:
         raise TooLarge(
-            f"arguments and environment take {request.ByteSize():,} bytes on their way and {MAX_FRAME_BYTES:,} are the "
-            "limit; write them to a file and name the file"
+            f"the arguments and environment take {request.ByteSize():,} bytes in a message, and the limit is "
+            f"{MAX_FRAME_BYTES:,}: pass them in a file"
         )
     return request

@@ -181,8 +181,8 @@ def refuse_other_names(state: os.stat_result, path: str) -> None:
     if state.st_nlink > 1:
         raise Fault(
             wire.FAILURE_KIND_PERMISSION_DENIED,
-            f"{path} has {state.st_nlink} names (hard links), and this sandbox's policy tells paths apart, so such a "
-            f"file is refused under each; make a copy with one name: cp {path} NEW && mv NEW {path}",
+            f"{path} has {state.st_nlink} names (hard links), and the policy has rules per path, so the file is "
+            f"refused under every name: make a copy with one name: cp {path} NEW && mv NEW {path}",
         )
 
 

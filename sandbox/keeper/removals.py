@@ -85,4 +85,4 @@ class Removals:
         try:
             await self.trim()
         except SandboxError as error:
-            log.warning("what is stopped for too long was not removed: %s", error)
+            log.warning("sandboxes that were stopped for too long were not removed: %s", error)

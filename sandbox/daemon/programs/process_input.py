@@ -82,7 +82,7 @@ class ProcessInput(Writer):
             if offset > self.taken_bytes:
                 raise Fault(
                     wire.FAILURE_KIND_INPUT_GAP,
-                    f"offset is {offset}, and stdin has taken {self.taken_bytes} bytes; go on from there",
+                    f"offset is {offset}, but stdin has taken {self.taken_bytes} bytes: continue from there",
                     taken_bytes=self.taken_bytes,
                 )
             write.taken_bytes = min(self.taken_bytes - offset, write.size_bytes)

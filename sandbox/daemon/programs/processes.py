@@ -85,12 +85,12 @@ class Processes:
         if request.id in self._kept or request.id in self._starting:
             raise Fault(
                 wire.FAILURE_KIND_CONFLICT,
-                f"id {request.id!r} is in use; choose another, or remove that process first",
+                f"id {request.id!r} is in use: choose another, or remove that process first",
             )
         if self.running() + len(self._starting) >= KEPT_LIMIT:
             raise Fault(
                 wire.FAILURE_KIND_CONFLICT,
-                f"{KEPT_LIMIT} background processes run, which is the most; end or remove one first",
+                f"{KEPT_LIMIT} background processes are running, which is the limit: end or remove one first",
             )
         self._starting.add(request.id)
         try:
@@ -159,8 +159,8 @@ class Processes:
         if process is None:
             raise Fault(
                 wire.FAILURE_KIND_NOT_FOUND,
-                f"there is no background process {process_id!r}: it was never started, was removed, or ended and made "
-                f"room for a newer one ({KEPT_LIMIT} are kept); list them to see which there are",
+                f"background process {process_id!r} not found: it was never started, was removed, or ended and "
+                f"was replaced by a newer one ({KEPT_LIMIT} are kept); list the processes",
             )
         return process
 
@@ -187,7 +187,8 @@ class Processes:
         if self._waiters >= WAITERS_LIMIT:
             raise Fault(
                 wire.FAILURE_KIND_EXHAUSTED,
-                f"{WAITERS_LIMIT} calls wait for background processes, the most there may be; end some of them first",
+                f"{WAITERS_LIMIT} calls are waiting for background processes, which is the limit: end some of "
+                "them first",
             )
         self._waiters += 1
         try:
@@ -263,7 +264,7 @@ class Processes:
             except ProcessLookupError:
                 raise Fault(
                     wire.FAILURE_KIND_CONFLICT,
-                    f"process {request.id!r} has ended; signal its tree to reach what it left behind",
+                    f"process {request.id!r} has ended: signal its tree to reach its remaining descendants",
                     errno.ESRCH,
                 ) from None
         elif number == signal.SIGKILL:

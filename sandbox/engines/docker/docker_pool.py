@@ -286,7 +286,7 @@ class DockerPool:
         stopped = ((owner, found.note) for owner in files.owners() if (found := files.read(owner)))
         for owner, note in (*self.parts.locks.noted(), *stopped):
             if note.held == pooled and not note.unchecked:
-                log.warning("the volume that said whose the files of sandbox %s are was gone, and is made anew", pooled)
+                log.warning("the volume with the owner of sandbox %s was missing and has been recreated", pooled)
                 await self.parts.claims.take(owner, pooled)
                 return True
         return False

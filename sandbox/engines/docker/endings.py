@@ -58,7 +58,7 @@ class Endings:
         async with self.gates.existing(owner_by_name(tenant, thread)) as gate:
             if gate is None or gate.lock.unused() or (overdue and not self.parts.lifetime.is_over(gate.note)):
                 return False
-            log.warning("sandbox %s is removed with the calls that are under way in it", gate.note.sandbox)
+            log.warning("removing sandbox %s with the calls in progress in it", gate.note.sandbox)
             await self.parts.containers.remove(gate.note.sandbox)
             gate.lock.retire()
             self.parts.record(gate.owner, gate.note, "removed", OVERDUE if overdue else CALLS_LOST)

@@ -89,7 +89,7 @@ class PoolLocks(LockFiles):
         except OSError as error:
             raise SandboxUnavailable(f"no lock file can be made in {self.directory}: {error.strerror}") from error
         if lock is None:
-            raise SandboxUnavailable(f"sandbox {pooled} of the pool is there already")
+            raise SandboxUnavailable(f"sandbox {pooled} of the pool already exists")
         return lock
 
     def ids(self) -> set[str]:

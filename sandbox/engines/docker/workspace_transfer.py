@@ -141,7 +141,7 @@ class WorkspaceTransfer:
         def going(pieces: Iterable[bytes]) -> Iterator[bytes]:
             for piece in pieces:
                 if stopped.is_set():
-                    raise ArchiveBroken("nobody waits for these files any more")
+                    raise ArchiveBroken("every caller that waited for these files has given up")
                 yield piece
 
         streaming = self.parts.requests.threads.begin_stream(lambda: work(going))

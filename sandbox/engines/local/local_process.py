@@ -43,7 +43,7 @@ class LocalProcess:
                 self._process = self._started(listener.fileno())
             await self.channel.ask(pb.Request(health=pb.HealthRequest()), "health", timeout_s=_START_TIMEOUT_S)
         except (DaemonLost, OSError) as error:
-            raise SandboxUnavailable(f"the sandbox daemon did not come up: {error}") from error
+            raise SandboxUnavailable(f"the sandbox daemon did not start: {error}") from error
 
     def _started(self, listener: int) -> subprocess.Popen[bytes]:
         # This process' environment may have secrets; programs inherit the search path only.

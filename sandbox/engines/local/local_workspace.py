@@ -23,7 +23,7 @@ def read_directory(root: Path, *, going: Callable[[], bool] = lambda: True) -> C
     try:
         while pending:
             if not going():
-                raise ArchiveBroken("nobody waits for these files any more")
+                raise ArchiveBroken("every caller that waited for these files has given up")
             path = pending.pop()
             try:
                 state = (root / path).lstat()
@@ -50,7 +50,7 @@ def fill_directory(root: Path, contents: Contents, *, going: Callable[[], bool] 
     modes: list[tuple[Path, int]] = []
     for entry, content in contents:
         if not going():
-            raise ArchiveBroken("nobody waits for these files any more")
+            raise ArchiveBroken("every caller that waited for these files has given up")
         place = _within(root, entry.path)
         match entry.kind:
             case "directory":

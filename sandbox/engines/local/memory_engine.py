@@ -100,7 +100,7 @@ class MemoryEngine:
             if not self._closed:
                 await self._workspaces.prepare()
         if self._closed:
-            raise SandboxUnavailable("the in-memory engine is closed; nothing can be made by it any more")
+            raise SandboxUnavailable("the in-memory engine is closed and creates no more sandboxes")
 
     async def reconcile(self) -> Sequence[LeftSandbox]:
         await self.prepare()

@@ -196,7 +196,7 @@ async def test_about_a_mebibyte_of_arguments_works_and_more_is_told(sandbox: San
     result, output = await program(sandbox, b"/bin/sh", b"-c", script, b"sh", *[argument] * 8)
     assert (result.outcome, int(output.stdout)) == ("exited", 8 * len(argument))
     result, _ = await program(sandbox, b"echo", *[argument] * 9)
-    assert (result.outcome, "are the limit" in result.message) == ("failed_to_start", True)
+    assert (result.outcome, "and the limit is" in result.message) == ("failed_to_start", True)
     result, _ = await program(sandbox, b"echo", argument + b"x")
     assert (result.outcome, "the kernel takes 131,071" in result.message) == ("failed_to_start", True)
     assert sandbox.alive

@@ -184,7 +184,7 @@ def full(keys: int) -> dict[str, JsonValue]:
 async def test_one_key_too_many_is_refused_by_the_tool_and_existing_keys_can_still_be_written() -> None:
     final, _ = await run([write("more", 1), write("k0", "new")], **full(MAX_KEYS), **{"todos.list": []})
     said = results(final)
-    assert f"{MAX_KEYS} keys are there, which is the limit" in said[0]
+    assert f"{MAX_KEYS} keys is reached" in said[0]
     assert "writing null" in said[0]
     assert said[1].startswith("stored")
     assert "more" not in final.metadata
@@ -210,7 +210,7 @@ async def test_several_writes_of_one_step_do_not_get_past_the_bound_together() -
     final, events = await run([write("a", 1), write("b", 2), write("a", 3)], **full(MAX_KEYS - 1))
     said = results(final)
     assert [text.startswith("stored") for text in said] == [True, False, True]
-    assert "which is the limit" in said[1]
+    assert "keys is reached" in said[1]
     assert [payload["is_error"] for payload in events.of("tool_call_finished")] == [False, True, False]
     assert len(final.metadata) == MAX_KEYS
     assert final.metadata["a"] == 3

@@ -127,7 +127,7 @@ async def test_numbers_are_as_good_as_texts_for_ids() -> None:
 @pytest.mark.parametrize(
     "items, said",
     [
-        ([todo("a"), todo("a")], "'a' is there 2 times"),
+        ([todo("a"), todo("a")], "'a' appears 2 times"),
         ([todo("a", "open")], "'pending', 'in_progress' or 'done'"),
         ([todo("a", title="")], "todos.0.title"),
         ([todo("a", title="x" * 201)], "at most 200"),
@@ -180,7 +180,7 @@ async def test_a_call_whose_result_a_hook_further_in_made_an_error_changes_nothi
 async def test_only_the_tool_of_exactly_this_name_writes_the_list() -> None:
     final, _, events = await run(call("write_todos_", todos=[todo("a")]))
     assert KEY not in final.metadata
-    assert "there is no tool" in results(final)[0]
+    assert "unknown tool" in results(final)[0]
     assert not events.of("hook_failed")
 
 

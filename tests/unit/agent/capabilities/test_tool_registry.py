@@ -163,7 +163,7 @@ async def test_two_searches_of_a_step_both_load() -> None:
 
 async def test_a_tool_that_does_not_exist_gets_the_toolboxs_own_error() -> None:
     final, _, events = await run([uses("no_such_tool")])
-    assert results(final)[0].startswith("there is no tool 'no_such_tool'")
+    assert results(final)[0].startswith("unknown tool 'no_such_tool'")
     assert events.of("tool_call_finished")[0]["rule"] != "not_loaded"
 
 

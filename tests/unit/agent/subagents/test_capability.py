@@ -213,9 +213,9 @@ async def test_a_long_answer_is_cut_and_says_so() -> None:
         (spawn("x", name="nobody"), "there is no subagent 'nobody'; there are worker"),
         (spawn(""), "`task`"),
         (spawn("a" * 32_001), "`task`"),
-        (call("check_subagent", id="zz"), "there is no background subagent 'zz'; there are: none"),
-        (call("wait_subagent", id="zz"), "there is no background subagent 'zz'"),
-        (call("cancel_subagent", id="zz"), "there is no background subagent 'zz'"),
+        (call("check_subagent", id="zz"), "unknown background subagent 'zz'; known: none"),
+        (call("wait_subagent", id="zz"), "unknown background subagent 'zz'"),
+        (call("cancel_subagent", id="zz"), "unknown background subagent 'zz'"),
     ],
 )
 async def test_what_does_not_exist_is_an_error_that_lists_what_does(asked: ToolCall, told: str) -> None:
@@ -355,14 +355,14 @@ async def test_a_subagent_gets_the_tools_of_its_definition_and_no_others() -> No
     definitions = {"worker": Subagent("d", "p", tools=("a", "not_there"))}
     await agent_of(model, definitions=definitions, tools=tools).run(root(), events)
     assert [spec.name for spec in model.asked("x")[0].tools] == ["a"]
-    assert last(model.asked("x")[1]) == "there is no tool 'b'; the tools are a"
+    assert last(model.asked("x")[1]) == "unknown tool 'b'; the tools are a"
     assert ran == []
 
 
 async def test_a_tool_that_was_not_lent_does_not_run_whoever_asks() -> None:
     lent = ParentTools(Toolbox((tool("a", done), tool("b", done))), ("a",), ())
     assert (await lent.execute(call("a"), ToolContext("c1"))).text() == "done"
-    assert "there is no tool 'b'" in (await lent.execute(call("b"), ToolContext("c1"))).text()
+    assert "unknown tool 'b'" in (await lent.execute(call("b"), ToolContext("c1"))).text()
 
 
 @pytest.mark.parametrize("names", [None, ("a", "write_todos")])
@@ -371,7 +371,7 @@ async def test_tools_about_the_parents_own_state_are_not_lent(names: tuple[str, 
     lent = ParentTools(inner, names, ())
     assert [spec.name for spec in lent.specs()] == ["a"]
     refused = await lent.execute(call("write_todos", todos=[]), ToolContext("c1"))
-    assert refused.text() == "there is no tool 'write_todos'; the tools are a"
+    assert refused.text() == "unknown tool 'write_todos'; the tools are a"
 
 
 async def test_one_that_may_spawn_may_look_after_what_it_spawned() -> None:

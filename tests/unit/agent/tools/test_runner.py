@@ -76,7 +76,7 @@ async def test_an_unknown_tool_is_judged_and_told_and_never_executes() -> None:
     assert policy.seen == [{}]
     assert execution.verdict is not None
     assert execution.verdict.kind is VerdictKind.PROCEED
-    assert "there is no tool 'nope'; the tools are t" in result_of(execution).text()
+    assert "unknown tool 'nope'; the tools are t" in result_of(execution).text()
 
 
 async def test_arguments_that_are_no_json_object_show_what_was_sent() -> None:

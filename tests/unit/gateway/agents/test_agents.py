@@ -300,12 +300,12 @@ def test_each_model_is_opened_by_its_own_settings(monkeypatch: pytest.MonkeyPatc
                 "subagents": {"definitions": {"r": {"description": "d", "system_prompt": "s", "tools": ["grp"]}}},
             },
             {},
-            r"subagents\.definitions\.r\.tools: no tool 'grp' can be named here; there are execute, spawn_subagent",
+            r"subagents\.definitions\.r\.tools: unknown tool 'grp'; available: execute, spawn_subagent",
         ),
         (
             {"tool_registry": {"always": ["execute"]}},
             {},
-            r"capabilities\.tool_registry\.always: no tool 'execute' can be named here; there are find_tools",
+            r"capabilities\.tool_registry\.always: unknown tool 'execute'; available: find_tools",
         ),
         ({}, {"cost_usd": 1.0}, r"model: .*input_usd_per_mtok"),
         (

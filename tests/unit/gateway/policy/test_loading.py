@@ -162,7 +162,7 @@ def test_any_tool_that_does_not_page_can_have_sizes_of_its_own_and_they_survive_
             "tests[0]",
             "expected allow, and it is deny by default-deny",
         ),
-        ("version: 1\ntests:\n- {tool: ls, verdict: deny, at: noon}", 3, "tests[0].at", "is no time"),
+        ("version: 1\ntests:\n- {tool: ls, verdict: deny, at: noon}", 3, "tests[0].at", "is not a time"),
         ("version: 1\nredaction: {patterns: [{id: a, pattern: '(?=a)'}]}", 2, "redaction.patterns[0].pattern", "RE2"),
         ("version: 1\nrules: [\n", 3, "", "not valid YAML"),
         ("version: 1\n\trules: []", 2, "", "not valid YAML"),

@@ -113,7 +113,7 @@ async def test_the_log_says_that_an_earlier_policy_holds_only_where_there_is_one
     refused = [[one["event"] for one in lines if "refused" in one["event"]] for lines in (first, later)]
     assert refused == [
         ["a policy file is refused, and no earlier policy is there to hold"],
-        ["a policy file is refused; the last good policy holds"],
+        ["a policy file is refused; the last valid policy stays in force"],
     ]
 
 

@@ -211,7 +211,7 @@ async def test_a_value_that_does_not_fit_is_logged_and_the_run_goes_on_with_it(
     assert ended.stop.rule == "stop", ended.stop
     assert ended.metadata[key] == value
     assert await store.metadata_of(thread) == {"key": "kept", "fits": 1, "later": 1}
-    (said,) = [line for line in logged if line["event"] == "metadata not kept"]
+    (said,) = [line for line in logged if line["event"] == "metadata was not saved"]
     assert problem in said["problem"]
     assert said["thread"] == "name"
     assert "xxxx" not in str(said)
@@ -240,7 +240,7 @@ async def test_all_that_is_kept_is_bounded_together_and_what_does_not_fit_leaves
     kept = await store.metadata_of(thread)
     assert set(kept) == {f"k{n}" for n in range(17)} | {"small", "k17"}
     assert kept["k1"] == 2
-    assert {one["key"] for one in logs if one["event"] == "metadata not kept"} == {"k18", "k19"}
+    assert {one["key"] for one in logs if one["event"] == "metadata was not saved"} == {"k18", "k19"}
 
 
 async def test_a_hook_that_rewrites_the_past_does_not_change_what_was_kept(store: Store, thread: Thread) -> None:

@@ -133,12 +133,12 @@ async def test_a_key_is_made_listed_rotated_and_revoked_and_both_audits_say_so(w
         assert old.expires_at is not None
         assert new.expires_at is not None
         assert old.expires_at < made.key.expires_at < new.expires_at
-        with pytest.raises(InvalidArgument, match="rotated already"):
+        with pytest.raises(InvalidArgument, match="already rotated"):
             await operator.rotate_key(made.key.id)
         revoked = (await operator.revoke_key(new.id)).key
         assert revoked.revoked_at is not None
         assert (await operator.revoke_key(new.id)).key == revoked
-        with pytest.raises(InvalidArgument, match="does not work any more"):
+        with pytest.raises(InvalidArgument, match="is expired or revoked"):
             await operator.rotate_key(new.id)
         assert [key.id async for key in operator.keys("acme")] == [old.id]
         assert {key.id async for key in operator.keys("acme", include_ended=True)} == {old.id, new.id}

@@ -205,7 +205,7 @@ async def test_a_fork_that_is_refused_keeps_no_snapshot(desk: Desk) -> None:
         await forks.fork(tenant(quotas={"threads": 2}), "a", "c", ForkAt())
     async with desk.snapshots.of("acme").forking():
         await ForkStore(desk.database).begin(Thread("thr_1", "acme", "c"), "frk_1", 10, None)
-        with pytest.raises(ThreadBusy, match="being made"):
+        with pytest.raises(ThreadBusy, match="being created as a fork"):
             await forks.fork(ACME, "a", "c", ForkAt())
     assert sorted(desk.kept()) == kept
     page, _ = await desk.snapshots.page(ACME, thread="a", size=0, token="")

@@ -147,7 +147,7 @@ async def test_a_daemon_that_cannot_start_fails_its_sandbox_and_leaves_nothing(
     engine = MemoryEngine(root=tmp_path, on_transition=told.append)
     with monkeypatch.context() as patched:
         patched.setattr(local_process, "_PACKAGES", "/nonexistent")
-        with pytest.raises(SandboxUnavailable, match="did not come up"):
+        with pytest.raises(SandboxUnavailable, match="did not start"):
             await engine.create(SPEC)
         patched.setattr(sys, "executable", "/nonexistent/python")
         with pytest.raises(SandboxUnavailable, match="No such file"):
