@@ -11,10 +11,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from gateway.composition.audit_anchor import make_anchoring
-from gateway.composition.foundation import Foundation, lay_foundation
+from gateway.composition.foundation import Foundation, open_foundation
 from gateway.composition.sandboxes import open_sandboxes
 from gateway.composition.services import SERVICES, Parts, add_services, make_parts
-from gateway.composition.work import begin_work, make_lease
+from gateway.composition.work import make_lease, start_work
 from gateway.config.config import Config
 from gateway.data_lifecycle.retention import Retention
 from gateway.data_lifecycle.trusted_time import TrustedTime
@@ -71,25 +71,25 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         if not worker.supervised:
             stack.enter_context(locked_state(state_dir))
         slot = stack.enter_context(held_slot(state_dir, worker))
-        on = await lay_foundation(stack, config, worker)
-        sandboxes = await open_sandboxes(stack, on)
-        lease = make_lease(on, sandboxes, listen)
+        base = await open_foundation(stack, config, worker)
+        sandboxes = await open_sandboxes(stack, base)
+        lease = make_lease(base, sandboxes, listen)
         await stack.enter_async_context(lease.held(slot.predecessors))
-        slot.record(on.process_id)
-        work = begin_work(stack, on, sandboxes, lease)
-        server = await _server(stack, on, worker)
-        parts = make_parts(on, sandboxes, work)
+        slot.record(base.process_id)
+        work = start_work(stack, base, sandboxes, lease)
+        server = await _server(stack, base, worker)
+        parts = make_parts(base, sandboxes, work)
         healthy = await add_services(server, parts)
         address = bind(server, listen, config)
-        trusted = TrustedTime(on.database, now_us)
-        retention = Retention(RetentionStore(on.database), config.retention, trusted)
+        trusted = TrustedTime(base.database, now_us)
+        retention = Retention(RetentionStore(base.database), config.retention, trusted)
         await stack.enter_async_context(retention.following())
         if config.audit.anchor is not None and not worker.index:  # one process of the gateway anchors for all
-            anchoring = make_anchoring(on, config.audit.anchor)
+            anchoring = make_anchoring(base, config.audit.anchor)
             await stack.enter_async_context(anchoring.following(config.audit.anchor.every_s))
         await stack.enter_async_context(tidying(parts.snapshots.sweep, "snapshots"))
         await stack.enter_async_context(tidying(parts.forks.remove_half_made, "forks"))
-        needs = needs_of(SERVICES, on.database, sandboxes.ping)
+        needs = needs_of(SERVICES, base.database, sandboxes.ping)
         await stack.enter_async_context(Health(healthy, needs).following())
         await server.start()
         _stop_in_turn(stack, server, healthy, parts)
@@ -97,16 +97,18 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         gc.freeze()
         # Where a thread is at heavy work, the event loop waits this long for its next step, not Python's usual 5 ms.
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        yield Gateway(address, on.telemetry.metrics_address, on.store, on.tenants, on.policies)
+        yield Gateway(address, base.telemetry.metrics_address, base.store, base.tenants, base.policies)
 
 
-async def _server(stack: AsyncExitStack, on: Foundation, worker: Worker) -> TakingServer:
+async def _server(stack: AsyncExitStack, base: Foundation, worker: Worker) -> TakingServer:
     """Return the server, which serves nothing yet, behind the bounds of what it takes at once."""
-    ADMISSION.configure(on.config.admission)
+    ADMISSION.configure(base.config.admission)
     await stack.enter_async_context(ADMISSION.heeding_load())
-    observe_admission(on.telemetry, ADMISSION)
+    observe_admission(base.telemetry, ADMISSION)
     return make_server(
-        FirstMessageTimeout(), *((RpcInterceptor(on.telemetry),) if on.telemetry.on else ()), shared=worker.supervised
+        FirstMessageTimeout(),
+        *((RpcInterceptor(base.telemetry),) if base.telemetry.on else ()),
+        shared=worker.supervised,
     )
 
 
@@ -123,5 +125,5 @@ def _stop_in_turn(stack: AsyncExitStack, server: TakingServer, healthy: BoundedH
     stack.callback(parts.audit.close)
     stack.callback(parts.usage.close)
     stack.callback(parts.transitions.close)
-    stack.callback(lambda: stopping.append(asyncio.create_task(server.stop(parts.on.config.drain_s))))
+    stack.callback(lambda: stopping.append(asyncio.create_task(server.stop(parts.base.config.drain_s))))
     stack.push_async_callback(healthy.enter_graceful_shutdown)

@@ -104,7 +104,8 @@ class LayerVersions:
     async def describe(self, *, with_text: bool) -> dict[str, Any]:
         """Return what is in force, as a document."""
         from gateway.errors import NotFound
-        from gateway.policy_versions.policies import layered, stored_document
+        from gateway.policy import Policy
+        from gateway.policy_versions.policies import stored_document
         from gateway.storage.policy_store import OPERATOR
 
         found = list(await self.history(1))
@@ -114,7 +115,7 @@ class LayerVersions:
             found += await self._backend.history(OPERATOR, 1)
         texts = [await self._backend.text(change) for change, _ in found]
         try:
-            in_force = layered(*map(stored_document, texts)).version
+            in_force = Policy(*map(stored_document, texts)).version
         except ValueError:  # of another release
             in_force = ""
         own, operator = as_document(*found[0]), as_document(*found[1]) if len(found) > 1 else None

@@ -1,4 +1,4 @@
-"""Anchoring of the audit, as the configuration asks for it."""
+"""Builds the anchoring of the audit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from gateway.config.audit_settings import AnchorSettings
 from gateway.storage.audit_reader import AuditReader
 
 
-def make_anchoring(on: Foundation, settings: AnchorSettings) -> Anchoring:
-    """Make what writes anchors; Misconfigured where the key is not one."""
-    key = private_key(on.config.path(settings.key_file))
-    put = to_file(on.config.path(settings.file)) if settings.file is not None else to_command(settings.command or ())
-    return Anchoring(AuditReader(on.database), key, put)
+def make_anchoring(base: Foundation, settings: AnchorSettings) -> Anchoring:
+    """Return the configured anchoring; Misconfigured if the key is invalid."""
+    key = private_key(base.config.path(settings.key_file))
+    put = to_file(base.config.path(settings.file)) if settings.file is not None else to_command(settings.command or ())
+    return Anchoring(AuditReader(base.database), key, put)

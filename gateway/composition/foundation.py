@@ -1,4 +1,4 @@
-"""The foundation: the database, who is told what happens, and the policies in force."""
+"""Builds the foundation: the database, telemetry and the policies in force."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Foundation:
-    """What all other parts stand on.
+    """What all other parts use.
 
-    `process_id` names this process in the database, `instance` the containers and volumes of all its gateways.
+    `process_id` identifies this process in the database, `instance` the containers and volumes of all its gateways.
     """
 
     config: Config
@@ -46,8 +46,8 @@ class Foundation:
     store: Store
 
 
-async def lay_foundation(stack: AsyncExitStack, config: Config, worker: Worker) -> Foundation:
-    """Open the database, migrated, and load the policies; Misconfigured where a gateway must not start with them."""
+async def open_foundation(stack: AsyncExitStack, config: Config, worker: Worker) -> Foundation:
+    """Open and migrate the database and load the policies; Misconfigured if a gateway must not start with them."""
     process_id = make_id("gw")
     database = await Database.open(config.resolved_database_url())
     stack.push_async_callback(database.close)
@@ -57,23 +57,15 @@ async def lay_foundation(stack: AsyncExitStack, config: Config, worker: Worker) 
     await refuse_known_keys(database)
     instance = await shared_instance(database, config.path(config.state_dir))
     policies = await stack.enter_async_context(policies_in_force(config, database, telemetry))
-    return Foundation(
-        config,
-        process_id,
-        instance,
-        database,
-        telemetry,
-        policies,
-        Tenants(config, policies),
-        Store(database, gateway=process_id),
-    )
+    tenants, store = Tenants(config, policies), Store(database, gateway=process_id)
+    return Foundation(config, process_id, instance, database, telemetry, policies, tenants, store)
 
 
 @contextlib.asynccontextmanager
 async def policies_in_force(
     config: Config, database: Database, telemetry: Telemetry | None = None
 ) -> AsyncIterator[Policies]:
-    """Have the policies in force, and follow their files and the database, until the block ends."""
+    """Load the policies in force, and follow their files and the database until the block ends."""
     policies = Policies(PolicyStore(database))
     files = PolicyFiles(config, policies)
     try:

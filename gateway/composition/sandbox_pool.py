@@ -1,4 +1,4 @@
-"""The pool: which sandboxes are always ready, by what the policies in force ask for, and what is told of them."""
+"""Runs the pool: keeps ready the sandboxes that most policies in force ask for."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from gateway.tenancy.tenants import Tenants
 from sandbox.engines.pooled_sandbox import PoolKind
 from sandbox.engines.sandbox_pool import SandboxPool
 
-# So many tenants are asked what their policies say; the others count by what they ask for.
+# The number of tenants whose policies count; the pool also follows the actual demand of all.
 _TENANTS = 64
-# Policies change seldom, and a pool that is late costs a call some milliseconds.
-_LOOK_S = 30.0
+# Policies rarely change, and an outdated pool costs a call only milliseconds.
+_UPDATE_S = 30.0
 
 
 @contextlib.asynccontextmanager
-async def filling_pool(pool: SandboxPool, on: Foundation) -> AsyncIterator[None]:
+async def filling_pool(pool: SandboxPool, base: Foundation) -> AsyncIterator[None]:
     """Fill the pool with what most policies and callers ask for, and report on it; drain it at the end of the block."""
-    most = MostAsked(pool, on.tenants, list(islice(on.config.tenants, _TENANTS)), on.config.sandbox.pool_min)
-    await most.look()
-    if on.telemetry.on:
-        read = on.telemetry.instruments.read
+    target = PoolTarget(pool, base.tenants, list(islice(base.config.tenants, _TENANTS)), base.config.sandbox.pool_min)
+    await target.update()
+    if base.telemetry.on:
+        read = base.telemetry.instruments.read
         read("airlock.sandbox.pool", lambda: [(n, {a.POOL_STATE: state}) for state, n in pool.counts.items()])
         read("airlock.sandbox.pool.claims", lambda: [(n, {a.POOL_CLAIM: how}) for how, n in pool.claims.items()])
     pool.begin()
-    looks = Periodic(most.look, _LOOK_S, "what the pool always has was not looked at")
+    updates = Periodic(target.update, _UPDATE_S, "the pool's target was not updated")
     try:
-        async with looks.running("what the pool always has", at_once=False):
+        async with updates.running("pool target", at_once=False):
             yield
     finally:
         await pool.drain()
 
 
-class MostAsked:
-    """Has a pool keep `number` sandboxes of the kind that most of some tenants' policies ask for, and of no other."""
+class PoolTarget:
+    """Makes a pool keep `number` sandboxes of the kind that most policies of the named tenants ask for."""
 
     def __init__(self, pool: SandboxPool, tenants: Tenants, names: Collection[str], number: int) -> None:
         self._pool = pool
@@ -49,8 +49,8 @@ class MostAsked:
         self._number = number
         self._kind: PoolKind | None = None
 
-    async def look(self) -> None:
-        """Look at what is in force now. A policy that is not to be had says nothing: its tenant's calls are told."""
+    async def update(self) -> None:
+        """Follow the policies in force. One that does not load is skipped; its tenant's calls get the error."""
         asked: Counter[PoolKind] = Counter()
         for name in self._names:
             with contextlib.suppress(AirlockError):

@@ -1,4 +1,4 @@
-"""The sandboxes: the engine that makes them, and the keeper that leases one to each thread."""
+"""Builds the engine that creates sandboxes, and the keeper that leases one to each thread."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class Sandboxes:
     ping: Ask
 
 
-async def open_sandboxes(stack: AsyncExitStack, on: Foundation) -> Sandboxes:
+async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     """Take over the sandboxes that an earlier process left, and report what would fail the first call."""
-    settings = on.config.sandbox
-    history = HistoryWriter(TransitionStore(on.database), on.config.tenants)
-    engine = _engine(on, history)
-    await _claim_directories(stack, on, engine)
-    creation = _creation(stack, engine, on)
+    settings = base.config.sandbox
+    history = HistoryWriter(TransitionStore(base.database), base.config.tenants)
+    engine = _engine(base, history)
+    await _claim_directories(stack, base, engine)
+    creation = _creation(stack, engine, base)
     await stack.enter_async_context(history.writing(engine.id))
     keeps = settings.on_stop == "keep"
     stack.push_async_callback(engine.close, keep_sandboxes=keeps)
@@ -76,76 +76,76 @@ async def open_sandboxes(stack: AsyncExitStack, on: Foundation) -> Sandboxes:
     )
     stack.push_async_callback(keeper.close, keep_sandboxes=keeps, remove_workspaces=not settings.keep_workspaces)
     await keeper.adopt(left)
-    await stack.enter_async_context(totalled(on.telemetry, keeper))
-    await _watch_disks(stack, on)
-    await _say_what_sandboxes_lack(engine)
+    await stack.enter_async_context(totalled(base.telemetry, keeper))
+    await _watch_disks(stack, base)
+    await _warn_of_missing_parts(engine)
     if creation.pool is not None:
-        await stack.enter_async_context(filling_pool(creation.pool, on))
+        await stack.enter_async_context(filling_pool(creation.pool, base))
     leases: Leases = ImageGate(keeper)
-    if on.telemetry.on:
-        observe_states(keeper, on.telemetry)
-        leases = ObservedLeases(leases, on.telemetry)
+    if base.telemetry.on:
+        observe_states(keeper, base.telemetry)
+        leases = ObservedLeases(leases, base.telemetry)
     return Sandboxes(engine, await _engine_id(engine), keeper, leases, engine.ping)
 
 
-def _engine(on: Foundation, history: HistoryWriter) -> DockerEngine | MemoryEngine:
-    """Return the engine that the configuration asks for."""
-    config, settings = on.config, on.config.sandbox
+def _engine(base: Foundation, history: HistoryWriter) -> DockerEngine | MemoryEngine:
+    """Return the configured engine."""
+    config, settings = base.config, base.config.sandbox
     if settings.engine == "memory":
         log.warning("sandbox.engine is memory: every command runs on this machine, unconfined, as the gateway's user")
         root = config.path(config.state_dir) / "memory"
         return MemoryEngine(root=root, lifetime_s=settings.lifetime_s, on_transition=history.tell)
     return DockerEngine(
-        instance=on.instance,
+        instance=base.instance,
         channel_root=config.resolved_channel_dir(),
         runtime_image=settings.runtime_image,
-        requests=_requests(on),
+        requests=_requests(base),
         lifetime_s=settings.lifetime_s,
         on_transition=history.tell,
     )
 
 
-def _requests(on: Foundation) -> DockerRequests:
-    return DockerRequests(on.config.sandbox.engine_url, "sandbox.engine_url of the configuration")
+def _requests(base: Foundation) -> DockerRequests:
+    return DockerRequests(base.config.sandbox.engine_url, "sandbox.engine_url of the configuration")
 
 
-async def _claim_directories(stack: AsyncExitStack, on: Foundation, engine: DockerEngine | MemoryEngine) -> None:
-    """Refuse directories that belong to another engine or database, before anything in them is taken for an orphan."""
-    database = await identity_of(on.database)
+async def _claim_directories(stack: AsyncExitStack, base: Foundation, engine: DockerEngine | MemoryEngine) -> None:
+    """Refuse directories of another engine or database, before anything in them counts as an orphan."""
+    database = await identity_of(base.database)
     if isinstance(engine, DockerEngine):
-        channels = on.config.resolved_channel_dir()
-        requests = _requests(on)
+        channels = base.config.resolved_channel_dir()
+        requests = _requests(base)
         try:
-            use = await channel_use(requests, await engine.id(), on.instance, channels)
+            use = await channel_use(requests, await engine.id(), base.instance, channels)
         finally:
             requests.close()
-        engine.blueprints.channels_identity = await claim_channels(use, ChannelStore(on.database))
-        stack.enter_context(locked_for(channels, on.instance, database))
-    snapshots = on.config.resolved_snapshots_dir()
+        engine.blueprints.channels_identity = await claim_channels(use, ChannelStore(base.database))
+        stack.enter_context(locked_for(channels, base.instance, database))
+    snapshots = base.config.resolved_snapshots_dir()
     try:
-        stack.enter_context(locked_for(snapshots, on.instance, database))
+        stack.enter_context(locked_for(snapshots, base.instance, database))
     except OSError as error:
         log.warning("no snapshot can be taken", directory=str(snapshots), error=str(error))
 
 
-async def _watch_disks(stack: AsyncExitStack, on: Foundation) -> None:
-    """Look at the disks that are needed, for as long as the gateway serves."""
-    settings = on.config.sandbox
+async def _watch_disks(stack: AsyncExitStack, base: Foundation) -> None:
+    """Watch the engine's disk and the state directory's."""
+    settings = base.config.sandbox
     free = None
     if settings.engine != "memory":
-        requests = _requests(on)
+        requests = _requests(base)
         stack.callback(requests.close)
         free = EngineDisk(requests).free_bytes
     reserve_bytes = settings.disk_reserve_mib * 1024 * 1024
-    state_dir = on.config.path(on.config.state_dir)
-    await stack.enter_async_context(watched_disks(on.telemetry, free, state_dir, reserve_bytes=reserve_bytes))
+    state_dir = base.config.path(base.config.state_dir)
+    await stack.enter_async_context(watched_disks(base.telemetry, free, state_dir, reserve_bytes=reserve_bytes))
 
 
-def _creation(stack: AsyncExitStack, engine: DockerEngine | MemoryEngine, on: Foundation) -> Creation:
-    """Return the creation of sandboxes with the decorators that the configuration asks for."""
-    settings, pulls = on.config.sandbox, None
+def _creation(stack: AsyncExitStack, engine: DockerEngine | MemoryEngine, base: Foundation) -> Creation:
+    """Return the creation of sandboxes with the configured decorators."""
+    settings, pulls = base.config.sandbox, None
     if settings.engine != "memory" and settings.pull != "never":
-        requests = _requests(on)
+        requests = _requests(base)
         pulls = ImagePulls(requests, wait_s=settings.pull_wait_s, timeout_s=settings.pull_timeout_s)
         stack.callback(pulls.close)
 
@@ -154,28 +154,28 @@ def _creation(stack: AsyncExitStack, engine: DockerEngine | MemoryEngine, on: Fo
         return SandboxPool(creator, engine, source, limit=settings.pool_limit, pulls=pulled)
 
     async def quotas_of(tenant: str) -> QuotasSection:
-        return (await on.tenants.named(tenant)).policy.document.quotas
+        return (await base.tenants.named(tenant)).policy.document.quotas
 
     return decorated_creation(
         engine,
         pooled=partial(pooled, engine.pool) if isinstance(engine, DockerEngine) and settings.pool_limit else None,
         pulls=pulls,
-        telemetry=on.telemetry,
-        quotas=Quotas(QuotaStore(on.database, on.process_id)),
+        telemetry=base.telemetry,
+        quotas=Quotas(QuotaStore(base.database, base.process_id)),
         quotas_of=quotas_of,
     )
 
 
 async def _engine_id(engine: Engine) -> str | None:
-    """Return the engine's id; None where it does not answer."""
+    """Return the engine's id; None if it does not answer."""
     try:
         return await engine.id()
     except SandboxError:
         return None
 
 
-async def _say_what_sandboxes_lack(engine: Engine) -> None:
-    """Log at the start what would fail the first call. It can be mended while the gateway runs."""
+async def _warn_of_missing_parts(engine: Engine) -> None:
+    """Log at the start what would fail the first call; the operator can fix it while the gateway runs."""
     try:
         await engine.prepare()
     except SandboxError as error:

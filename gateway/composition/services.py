@@ -1,4 +1,4 @@
-"""The services: each is listed once, with what makes it of the gateway's parts."""
+"""Creates the services and adds them to a server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf.descriptor import FileDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
@@ -68,9 +67,9 @@ from gateway.v1 import (
 
 @dataclass(frozen=True)
 class Parts:
-    """What the services are made of."""
+    """What the services need."""
 
-    on: Foundation
+    base: Foundation
     sandboxes: Sandboxes
     work: Work
     erasure: Erasure
@@ -83,105 +82,79 @@ class Parts:
     forks: Forks
 
 
-@dataclass(frozen=True)
-class _Service:
-    """A service: the file of its contract, what adds its servicer to a server, and what makes that."""
-
-    contract: FileDescriptor
-    add: Callable[[Any, Any], None]
-    make: Callable[[Parts], object]
-
-
-def _admin(parts: Parts) -> AdminService:
-    on = parts.on
-    tenants = TenantAdmin(on.config, on.policies, on.database, parts.erasure)
-    administration = Administration(tenants, KeyStore(on.database), PolicyAdmin(on.config, on.policies))
-    return AdminService(administration, parts.authenticate)
-
-
-def _approval(parts: Parts) -> ApprovalService:
-    return ApprovalService(parts.work.approvals, parts.authenticate)
-
-
-def _audit(parts: Parts) -> AuditService:
-    return AuditService(parts.audit, parts.authenticate)
-
-
-def _process(parts: Parts) -> ProcessService:
-    work = parts.work
-    return ProcessService(work.tool_calls, parts.authenticate, RequestedPrograms(work.requests, work.tool_calls.late))
-
-
-def _run(parts: Parts) -> RunService:
-    requested = RequestedRuns(parts.work.runs, parts.work.requests)
-    return RunService(parts.work.runs, parts.authenticate, requested=requested, listed=parts.listed)
-
-
-def _sandbox(parts: Parts) -> SandboxService:
-    engine, keeper = parts.sandboxes.engine, parts.sandboxes.keeper
-    admin = SandboxAdmin(engine, keeper, parts.work.tool_calls, parts.listed)
+def _servicers(parts: Parts) -> list[tuple[Callable[[Any, TakingServer], None], object]]:
+    """Return each servicer with the function that adds it to a server."""
+    base, work, authenticate = parts.base, parts.work, parts.authenticate
+    tool_calls, engine, keeper = work.tool_calls, parts.sandboxes.engine, parts.sandboxes.keeper
+    tenants = TenantAdmin(base.config, base.policies, base.database, parts.erasure)
+    administration = Administration(tenants, KeyStore(base.database), PolicyAdmin(base.config, base.policies))
+    programs = RequestedPrograms(work.requests, tool_calls.late)
+    runs = RunService(work.runs, authenticate, requested=RequestedRuns(work.runs, work.requests), listed=parts.listed)
+    admin = SandboxAdmin(engine, keeper, tool_calls, parts.listed)
     made = SandboxParts(engine, keeper, admin, parts.usage, parts.snapshots, parts.forks, parts.transitions)
-    return SandboxService(made, parts.authenticate)
+    threads = Threads(base.store, parts.listed, parts.erasure, tool_calls.forget_thread, work.quotas)
+    tools = ToolService(tool_calls, authenticate, work.requested_calls)
+    return [
+        (admin_service_pb2_grpc.add_AdminServiceServicer_to_server, AdminService(administration, authenticate)),
+        (
+            approval_service_pb2_grpc.add_ApprovalServiceServicer_to_server,
+            ApprovalService(work.approvals, authenticate),
+        ),
+        (audit_service_pb2_grpc.add_AuditServiceServicer_to_server, AuditService(parts.audit, authenticate)),
+        (
+            process_service_pb2_grpc.add_ProcessServiceServicer_to_server,
+            ProcessService(tool_calls, authenticate, programs),
+        ),
+        (run_service_pb2_grpc.add_RunServiceServicer_to_server, runs),
+        (sandbox_service_pb2_grpc.add_SandboxServiceServicer_to_server, SandboxService(made, authenticate)),
+        (thread_service_pb2_grpc.add_ThreadServiceServicer_to_server, ThreadService(threads, authenticate)),
+        (tool_service_pb2_grpc.add_ToolServiceServicer_to_server, tools),
+        (workspace_service_pb2_grpc.add_WorkspaceServiceServicer_to_server, WorkspaceService(tool_calls, authenticate)),
+    ]
 
 
-def _thread(parts: Parts) -> ThreadService:
-    work = parts.work
-    threads = Threads(parts.on.store, parts.listed, parts.erasure, work.tool_calls.forget_thread, work.quotas)
-    return ThreadService(threads, parts.authenticate)
-
-
-def _tool(parts: Parts) -> ToolService:
-    return ToolService(parts.work.tool_calls, parts.authenticate, parts.work.requested_calls)
-
-
-def _workspace(parts: Parts) -> WorkspaceService:
-    return WorkspaceService(parts.work.tool_calls, parts.authenticate)
-
-
-_SERVICES = (
-    _Service(admin_service_pb2.DESCRIPTOR, admin_service_pb2_grpc.add_AdminServiceServicer_to_server, _admin),
-    _Service(
-        approval_service_pb2.DESCRIPTOR, approval_service_pb2_grpc.add_ApprovalServiceServicer_to_server, _approval
-    ),
-    _Service(audit_service_pb2.DESCRIPTOR, audit_service_pb2_grpc.add_AuditServiceServicer_to_server, _audit),
-    _Service(process_service_pb2.DESCRIPTOR, process_service_pb2_grpc.add_ProcessServiceServicer_to_server, _process),
-    _Service(run_service_pb2.DESCRIPTOR, run_service_pb2_grpc.add_RunServiceServicer_to_server, _run),
-    _Service(sandbox_service_pb2.DESCRIPTOR, sandbox_service_pb2_grpc.add_SandboxServiceServicer_to_server, _sandbox),
-    _Service(thread_service_pb2.DESCRIPTOR, thread_service_pb2_grpc.add_ThreadServiceServicer_to_server, _thread),
-    _Service(tool_service_pb2.DESCRIPTOR, tool_service_pb2_grpc.add_ToolServiceServicer_to_server, _tool),
-    _Service(
-        workspace_service_pb2.DESCRIPTOR, workspace_service_pb2_grpc.add_WorkspaceServiceServicer_to_server, _workspace
-    ),
+_CONTRACTS = (
+    admin_service_pb2,
+    approval_service_pb2,
+    audit_service_pb2,
+    process_service_pb2,
+    run_service_pb2,
+    sandbox_service_pb2,
+    thread_service_pb2,
+    tool_service_pb2,
+    workspace_service_pb2,
 )
-SERVICES = tuple(found.full_name for one in _SERVICES for found in one.contract.services_by_name.values())
+SERVICES = tuple(
+    service.full_name for contract in _CONTRACTS for service in contract.DESCRIPTOR.services_by_name.values()
+)
 """The full names of Airlock's own services."""
 
 
-def make_parts(on: Foundation, sandboxes: Sandboxes, work: Work) -> Parts:
-    """Make what only services need."""
+def make_parts(base: Foundation, sandboxes: Sandboxes, work: Work) -> Parts:
+    """Create what only services need."""
     engine = sandboxes.engine
-    listed = ThreadStore(on.database)
+    listed = ThreadStore(base.database)
     snapshots = work.snapshots
-    erasure = Erasure(on.database, ErasureStore(on.database), TenantFiles(engine, snapshots))
+    erasure = Erasure(base.database, ErasureStore(base.database), TenantFiles(engine, snapshots))
     return Parts(
-        on,
+        base,
         sandboxes,
         work,
         erasure,
         listed,
-        Audit(AuditReader(on.database), on.config.tenants),
-        authentication(on.config.identity, on.config.path, on.database, on.tenants),
+        Audit(AuditReader(base.database), base.config.tenants),
+        authentication(base.config.identity, base.config.path, base.database, base.tenants),
         SandboxUsage(engine, sandboxes.keeper),
-        HistoryReader(TransitionStore(on.database), listed),
+        HistoryReader(TransitionStore(base.database), listed),
         snapshots,
-        make_forks(on, sandboxes, snapshots, work.quotas),
+        make_forks(base, sandboxes, snapshots, work.quotas),
     )
 
 
 async def add_services(server: TakingServer, parts: Parts) -> BoundedHealth:
-    """Have a server serve them all, with reflection, and with the service of health, which is returned."""
-    for one in _SERVICES:
-        one.add(one.make(parts), server)
+    """Add all services, reflection and the health service, which is returned, to a server."""
+    for add, servicer in _servicers(parts):
+        add(servicer, server)
     healthy = BoundedHealth(AnonymousStreams())
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     for name in ("", *SERVICES):

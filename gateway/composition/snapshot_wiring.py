@@ -22,23 +22,23 @@ from sandbox.engines.engine import Engine
 from sandbox.errors import WorkspaceIncomplete
 
 
-def make_snapshots(on: Foundation, sandboxes: Sandboxes) -> Snapshots:
+def make_snapshots(base: Foundation, sandboxes: Sandboxes) -> Snapshots:
     """Return the snapshots of this database, taken on this process' engine."""
     return Snapshots(
-        on.config.resolved_snapshots_dir() / on.instance,
+        base.config.resolved_snapshots_dir() / base.instance,
         sandboxes.engine,
-        ThreadEngines(EngineStore(on.database), sandboxes.engine),
-        (SnapshotStore(on.database), RestoreStore(on.database)),
-        (on.store, ThreadStore(on.database)),
+        ThreadEngines(EngineStore(base.database), sandboxes.engine),
+        (SnapshotStore(base.database), RestoreStore(base.database)),
+        (base.store, ThreadStore(base.database)),
     )
 
 
-def make_forks(on: Foundation, sandboxes: Sandboxes, snapshots: Snapshots, quotas: Quotas) -> Forks:
+def make_forks(base: Foundation, sandboxes: Sandboxes, snapshots: Snapshots, quotas: Quotas) -> Forks:
     """Return what forks threads."""
     stores = ForkStores(
-        ForkStore(on.database), SnapshotStore(on.database), RestoreStore(on.database), ThreadStore(on.database)
+        ForkStore(base.database), SnapshotStore(base.database), RestoreStore(base.database), ThreadStore(base.database)
     )
-    engines = ThreadEngines(EngineStore(on.database), sandboxes.engine)
+    engines = ThreadEngines(EngineStore(base.database), sandboxes.engine)
     return Forks(sandboxes.engine, engines, stores, snapshots, quotas=quotas, ids=make_id)
 
 

@@ -1,4 +1,4 @@
-"""The work: tool calls and runs, this process' lease on the runs that it hosts, and who is asked about them."""
+"""Builds tool calls, runs, approvals, and this process' lease on the runs that it hosts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gateway.tool_calls.tool_calls import ToolCalls
 
 @dataclass(frozen=True)
 class Work:
-    """What callers ask for, and answer."""
+    """The operations behind the services."""
 
     quotas: Quotas
     tool_calls: ToolCalls
@@ -40,48 +40,48 @@ class Work:
     snapshots: Snapshots
 
 
-def make_lease(on: Foundation, sandboxes: Sandboxes, listen: str) -> Lease:
-    """Return this process' lease, not held yet."""
+def make_lease(base: Foundation, sandboxes: Sandboxes, listen: str) -> Lease:
+    """Return this process' lease, not taken yet."""
     return Lease(
-        LeaseStore(on.database),
-        on.process_id,
-        lease_s=on.config.recovery.lease_s,
+        LeaseStore(base.database),
+        base.process_id,
+        lease_s=base.config.recovery.lease_s,
         engine=sandboxes.engine_id or "",
-        channels=str(on.config.resolved_channel_dir()),
+        channels=str(base.config.resolved_channel_dir()),
         address=listen,
     )
 
 
-def begin_work(stack: AsyncExitStack, on: Foundation, sandboxes: Sandboxes, lease: Lease) -> Work:
-    """Lay the way of tool calls and host runs. The lease is held; what it is lost with is abandoned."""
-    asked = ApprovalStore(on.database)
-    quotas = Quotas(QuotaStore(on.database, on.process_id))
+def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, lease: Lease) -> Work:
+    """Start tool calls and runs. If the lease is lost, all runs are abandoned."""
+    asked = ApprovalStore(base.database)
+    quotas = Quotas(QuotaStore(base.database, base.process_id))
     tool_calls = ToolCalls(
-        on.store,
+        base.store,
         sandboxes.leases,
         approvals=asked,
         quotas=quotas,
-        telemetry=on.telemetry,
-        engines=ThreadEngines(EngineStore(on.database), sandboxes.engine),
+        telemetry=base.telemetry,
+        engines=ThreadEngines(EngineStore(base.database), sandboxes.engine),
     )
-    unhosted = WaitingStore(on.database, gateway=on.process_id, engine=sandboxes.engine_id)
-    waiting = WaitingRuns(unhosted, asked, on.tenants, takes_over=True)
-    snapshots = make_snapshots(on, sandboxes)
+    unhosted = WaitingStore(base.database, gateway=base.process_id, engine=sandboxes.engine_id)
+    waiting = WaitingRuns(unhosted, asked, base.tenants, takes_over=True)
+    snapshots = make_snapshots(base, sandboxes)
     runs = Runs(
         RunParts(
-            on.store,
+            base.store,
             tool_calls,
             waiting,
             quotas,
-            on.config.runs.on_stop,
-            telemetry=on.telemetry,
+            base.config.runs.on_stop,
+            telemetry=base.telemetry,
             end_calls=sandboxes.engine.end_calls,
             lease_over=lease.over,
             keep_files=snapshots.keep_step,
         )
     )
     lease.lost = runs.abandon_all
-    requests = RequestStore(on.database)
+    requests = RequestStore(base.database)
     requested = RequestedCalls(tool_calls, requests, lingering=ADMISSION.lingering)
     stack.push_async_callback(requested.close)
     approvals = Approvals(asked, tool_calls.normalised, lambda _: waiting.look())

@@ -1,4 +1,4 @@
-"""What operators do with policies over the API: read a layer, put one in force, see who did that."""
+"""Operations of operators on policies: read a layer, put one in force, list its changes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from gateway.redaction.redactor import WELL_KNOWN_SECRETS
 from gateway.storage.policy_store import OPERATOR, Change, Kind, digest_of_text
 from gateway.support.paging import place_of
 
-# The details of an error travel in a trailer, and many programs take no more than 8 KiB of those.
+# Error details travel in a trailer, and many programs accept no more than 8 KiB of trailers.
 _PROBLEMS_LIMIT_CHARS = 1200
 _HISTORY = 1000
 
 
 class PolicyAdmin:
-    """The layers of one gateway's tenants; `layer` is a tenant's name, or "" for the operator's own."""
+    """The policy layers of the tenants; `layer` is a tenant's name, or "" for the operator's layer."""
 
     def __init__(self, config: Config, policies: Policies) -> None:
         self._config = config
         self._policies = policies
 
     async def read(self, layer: str, version: str = "") -> tuple[str, str]:
-        """Return the text and the version of what is in force in a layer, or was, with a version. NotFound."""
+        """Return text and version of the layer in force, or of a former version. NotFound."""
         change = await self._change(layer, version)
         return await self._policies.store.text(change.digest), await self._policies.named(change)
 
@@ -45,10 +45,10 @@ class PolicyAdmin:
         check_only: bool,
         expected_version: str | None = None,
     ) -> str:
-        """Put a text, or an earlier version, in force and return its version; PolicyInvalid lists what is wrong.
+        """Put a text or an earlier version in force and return its version; PolicyInvalid lists the problems.
 
-        A text that is in force already changes nothing. PolicyChanged where `expected_version` is not in force any
-        more; "" expects that nothing ever was, None whatever it is.
+        A text that is already in force changes nothing. Raises PolicyChanged if `expected_version` is no longer in
+        force; "" expects that none ever was, None accepts any.
         """
         self._check_layer(layer)
         if bool(text) == bool(version):
@@ -56,18 +56,18 @@ class PolicyAdmin:
         if version:
             text = await self._policies.store.text((await self._change(layer, version)).digest)
         await self._check(layer, text)
-        standing = self._policies.change_in_force(layer)
-        # What is expected is compared with the database: this gateway may not have heard of the last change.
-        known = expected_version is None and standing is not None and standing.digest == digest_of_text(text)
+        current = self._policies.change_in_force(layer)
+        # An expected version is compared in the database: this gateway may not have seen the last change.
+        known = expected_version is None and current is not None and current.digest == digest_of_text(text)
         if not check_only and not known:
             kind: Kind = "rollback" if version else "apply"
             asked = PolicyChangeRequest(layer, text, kind, by, WELL_KNOWN_SECRETS.shown(comment), expected_version)
-            standing = await put_in_force(self._policies, asked)
-            await self._policies.take([standing])
-        return "" if standing is None or check_only else await self._policies.named(standing)
+            current = await put_in_force(self._policies, asked)
+            await self._policies.take([current])
+        return "" if current is None or check_only else await self._policies.named(current)
 
     async def history(self, layer: str, *, size: int, token: str) -> Sequence[tuple[Change, str]]:
-        """Return one change more than a page holds, the newest first, each with its version."""
+        """Return the changes of a page, newest first, and one more if there is a next page, each with its version."""
         self._check_layer(layer)
         place = place_of(token, layer)
         found = await self._policies.store.history(layer, size + 1, before=None if place is None else place[0])
@@ -99,10 +99,10 @@ class PolicyAdmin:
 
 def _invalid(error: Misconfigured) -> PolicyInvalid:
     cause = error.__cause__
-    said = str(error)
+    message = str(error)
     if not isinstance(cause, PolicyError):
-        return PolicyInvalid(said[:_PROBLEMS_LIMIT_CHARS])
+        return PolicyInvalid(message[:_PROBLEMS_LIMIT_CHARS])
     problems = [{"line": one.line, "field": one.field, "message": one.message} for one in cause.errors]
     while problems and len(json.dumps(problems)) > _PROBLEMS_LIMIT_CHARS:
         problems.pop()
-    return PolicyInvalid(said[:_PROBLEMS_LIMIT_CHARS], problems=json.dumps(problems))
+    return PolicyInvalid(message[:_PROBLEMS_LIMIT_CHARS], problems=json.dumps(problems))

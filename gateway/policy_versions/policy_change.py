@@ -1,4 +1,4 @@
-"""One change of a layer of policy: over whatever is in force, or only over what its author believes in force."""
+"""Applies a change to a policy layer, unconditionally or only over an expected version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEAST_DIGEST_CHARS = 6
 
 @dataclass(frozen=True)
 class PolicyChangeRequest:
-    """A text, which loads and fits, and who puts it in force. `expected_version`: "" nothing, None whatever it is."""
+    """A checked text and its author. `expected_version`: "" expects no policy, None accepts any."""
 
     layer: str
     text: str
@@ -24,7 +24,7 @@ class PolicyChangeRequest:
 
 
 async def put_in_force(policies: Policies, asked: PolicyChangeRequest) -> Change:
-    """Put a text in force and return the change; one that is in force already changes nothing. PolicyChanged."""
+    """Put a text in force and return the change; a text already in force changes nothing. Raises PolicyChanged."""
     expected = await _expected(policies, asked)
     try:
         return await policies.store.apply(
@@ -35,29 +35,29 @@ async def put_in_force(policies: Policies, asked: PolicyChangeRequest) -> Change
 
 
 async def is_named(policies: Policies, change: Change, version: str) -> bool:
-    """Return whether a version, or the beginning of a digest, means this change."""
+    """Return whether a version, or a prefix of a digest, identifies this change."""
     by_digest = len(version) >= _LEAST_DIGEST_CHARS and change.digest.startswith(version)
     return by_digest or await policies.named(change) == version
 
 
 async def _expected(policies: Policies, asked: PolicyChangeRequest) -> int | None:
-    """Return the id of the change that is expected, 0 for none, None where it is all the same."""
+    """Return the id of the expected change, 0 for none, None if any is accepted."""
     version = asked.expected_version
     if version is None:
         return None
-    # Not what this gateway has heard of: another one may have been faster.
-    standing = await policies.store.current(asked.layer)
-    if standing is None:
+    # From the database, not from what this gateway has seen: another gateway may have been faster.
+    current = await policies.store.current(asked.layer)
+    if current is None:
         if not version:
             return 0
-    # A repetition of what went through finds its own text.
-    elif standing.digest == digest_of_text(asked.text) or (version and await is_named(policies, standing, version)):
-        return standing.id
-    raise await _changed(policies, standing, asked)
+    # A repeated request finds its own text in force.
+    elif current.digest == digest_of_text(asked.text) or (version and await is_named(policies, current, version)):
+        return current.id
+    raise await _changed(policies, current, asked)
 
 
-async def _changed(policies: Policies, standing: Change | None, asked: PolicyChangeRequest) -> PolicyChanged:
-    version = "" if standing is None else await policies.named(standing)
+async def _changed(policies: Policies, current: Change | None, asked: PolicyChangeRequest) -> PolicyChanged:
+    version = "" if current is None else await policies.named(current)
     expected = asked.expected_version or "nothing"
     return PolicyChanged(
         f"the policy in force is {version or 'nothing'}, not {expected[:128]!r}, so nothing was changed: review "

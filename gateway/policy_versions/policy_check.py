@@ -1,4 +1,4 @@
-"""Whether a policy may come into force: it loads, fits the other layer, and every agent can be made with it."""
+"""Checks that a policy may come into force: it loads, fits the other layer, and every agent can be built with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.config.config import Config
 from gateway.errors import Misconfigured
 from gateway.policy import Policy, PolicyDocument, PolicyError, load_policy
 from gateway.policy.loading import LIMIT_BYTES
-from gateway.policy_versions.policies import Policies, layered
+from gateway.policy_versions.policies import Policies
 from gateway.storage.policy_store import OPERATOR, digest_of_text
 
 Agents = Mapping[str, Mapping[str, AgentSettings]]
@@ -23,7 +23,7 @@ Agents = Mapping[str, Mapping[str, AgentSettings]]
 
 
 def read_policy_file(path: Path, field: str) -> str:
-    """Return a policy file's text; Misconfigured says what keeps it from being read, and which `field` names it."""
+    """Read a policy file; Misconfigured names the problem and the `field` of the configuration."""
     try:
         with path.open("rb") as file:
             data = file.read(LIMIT_BYTES + 1)
@@ -37,7 +37,7 @@ def read_policy_file(path: Path, field: str) -> str:
 
 
 class PolicyChecker:
-    """Checks policies at one moment: each distinct text is loaded once, for all tenants that have it."""
+    """Checks policies at one moment; each distinct text is loaded once, for all tenants that have it."""
 
     def __init__(self, config: Config, agents: Agents) -> None:
         self.agents = agents
@@ -46,7 +46,7 @@ class PolicyChecker:
         self._together: dict[tuple[int, int, int], Policy] = {}
 
     def layer(self, tenant: str, text: str, source: str) -> PolicyDocument:
-        """Return what a layer says, by itself; Misconfigured lists every problem with its line."""
+        """Load a layer; Misconfigured lists every problem with its line."""
         digest = digest_of_text(text)
         if digest not in self._documents:
             try:
@@ -58,10 +58,10 @@ class PolicyChecker:
         return self._documents[digest]
 
     def together(self, tenant: str, own: PolicyDocument, operator: PolicyDocument | None) -> Policy:
-        """Return what both layers make of a tenant; Misconfigured where an agent cannot be made with that."""
+        """Combine both layers of a tenant; Misconfigured if an agent cannot be built with the result."""
         key = (id(own), id(operator), id(self.agents[tenant]))
         if key not in self._together:
-            policy = layered(own, operator)
+            policy = Policy(own, operator)
             model = self._config.model_of(tenant)
 
             def fits(_name: str, agent: AgentSettings) -> None:
@@ -74,30 +74,30 @@ class PolicyChecker:
     async def check(
         self, tenant: str, text: str, source: str, policies: Policies, executor: Executor | None = None
     ) -> None:
-        """Raise Misconfigured where a text may not come into force beside what is in force; compiled in `executor`."""
+        """Raise Misconfigured if a text may not come into force beside the other layers; loads it in `executor`."""
         run = partial(asyncio.get_running_loop().run_in_executor, executor)
         document = await run(self.layer, tenant, text, source)
         if tenant != OPERATOR:
-            policy = await run(self.together, tenant, document, await self._standing(OPERATOR, policies, executor))
+            policy = await run(self.together, tenant, document, await self._current(OPERATOR, policies, executor))
             self._refuse_image(tenant, policy)
             return
         for name in self._config.tenants:
-            own = await self._standing(name, policies, executor)
+            own = await self._current(name, policies, executor)
             if own is not None:
                 await run(self.together, name, own, document)
 
     def _refuse_image(self, tenant: str, policy: Policy) -> None:
-        """Raise Misconfigured where no sandbox could be made.
+        """Raise Misconfigured if no sandbox could be created with the tenant's image.
 
-        An operator's layer is not looked at: to allow less comes into force at once, and calls are told.
+        The operator's layer is not checked: a restriction comes into force at once, and affected calls fail.
         """
         section = policy.document.sandbox
         refusal = self._config.sandbox.image_rule.refusal(section.image) or section.image_rule.refusal(section.image)
         if refusal is not None:
             raise Misconfigured(f"policy of tenant {tenant}: sandbox.image: {refusal}")
 
-    async def _standing(self, tenant: str, policies: Policies, executor: Executor | None) -> PolicyDocument | None:
-        """Return what is in force in one layer; None where there is nothing, or it does not load any more."""
+    async def _current(self, tenant: str, policies: Policies, executor: Executor | None) -> PolicyDocument | None:
+        """Return one layer in force; None if there is none, or it no longer loads."""
         change = policies.change_in_force(tenant)
         if change is None:
             return None

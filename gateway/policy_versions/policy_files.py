@@ -1,9 +1,9 @@
-"""The policy files that the configuration names: an edited one comes into force by itself, a bad one never does.
+"""Watches the policy files of the configuration: an edited file comes into force by itself, an invalid one never does.
 
-A file counts only when its content changed after what is in force was applied, by `airlock policy apply`, `rollback` or
-another file. At a start that is a text that was never in force before; while a gateway runs, an edit whose text was not
-in force since the file was last read. Any other text that differs from what is in force is drift: it is logged, counted
-and reported by `airlock doctor`, and changes nothing.
+A file counts only if its content changed after the policy in force was applied, by `airlock policy apply`, `rollback`
+or another file. At a start, that is a text that was never in force before; while a gateway runs, an edit whose text was
+not in force since the file was last read. Any other text that differs from the policy in force is drift: it is logged,
+counted and reported by `airlock doctor`, and changes nothing.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from gateway.support.background import in_background
 
 log = structlog.get_logger(__name__)
 _POLL_S = 0.25
-# Thousands of files are looked at less often, or looking would be all that a processor does.
+# Bounds the CPU time for watching thousands of files.
 _STATS_PER_S = 5000
 _BY_CHARS = 256
 _REFUSED = "a policy file is refused; the last valid policy stays in force"
-_REFUSED_AND_NONE_HOLDS = "a policy file is refused, and no earlier policy is there to hold"
-_DRIFT = "a policy file is not what is in force, and changes nothing until it is edited or applied"
-_DISPLACED = "an edited policy file replaces a version that was applied; `airlock policy rollback` brings it back"
+_REFUSED_WITHOUT_POLICY = "a policy file is refused, and there is no earlier policy"
+_DRIFT = "a policy file differs from what is in force, and changes nothing until it is edited or applied"
+_DISPLACED = "an edited policy file replaces a version that was applied; `airlock policy rollback` restores it"
 _Stamp = tuple[int, int, int] | None
 
 
 @dataclass
 class _File:
-    """A file as it was seen last: `digest` of what was read, `settled` when it has not changed since a look.
+    """The last seen state of a file: `digest` of its text, `settled` once it did not change between two looks.
 
-    `considered` is the digest of the last text that loaded, or was drift; `after` the last change of any policy that
-    was known when that was read, 0 before.
+    `considered` is the digest of the last text that loaded or was drift; `after` is the last change of any policy that
+    was known when that text was read, 0 before.
     """
 
     path: Path
@@ -67,7 +67,7 @@ class PolicyFiles:
     """Watches the files of one configuration."""
 
     drifted: Mapping[str, Path]
-    """The tenants whose file is not what is in force, "" for the operator's layer, and the file."""
+    """The files that differ from what is in force, by tenant; "" is the operator's layer."""
 
     def __init__(self, config: Config, policies: Policies) -> None:
         self.drifted = {}
@@ -79,28 +79,28 @@ class PolicyFiles:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="policy-files")
 
     async def open(self) -> None:
-        """Take what the files say that is new since a gateway last looked, this one or another.
+        """Apply files that changed since a gateway last looked, this one or another.
 
-        Misconfigured where a tenant has no good policy at all, neither in its file nor from before.
+        Raises Misconfigured if a tenant has no good policy, neither in its file nor from before.
         """
         loop = asyncio.get_running_loop()
         problems: list[str] = []
         checker = PolicyChecker(self._config, self._agents)
         for read in await loop.run_in_executor(self._thread, self._read_all):
             refused = await self._take(read, checker)
-            # The operator's layer is another thing than none: without a good one nothing starts.
+            # Without the operator's layer the policies would allow more, so without a good one nothing starts.
             problems += [refused[tenant] for tenant in refused if self._policies.change_in_force(tenant) is None]
         if problems:
             raise Misconfigured("\n".join(dict.fromkeys(problems)))
         await self._look_for_drift()
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop watching."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Take each edit of a file within a second, until the block ends."""
+        """Apply each edit of a file within a second, until the block ends."""
         async with in_background(self._watch(), "policy files"):
             yield
 
@@ -115,21 +115,21 @@ class PolicyFiles:
                     await self._take(read, checker)
                 await self._look_for_drift()
             except Unavailable as error:
-                log.warning("an edited policy waits for the database", error=str(error))
-            except Exception:  # the next look may go well, and must come
-                log.exception("fault while looking at the policy files")
+                log.warning("an edited policy file waits for the database", error=str(error))
+            except Exception:  # the next round may succeed
+                log.exception("watching the policy files failed")
 
     async def _take(self, read: _Read, checker: PolicyChecker) -> dict[str, str]:
-        """Put what was read in force where it is new and good; return what was refused, by tenant."""
+        """Put a text in force if it is new and good; return the errors of refused ones by tenant."""
         refused: dict[str, Misconfigured] = {}
         file, newest = read.file, self._policies.newest
-        mended, file.refused = file.refused, False
+        was_refused, file.refused = file.refused, False
         taken: list[tuple[str, str]] = []
         try:
             for tenant in file.tenants:
                 if not read.problem and not await self._counts(tenant, file):
-                    if mended:
-                        await self._tell_mended(tenant, file)
+                    if was_refused:
+                        await self._log_recovered(tenant, file)
                     continue
                 try:
                     if read.problem:
@@ -140,63 +140,63 @@ class PolicyFiles:
                 else:
                     taken.append((tenant, read.text))
             file.refused = bool(refused)
-            for tenant, why in refused.items():
-                facts = {"tenant": tenant, "path": str(file.path), "problems": _problems(why)}
-                holds = self._policies.change_in_force(tenant) is not None
-                log.error(_REFUSED if holds else _REFUSED_AND_NONE_HOLDS, **facts)
+            for tenant, refusal in refused.items():
+                facts = {"tenant": tenant, "path": str(file.path), "problems": _problems(refusal)}
+                has_policy = self._policies.change_in_force(tenant) is not None
+                log.error(_REFUSED if has_policy else _REFUSED_WITHOUT_POLICY, **facts)
             for tenant, _ in taken:
-                await self._tell_displaced(tenant, file)
+                await self._log_displaced(tenant, file)
             by, apply = f"file {file.path}"[:_BY_CHARS], self._policies.store.apply
             changes: list[Change] = await asyncio.gather(
                 *(apply(tenant, text, "file", by, after=file.after) for tenant, text in taken)
             )
         except Unavailable:
-            file.stamp, file.digest = None, ""  # it is looked at again
+            file.stamp, file.digest = None, ""  # read again in the next round
             raise
         if not refused:
             file.considered, file.after = file.digest, newest
         await self._policies.take(changes)
-        return {tenant: str(why) for tenant, why in refused.items()}
+        return {tenant: str(refusal) for tenant, refusal in refused.items()}
 
     async def _counts(self, tenant: str, file: _File) -> bool:
-        """Return whether a file's text changed after what is in force was applied."""
-        standing = self._policies.change_in_force(tenant)
-        if standing is None:
+        """Return whether a file's text changed after the policy in force was applied."""
+        current = self._policies.change_in_force(tenant)
+        if current is None:
             return True  # unless another gateway is faster
-        if file.digest in (file.considered, standing.digest):
+        if file.digest in (file.considered, current.digest):
             return False
         return await self._policies.store.new(tenant, file.digest, file.after)
 
     async def _look_for_drift(self) -> None:
-        """Find the files that are not what is in force, and log each that was not before."""
+        """Find the files that differ from what is in force, and log each new one."""
         drifted: dict[str, Path] = {}
         drift: dict[str, tuple[str, int]] = {}
         for file in self._files:
             for tenant in file.tenants if file.considered else ():
-                standing = self._policies.change_in_force(tenant)
-                if standing is None or standing.digest == file.considered:
+                current = self._policies.change_in_force(tenant)
+                if current is None or current.digest == file.considered:
                     continue
-                drifted[tenant], drift[tenant] = file.path, (file.considered, standing.id)
+                drifted[tenant], drift[tenant] = file.path, (file.considered, current.id)
                 if self._drift.get(tenant) != drift[tenant]:
-                    facts = {"tenant": tenant, "path": str(file.path), "version": await self._policies.named(standing)}
-                    log.warning(_DRIFT, **facts, kind=standing.kind, by=standing.by)
+                    facts = {"tenant": tenant, "path": str(file.path), "version": await self._policies.named(current)}
+                    log.warning(_DRIFT, **facts, kind=current.kind, by=current.by)
         self.drifted, self._drift = drifted, drift
 
-    async def _tell_displaced(self, tenant: str, file: _File) -> None:
-        """Log that an edited file replaces what was applied by a command or the API."""
+    async def _log_displaced(self, tenant: str, file: _File) -> None:
+        """Log that an edited file replaces a version that a command or the API applied."""
         before = self._policies.change_in_force(tenant)
         if before is not None and before.kind != "file":
             version = await self._policies.named(before)
             log.warning(_DISPLACED, tenant=tenant, path=str(file.path), version=version, applied_by=before.by)
 
-    async def _tell_mended(self, tenant: str, file: _File) -> None:
-        """Say what a file that was refused has come to: it was taken before, and takes nothing back."""
+    async def _log_recovered(self, tenant: str, file: _File) -> None:
+        """Log that a refused file loads again with a text that is no change."""
         change = self._policies.change_in_force(tenant)
         version = await self._policies.named(change) if change is not None else ""
-        said = "a policy file loads again, unchanged; the version in force stays"
-        log.info(said, tenant=tenant, path=str(file.path), version=version)
+        message = "a policy file loads again, unchanged; the version in force stays"
+        log.info(message, tenant=tenant, path=str(file.path), version=version)
 
-    # --- what the thread does ---
+    # --- in the thread ---
 
     def _read_all(self) -> list[_Read]:
         for file in self._files:
@@ -204,7 +204,7 @@ class PolicyFiles:
         return [read for file in self._files if (read := _read(file)) is not None]
 
     def _read_edited(self) -> list[_Read]:
-        """Read what has changed and then kept still for a look: a half-written policy could lack its last rules."""
+        """Read files that changed and then stayed the same for a round: a half-written policy could lack rules."""
         found: list[_Read] = []
         for file in self._files:
             stamp = _stamp(file.path)
@@ -219,7 +219,7 @@ class PolicyFiles:
 
 
 def _files(config: Config) -> list[_File]:
-    """Return the files, the operator's layer first: tenants' are looked at together with it."""
+    """Return the files, the operator's layer first: tenants' files are checked together with it."""
     files: dict[Path, _File] = {}
     named = {OPERATOR: config.operator_policy} if config.operator_policy is not None else {}
     own = {name: settings.policy_file for name, settings in config.tenants.items() if settings.policy_file is not None}
@@ -238,7 +238,7 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def _read(file: _File) -> _Read | None:
-    """Return what a file says; None when that is what was taken of it before."""
+    """Read a file; None if its content is unchanged since the last time."""
     try:
         text = read_policy_file(file.path, _field(file.tenants[0]))
     except Misconfigured as error:

@@ -1,7 +1,7 @@
-"""A candidate policy over recorded calls: what would have been another verdict.
+"""Replays recorded calls against a candidate policy to find verdicts that would change.
 
-Each call is judged with the arguments that were judged then, and as of the time it was made. Not replayed are rates,
-quotas and what persons granted: a call that was asked about counts as asked, whatever the answer was.
+Each call is judged with its original arguments and as of its original time. Rates, quotas and approvals are not
+replayed: a call that waited for an approval counts as asked, whatever the answer was.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from gateway.policy.decision import Facts
 from gateway.policy.difference import Tally, Verdict
 from gateway.storage.recorded_calls import RecordedCall
 
-CUT = "its arguments are longer than what is kept of them, or were no JSON object"
-NO_VERDICT = "it has no verdict: it was under way when its gateway stopped, or is"
-OTHERS = "something else than the policy stopped it"
-# Rules in whose name something else than the judge of the policy speaks.
+CUT = "its stored arguments are truncated, or were not a JSON object"
+NO_VERDICT = "it has no verdict: it was in progress when its gateway stopped, or still is"
+OTHERS = "something other than the policy stopped it"
+# Rules of verdicts that do not come from the policy.
 _NOT_THE_POLICY = frozenset({"quota", "redaction"})
 _SAMPLE_CHARS = 2000
 
 
 @dataclass
 class Replayed:
-    """What came of it. `skipped` counts the calls that were not judged, by why.
+    """The result. `skipped` counts the calls that were not judged, by reason.
 
-    `shadow` has what would change further if the candidate's rules in shadow were enforced.
+    `shadow` has the further changes if the candidate's rules in shadow mode were enforced.
     """
 
     tally: Tally = field(default_factory=Tally)
@@ -44,13 +44,13 @@ class Replayed:
 async def replay(
     candidate: Policy, calls: AsyncIterator[RecordedCall], on_call: Callable[[int], None] = lambda _: None
 ) -> Replayed:
-    """Judge recorded calls; `on_call` is told how many were looked at so far."""
+    """Judge recorded calls; `on_call` receives the number of calls so far."""
     replayed = Replayed()
-    looked_at = 0
+    count = 0
     async for call in calls:
-        looked_at += 1
+        count += 1
         _judge(candidate, call, replayed)
-        on_call(looked_at)
+        on_call(count)
     return replayed
 
 
@@ -75,7 +75,7 @@ def _judge(candidate: Policy, call: RecordedCall, replayed: Replayed) -> None:
 
 
 def whole_arguments(call: RecordedCall) -> dict[str, Any] | None:
-    """Return the arguments that were judged, None where the journal does not hold all of them."""
+    """Return the judged arguments; None if the journal does not have all of them."""
     try:
         parsed = json.loads(call.arguments)
     except (ValueError, RecursionError):

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.composition import sandbox_pool
 from gateway.composition.foundation import Foundation
-from gateway.composition.sandbox_pool import MostAsked, filling_pool
+from gateway.composition.sandbox_pool import PoolTarget, filling_pool
 from gateway.config.config import Config
 from gateway.policy_versions.policies import Policies
 from gateway.storage.database import Database
@@ -70,25 +70,25 @@ async def test_the_pool_always_has_what_most_policies_ask_for_whenever_they_chan
     tmp_path: Path, policies: Policies
 ) -> None:
     pool = FakePool()
-    most = MostAsked(cast(SandboxPool, pool), Tenants(config(tmp_path), policies), NAMES, 2)
+    most = PoolTarget(cast(SandboxPool, pool), Tenants(config(tmp_path), policies), NAMES, 2)
     await put(policies, b="x", c="y")
-    await most.look()
+    await most.update()
     assert pool.always == {"x": 2}  # and one that has no policy is in nobody's way
     await put(policies, a="y")
-    await most.look()
+    await most.update()
     assert pool.always == {"y": 2}
     await put(policies, b="z")
-    await most.look()
+    await most.update()
     assert pool.always == {"y": 2}
     await put(policies, a="w", c="w")
-    await most.look()
+    await most.update()
     assert pool.always == {"z": 2}  # the configuration refuses w
 
 
 async def test_a_gateway_looks_at_them_again_and_again(
     tmp_path: Path, policies: Policies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox_pool, "_LOOK_S", 0)
+    monkeypatch.setattr(sandbox_pool, "_UPDATE_S", 0)
     given = config(tmp_path)
     on = SimpleNamespace(config=given, tenants=Tenants(given, policies), telemetry=SimpleNamespace(on=False))
     pool = FakePool()

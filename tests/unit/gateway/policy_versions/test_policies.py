@@ -75,7 +75,7 @@ async def test_what_is_applied_is_in_force_for_who_follows_and_not_for_who_is_pi
     await _put(policies, "t", _text("second"))
     assert (_rule(follows), _rule(pinned)) == ("second", "first")
     assert follows.policy_reference != pinned.policy_reference
-    again = await policies.version("t", pinned.policy_reference)
+    again = (await policies.at("t", pinned.policy_reference)).policy
     assert again.version == pinned.policy.version
 
 
@@ -86,7 +86,7 @@ async def test_the_operators_layer_comes_into_force_for_all(policies: Policies) 
     assert tenant.policy.judge("execute", {"command": "true"}).verdict == "allow"
     await _put(policies, OPERATOR, _text("never", effect="deny"))
     assert tenant.policy.judge("execute", {"command": "true"}).verdict == "deny"
-    assert (await policies.version("t", alone)).judge("execute", {"command": "true"}).verdict == "allow"
+    assert (await policies.at("t", alone)).policy.judge("execute", {"command": "true"}).verdict == "allow"
 
 
 async def test_another_gateway_follows(store: PolicyStore, policies: Policies) -> None:
@@ -107,7 +107,7 @@ async def test_changes_that_become_visible_late_do_not_come_back_into_force(poli
     second = await policies.store.apply("t", _text("second"), "apply", "me")
     await policies.take([second])
     await policies.take([first])
-    assert (await policies.current("t")).judge("execute", {"command": "x"}).rule == "second"
+    assert (await policies.in_force("t")).policy.judge("execute", {"command": "x"}).rule == "second"
 
 
 async def test_what_does_not_load_leaves_the_last_good_one_and_is_nobodys_first(policies: Policies) -> None:
@@ -116,7 +116,7 @@ async def test_what_does_not_load_leaves_the_last_good_one_and_is_nobodys_first(
     await _put(policies, "t", "version: 99")
     assert _rule(tenant) == "first"
     await _put(policies, "u", "version: 99")
-    with pytest.raises(Misconfigured, match="tenant u does not load any more"):
+    with pytest.raises(Misconfigured, match="tenant u no longer loads"):
         await policies.in_force("u")
     with pytest.raises(Misconfigured, match="airlock policy apply FILE --tenant nobody"):
         await policies.in_force("nobody")

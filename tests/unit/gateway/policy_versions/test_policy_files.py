@@ -47,7 +47,7 @@ async def _gateway(directory: Path, config: Config) -> AsyncIterator[Policies]:
 
 
 async def _rule(policies: Policies, tenant: str = "t0") -> str:
-    return (await policies.current(tenant)).judge("execute", {"command": "true"}).rule
+    return (await policies.in_force(tenant)).policy.judge("execute", {"command": "true"}).rule
 
 
 async def _until(policies: Policies, rule: str, tenant: str = "t0") -> None:
@@ -112,7 +112,7 @@ async def test_the_log_says_that_an_earlier_policy_holds_only_where_there_is_one
             pass
     refused = [[one["event"] for one in lines if "refused" in one["event"]] for lines in (first, later)]
     assert refused == [
-        ["a policy file is refused, and no earlier policy is there to hold"],
+        ["a policy file is refused, and there is no earlier policy"],
         ["a policy file is refused; the last valid policy stays in force"],
     ]
 
@@ -149,7 +149,7 @@ async def test_the_operators_file_holds_for_every_tenant(tmp_path: Path) -> None
     (tmp_path / "o.yaml").write_text(_text("never", effect="deny"), encoding="utf-8")
     async with _gateway(tmp_path, _config(tmp_path, tenants=2, operator=True)) as policies:
         for tenant in ("t0", "t1"):
-            assert (await policies.current(tenant)).judge("execute", {"command": "true"}).verdict == "deny"
+            assert (await policies.in_force(tenant)).policy.judge("execute", {"command": "true"}).verdict == "deny"
         (tmp_path / "o.yaml").write_text("version: 1\n", encoding="utf-8")
         await _until(policies, "own")
         await _until(policies, "own", "t1")
@@ -193,7 +193,7 @@ async def test_a_file_that_is_mended_to_what_it_was_is_told_and_takes_nothing_ba
     file = tmp_path / "t.yaml"
     file.write_text(_text("first"), encoding="utf-8")
     async with _gateway(tmp_path, _config(tmp_path)) as policies:
-        version = (await policies.current("t0")).version
+        version = (await policies.in_force("t0")).policy.version
         assert version in await _said(capsys, "policy in force")
         file.write_text(BAD, encoding="utf-8")
         said = await _said(capsys, "refused")
@@ -232,7 +232,7 @@ async def test_a_file_that_is_first_seen_takes_nothing_from_what_was_applied(tmp
             assert await _rule(policies) == "applied"
             file.write_text(_text("edited"), encoding="utf-8")
             await _until(policies, "edited")
-    (told,) = [one for one in lines if "is not what is in force" in one["event"]]
+    (told,) = [one for one in lines if "differs from what is in force" in one["event"]]
     assert (told["log_level"], told["tenant"], told["path"], told["by"]) == ("warning", "t0", str(file), "me")
 
 
@@ -254,7 +254,7 @@ async def test_drift_is_logged_once_and_counted_until_it_is_over(tmp_path: Path)
                 await policies.store.apply("t0", _text("file"), "rollback", "me")
                 while files.drifted:
                     await asyncio.sleep(0.02)
-        assert [one["by"] for one in lines if "is not what is in force" in one["event"]] == ["me"]
+        assert [one["by"] for one in lines if "differs from what is in force" in one["event"]] == ["me"]
     finally:
         files.close()
         policies.close()
@@ -272,7 +272,7 @@ async def test_a_file_that_arrives_late_takes_nothing_from_a_newer_one(tmp_path:
         with capture_logs() as lines:
             file.write_text(_text("second"), encoding="utf-8")
             async with asyncio.timeout(30):
-                while not any("is not what is in force" in one["event"] for one in lines):
+                while not any("differs from what is in force" in one["event"] for one in lines):
                     await asyncio.sleep(0.02)
         assert await _rule(policies) == "third"
         file.write_text(_text("fourth"), encoding="utf-8")
@@ -284,7 +284,7 @@ async def test_a_tenant_may_have_no_file(tmp_path: Path) -> None:
     config = Config.load(tmp_path / "airlock.yaml")
     async with _gateway(tmp_path, config) as policies:
         with pytest.raises(Misconfigured, match="airlock policy apply FILE --tenant t0"):
-            await policies.current("t0")
+            await policies.in_force("t0")
         await policies.store.apply("t0", _text("applied"), "apply", "me")
         async with asyncio.timeout(30):
             while policies.change_in_force("t0") is None:
