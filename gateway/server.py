@@ -1,4 +1,4 @@
-"""The composition: a gateway is put together here, in the order of its parts, and taken apart in the reverse order."""
+"""Runs a gateway: builds its parts in order (gateway/composition) and closes them in reverse order."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gateway.serving.anonymous_calls import BoundedHealth
 from gateway.serving.edge import ADMISSION
 from gateway.serving.fair_loop import make_fair
 from gateway.serving.first_message_timeout import FirstMessageTimeout
-from gateway.serving.grpc_wakeups import take_wakeups_as_they_come
+from gateway.serving.grpc_wakeups import drain_wakeups
 from gateway.serving.health import Health, needs_of
 from gateway.serving.listening import bind, make_server
+from gateway.serving.prefetching_server import PrefetchingServer
 from gateway.serving.rpc_tasks import follow_rpcs
 from gateway.serving.startup_checks import refuse_unconfined
-from gateway.serving.state_lock import held_slot, locked_state
-from gateway.serving.taking_server import TakingServer
+from gateway.serving.state_lock import locked_slot, locked_state
 from gateway.serving.worker import Worker
 from gateway.snapshots.tidying import tidying
 from gateway.storage.retention_store import RetentionStore
@@ -45,7 +45,7 @@ _SWITCH_INTERVAL_S = 0.001
 
 @dataclass(frozen=True)
 class Gateway:
-    """A gateway that answers at `address`, and is scraped at `metrics`."""
+    """A running gateway that serves at `address`, and its metrics at `metrics`."""
 
     address: str
     metrics: str | None
@@ -56,21 +56,21 @@ class Gateway:
 
 @contextlib.asynccontextmanager
 async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) -> AsyncIterator[Gateway]:
-    """Run a gateway until the block ends; then its runs end or go on elsewhere, and so do its sandboxes, as configured.
+    """Run a gateway until the block ends. All events are stored by then.
 
-    `runs.on_stop` and `sandbox.on_stop` say which. All events are stored by then.
-    A supervised worker shares `listen` with others, and its parent holds the state directory.
+    `runs.on_stop` and `sandbox.on_stop` decide whether its runs and sandboxes end or continue elsewhere.
+    A supervised worker shares `listen` with others, and its parent locks the state directory.
     """
-    # Here too, for who starts a gateway without the command line: what it would let in can do anything.
+    # The command line checks it too; this is for other callers.
     refuse_unconfined(config, listen, workers=2 if worker.supervised else 1)
-    take_wakeups_as_they_come(asyncio.get_running_loop())
+    drain_wakeups(asyncio.get_running_loop())
     make_fair(asyncio.get_running_loop())
     follow_rpcs(asyncio.get_running_loop())
     state_dir = config.path(config.state_dir)
     async with AsyncExitStack() as stack:
         if not worker.supervised:
             stack.enter_context(locked_state(state_dir))
-        slot = stack.enter_context(held_slot(state_dir, worker))
+        slot = stack.enter_context(locked_slot(state_dir, worker))
         base = await open_foundation(stack, config, worker)
         sandboxes = await open_sandboxes(stack, base)
         lease = make_lease(base, sandboxes, listen)
@@ -84,7 +84,7 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         trusted = TrustedTime(base.database, now_us)
         retention = Retention(RetentionStore(base.database), config.retention, trusted)
         await stack.enter_async_context(retention.following())
-        if config.audit.anchor is not None and not worker.index:  # one process of the gateway anchors for all
+        if config.audit.anchor is not None and not worker.index:  # the first worker anchors for all
             anchoring = make_anchoring(base, config.audit.anchor)
             await stack.enter_async_context(anchoring.following(config.audit.anchor.every_s))
         await stack.enter_async_context(tidying(parts.snapshots.sweep, "snapshots"))
@@ -92,16 +92,16 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         needs = needs_of(SERVICES, base.database, sandboxes.ping)
         await stack.enter_async_context(Health(healthy, needs).following())
         await server.start()
-        _stop_in_turn(stack, server, healthy, parts)
-        # What is there now stays: without this the collector looks at all of it again and again, in the midst of calls.
+        _stop_in_order(stack, server, healthy, parts)
+        # The objects that exist now are permanent: keep the garbage collector from scanning them during calls.
         gc.freeze()
-        # Where a thread is at heavy work, the event loop waits this long for its next step, not Python's usual 5 ms.
+        # How long the event loop waits for a thread that does heavy work; the default is 5 ms.
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         yield Gateway(address, base.telemetry.metrics_address, base.store, base.tenants, base.policies)
 
 
-async def _server(stack: AsyncExitStack, base: Foundation, worker: Worker) -> TakingServer:
-    """Return the server, which serves nothing yet, behind the bounds of what it takes at once."""
+async def _server(stack: AsyncExitStack, base: Foundation, worker: Worker) -> PrefetchingServer:
+    """Return a server without services, with admission in place."""
     ADMISSION.configure(base.config.admission)
     await stack.enter_async_context(ADMISSION.heeding_load())
     observe_admission(base.telemetry, ADMISSION)
@@ -112,10 +112,10 @@ async def _server(stack: AsyncExitStack, base: Foundation, worker: Worker) -> Ta
     )
 
 
-def _stop_in_turn(stack: AsyncExitStack, server: TakingServer, healthy: BoundedHealth, parts: Parts) -> None:
-    """Have the stack stop what a gateway does, the last named first.
+def _stop_in_order(stack: AsyncExitStack, server: PrefetchingServer, healthy: BoundedHealth, parts: Parts) -> None:
+    """Register the steps of a stop, the last one first.
 
-    From the first on no call is taken; those that are under way have `drain_s`, and watchers end with their run.
+    From the first step on no call is accepted; calls in progress have `drain_s`, and watchers end with their run.
     """
     stopping: list[asyncio.Task[None]] = []
     stack.push_async_callback(parts.work.tool_calls.close)

@@ -15,7 +15,7 @@ from gateway.policy.document import QuotasSection
 from gateway.sandboxes.channel_claim import channel_use, claim_channels
 from gateway.sandboxes.history_writer import HistoryWriter
 from gateway.serving.database_lock import locked_for
-from gateway.serving.health import Ask
+from gateway.serving.health import Check
 from gateway.storage.channel_store import ChannelStore
 from gateway.storage.database_identity import identity_of
 from gateway.storage.quota_store import QuotaStore
@@ -48,7 +48,7 @@ class Sandboxes:
     engine_id: str | None
     keeper: Keeper
     leases: Leases
-    ping: Ask
+    ping: Check
 
 
 async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:

@@ -31,9 +31,9 @@ from gateway.services.sandbox_service import SandboxParts, SandboxService
 from gateway.services.thread_service import ThreadService
 from gateway.services.tool_service import ToolService
 from gateway.services.workspace_service import WorkspaceService
-from gateway.serving.anonymous_calls import AnonymousStreams, BoundedHealth, BoundedReflection
+from gateway.serving.anonymous_calls import BoundedHealth, BoundedReflection
 from gateway.serving.edge import Authenticator
-from gateway.serving.taking_server import TakingServer
+from gateway.serving.prefetching_server import PrefetchingServer
 from gateway.snapshots.forks import Forks
 from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.audit_reader import AuditReader
@@ -82,7 +82,7 @@ class Parts:
     forks: Forks
 
 
-def _servicers(parts: Parts) -> list[tuple[Callable[[Any, TakingServer], None], object]]:
+def _servicers(parts: Parts) -> list[tuple[Callable[[Any, PrefetchingServer], None], object]]:
     """Return each servicer with the function that adds it to a server."""
     base, work, authenticate = parts.base, parts.work, parts.authenticate
     tool_calls, engine, keeper = work.tool_calls, parts.sandboxes.engine, parts.sandboxes.keeper
@@ -151,11 +151,11 @@ def make_parts(base: Foundation, sandboxes: Sandboxes, work: Work) -> Parts:
     )
 
 
-async def add_services(server: TakingServer, parts: Parts) -> BoundedHealth:
+async def add_services(server: PrefetchingServer, parts: Parts) -> BoundedHealth:
     """Add all services, reflection and the health service, which is returned, to a server."""
     for add, servicer in _servicers(parts):
         add(servicer, server)
-    healthy = BoundedHealth(AnonymousStreams())
+    healthy = BoundedHealth()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     for name in ("", *SERVICES):
         await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -1,1 +1,1 @@
-"""How it is served: processes, listening, and the edge that every RPC goes through."""
+"""Serving: processes, listening, and the edge that every RPC passes."""

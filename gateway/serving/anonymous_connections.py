@@ -1,23 +1,24 @@
-"""Calls whose caller is not known, counted by connection, by address and in all.
+"""Limits calls without a known caller by connection, by address and in all.
 
-They never get the places that are left for callers who are known (gateway/serving/open_rpcs.py).
+They never take the places reserved for known callers (gateway/serving/open_rpcs.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from gateway.errors import Overloaded
 
 _RETRY_S = 1.0
-# Whoever has an address of IPv6 has a whole network of them.
+# Whoever has one IPv6 address usually has its whole network.
 _IPV6_PREFIX = 64
 
 
 def host_of(peer: str) -> str:
-    """Return the address of a peer, as grpc names it, without its port; the network of one with IPv6."""
+    """Return the address of a peer, as grpc names it, without its port; for IPv6 its network."""
     kind, _, rest = peer.partition(":")
     host = rest.rpartition(":")[0]
     if kind != "ipv6":
@@ -30,14 +31,23 @@ def host_of(peer: str) -> str:
 
 
 class AnonymousConnections:
-    """Bounds calls of one kind."""
+    """Limits calls of one kind."""
 
     def __init__(self, *, of_connection: int, of_host: int, in_all: int) -> None:
         self._limits = of_connection, of_host, in_all
         self._open: Counter[str] = Counter()
 
+    @contextlib.contextmanager
+    def one(self, peer: str) -> Iterator[None]:
+        """Count a call of a peer until the block ends; raises Overloaded."""
+        end = self.begin(peer)
+        try:
+            yield
+        finally:
+            end()
+
     def begin(self, peer: str) -> Callable[[], None]:
-        """Count a call of a peer until what is returned is called; raises Overloaded."""
+        """Count a call of a peer until the returned function is called, once or more often; raises Overloaded."""
         names = f"connection {peer}", f"host {host_of(peer)}", "all"
         for name, limit in zip(names, self._limits, strict=True):
             if name in self._open and self._open[name] >= limit:

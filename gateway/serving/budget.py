@@ -1,4 +1,4 @@
-"""What is bounded by tenant and in all: bytes of messages in memory, uploads under way."""
+"""A limit by tenant and in all: bytes of messages in memory, uploads in progress."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections import Counter, deque
 
 
 class Budget:
-    """So much of one tenant and of all. A tenant that has nothing always gets something in."""
+    """An amount of one tenant and of all. A tenant that uses nothing is always granted something."""
 
     def __init__(self, of_tenant: int, in_all: int) -> None:
         self._of_tenant = of_tenant
         self._in_all = in_all
-        self._held: Counter[str] = Counter()
+        self._used: Counter[str] = Counter()
         self.in_all = 0
         self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
 
     def configure(self, of_tenant: int, in_all: int) -> None:
-        """Use other bounds from now on."""
+        """Use other limits from now on."""
         self._of_tenant, self._in_all = of_tenant, in_all
 
     def fits(self, tenant: str, size: int) -> bool:
-        """Return whether a tenant may have so much more."""
-        held = self._held.get(tenant, 0)
-        if not held:
+        """Return whether a tenant may use that much more."""
+        used = self._used.get(tenant, 0)
+        if not used:
             return True
-        return held + size <= self._of_tenant and self.in_all + size <= self._in_all
+        return used + size <= self._of_tenant and self.in_all + size <= self._in_all
 
     def add(self, tenant: str, size: int) -> None:
-        """Count something, whatever the bounds say; a negative number gives it back."""
+        """Add an amount, whatever the limits are; a negative one is given back."""
         self.in_all += size
-        self._held[tenant] += size
-        if not self._held[tenant]:
-            del self._held[tenant]
+        self._used[tenant] += size
+        if not self._used[tenant]:
+            del self._used[tenant]
         if size < 0 and self._waiting:
-            # Those of other tenants may wait for what all have together.
+            # Other tenants may wait for the total.
             for waiting in list(self._waiting):
                 self._wake(waiting)
 
     async def take(self, tenant: str, size: int) -> None:
-        """Count something, after a wait until it fits if need be. Each tenant's are in turn."""
+        """Add an amount, after a wait until it fits if necessary. Waiters of one tenant are served in order."""
         if tenant not in self._waiting and self.fits(tenant, size):
             self.add(tenant, size)
             return
@@ -49,7 +49,7 @@ class Budget:
             await taken
         except asyncio.CancelledError:
             if taken.done() and not taken.cancelled():
-                self.add(tenant, -size)  # it was given at the very moment
+                self.add(tenant, -size)  # it was granted in the same moment
             else:
                 taken.cancel()
                 self._wake(tenant)

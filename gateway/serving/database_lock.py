@@ -1,8 +1,8 @@
-"""One database a directory: a copy of a database beside the original has its instance id, and so its files.
+"""Keeps a copied database from using the directories of its original, whose instance id it has.
 
-The gateways of a database hold a lock in each directory that they share with nobody else, a file that names their
-database. A gateway of another database with the same instance id finds it held, and does not start. Once nobody holds
-it any more it is renamed: the database was moved, or restored in place.
+The gateways of a database share a lock in each of their directories, a file that names the database. A gateway of
+another database with the same instance id finds the lock taken and does not start. A lock that no gateway holds gets
+the new name: the database was moved, or restored in place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RETRY_S = 0.01
 
 @contextlib.contextmanager
 def locked_for(directory: Path, instance: str, database: DatabaseIdentity) -> Iterator[None]:
-    """Hold a directory for the gateways of one database until the block ends. Raises Misconfigured, and OSError."""
+    """Lock a directory for the gateways of one database until the block ends. Raises Misconfigured, and OSError."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(_path(directory, instance), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -39,7 +39,7 @@ def locked_for(directory: Path, instance: str, database: DatabaseIdentity) -> It
 
 
 def refuse_copy(directory: Path, instance: str, database: DatabaseIdentity) -> None:
-    """Raise Misconfigured where locked_for() would, and change nothing. Raises OSError."""
+    """Raise Misconfigured if locked_for() would, without changing anything. Raises OSError."""
     try:
         descriptor = os.open(_path(directory, instance), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def refuse_copy(directory: Path, instance: str, database: DatabaseIdentity) -> N
 
 
 def refuse_in_use(directory: Path, instance: str) -> None:
-    """Raise Misconfigured while a gateway of this instance holds a directory, and change nothing. Raises OSError."""
+    """Raise Misconfigured while a gateway of this instance uses a directory. Changes nothing. Raises OSError."""
     try:
         descriptor = os.open(_path(directory, instance), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -69,16 +69,16 @@ def refuse_in_use(directory: Path, instance: str) -> None:
 
 
 def _lock(descriptor: int, directory: Path, database: DatabaseIdentity) -> None:
-    # A lock is not changed in one step, so what the file says is read again after each change.
+    # Upgrading a lock is not atomic, so the file is read again after each change.
     for attempt in range(1, _TRIES + 1):
-        fcntl.flock(descriptor, fcntl.LOCK_SH)  # nobody holds it alone for longer than it takes to write a line
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # exclusive locks last only as long as it takes to write a line
         holder = _read(descriptor)
         if holder is not None and holder.id == database.id:
             return
         if not _take(descriptor, fcntl.LOCK_EX):
             if holder is not None and attempt == _TRIES:
                 raise _is_copy(directory, holder, database)
-            time.sleep(_RETRY_S)  # another process of this gateway may be at the same
+            time.sleep(_RETRY_S)  # another process of this gateway may be doing the same
             continue
         if holder is not None and holder.shown != database.shown:
             log.warning("the database was moved or restored", directory=str(directory), before=holder.shown)

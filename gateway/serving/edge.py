@@ -21,7 +21,6 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import grpc
 import grpc.aio
 import structlog
-from google.protobuf import any_pb2
 from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
@@ -53,23 +52,23 @@ from sandbox.errors import SandboxError
 log = structlog.get_logger(__name__)
 _DOMAIN = "airlock"
 ADMISSION = Admission()
-"""Of this process, as memory and processors are; gateway/server.py gives it the configured bounds."""
+"""Of this process, whose memory and processors it protects; gateway/server.py configures it."""
 GUARD = CallGuard()
 """Of this process."""
 
 
 class Authenticator(Protocol):
-    """Tells whose call it is; Unauthenticated when nobody's. One that knows no keys answers with the tenant alone."""
+    """Returns the caller of a call; raises Unauthenticated. One without credentials returns the tenant alone."""
 
     async def __call__(self, context: Any) -> Principal | Tenant: ...
 
 
 class Service(Protocol):
-    """What a servicer must have for the wrappers.
+    """What the wrappers need of a servicer.
 
-    It may also have `scopes`, what single RPCs need by their names, `for_operators`, `works`: the names of its streams
-    that work, such as a program, and so need a place as calls that answer once do, `waits`: of those that answer
-    once and only wait for something until then, and `frees`: of those that end work, for which nobody may have to wait.
+    Optional: `scopes`, the scopes of single RPCs by name; `for_operators`; and names of RPCs: `works`, streams that
+    work, such as a program, and so need a place like unary calls; `waits`, unary calls that only wait; and `frees`,
+    calls that end work, which must not wait themselves.
     """
 
     scope: str
@@ -96,14 +95,14 @@ def scope_of(service: Service | type[Service], method: str) -> str:
 
 
 def require_scope(scope: str) -> None:
-    """Raise ScopeMissing where the call under way was not made with a scope that it needs besides its RPC's own."""
+    """Raise ScopeMissing if the current call lacks a scope that it needs in addition to its RPC's own."""
     who = PRINCIPAL.get(None)
     if who is not None and scope not in who.scopes:
         raise _scope_missing(who, scope)
 
 
 async def _admitted(service: Service, method: str, context: Context) -> Tenant | None:
-    """Return the tenant of a call that may be made; Unauthenticated or ScopeMissing for others."""
+    """Return the tenant of an admissible call; raises Unauthenticated, ScopeMissing."""
     found = await service.authenticate(context)
     who = Principal(found) if isinstance(found, Tenant) else found
     scope = scope_of(service, method)
@@ -115,8 +114,8 @@ async def _admitted(service: Service, method: str, context: Context) -> Tenant |
         )
     CALLER.set(who.caller)
     PRINCIPAL.set(who)
-    schedule_for(OPERATORS if who.tenant is None else who.tenant.name)
-    admitted(OPERATORS if who.tenant is None else who.tenant.name)
+    schedule_for(_name(who.tenant))
+    admitted(_name(who.tenant))
     return who.tenant
 
 
@@ -135,71 +134,68 @@ def _scope_missing(who: Principal, scope: str) -> ScopeMissing:
 
 
 async def _begin(
-    service: Service, method: str, held: contextlib.ExitStack, request: Any, context: Context
+    service: Service, method: str, stack: contextlib.ExitStack, request: Any, context: Context
 ) -> tuple[Any, Any]:
-    """Return the tenant and the request of a call that may be made; `held` counts it as open until it is closed."""
+    """Return the tenant and the request of an admissible call, which counts as open until `stack` closes."""
     left_s: float | None = context.time_remaining()  # grpc-stubs say float
     _DEADLINE_S.set(None if left_s is None else asyncio.get_running_loop().time() + left_s)
     tenant = await _admitted(service, method, context)
-    whose = _whose(tenant)
-    if not isinstance(request, Incoming):
-        held.callback(ADMISSION.open_rpc(whose))
-        check(request)
-        return tenant, request
-    request.known(whose, ADMISSION)
-    held.callback(ADMISSION.open_rpc(whose))
-    if request.streams:
-        return tenant, request
-    message = await request.request()
-    check(message)
-    return tenant, message
+    if isinstance(request, Incoming):
+        request.identify(_name(tenant), ADMISSION)
+    stack.callback(ADMISSION.open_rpc(_name(tenant)))
+    if isinstance(request, Incoming):
+        if request.streams:
+            return tenant, request
+        request = await request.request()
+    check(request)
+    return tenant, request
 
 
 async def _take_place(
-    service: Service, method: str, held: contextlib.ExitStack, request: Any, context: Context
+    service: Service, method: str, stack: contextlib.ExitStack, request: Any, context: Context
 ) -> None:
-    """Have `held` hold the place that a call which answers once needs."""
-    whose = _whose(PRINCIPAL.get().tenant)
+    """Take the place that a unary call needs until `stack` closes."""
+    name = _name(PRINCIPAL.get().tenant)
     if method in getattr(service, "frees", ()):
-        held.enter_context(ADMISSION.freeing(whose))
+        stack.enter_context(ADMISSION.cancellation(name))
     elif method in getattr(service, "waits", ()):
-        held.enter_context(ADMISSION.stream(whose))
+        stack.enter_context(ADMISSION.stream(name))
     elif hasattr(request, "__anext__"):
-        held.enter_context(ADMISSION.stream(whose))
-        held.callback(await ADMISSION.upload(whose))
+        stack.enter_context(ADMISSION.stream(name))
+        stack.callback(await ADMISSION.upload(name))
     else:
-        held.callback(await _at_work(whose, request, context))
+        stack.callback(await _at_work(name, request, context))
 
 
-async def _at_work(whose: str, request: object, context: Context) -> Callable[[], None]:
+async def _at_work(name: str, request: object, context: Context) -> Callable[[], None]:
     size_bytes = request.ByteSize() if isinstance(request, Message) else 0
-    return await ADMISSION.begin(whose, size_bytes=size_bytes, patience_s=context.time_remaining())
+    return await ADMISSION.begin(name, size_bytes=size_bytes, remaining_s=context.time_remaining())
 
 
-def _whose(tenant: Tenant | None) -> str:
+def _name(tenant: Tenant | None) -> str:
     return OPERATORS if tenant is None else tenant.name
 
 
 def unary(
     method: Callable[[S, T, Q], Awaitable[A]],
 ) -> Callable[[S, Q, Context], Awaitable[A]]:
-    """Wrap an RPC that answers once. It keeps its place until the peer has taken the answer."""
+    """Wrap a unary RPC. It keeps its place until the peer has read the answer."""
     name = method.__name__
 
     @functools.wraps(method)
     async def rpc(self: S, request: Any, context: Context) -> A:
         incoming = request
         try:
-            with contextlib.ExitStack() as held:
-                tenant, request = await _begin(self, name, held, request, context)
+            with contextlib.ExitStack() as stack:
+                tenant, request = await _begin(self, name, stack, request, context)
                 with GUARD.call(self.authenticate, CallCredentials.by(context)):
-                    await _take_place(self, name, held, request, context)
+                    await _take_place(self, name, stack, request, context)
                     answer = await method(self, tenant, request)
                 if isinstance(incoming, Incoming):
-                    incoming.after.push(held.pop_all())
+                    incoming.after.push(stack.pop_all())
                 return answer
         except Exception as error:
-            del request  # grpc keeps the frame for a while, and a refusal must not keep what was refused
+            del request  # grpc keeps the frame for a while, which must not keep a refused request in memory
             await _abort(context, error)
 
     return rpc
@@ -208,19 +204,18 @@ def unary(
 def streaming(
     method: Callable[[S, T, Q], AsyncIterator[A]],
 ) -> Callable[[S, Q, Context], AsyncIterator[A]]:
-    """Wrap an RPC that answers with a stream."""
+    """Wrap an RPC that returns a stream."""
     name = method.__name__
 
     @functools.wraps(method)
     async def rpc(self: S, request: Any, context: Context) -> AsyncIterator[A]:
         try:
-            with contextlib.ExitStack() as held:
-                tenant, request = await _begin(self, name, held, request, context)
-                whose = _whose(tenant)
-                held.enter_context(ADMISSION.stream(whose))
-                guard = held.enter_context(GUARD.call(self.authenticate, CallCredentials.by(context)))
+            with contextlib.ExitStack() as stack:
+                tenant, request = await _begin(self, name, stack, request, context)
+                stack.enter_context(ADMISSION.stream(_name(tenant)))
+                guard = stack.enter_context(GUARD.call(self.authenticate, CallCredentials.by(context)))
                 if name in getattr(self, "works", ()):
-                    held.callback(await _at_work(whose, request, context))
+                    stack.callback(await _at_work(_name(tenant), request, context))
                 async for answer in method(self, tenant, request):
                     guard.send()
                     yield answer
@@ -239,7 +234,7 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
     if isinstance(error, SandboxError):
         error = from_sandbox(error)
     if isinstance(error, DecodeError):
-        # Of a client's stream; grpc decodes each message where the servicer reads it.
+        # Of a client's stream, whose messages are decoded where the servicer reads them.
         error = not_decoded(error)
     if not isinstance(error, AirlockError):
         log.error("fault", exc_info=error)
@@ -252,24 +247,23 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
 
 def status_of(error: AirlockError) -> status_pb2.Status:
     """Return the google.rpc.Status of an error."""
-    told: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=error.details)]
+    messages: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=error.details)]
     if isinstance(error, InvalidArgument) and error.violations:
         violations = [
-            error_details_pb2.BadRequest.FieldViolation(field=field, description=said)
-            for field, said in error.violations.items()
+            error_details_pb2.BadRequest.FieldViolation(field=field, description=text)
+            for field, text in error.violations.items()
         ]
-        told.append(error_details_pb2.BadRequest(field_violations=violations))
+        messages.append(error_details_pb2.BadRequest(field_violations=violations))
     if isinstance(error, QuotaExceeded):
         violation = error_details_pb2.QuotaFailure.Violation(
             subject=error.details.get("rule") or error.details.get("quota", ""), description=str(error)
         )
-        told.append(error_details_pb2.QuotaFailure(violations=[violation]))
+        messages.append(error_details_pb2.QuotaFailure(violations=[violation]))
     if isinstance(error, Overloaded | InProgress) and error.retry_after_s is not None:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromMicroseconds(round(error.retry_after_s * 1_000_000))
-        told.append(retry)
-    details = [any_pb2.Any() for _ in told]
-    for detail, message in zip(details, told, strict=True):
-        detail.Pack(message)
-    code = code_pb2.Code.Value(error.code.name)
-    return status_pb2.Status(code=code, message=str(error), details=details)
+        messages.append(retry)
+    status = status_pb2.Status(code=code_pb2.Code.Value(error.code.name), message=str(error))
+    for message in messages:
+        status.details.add().Pack(message)
+    return status

@@ -1,12 +1,12 @@
-"""Fair scheduling of the event loop: what one tenant's calls have ready does not delay another tenant's.
+"""Fair scheduling of the event loop: ready callbacks of one tenant do not delay another tenant's.
 
-A turn of asyncio's loop runs all callbacks that are ready, and looks for input only then. A call of fifteen steps waits
-fifteen times until everything that a busy tenant has ready was run. Here each tenant has a queue of its own, of which a
-turn runs a few callbacks. While one tenant alone uses the loop, and for callbacks of no tenant, turns are asyncio's.
+A turn of asyncio's loop runs all ready callbacks before it looks for input. A call of fifteen steps would wait fifteen
+times for everything that a busy tenant has ready. Here each tenant has a queue of its own, of which a turn runs a few
+callbacks. While one tenant alone uses the loop, and for callbacks without a tenant, turns are asyncio's.
 
-A task belongs to the tenant that schedule_for() named in its context, and so do the tasks and callbacks that it starts.
-This replaces the loop's `_ready`, which is not public (CPython 3.11 to 3.14). A loop without such a queue stays as it
-is, and tests/unit/gateway/serving/test_fair_loop.py fails.
+A task belongs to the tenant in its context, and so do the tasks and callbacks that it starts. This replaces the loop's
+private `_ready` (CPython 3.11 to 3.14). A loop without such a queue stays as it is, and
+tests/unit/gateway/serving/test_fair_loop.py fails.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 
 from gateway.support.current_tenant import CURRENT_TENANT
 
-_A_TURN = 1
-# A tenant that has made no step for so long has no call that could be delayed.
+_CALLBACKS_A_TURN = 1
+# After so long without a callback of another tenant, the only tenant counts as alone.
 _IDLE_S = 0.5
 
 
 def schedule_for(tenant: str | None) -> None:
-    """Have the current task, and what it starts from now on, take turns as work of a tenant."""
+    """Schedule the current task, and what it starts from now on, as work of a tenant."""
     CURRENT_TENANT.set(tenant)
 
 
@@ -51,9 +51,9 @@ def call_last(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -
 
 
 class FairQueue(deque[Any]):
-    """A loop's queue of asyncio.Handle. The loop takes its length at the start of a turn, and runs so many.
+    """A loop's queue of asyncio.Handle. The loop reads its length at the start of a turn and runs that many callbacks.
 
-    The deque itself has what the next turn runs; a tenant's callbacks come into it a few at a time.
+    The deque itself contains the callbacks of the next turn; tenants' callbacks enter it a few at a time.
     """
 
     def __init__(self) -> None:
@@ -61,28 +61,28 @@ class FairQueue(deque[Any]):
         self._thread = get_ident()
         self._tenants: dict[str, deque[Any]] = {}
         self._waiting: set[int] = set()
-        # The tenant of the latest callback, and when one of another tenant was ready.
+        # The tenant of the latest callback, and when the tenant last changed.
         self._latest = ""
         self._others_s = 0.0
 
     def append(self, handle: Any) -> None:
         """Add a callback that is ready."""
         tenant = handle._context.get(CURRENT_TENANT)  # noqa: SLF001
-        # Other threads add callbacks at any moment (call_soon_threadsafe), and only the deque itself is safe for that.
+        # Other threads add callbacks at any time (call_soon_threadsafe), for which only the deque itself is safe.
         if tenant is None or get_ident() != self._thread:
             super().append(handle)
             return
-        # The loop adds the callback of a readable socket in each turn until it has run.
+        # The loop adds the callback of a readable socket in each turn until it runs.
         if id(handle) in self._waiting:
             return
         self._waiting.add(id(handle))
         if tenant != self._latest:
             self._latest, self._others_s = tenant, monotonic()
-        # Making a deque may run the garbage collector, and a finalizer that adds a callback comes in here again.
+        # Creating a deque may run the garbage collector, whose finalizers may add callbacks here.
         self._tenants.setdefault(tenant, deque()).append(handle)
 
     def busiest(self) -> str | None:
-        """Return the tenant with the most callbacks ready; None where no tenant has any."""
+        """Return the tenant with the most ready callbacks; None if no tenant has any."""
         return max(self._tenants, key=lambda tenant: len(self._tenants[tenant]), default=None)
 
     def clear(self) -> None:
@@ -95,11 +95,11 @@ class FairQueue(deque[Any]):
         return bool(super().__len__() or self._tenants)
 
     def __len__(self) -> int:
-        """Begin a turn; return how many callbacks it runs."""
+        """Start a turn; return the number of callbacks that it runs."""
         if self._tenants:
             alone = len(self._tenants) == 1 and monotonic() - self._others_s > _IDLE_S
             for tenant, queue in list(self._tenants.items()):
-                for _ in range(len(queue) if alone else min(_A_TURN, len(queue))):
+                for _ in range(len(queue) if alone else min(_CALLBACKS_A_TURN, len(queue))):
                     handle = queue.popleft()
                     self._waiting.discard(id(handle))
                     super().append(handle)

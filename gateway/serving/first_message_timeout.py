@@ -1,7 +1,7 @@
-"""What holds for each RPC before anything is known of it, and after it was answered.
+"""Time limits around each RPC: for its first message, and for its answer to be read.
 
-Nothing of a call is read before its caller is known; gateway/serving/edge.py asks for the request then. Calls of health
-and reflection take no credential: what they send is read a few at a time. An answer must be taken within a while.
+Nothing of a call is read before its caller is known; then gateway/serving/edge.py asks for the request. For health and
+reflection, which need no credential, few requests are read at a time.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from gateway.errors import AirlockError
 from gateway.identity.call_credentials import Context
 from gateway.serving.anonymous_connections import AnonymousConnections, host_of
 from gateway.serving.edge import status_of
-from gateway.serving.incoming import Incoming, Sending, read_request
-from gateway.serving.reads import PATIENCE_S, Reads
+from gateway.serving.incoming import Incoming, SendTimeouts, read_request
+from gateway.serving.reads import TIMEOUT_S, Reads
 
 _OURS = "/gateway.v1."
-# A request has 4 MiB at most: this is 64 MiB of a tenant and of all callers that are not known, and 512 MiB of all.
+# A request has at most 4 MiB: 64 MiB of a tenant and of all unknown callers, 512 MiB in all.
 _READS_OF_A_TENANT, _READS = 16, 128
 UNIDENTIFIED = 768
-"""Calls whose credential is being looked up."""
+"""Calls whose credential is being checked."""
 ANONYMOUS = 256
-"""Calls of health under way."""
+"""Calls of health in progress."""
 _ANONYMOUS_SEND_S = 5.0
 _ANONYMOUS_READS_OF_A_HOST, _ANONYMOUS_READS = 4, 16
 
@@ -37,13 +37,13 @@ _ANONYMOUS_READS_OF_A_HOST, _ANONYMOUS_READS = 4, 16
 class FirstMessageTimeout(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
     """Wraps the handler of each method, once; each call has a task of its own."""
 
-    def __init__(self, patience_s: float = PATIENCE_S, sending: Sending | None = None) -> None:
-        self._reads = Reads(_READS_OF_A_TENANT, _READS, patience_s)
-        self._anonymous_reads = Reads(_ANONYMOUS_READS_OF_A_HOST, _ANONYMOUS_READS, patience_s)
+    def __init__(self, timeout_s: float = TIMEOUT_S, sending: SendTimeouts | None = None) -> None:
+        self._reads = Reads(_READS_OF_A_TENANT, _READS, timeout_s)
+        self._anonymous_reads = Reads(_ANONYMOUS_READS_OF_A_HOST, _ANONYMOUS_READS, timeout_s)
         self._unidentified = AnonymousConnections(of_connection=256, of_host=384, in_all=UNIDENTIFIED)
         self._anonymous = AnonymousConnections(of_connection=16, of_host=64, in_all=ANONYMOUS)
-        self._sending = sending or Sending()
-        self._anonymous_sending = Sending(min(_ANONYMOUS_SEND_S, self._sending.send_s))
+        self._sending = sending or SendTimeouts()
+        self._anonymous_sending = SendTimeouts(min(_ANONYMOUS_SEND_S, self._sending.send_s))
         self._wrapped: dict[str, Any] = {}
 
     async def intercept_service(
@@ -51,7 +51,7 @@ class FirstMessageTimeout(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Return the handler of a method, wrapped; None where there is no such method."""
+        """Return the wrapped handler of a method; None if there is no such method."""
         method: str = handler_call_details.method
         handler = self._wrapped.get(method)
         if handler is None:
@@ -62,7 +62,7 @@ class FirstMessageTimeout(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return handler
 
     def _ours(self, handler: Any) -> Any:
-        """Return the handler of a method whose edge asks for the caller, and then for the request."""
+        """Return the handler of a method whose edge asks for the caller and then for the request."""
         inner, encode = _function_of(handler), handler.response_serializer
 
         def begin(context: Context) -> Incoming:
@@ -70,13 +70,13 @@ class FirstMessageTimeout(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             incoming = Incoming(
                 context, handler.request_deserializer, self._reads, end, streams=handler.request_streaming
             )
-            _task().add_done_callback(incoming.over)
+            _task().add_done_callback(incoming.close)
             return incoming
 
         async def answer(_requests: object, context: Context) -> Any:
             incoming = await _or_refused(context, begin)
             raw: bytes = encode(await inner(incoming, context))
-            incoming.answers(len(raw))
+            incoming.count_answer(len(raw))
             self._sending.begin(_task(), len(raw))
             return raw
 
@@ -85,13 +85,13 @@ class FirstMessageTimeout(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             async with contextlib.aclosing(inner(incoming, context)) as messages:
                 async for message in messages:
                     raw: bytes = encode(message)
-                    incoming.answers(len(raw))
+                    incoming.count_answer(len(raw))
                     yield raw
 
         return _raw_handler(answers if handler.response_streaming else answer, streams=handler.response_streaming)
 
     def _others(self, handler: Any) -> Any:
-        """Return the handler of a method that takes no credential; a stream of requests is its servicer's to bound."""
+        """Return the handler of a method without credentials; its servicer limits a stream of requests."""
         if handler.request_streaming:
             return handler
         inner, encode = _function_of(handler), handler.response_serializer
@@ -113,7 +113,7 @@ class FirstMessageTimeout(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         if not handler.response_streaming:
             return _raw_handler(answer, streams=False)
         if inspect.isasyncgenfunction(inner):
-            raise TypeError("a method that takes no credential writes its answers: each has a time to be taken")
+            raise TypeError("a method without credentials must write its answers, so that each has a time limit")
         return grpc.stream_stream_rpc_method_handler(writes, response_serializer=encode)
 
 
@@ -122,7 +122,7 @@ def _function_of(handler: Any) -> Any:
 
 
 def _raw_handler(function: Any, *, streams: bool) -> Any:
-    """Return a handler that reads for itself and whose answers are bytes."""
+    """Return a handler that reads its requests itself and returns bytes."""
     make: Any = grpc.stream_stream_rpc_method_handler if streams else grpc.stream_unary_rpc_method_handler
     return make(function)
 
@@ -135,7 +135,7 @@ def _task() -> asyncio.Task[Any]:
 
 
 async def _or_refused(context: Context, what: Callable[[Context], Any]) -> Any:
-    """Return what a function returns, or an awaitable of it; end the call with its error where it raises one."""
+    """Return the result of a function, awaited if necessary; abort the call with the error that it raises."""
     try:
         found = what(context)
         return await found if inspect.isawaitable(found) else found

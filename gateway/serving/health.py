@@ -1,7 +1,7 @@
-"""Health: each service says SERVING while all that it needs answers, and NOT_SERVING while one of these does not.
+"""Health: a service is SERVING while everything that it needs answers, otherwise NOT_SERVING.
 
-Everything needs the database, and so the whole (""), too. What works in sandboxes needs their engine as well. Each is
-asked again and again, once at a time: one that hangs is waited for by a single question, however long it hangs.
+All services, and the server as a whole (""), need the database; those that work in sandboxes also need the engine. Each
+need is checked periodically, one check at a time: a check that hangs is never started a second time.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from gateway.storage.settings_store import sign_of_life
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-Ask = Callable[[], Awaitable[object]]
-"""Asks for a sign of life; raises, whatever it likes, where there is none."""
+Check = Callable[[], Awaitable[object]]
+"""Raises any exception if there is no sign of life."""
 
 log = structlog.get_logger(__name__)
 _IN_SANDBOXES = frozenset({"ToolService", "WorkspaceService", "ProcessService", "SandboxService"})
-_DATABASE_LOOK_S = 1.0
-_ENGINE_LOOK_S = 5.0
-# A machine that is busy answers late, and callers who are sent elsewhere make it no less busy.
+_DATABASE_EVERY_S = 1.0
+_ENGINE_EVERY_S = 5.0
+# A busy machine answers late, and sending callers elsewhere does not help it.
 _LIMIT_S = 3.0
 
 
-class Told(Protocol):
-    """The health service, which ignores what it is told once the gateway drains."""
+class HealthService(Protocol):
+    """The health service, which ignores changes once the gateway drains."""
 
     async def set(self, service: str, status: health_pb2.HealthCheckResponse.ServingStatus.ValueType) -> None:
         """Set the status of a service."""
@@ -41,85 +41,85 @@ class Told(Protocol):
 
 @dataclass(frozen=True)
 class Need:
-    """What services need: asked each `look_s` seconds, and gone when it says so or nothing for `limit_s` seconds."""
+    """What services need: checked every `every_s` seconds, missing if the check fails or takes more than `limit_s`."""
 
     name: str
-    ask: Ask
+    check: Check
     services: frozenset[str]
-    look_s: float
+    every_s: float
     limit_s: float = _LIMIT_S
 
 
-def needs_of(services: Sequence[str], database: Database, engine: Ask) -> tuple[Need, ...]:
-    """Return what these services need, by their full names; `engine` asks for the engine's sign of life."""
+def needs_of(services: Sequence[str], database: Database, engine: Check) -> tuple[Need, ...]:
+    """Return what these services need, by their full names; `engine` checks the engine."""
     in_sandboxes = frozenset(name for name in services if name.rpartition(".")[2] in _IN_SANDBOXES)
     return (
-        Need("database", partial(sign_of_life, database), frozenset(("", *services)), _DATABASE_LOOK_S),
-        Need("engine", engine, in_sandboxes, _ENGINE_LOOK_S),
+        Need("database", partial(sign_of_life, database), frozenset(("", *services)), _DATABASE_EVERY_S),
+        Need("engine", engine, in_sandboxes, _ENGINE_EVERY_S),
     )
 
 
 class Health:
-    """The status of the services that are needed by the names in `needs`; others it leaves alone."""
+    """Sets the status of the services in `needs`."""
 
-    def __init__(self, told: Told, needs: Sequence[Need]) -> None:
-        self._told = told
+    def __init__(self, service: HealthService, needs: Sequence[Need]) -> None:
+        self._service = service
         self._needs = needs
-        self._gone: set[str] = set()
-        self._said: dict[str, bool] = {}
-        self._under_way: dict[str, asyncio.Task[str | None]] = {}
-        self._saying = asyncio.Lock()
+        self._missing: set[str] = set()
+        self._published: dict[str, bool] = {}
+        self._checks: dict[str, asyncio.Task[str | None]] = {}
+        self._publishing = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Have looked at everything once, and look again and again until the block ends."""
-        await asyncio.gather(*map(self._look, self._needs))
-        await self._say()
+        """Check everything once, then periodically until the block ends."""
+        await asyncio.gather(*map(self._check, self._needs))
+        await self._publish()
         tasks = [asyncio.create_task(self._follow(need), name=f"health of the {need.name}") for need in self._needs]
         try:
             yield
         finally:
-            for task in (*tasks, *self._under_way.values()):
+            for task in (*tasks, *self._checks.values()):
                 task.cancel()
-            await asyncio.gather(*tasks, *self._under_way.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, *self._checks.values(), return_exceptions=True)
 
     async def _follow(self, need: Need) -> None:
         while True:
-            await asyncio.sleep(need.look_s)
-            await self._look(need)
-            await self._say()
+            await asyncio.sleep(need.every_s)
+            await self._check(need)
+            await self._publish()
 
-    async def _look(self, need: Need) -> None:
-        why = await self._why_gone(need)
-        if why is not None and need.name not in self._gone:
-            log.warning("services do not serve: what they need is gone", need=need.name, error=why)
-        elif why is None and need.name in self._gone:
-            log.info("what services need is back", need=need.name)
-        (self._gone.discard if why is None else self._gone.add)(need.name)
+    async def _check(self, need: Need) -> None:
+        problem = await self._problem(need)
+        if problem is not None and need.name not in self._missing:
+            log.warning("services do not serve: what they need does not answer", need=need.name, error=problem)
+        elif problem is None and need.name in self._missing:
+            log.info("what services need answers again", need=need.name)
+        (self._missing.discard if problem is None else self._missing.add)(need.name)
 
-    async def _why_gone(self, need: Need) -> str | None:
-        """Return why it does not answer; None when it does."""
-        asked = self._under_way.get(need.name)
-        if asked is None:
-            asked = self._under_way[need.name] = asyncio.create_task(_asked(need.ask))
-        await asyncio.wait({asked}, timeout=need.limit_s)
-        if not asked.done():
+    async def _problem(self, need: Need) -> str | None:
+        """Return why it does not answer; None if it does."""
+        check = self._checks.get(need.name)
+        if check is None:
+            check = self._checks[need.name] = asyncio.create_task(_result(need.check))
+        await asyncio.wait({check}, timeout=need.limit_s)
+        if not check.done():
             return f"no answer for {need.limit_s:g} s"
-        del self._under_way[need.name]
-        return asked.result()
+        del self._checks[need.name]
+        return check.result()
 
-    async def _say(self) -> None:
-        async with self._saying:  # or one that waits for a watcher would say what was true before
+    async def _publish(self) -> None:
+        async with self._publishing:  # otherwise a delayed update could overwrite a newer one
             for service in sorted(frozenset[str]().union(*(need.services for need in self._needs))):
-                serves = not any(service in need.services and need.name in self._gone for need in self._needs)
-                if self._said.get(service) != serves:
-                    await self._told.set(service, SERVING if serves else NOT_SERVING)
-                    self._said[service] = serves
+                serves = not any(service in need.services and need.name in self._missing for need in self._needs)
+                if self._published.get(service) != serves:
+                    await self._service.set(service, SERVING if serves else NOT_SERVING)
+                    self._published[service] = serves
 
 
-async def _asked(ask: Ask) -> str | None:
+async def _result(check: Check) -> str | None:
     try:
-        await ask()
-    except Exception as error:  # whatever is wrong, there is no sign of life
+        await check()
+    except Exception as error:  # any failure means that there is no sign of life
         return f"{type(error).__name__}: {error}"
     return None

@@ -1,8 +1,8 @@
-"""An RPC under way, as gateway/serving/edge.py gets it: its messages are read when the edge asks, and not before.
+"""An RPC in progress, as gateway/serving/edge.py gets it: its messages are read only when the edge asks for them.
 
-Metadata comes before the first message, so the edge asks for a credential before it reads anything. Messages are
-counted as long as they are in memory: requests until the servicer asks for the next one or the RPC is over, answers
-until the peer took them.
+Metadata precedes the first message, so the edge checks the credential before it reads anything. Messages are counted
+while they are in memory: requests until the servicer reads the next one or the RPC ends, answers until the peer has
+read them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from gateway.identity.call_credentials import Context
 from gateway.serving.budget import Budget
 from gateway.serving.reads import Reads
 
-# An answer may take this long, and longer the larger it is.
+# The time to read an answer, to which its size adds.
 SEND_S = 20.0
 _SLOWEST_BYTES_A_SECOND = 64 * 1024
 
 
 class Bytes(Protocol):
-    """Where a tenant's messages in memory are counted."""
+    """Counts a tenant's messages in memory."""
 
     requests: Budget
     answers: Budget
 
 
-class Sending:
-    """Ends RPCs whose peer does not take the answer."""
+class SendTimeouts:
+    """Cancels RPCs whose peer does not read the answer."""
 
     def __init__(self, send_s: float = SEND_S) -> None:
         self.send_s = send_s
@@ -42,7 +42,7 @@ class Sending:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, task: asyncio.Task[Any], size_bytes: int) -> None:
-        """Have an RPC's task end unless it ends by itself in time."""
+        """Cancel an RPC's task unless it ends in time."""
         loop = asyncio.get_running_loop()
         self._sending[task] = loop.time() + self.send_s + size_bytes / _SLOWEST_BYTES_A_SECOND
         task.add_done_callback(self._sent)
@@ -50,8 +50,8 @@ class Sending:
             self._timer = loop.call_later(self.send_s, self._look, context=contextvars.Context())
 
     @contextlib.contextmanager
-    def one(self) -> Iterator[None]:
-        """Have the RPC of this task end unless the block, which sends a small message, ends in time."""
+    def small_message(self) -> Iterator[None]:
+        """Cancel the RPC of this task unless the block, which sends a small message, ends in time."""
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a call is served in a task")
@@ -68,13 +68,13 @@ class Sending:
         loop = asyncio.get_running_loop()
         for task, until in list(self._sending.items()):
             if until <= loop.time():
-                task.cancel()  # gateway/serving/rpc_tasks.py has the core close the call
+                task.cancel()  # gateway/serving/rpc_tasks.py makes grpc's core close the call
         if self._sending:
             self._timer = loop.call_later(min(1.0, self.send_s), self._look)
 
 
 class Incoming:
-    """One RPC: an async iterator over its requests, for methods that take a stream."""
+    """One RPC: an async iterator over the requests of a stream."""
 
     def __init__(
         self,
@@ -91,21 +91,21 @@ class Incoming:
         self._decode = decode
         self._reads = reads
         self._identified = identified
-        self._whose = ""
+        self._tenant = ""
         self._bytes: Bytes | None = None
-        self._held_bytes = 0
+        self._request_bytes = 0
         self._answer_bytes = 0
         self.after = contextlib.ExitStack()
-        """Is closed when the answer was sent or the RPC is gone."""
+        """Closed when the answer was sent or the RPC is gone."""
 
-    def known(self, whose: str, counted: Bytes) -> None:
-        """Read on behalf of a tenant from now on."""
+    def identify(self, tenant: str, counted: Bytes) -> None:
+        """Read for a tenant from now on."""
         self._identified()
-        self._whose, self._bytes = whose, counted
+        self._tenant, self._bytes = tenant, counted
 
     async def request(self) -> Any:
         """Return the one request of a call; raises InvalidArgument, DeadlineExceeded."""
-        return await read_request(self._reads, self._whose, self._context, self._decode)
+        return await read_request(self._reads, self._tenant, self._context, self._decode)
 
     def __aiter__(self) -> Incoming:
         """Return the iterator over a stream of requests."""
@@ -113,30 +113,30 @@ class Incoming:
 
     async def __anext__(self) -> Any:
         """Return the next request of a stream; raises DecodeError."""
-        self._hold(0)
+        self._count_request(0)
         raw = await self._context.read()
         if raw is EOF:
             raise StopAsyncIteration
-        self._hold(len(raw))
+        self._count_request(len(raw))
         return self._decode(raw)
 
-    def answers(self, size_bytes: int) -> None:
+    def count_answer(self, size_bytes: int) -> None:
         """Count an answer that is about to be sent, in place of the one before."""
         if self._bytes is not None:
-            self._bytes.answers.add(self._whose, size_bytes - self._answer_bytes)
+            self._bytes.answers.add(self._tenant, size_bytes - self._answer_bytes)
             self._answer_bytes = size_bytes
 
-    def over(self, _task: object = None) -> None:
-        """Give back what the RPC has."""
-        self._hold(0)
-        self.answers(0)
+    def close(self, _task: object = None) -> None:
+        """Release everything that the RPC uses."""
+        self._count_request(0)
+        self.count_answer(0)
         self._identified()
         self.after.close()
 
-    def _hold(self, size_bytes: int) -> None:
-        if self._bytes is not None and size_bytes != self._held_bytes:
-            self._bytes.requests.add(self._whose, size_bytes - self._held_bytes)
-            self._held_bytes = size_bytes
+    def _count_request(self, size_bytes: int) -> None:
+        if self._bytes is not None and size_bytes != self._request_bytes:
+            self._bytes.requests.add(self._tenant, size_bytes - self._request_bytes)
+            self._request_bytes = size_bytes
 
 
 async def read_request(reads: Reads, whose: str, context: Any, decode: Callable[[bytes], Any]) -> Any:
@@ -152,5 +152,5 @@ async def read_request(reads: Reads, whose: str, context: Any, decode: Callable[
 
 
 def not_decoded(error: DecodeError) -> InvalidArgument:
-    """Return the error of bytes that are no message of the method's type; `error` names that, and quotes nothing."""
+    """Return the error for bytes that do not decode; `error` names the type and quotes nothing."""
     return InvalidArgument(f"the request cannot be decoded: {error}; strings are valid UTF-8, without surrogates")

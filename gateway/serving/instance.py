@@ -1,4 +1,4 @@
-"""The id that labels containers and volumes: one for all gateways of a database, so that they share workspaces."""
+"""The instance id in the labels of containers and volumes. All gateways of a database share it, and so workspaces."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _ID = re.compile(r"gw_[0-9a-f]{24}")
 
 
 async def shared_instance(database: Database, state_dir: Path, ids: MakeId = make_id) -> str:
-    """Return the database's id, the same after every restart; `state_dir` gets a copy.
+    """Return the database's instance id; `state_dir` gets a copy.
 
-    A database without one takes over what the state directory has from an earlier release.
+    A database without one adopts the id that an earlier version stored in the state directory.
     """
     path = state_dir / _NAME
     own = _own(path)
@@ -25,7 +25,7 @@ async def shared_instance(database: Database, state_dir: Path, ids: MakeId = mak
     if own not in (None, instance):
         raise Misconfigured(
             f"{path} names other containers and workspaces ({own}) than the database does ({instance}), and theirs "
-            "would not be found again. Give this gateway its own database, or remove that file if they are of no use"
+            "would be lost. Give this gateway its own database, or remove that file if they are not needed"
         )
     if own is None:
         try:
@@ -38,12 +38,12 @@ async def shared_instance(database: Database, state_dir: Path, ids: MakeId = mak
 
 
 async def known_instance(database: Database) -> str | None:
-    """Return the database's id; None where no gateway has served it yet."""
+    """Return the database's id; None if no gateway has served it yet."""
     return await value_of(database, _NAME)
 
 
 def _own(path: Path) -> str | None:
-    """Return the id in the state directory, or None where there is none."""
+    """Return the id in the state directory; None if there is none."""
     try:
         instance = path.read_text(encoding="ascii").strip()
     except FileNotFoundError:
@@ -53,6 +53,6 @@ def _own(path: Path) -> str | None:
     if not _ID.fullmatch(instance):
         raise Misconfigured(
             f"{path} is damaged: it names this gateway's containers and workspaces. Restore it from the label "
-            "airlock.instance of one of them (`docker volume inspect`); without it their files are not found again"
+            "airlock.instance of one of them (`docker volume inspect`); without it their files are lost"
         )
     return instance

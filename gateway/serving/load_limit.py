@@ -1,14 +1,13 @@
-"""How many calls may begin at once, by how long work waits for a processor.
+"""Limits how many calls may start at once, by how long work waits for a processor.
 
-    lag         how much later than asked a pause of the event loop ends and all that was ready has run: what the steps
-                of the busiest tenant's calls wait for
-    pressure    the share of the time in which something on this machine waits for a processor (Linux' PSI); it tells of
-                sandboxes that wait for each other, which the loop does not feel. Without PSI the lag alone counts.
+    lag         how late a timer of the event loop ends after all ready callbacks ran: the delay of each step of a call
+    pressure    the share of time in which something on this machine waits for a processor (Linux PSI). It shows
+                sandboxes that wait for each other, which the loop does not notice. Without PSI only the lag counts
 
-While either is too much, the limit goes a tenth below what there is, again and again, down to `least`, which keeps all
-processors busy: more calls would each take longer and none would be done sooner, until their callers give up. While
-neither is and calls wait for a place, it grows by a quarter, up to `most`. It holds for calls that began a moment ago
-(admission.py): those that have been at work for long, such as a build or a program that sleeps, keep no other out.
+While either is too high, the limit repeatedly drops to a tenth below the current load, down to `least`, which keeps all
+processors busy: more calls would each take longer and none would finish sooner. While neither is and calls wait, it
+grows by a quarter, up to `most`. It applies to calls that started a moment ago (admission.py): long ones, such as a
+build or a program that sleeps, keep no other out.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from pathlib import Path
 from gateway.serving.fair_loop import call_last
 
 _TICK_S = 0.1
-# What a call with a dozen steps may lose by waiting for each.
+# What a call of a dozen steps may lose in each.
 _LAG_S = 0.02
 _PRESSURE = 0.8
-# How much the newest tick counts: one pause, such as of the collector, says nothing yet.
+# The weight of the newest tick: a single pause, such as a garbage collection, does not count much.
 _NEWEST = 0.15
 _DOWN, _UP = 10, 4
 _PSI = Path("/proc/pressure/cpu")
@@ -40,7 +39,7 @@ class LoadLimit:
     """The limit of one process."""
 
     def __init__(self, least: int, most: int) -> None:
-        """Begin at `most`: what is too much is known when it was tried."""
+        """Start at `most`: the right limit is known only after it was tried."""
         self.least = min(least, most)
         self.most = most
         self.now = most
@@ -48,7 +47,7 @@ class LoadLimit:
         self._pressure = 0.0
 
     def observe(self, lag_s: float, pressure: float, at_work: int, waiting: int) -> None:
-        """Take the lag and the pressure of one tick, how many calls the limit holds for, and how many wait."""
+        """Process the lag and pressure of one tick, the number of calls under the limit, and of those that wait."""
         self._lag_s += _NEWEST * (max(0.0, lag_s) - self._lag_s)
         self._pressure += _NEWEST * (max(0.0, pressure) - self._pressure)
         if self._lag_s > _LAG_S or self._pressure > _PRESSURE:
@@ -59,7 +58,7 @@ class LoadLimit:
 
 @contextlib.asynccontextmanager
 async def following(tick: Callable[[float, float], None]) -> AsyncIterator[None]:
-    """Tell `tick` the loop's lag in seconds and the pressure, ten times a second, until the block ends."""
+    """Call `tick` with the loop's lag in seconds and the pressure, ten times a second, until the block ends."""
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     with _waited_s() as waited_s:
         last_s, last_waited_s = loop.time(), waited_s()
@@ -84,7 +83,7 @@ async def following(tick: Callable[[float, float], None]) -> AsyncIterator[None]
 
 @contextlib.contextmanager
 def _waited_s() -> Iterator[Callable[[], float]]:
-    """Have a function that returns for how long, in all, something has waited for a processor; 0 where none tells."""
+    """Return a function for the total time that something waited for a processor; 0 without PSI."""
     with contextlib.ExitStack() as stack:
         try:
             psi = os.open(_PSI, os.O_RDONLY | os.O_CLOEXEC)
@@ -96,7 +95,7 @@ def _waited_s() -> Iterator[Callable[[], float]]:
         def read() -> float:
             try:
                 found = _PSI_TOTAL_US.match(os.pread(psi, _PSI_BYTES, 0))
-            except OSError:  # a kernel that has it switched off opens the file and does not read it
+            except OSError:  # a kernel with PSI switched off opens the file but does not read it
                 found = None
             return int(found[1]) / 1_000_000 if found else 0.0
 

@@ -1,7 +1,7 @@
-"""All RPCs of a process that were admitted, whatever they do: so many that the server's own limit is never reached.
+"""Limits all open RPCs of a process below the server's own limit, at which it would refuse callers at random.
 
-The server refuses whom it likes past that limit, operators too. So a part of it is nobody's: it is for tenants with
-few RPCs open, what is past that for operators, and the rest for those whose caller is not known yet.
+Of the places one part is reserved for tenants with few open RPCs, another for operators, and the rest is for callers
+that are not known yet.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gateway.errors import Overloaded
 from gateway.storage.audit_store import OPERATORS
 
 OPEN_RPCS = 1280
-"""Of all tenants; then of those with few open; then of operators."""
+"""Of all tenants; then with those that have few open; then with operators."""
 OPEN_RPCS_WITH_FEW = 1536
 OPEN_RPCS_WITH_OPERATORS = 1600
 _FEW = 8
@@ -28,7 +28,7 @@ class OpenRpcs:
         self.in_all = 0
 
     def one(self, tenant: str) -> Callable[[], None]:
-        """Count one more until what is returned is called; raises Overloaded."""
+        """Count one more until the returned function is called; raises Overloaded."""
         if self.in_all >= OPEN_RPCS and self.in_all >= self._most(tenant):
             raise Overloaded(
                 f"this gateway already has {self.in_all} open calls and streams, which is the limit: try again later",

@@ -1,121 +1,87 @@
-"""Requests that are being read. grpc holds all that has come of each, up to the limit of a message.
+"""Limits how many requests are read at once: grpc buffers each, up to the size limit of a message.
 
-So few are read at once, of one address or tenant and of all; more wait. A request must come within a while, and sooner
-when others wait for its place: an honest one comes with the call's beginning.
+The limit is by address or tenant and in all; more wait. A request must arrive in time, and sooner if others wait for
+its place: a well-behaved one arrives with the start of the call.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from gateway.errors import DeadlineExceeded, Overloaded
+from sandbox.fair_semaphore import FairSemaphore
 
-PATIENCE_S = 20.0
-_PATIENCE_WITH_OTHERS_S = 2.0
+TIMEOUT_S = 20.0
+_TIMEOUT_WITH_OTHERS_S = 2.0
 T = TypeVar("T")
 
 
 class Reads:
-    """Reads `each` requests at once of one peer or tenant, `in_all` of all of them."""
+    """Reads `each` requests at once of one address or tenant, `in_all` of all of them."""
 
-    def __init__(self, each: int, in_all: int, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, each: int, in_all: int, timeout_s: float = TIMEOUT_S) -> None:
         self._each = each
         self._in_all = in_all
-        self._patience_s = patience_s
-        self._with_others_s = min(patience_s / 2, _PATIENCE_WITH_OTHERS_S)
-        # Whose each is and when it began, as loop.time(), the oldest first.
+        self._timeout_s = timeout_s
+        self._with_others_s = min(timeout_s / 2, _TIMEOUT_WITH_OTHERS_S)
+        self._turns = FairSemaphore(in_all, of_one=each)
+        self._waiting: Counter[str] = Counter()
+        # The source of each request and when its reading began, as loop.time().
         self._reading: dict[asyncio.Task[object], tuple[str, float]] = {}
-        self._counts: Counter[str] = Counter()
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    async def read(self, whose: str, read: Callable[[], Awaitable[T]]) -> T:
-        """Return what `read` returns, in its turn and within its time; raises DeadlineExceeded."""
+    async def read(self, source: str, read: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of `read`, in its turn and in time; raises Overloaded, DeadlineExceeded."""
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a call is served in a task")
-        if self._has_room(whose) and whose not in self._waiting:
-            self._counts[whose] += 1
-        else:
-            await self._turn(whose)
-        self._reading[task] = (whose, asyncio.get_running_loop().time())
-        self._set_timer()
-        try:
-            return await read()
-        except asyncio.CancelledError:
-            # If the peer went away too, nobody is left to answer.
-            if task in self._reading or task.uncancel():
-                raise
-            raise DeadlineExceeded("the call's request did not come") from None
-        finally:
-            self._reading.pop(task, None)
-            self._give_back(whose)
+        async with contextlib.AsyncExitStack() as turn:
+            await self._enter(turn, source)
+            self._reading[task] = (source, asyncio.get_running_loop().time())
+            self._set_timer()
+            try:
+                return await read()
+            except asyncio.CancelledError:
+                # If the peer disconnected too, the cancellation stands.
+                if task in self._reading or task.uncancel():
+                    raise
+                raise DeadlineExceeded("the call's request did not arrive in time") from None
+            finally:
+                self._reading.pop(task, None)
 
-    def _has_room(self, whose: str) -> bool:
-        return self._counts[whose] < self._each and self._counts.total() < self._in_all
-
-    async def _turn(self, whose: str) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(whose, deque()).append(turn)
-        self._set_timer()
+    async def _enter(self, turn: contextlib.AsyncExitStack, source: str) -> None:
+        self._waiting[source] += 1
         try:
-            async with asyncio.timeout(self._patience_s):
-                await turn
+            async with asyncio.timeout(self._timeout_s):
+                await turn.enter_async_context(self._turns.turn(source))
         except TimeoutError:
-            self._withdraw(whose, turn)
-            whose_are = "of this caller " if self._counts[whose] >= self._each else ""
-            raise Overloaded(f"too many requests {whose_are}are still arriving: try again", 1.0) from None
-        except asyncio.CancelledError:
-            self._withdraw(whose, turn)
-            raise
-
-    def _withdraw(self, whose: str, turn: asyncio.Future[None]) -> None:
-        if turn.done() and not turn.cancelled():
-            self._give_back(whose)
-        elif (queue := self._waiting.get(whose)) and turn in queue:
-            queue.remove(turn)
-            if not queue:
-                del self._waiting[whose]
-
-    def _give_back(self, whose: str) -> None:
-        self._counts[whose] -= 1
-        if not self._counts[whose]:
-            del self._counts[whose]
-        # Whoever has waited longest for a turn goes behind the others afterwards, so that all get theirs.
-        for one in list(self._waiting):
-            while self._has_room(one) and (queue := self._waiting.pop(one, None)):
-                turn = queue.popleft()
-                if not turn.done():
-                    self._counts[one] += 1
-                    turn.set_result(None)
-                if queue:
-                    self._waiting[one] = queue
+            own = sum(reading == source for reading, _ in self._reading.values())
+            which = "of this caller " if own >= self._each else ""
+            raise Overloaded(f"too many requests {which}are still arriving: try again", 1.0) from None
+        finally:
+            self._waiting[source] -= 1
+            if not self._waiting[source]:
+                del self._waiting[source]
 
     def _set_timer(self) -> None:
-        if not self._reading:
-            return
-        loop = asyncio.get_running_loop()
-        oldest = next(iter(self._reading.values()))[1]
-        at = oldest + (self._with_others_s if self._waiting else self._patience_s)
-        if self._timer is None or self._timer.when() > at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = loop.call_at(max(at, loop.time() + 0.01), self._look, context=contextvars.Context())
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._with_others_s / 4, self._end_late_reads, context=contextvars.Context())
 
-    def _look(self) -> None:
-        """End what has taken too long, and what others have waited for long enough."""
+    def _end_late_reads(self) -> None:
+        """Cancel reads that exceed their time, which is shorter if others wait for their place."""
         self._timer = None
         now = asyncio.get_running_loop().time()
-        full = self._counts.total() >= self._in_all
-        for task, (whose, began) in list(self._reading.items()):
-            waited_for = self._waiting and (full or whose in self._waiting)
-            if began <= now - (self._with_others_s if waited_for else self._patience_s):
+        full = len(self._reading) >= self._in_all
+        for task, (source, began) in list(self._reading.items()):
+            others_wait = self._waiting and (full or source in self._waiting)
+            if began <= now - (self._with_others_s if others_wait else self._timeout_s):
                 del self._reading[task]
                 task.cancel()
         if self._reading:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(min(self._with_others_s, self._patience_s), self._look)
+            self._set_timer()

@@ -1,8 +1,8 @@
-"""Requests are checked against the rules that their protos state, once, at the edge (gateway/serving/edge.py).
+"""Checks requests against the rules in their protos, once, at the edge (gateway/serving/edge.py).
 
-The rules are protovalidate's, `(buf.validate.field)`; its engine takes a few microseconds a request. What is said of a
-field that breaks one is made of all rules of that field, so that it says what would be right: "thread: 256 printable
-characters at most". Of a client's stream only the first message is checked, by the servicer that reads it.
+The rules are protovalidate's, `(buf.validate.field)`; a check takes a few microseconds. The error for a field is worded
+from all of its rules and states what is expected: "thread: 256 printable characters at most". Of a client's stream only
+the first message is checked, by the servicer that reads it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from gateway.errors import InvalidArgument
 from gateway.v1 import validate_pb2
 
 _VALIDATOR = protovalidate.Validator()
-# How the protos write: characters that can be seen, and spaces.
+# The protos' pattern for visible characters and spaces.
 _PRINTABLE = r"^( |[^\p{C}\p{Z}])*$"
 _VIOLATIONS_LIMIT = 16
-# What google.protobuf.Timestamp may hold, in seconds since 1970; its type takes more, and no calendar does.
+# The range of google.protobuf.Timestamp, in seconds since 1970; the field type accepts more.
 _FIRST_S, _LAST_S, _NANOS = -62_135_596_800, 253_402_300_799, 1_000_000_000
 
 
 def check(request: object) -> None:
-    """Raise InvalidArgument, with a violation for each field, for a request that breaks its rules."""
+    """Raise InvalidArgument with a violation for each field that breaks its rules."""
     if not isinstance(request, Message):
         return
-    for moment in _moments(request.DESCRIPTOR):
-        _check_moment(request, moment)
+    for timestamp in _timestamps(request.DESCRIPTOR):
+        _check_timestamp(request, timestamp)
     broken = _VALIDATOR.collect_violations(request)
     if not broken:
         return
@@ -41,13 +41,13 @@ def check(request: object) -> None:
         names = [element.field_name for element in one.proto.field.elements] if one.proto.field is not None else []
         path = ".".join(names) or "request"
         violations.setdefault(path, _expected(request, names) or one.proto.message)
-    said = "; ".join(f"{path}: {text}" for path, text in violations.items())
-    raise InvalidArgument(said).of_fields(violations)
+    message = "; ".join(f"{path}: {text}" for path, text in violations.items())
+    raise InvalidArgument(message).of_fields(violations)
 
 
 @functools.cache
-def _moments(descriptor: Descriptor) -> tuple[tuple[str, ...], ...]:
-    """Return where a message has moments, as the names of fields that lead there. No request has lists of them."""
+def _timestamps(descriptor: Descriptor) -> tuple[tuple[str, ...], ...]:
+    """Return the paths of the timestamps in a message. No request has lists of them."""
     found: list[tuple[str, ...]] = []
     for field in descriptor.fields:
         if field.message_type is None or field.is_repeated:
@@ -55,23 +55,23 @@ def _moments(descriptor: Descriptor) -> tuple[tuple[str, ...], ...]:
         if field.message_type.full_name == Timestamp.DESCRIPTOR.full_name:
             found.append((field.name,))
         else:
-            found += [(field.name, *path) for path in _moments(field.message_type)]
+            found += [(field.name, *path) for path in _timestamps(field.message_type)]
     return tuple(found)
 
 
-def _check_moment(request: Message, path: tuple[str, ...]) -> None:
+def _check_timestamp(request: Message, path: tuple[str, ...]) -> None:
     value: Any = request
     for name in path:
         if not value.HasField(name):
             return
         value = getattr(value, name)
     if not (_FIRST_S <= value.seconds <= _LAST_S and 0 <= value.nanos < _NANOS):
-        said = "a moment between the years 1 and 9999, its nanos from 0 to 999,999,999"
-        raise InvalidArgument(f"{'.'.join(path)}: {said}").of_fields({".".join(path): said})
+        expected = "a timestamp between the years 1 and 9999, its nanos from 0 to 999,999,999"
+        raise InvalidArgument(f"{'.'.join(path)}: {expected}").of_fields({".".join(path): expected})
 
 
 def _expected(request: Message, names: Iterable[str]) -> str:
-    """Return what a field's rules say, in words; empty for rules that have none here."""
+    """Describe a field's rules; empty for rules without a description here."""
     descriptor: Any = request.DESCRIPTOR
     field: FieldDescriptor | None = None
     for name in names:
@@ -85,7 +85,7 @@ def _expected(request: Message, names: Iterable[str]) -> str:
 
 def _in_words(rules: Any, field: FieldDescriptor) -> str:
     if rules.required:
-        return "it must be given"
+        return "a value is required"
     match rules.WhichOneof("type"):
         case "string":
             return _text(rules.string)
@@ -125,6 +125,6 @@ def _number(rules: Any) -> str:
 
 
 def _names(enum: EnumDescriptor, rules: Any) -> list[str]:
-    """Return the last words of an enum's values, which all begin alike: POLICY_MODE_PIN is PIN."""
+    """Return the names of an enum's values without their common prefix: POLICY_MODE_PIN is PIN."""
     prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return [value.name.removeprefix(prefix) for value in enum.values if value.number not in rules.not_in]

@@ -1,4 +1,4 @@
-"""What a gateway refuses to start with, because it would be open to more people than its operator thinks."""
+"""Startup checks: refuse configurations that are open to more callers than the operator intends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.storage.connecting import file_of
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
 
-# Keys that stand in documentation, examples and tests: everybody knows them.
+# Keys in documentation, examples and tests, and therefore public.
 KNOWN_KEYS = ("alk_...", "alk_x", "alk_guess", "alk_wrong", "alk_nobodys", "alk_test", "alk_example", "alk_changeme")
 
 
@@ -24,7 +24,7 @@ def refuse_open_files(config: Config) -> None:
         try:
             mode = path.stat().st_mode
         except OSError:
-            continue  # it is made when the gateway starts, and then for its owner alone
+            continue  # it is created at the start, for its owner alone
         if mode & stat.S_IRWXO and _reachable(path):
             wanted = "700" if path.is_dir() else "600"
             raise Misconfigured(
@@ -34,7 +34,7 @@ def refuse_open_files(config: Config) -> None:
 
 
 def refuse_plaintext(config: Config, listen: str, *, insecure: bool) -> None:
-    """Raise Misconfigured where keys and results would cross a network unencrypted."""
+    """Raise Misconfigured if keys and results would cross a network unencrypted."""
     if config.tls is None and not insecure and not is_loopback(listen):
         raise Misconfigured(
             f"--listen {listen} is reachable from other machines, and without TLS, keys and results cross the "
@@ -44,9 +44,9 @@ def refuse_plaintext(config: Config, listen: str, *, insecure: bool) -> None:
 
 
 def refuse_unconfined(config: Config, listen: str, *, workers: int) -> None:
-    """Raise Misconfigured where others than this machine's could have commands run by the in-memory engine.
+    """Raise Misconfigured if other machines could run commands in the in-memory engine.
 
-    It confines nothing: whoever may call has the rights of the gateway.
+    That engine confines nothing: its callers have the rights of the gateway.
     """
     if config.sandbox.engine != "memory":
         return
@@ -62,7 +62,7 @@ def refuse_unconfined(config: Config, listen: str, *, workers: int) -> None:
 
 
 async def refuse_known_keys(database: Database) -> None:
-    """Raise Misconfigured where a key that everybody knows is good."""
+    """Raise Misconfigured if a public key is valid."""
     store = KeyStore(database)
     for key in KNOWN_KEYS:
         found = await store.find(digest_of(key))
@@ -82,5 +82,5 @@ def _private(config: Config) -> Iterator[Path]:
 
 
 def _reachable(path: Path) -> bool:
-    """Return whether other users get as far as a path: one closed directory above it keeps them out."""
+    """Return whether other users can reach a path; one closed directory above it keeps them out."""
     return all(parent.stat().st_mode & stat.S_IXOTH for parent in path.resolve().parents)

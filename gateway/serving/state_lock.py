@@ -1,7 +1,7 @@
-"""One gateway a state directory: two would end each other's runs and remove each other's sandboxes.
+"""One gateway per state directory: two would end each other's runs and remove each other's sandboxes.
 
-A gateway of several workers is one. Its parent holds the directory, and each worker a slot: a file that is locked while
-it lives and names its process. Whoever finds a name in a slot that nobody holds knows that this process is dead.
+A gateway of several workers counts as one. Its parent locks the directory, and each worker a slot: a file with the id
+of its process, locked while it lives. An id in an unlocked slot is that of a dead process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SLOT = re.compile(r"slot-(\d{1,6})")
 
 @contextlib.contextmanager
 def locked_state(state_dir: Path) -> Iterator[None]:
-    """Hold the directory until the block ends; the kernel lets go of it when this process dies, however it dies."""
+    """Lock the directory until the block ends; the kernel releases the lock when this process dies."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -45,20 +45,20 @@ def locked_state(state_dir: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Slot:
-    """A worker's slot. `predecessors` are the ids of processes that are dead and did not end in order."""
+    """A worker's slot. `predecessors` are the ids of processes that died without an orderly end."""
 
     descriptor: int
     predecessors: tuple[str, ...]
 
     def record(self, process_id: str) -> None:
-        """Write down who holds the slot, once what its predecessors left is somebody's."""
+        """Store the id of this process, once it has taken over from its predecessors."""
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, process_id.encode("ascii"), 0)
 
 
 @contextlib.contextmanager
-def held_slot(state_dir: Path, worker: Worker) -> Iterator[Slot]:
-    """Hold a worker's slot until the block ends. The first worker inherits from those that there are no more."""
+def locked_slot(state_dir: Path, worker: Worker) -> Iterator[Slot]:
+    """Lock a worker's slot until the block ends. The first worker also inherits from workers that no longer exist."""
     path = state_dir / f"slot-{worker.index}"
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -71,14 +71,14 @@ def held_slot(state_dir: Path, worker: Worker) -> Iterator[Slot]:
             )
         found = [_id_in(descriptor)]
         if worker.index == 0:
-            found += _given_up(state_dir, worker.count)
+            found += _abandoned(state_dir, worker.count)
         yield Slot(descriptor, tuple(one for one in found if one))
-        os.ftruncate(descriptor, 0)  # an orderly end leaves nothing to anybody
+        os.ftruncate(descriptor, 0)  # an orderly end leaves nothing to inherit
     finally:
         os.close(descriptor)
 
 
-def _given_up(state_dir: Path, count: int) -> list[str]:
+def _abandoned(state_dir: Path, count: int) -> list[str]:
     """Return the ids in slots past the last worker's, and remove them: there were more workers before."""
     found = []
     for path in state_dir.glob("slot-*"):

@@ -1,4 +1,4 @@
-"""Worker: which of the processes of one `airlock serve` this is."""
+"""Identifies one process of an `airlock serve` with several workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Worker:
-    """The worker `index`, from 0 on, of `count`. A supervised one has a parent that holds the state directory."""
+    """The worker `index`, from 0, of `count`. A supervised one has a parent that locks the state directory."""
 
     index: int = 0
     count: int = 1

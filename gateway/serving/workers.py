@@ -1,7 +1,7 @@
-"""The workers of one gateway: processes that share a port, started again when they die.
+"""The workers of one gateway: processes that share a port and are restarted when they die.
 
-The parent binds nothing and serves nothing. It holds the state directory and the port, has the workers stop when it is
-told to, and takes them along when it is killed: the kernel sends them PARENT_DIED then.
+The parent serves nothing. It locks the state directory, reserves the port and stops the workers. If it is killed, the
+kernel sends them PARENT_DIED.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from gateway.errors import Misconfigured
 from gateway.serving.worker import Worker
 
 log = structlog.get_logger(__name__)
-# What a worker that cannot even start is given between two tries, at first and at most.
+# The first and the longest pause before the restart of a worker that dies at its start.
 _FIRST_PAUSE_S = 0.1
 _LAST_PAUSE_S = 10.0
-# One that served for so long has nothing in common with the one that died before it.
+# After serving this long, a worker's death is unrelated to the one before.
 _STEADY_S = 30.0
 _PR_SET_PDEATHSIG = 1
 PARENT_DIED = signal.SIGUSR1
-"""Tells a worker to stop in order. It may come several times, once for each thread of the parent as they die one by
-one, so it is none of the signals whose second one means "at once"."""
+"""Makes a worker stop in order. The kernel may send it several times, once for each thread of the parent that dies, so
+it must not be a signal whose repetition means "at once"."""
 _READY_LIMIT_BYTES = 256
 _WORKER = re.compile(r"(\d{1,4})/(\d{1,4})@(\d{1,10})")
 
 Command = Callable[[int, int], Sequence[str]]
-"""Returns the command of a worker by its index and the descriptor for its one line: that it answers, and metrics."""
+"""Returns the command of a worker, by its index and the descriptor for the line that says that it serves."""
 
 
 class Workers:
@@ -53,41 +53,41 @@ class Workers:
 
     @property
     def metrics(self) -> list[str]:
-        """The addresses where those that answer are scraped; empty where they are not."""
+        """The metrics addresses of the workers that serve; empty without metrics."""
         return [address for _, address in sorted(self._metrics.items()) if address]
 
     async def start(self) -> None:
-        """Start them all; return when each has answered once, or raise Misconfigured when one ends before it has."""
+        """Start all workers and wait until each serves; raises Misconfigured if one ends before that."""
         self._tasks = [asyncio.create_task(self._keep(index), name=f"worker {index}") for index in range(self._count)]
-        answered = asyncio.gather(*(ready.wait() for ready in self._ready))
+        serving = asyncio.gather(*(ready.wait() for ready in self._ready))
         stopped = asyncio.create_task(self._stopping.wait())
         try:
-            ends: list[asyncio.Future[Any]] = [answered, stopped, *self._tasks]
+            ends: list[asyncio.Future[Any]] = [serving, stopped, *self._tasks]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            answered.cancel()
+            serving.cancel()
             stopped.cancel()
-            await asyncio.gather(answered, stopped, return_exceptions=True)
+            await asyncio.gather(serving, stopped, return_exceptions=True)
         failed = next((task for task in self._tasks if task.done()), None)
         if failed is not None and not self._stopping.is_set():
             await self.stopped()
             failed.result()
 
     def stop(self) -> None:
-        """Tell them to stop in order, and when it is said again, at once. None is started after that."""
+        """Stop the workers in order, or at once if called again. None is restarted after that."""
         self._stopping.set()
         for process in self._processes.values():
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
 
     async def stopped(self) -> None:
-        """Wait until they have stopped, told to if nobody has."""
+        """Wait until they have stopped; stop them first if stop() was not called."""
         if not self._stopping.is_set():
             self.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _keep(self, index: int) -> None:
-        """Have a worker run until all are to stop."""
+        """Run a worker, and restart it when it dies, until all are to stop."""
         pause_s = _FIRST_PAUSE_S
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
@@ -107,7 +107,7 @@ class Workers:
         """Run a worker to its end; return its exit code, negative for a signal."""
         readable, writable = os.pipe()
         try:
-            # In a group of its own: Ctrl-C is for the parent, whose word to the workers would be the second one.
+            # In its own process group: Ctrl-C is for the parent alone, which then signals the workers once.
             process = await asyncio.create_subprocess_exec(
                 *self._command(index, writable), pass_fds=[writable], process_group=0
             )
@@ -127,47 +127,41 @@ class Workers:
             await waiting
 
     async def _wait_ready(self, index: int, readable: int) -> None:
-        """Wait for a worker's word, or its end."""
+        """Wait until a worker serves, or ends."""
         with open(readable, "rb", buffering=0) as pipe:  # noqa: ASYNC230 - a pipe's end, read when it is ready
             reader = asyncio.StreamReader(limit=_READY_LIMIT_BYTES)
             transport, _ = await asyncio.get_running_loop().connect_read_pipe(
                 lambda: asyncio.StreamReaderProtocol(reader), pipe
             )
             try:
-                if said := await reader.readline():
-                    self._metrics[index] = said.decode("ascii", "replace").strip()
-                    log.info("a worker answers", worker=index, metrics=self._metrics[index] or None)
+                if line := await reader.readline():
+                    self._metrics[index] = line.decode("ascii", "replace").strip()
+                    log.info("a worker serves", worker=index, metrics=self._metrics[index] or None)
                     self._ready[index].set()
             finally:
                 transport.close()
 
 
 def worker_command(config: Path, listen: str, count: int, options: Sequence[str] = ()) -> Command:
-    """Return what starts workers of this very installation."""
+    """Return what starts workers of this installation."""
 
     def command(index: int, ready: int) -> Sequence[str]:
         serve = ["serve", "--config", str(config), "--listen", listen, *options]
-        return [
-            sys.executable,
-            "-m",
-            "gateway.cli",
-            *serve,
-            "--worker",
-            f"{index}/{count}@{os.getpid()}",
-            "--ready-fd",
-            str(ready),
-        ]
+        worker = ["--worker", f"{index}/{count}@{os.getpid()}", "--ready-fd", str(ready)]
+        return [sys.executable, "-m", "gateway.cli", *serve, *worker]
 
     return command
 
 
-def supervised_worker(said: str) -> Worker:
-    """Return which worker the option --worker says this is, and stop when the parent that said so dies."""
-    found = _WORKER.fullmatch(said)
+def supervised_worker(option: str) -> Worker:
+    """Parse the option --worker, and make the kernel stop this process when its parent dies."""
+    found = _WORKER.fullmatch(option)
     if found is None:
-        raise Misconfigured(f"--worker {said!r}: this option is only for workers that `airlock serve --workers` starts")
+        raise Misconfigured(
+            f"--worker {option!r}: this option is only for workers that `airlock serve --workers` starts"
+        )
     index, count, parent = (int(number) for number in found.groups())
-    # A thread of the parent's that starts the worker is the one whose death counts: it is the main one.
+    # The death of the parent's thread that starts the worker counts: it is the main thread.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, PARENT_DIED)
     if os.getppid() != parent:
         raise Misconfigured("the parent process of this worker has exited")

@@ -21,6 +21,17 @@ from gateway.storage.audit_store import OPERATORS
 _PATIENT_S = 600.0
 
 
+@contextlib.asynccontextmanager
+async def _work(
+    admission: Admission, tenant: str, size_bytes: int = 0, remaining_s: float | None = None
+) -> AsyncIterator[None]:
+    end = await admission.begin(tenant, size_bytes=size_bytes, remaining_s=remaining_s)
+    try:
+        yield
+    finally:
+        end()
+
+
 class _Calls:
     """Calls that work until they are told to end; `begun` has their tenants, in the order in which they began."""
 
@@ -56,7 +67,7 @@ class _Calls:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _call(self, tenant: str, size_bytes: int) -> None:
-        async with self.admission.work(tenant, size_bytes=size_bytes):
+        async with _work(self.admission, tenant, size_bytes=size_bytes):
             self.begun.append(tenant)
             end = asyncio.Event()
             self._ends.append(end)
@@ -129,7 +140,7 @@ async def test_a_call_waits_no_longer_than_its_own_deadline() -> None:
     async with _calls(calls_at_once=1, calls_at_once_per_tenant=1) as calls:
         await calls.ask("a")
         with pytest.raises(Overloaded, match="no place was free"):
-            async with calls.admission.work("a", patience_s=0.001):
+            async with _work(calls.admission, "a", remaining_s=0.001):
                 pytest.fail("there is no place")
         assert calls.admission.snapshot().waiting == 0
 
@@ -189,10 +200,10 @@ async def test_cancellations_wait_for_no_place_and_a_tenant_has_so_many_at_once(
         await calls.ask("a", 2)
         with contextlib.ExitStack() as held:
             for _ in range(32):
-                held.enter_context(calls.admission.freeing("a"))
-            with pytest.raises(Overloaded, match="32 cancellations"), calls.admission.freeing("a"):
+                held.enter_context(calls.admission.cancellation("a"))
+            with pytest.raises(Overloaded, match="32 cancellations"), calls.admission.cancellation("a"):
                 pass
-            with calls.admission.freeing("b"):
+            with calls.admission.cancellation("b"):
                 pass
 
 
@@ -271,7 +282,7 @@ async def test_what_fails_gives_its_place_back() -> None:
     admission = Admission(AdmissionSettings(calls_at_once=1, calls_at_once_per_tenant=1, queue_per_tenant=0))
     for _ in range(3):
         with pytest.raises(RuntimeError):
-            async with admission.work("a"):
+            async with _work(admission, "a"):
                 raise RuntimeError
     assert admission.snapshot().admitted == 3
 
@@ -293,7 +304,7 @@ async def test_streams_are_counted_apart_and_given_back() -> None:
                 pass
             with admission.stream("b"):
                 pass
-            async with admission.work("a"):
+            async with _work(admission, "a"):
                 assert admission.snapshot().streams == 1
 
 

@@ -11,14 +11,16 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from gateway.serving.anonymous_calls import STREAMS, STREAMS_OF_A_HOST, AnonymousStreams, BoundedHealth
+from gateway.errors import Overloaded
+from gateway.serving.anonymous_calls import STREAMS, STREAMS_OF_A_HOST, BoundedHealth
+from gateway.serving.anonymous_connections import AnonymousConnections
 from gateway.serving.first_message_timeout import FirstMessageTimeout
 
 
 @contextlib.asynccontextmanager
-async def _served(watch_s: float = 60.0, patience_s: float = 60.0) -> AsyncIterator[grpc.aio.Channel]:
-    server = grpc.aio.server(interceptors=(FirstMessageTimeout(patience_s),))
-    health_pb2_grpc.add_HealthServicer_to_server(BoundedHealth(AnonymousStreams(), watch_s), server)
+async def _served(watch_s: float = 60.0, timeout_s: float = 60.0) -> AsyncIterator[grpc.aio.Channel]:
+    server = grpc.aio.server(interceptors=(FirstMessageTimeout(timeout_s),))
+    health_pb2_grpc.add_HealthServicer_to_server(BoundedHealth(watch_s), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -37,10 +39,10 @@ async def test_a_watch_ends_by_itself_and_another_can_begin() -> None:
 
 @pytest.mark.parametrize("method", ["Check", "Watch"])
 async def test_a_call_whose_request_does_not_come_ends_and_says_so(method: str) -> None:
-    async with _served(patience_s=0.01) as channel:
+    async with _served(timeout_s=0.01) as channel:
         call: Any = channel.stream_unary(f"/grpc.health.v1.Health/{method}")()
         assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert "did not come" in await call.details()
+        assert "did not arrive" in await call.details()
         stub: Any = health_pb2_grpc.HealthStub(channel)
         assert (await stub.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
 
@@ -53,11 +55,15 @@ async def test_a_call_that_ends_without_a_request_is_told() -> None:
 
 
 def test_one_host_has_a_part_of_the_streams_and_all_hosts_together_have_so_many() -> None:
-    streams = AnonymousStreams()
-    with contextlib.ExitStack() as held:
-        one = [held.enter_context(streams.one(f"ipv4:10.0.0.1:{port}")) for port in range(STREAMS_OF_A_HOST + 1)]
-        assert one == [True] * STREAMS_OF_A_HOST + [False]
-        others = [held.enter_context(streams.one(f"ipv4:10.0.1.{host}:1")) for host in range(STREAMS)]
-        assert sum(others) == STREAMS - STREAMS_OF_A_HOST
-    with streams.one("ipv4:10.0.0.1:1") as again:
-        assert again
+    streams = AnonymousConnections(of_connection=STREAMS_OF_A_HOST, of_host=STREAMS_OF_A_HOST, in_all=STREAMS)
+    with contextlib.ExitStack() as opened:
+        for port in range(STREAMS_OF_A_HOST):
+            opened.enter_context(streams.one(f"ipv4:10.0.0.1:{port}"))
+        with pytest.raises(Overloaded):
+            streams.begin("ipv4:10.0.0.1:999")
+        for host in range(STREAMS - STREAMS_OF_A_HOST):
+            opened.enter_context(streams.one(f"ipv4:10.0.1.{host}:1"))
+        with pytest.raises(Overloaded):
+            streams.begin("ipv4:10.0.2.1:1")
+    with streams.one("ipv4:10.0.0.1:1"):
+        pass

@@ -18,7 +18,7 @@ async def _settle() -> None:
 
 
 async def test_one_that_sends_no_request_gives_its_place_to_the_next_that_waits() -> None:
-    reads, never = Reads(each=1, in_all=2, patience_s=0.05), asyncio.Event()
+    reads, never = Reads(each=1, in_all=2, timeout_s=0.05), asyncio.Event()
 
     async def comes() -> str:
         return "here"
@@ -29,7 +29,7 @@ async def test_one_that_sends_no_request_gives_its_place_to_the_next_that_waits(
     await _settle()
     assert await reads.read("b", comes) == "here"
     assert not waits.done()
-    with pytest.raises(DeadlineExceeded, match="did not come"):
+    with pytest.raises(DeadlineExceeded, match="did not arrive"):
         await stalled
     assert await waits == "here"
 

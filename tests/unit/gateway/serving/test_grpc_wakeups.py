@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import grpc.aio
 
-from gateway.serving.grpc_wakeups import take_wakeups_as_they_come
+from gateway.serving.grpc_wakeups import drain_wakeups
 
 
 async def _readers_of_a_server() -> list[Callable[[], None]]:
@@ -24,7 +24,7 @@ async def _readers_of_a_server() -> list[Callable[[], None]]:
         add_reader(source, callback, *args)
 
     cast(Any, loop).add_reader = add
-    take_wakeups_as_they_come(loop)
+    drain_wakeups(loop)
     server = grpc.aio.server()
     await server.start()
     await server.stop(0)
@@ -48,7 +48,7 @@ def test_a_server_s_reader_takes_all_that_its_socket_has() -> None:
 def test_other_readers_of_the_loop_are_left_alone() -> None:
     async def main() -> bytes:
         loop = asyncio.get_running_loop()
-        take_wakeups_as_they_come(loop)
+        drain_wakeups(loop)
         source, writer = socket.socketpair()
         source.setblocking(False)
         with source, writer:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.serving.anonymous_calls import AnonymousStreams, BoundedHealth
+from gateway.serving.anonymous_calls import BoundedHealth
 from gateway.serving.health import NOT_SERVING, SERVING, Health, Need, needs_of
 from gateway.storage.database import Database
 from tests.postgres import PostgresServer
@@ -50,8 +50,8 @@ def _health(told: Told, database: Needed, engine: Needed, limit_s: float = 60) -
     return Health(
         told,
         (
-            Need("database", database.ask, everywhere, look_s=0.001, limit_s=limit_s),
-            Need("engine", engine.ask, in_sandboxes, look_s=0.001, limit_s=limit_s),
+            Need("database", database.ask, everywhere, every_s=0.001, limit_s=limit_s),
+            Need("engine", engine.ask, in_sandboxes, every_s=0.001, limit_s=limit_s),
         ),
     )
 
@@ -109,9 +109,9 @@ async def test_what_hangs_does_not_hold_up_the_end() -> None:
 
 
 async def test_a_gateway_that_drains_serves_no_more_whatever_comes_back() -> None:
-    healthy, engine = BoundedHealth(AnonymousStreams()), Needed()
+    healthy, engine = BoundedHealth(), Needed()
     engine.gone = True
-    health = Health(healthy, (Need("engine", engine.ask, frozenset({TOOL}), look_s=0.001),))
+    health = Health(healthy, (Need("engine", engine.ask, frozenset({TOOL}), every_s=0.001),))
     async with health.following():
         await healthy.enter_graceful_shutdown()
         engine.gone = False
@@ -123,7 +123,7 @@ async def test_a_gateway_that_drains_serves_no_more_whatever_comes_back() -> Non
 async def test_a_database_that_goes_and_comes_back_takes_the_services_with_it(
     postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.serving.health._DATABASE_LOOK_S", 0.02)
+    monkeypatch.setattr("gateway.serving.health._DATABASE_EVERY_S", 0.02)
     told, database = Told(), await Database.open(postgres_url)
     async with Health(told, needs_of((RUN, TOOL), database, Needed().ask)).following():
         assert told.now() == {"": True, RUN: True, TOOL: True}

@@ -73,7 +73,7 @@ def rules_of(field: FieldDescriptor) -> Any:
         (tool_service_pb2.CallToolRequest(name="ls", thread="x" * 257), "thread: 256 printable characters at most"),
         (tool_service_pb2.CallToolRequest(name="ls", thread="a\nb"), "thread: 256 printable characters at most"),
         (tool_service_pb2.CallToolRequest(), "name: between 1 and 128 characters"),
-        (tool_service_pb2.StreamToolCallRequest(), "call: it must be given"),
+        (tool_service_pb2.StreamToolCallRequest(), "call: a value is required"),
         (run_service_pb2.StartRunRequest(), "task: between 1 and 262,144 characters"),
         (run_service_pb2.StartRunRequest(task="x", policy_mode=9), "policy_mode: one of UNSPECIFIED, PIN, FOLLOW"),
         (run_service_pb2.WatchRunRequest(from_sequence=-1), "from_sequence: 0 or more"),

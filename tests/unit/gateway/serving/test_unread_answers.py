@@ -14,10 +14,10 @@ from grpc_health.v1 import health_pb2_grpc
 from gateway.config.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
-from gateway.serving.anonymous_calls import AnonymousStreams, BoundedHealth
+from gateway.serving.anonymous_calls import BoundedHealth
 from gateway.serving.edge import ADMISSION, streaming, unary
 from gateway.serving.first_message_timeout import FirstMessageTimeout
-from gateway.serving.incoming import Sending
+from gateway.serving.incoming import SendTimeouts
 from gateway.serving.rpc_tasks import follow_rpcs
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import tool_service_pb2, tool_service_pb2_grpc
@@ -61,9 +61,9 @@ class Large(tool_service_pb2_grpc.ToolServiceServicer):
 @contextlib.asynccontextmanager
 async def _served(send_s: float) -> AsyncIterator[str]:
     follow_rpcs(asyncio.get_running_loop(), linger_s=0.01)
-    server = grpc.aio.server(interceptors=(FirstMessageTimeout(sending=Sending(send_s)),))
+    server = grpc.aio.server(interceptors=(FirstMessageTimeout(sending=SendTimeouts(send_s)),))
     tool_service_pb2_grpc.add_ToolServiceServicer_to_server(Large(), server)  # type: ignore[no-untyped-call]
-    health_pb2_grpc.add_HealthServicer_to_server(BoundedHealth(AnonymousStreams(), send_s=send_s), server)
+    health_pb2_grpc.add_HealthServicer_to_server(BoundedHealth(send_s=send_s), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -114,7 +114,7 @@ async def test_a_stream_that_is_not_read_is_counted() -> None:
 
 
 async def test_a_watcher_that_reads_nothing_keeps_no_status_from_changing() -> None:
-    healthy = BoundedHealth(AnonymousStreams())
+    healthy = BoundedHealth()
     server = grpc.aio.server(interceptors=(FirstMessageTimeout(),))
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     port = server.add_insecure_port("127.0.0.1:0")

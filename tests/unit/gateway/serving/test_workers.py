@@ -18,7 +18,7 @@ from gateway.errors import Misconfigured
 from gateway.serving import workers as workers_room
 from gateway.serving.listening import is_loopback, reserved
 from gateway.serving.startup_checks import refuse_open_files, refuse_plaintext
-from gateway.serving.state_lock import held_slot, locked_state
+from gateway.serving.state_lock import locked_slot, locked_state
 from gateway.serving.worker import Worker
 from gateway.serving.workers import Workers, supervised_worker
 
@@ -114,20 +114,20 @@ def test_only_the_parent_that_started_a_worker_is_taken_for_it() -> None:
 def test_a_directory_is_one_gateway_s_and_a_slot_one_worker_s(tmp_path: Path) -> None:
     with locked_state(tmp_path), pytest.raises(Misconfigured, match="in use"), locked_state(tmp_path):
         pass
-    first, second = (held_slot(tmp_path, Worker(index, 2)) for index in range(2))
-    again = held_slot(tmp_path, Worker(1, 2))
+    first, second = (locked_slot(tmp_path, Worker(index, 2)) for index in range(2))
+    again = locked_slot(tmp_path, Worker(1, 2))
     with first, second, pytest.raises(Misconfigured, match="has not stopped yet"), again:
         pass
 
 
 def test_whoever_has_a_dead_worker_s_slot_is_told_its_name_and_one_that_ended_in_order_has_none(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), held_slot(tmp_path, Worker(0, 1)) as slot:
+    with pytest.raises(RuntimeError), locked_slot(tmp_path, Worker(0, 1)) as slot:
         slot.record("gw_first")
         raise RuntimeError
-    with held_slot(tmp_path, Worker(0, 1)) as slot:
+    with locked_slot(tmp_path, Worker(0, 1)) as slot:
         assert slot.predecessors == ("gw_first",)
         slot.record("gw_second")
-    with held_slot(tmp_path, Worker(0, 1)) as slot:
+    with locked_slot(tmp_path, Worker(0, 1)) as slot:
         assert slot.predecessors == ()
 
 
@@ -136,10 +136,10 @@ def test_the_first_worker_inherits_from_those_that_there_are_no_more_and_not_fro
 ) -> None:
     for index in (1, 2, 3):
         (tmp_path / f"slot-{index}").write_text(f"gw_{index}", encoding="ascii")
-    with held_slot(tmp_path, Worker(3, 4)), held_slot(tmp_path, Worker(0, 2)) as slot:
+    with locked_slot(tmp_path, Worker(3, 4)), locked_slot(tmp_path, Worker(0, 2)) as slot:
         assert slot.predecessors == ("gw_2",)
     assert not (tmp_path / "slot-2").exists()
-    with held_slot(tmp_path, Worker(1, 2)) as slot:
+    with locked_slot(tmp_path, Worker(1, 2)) as slot:
         assert slot.predecessors == ("gw_1",)
 
 

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
 from gateway.serving.listening import _OFTEN
-from gateway.serving.taking_server import TakingServer
+from gateway.serving.prefetching_server import PrefetchingServer
 from gateway.v1 import process_service_pb2, run_service_pb2, tool_service_pb2, workspace_service_pb2
 
 _CHECK = "/grpc.health.v1.Health/Check"
@@ -46,8 +46,8 @@ class _Seen(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
 @asynccontextmanager
 async def _served(
     healthy: _Healthy, often: tuple[str, ...] = (_CHECK,), seen: _Seen | None = None, most: int = 1000
-) -> AsyncIterator[tuple[TakingServer, Any]]:
-    server = TakingServer(often, () if seen is None else (seen,), (), most)
+) -> AsyncIterator[tuple[PrefetchingServer, Any]]:
+    server = PrefetchingServer(often, () if seen is None else (seen,), (), most)
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     await healthy.set("", health_pb2.HealthCheckResponse.SERVING)
     port = server.add_port("127.0.0.1:0", None)
@@ -70,13 +70,13 @@ async def test_calls_of_a_method_that_is_asked_for_often_are_taken_here_and_inte
         answers = await asyncio.gather(*(_check(stub) for _ in range(200)))
     assert {answer.status for answer in answers} == {health_pb2.HealthCheckResponse.SERVING}
     assert seen.methods == [_CHECK] * 200
-    assert server.taken > 100  # a few go by grpc.aio's own loop
+    assert server.prefetched > 100  # a few go by grpc.aio's own loop
 
 
 async def test_other_methods_are_served_all_the_same() -> None:
     async with _served(_Healthy(), often=("/grpc.health.v1.Health/Watch",)) as (server, stub):
         assert (await _check(stub)).status == health_pb2.HealthCheckResponse.SERVING
-        assert server.taken == 0
+        assert server.prefetched == 0
 
 
 async def test_more_than_there_may_be_at_once_are_refused() -> None:
@@ -112,10 +112,10 @@ async def test_a_stop_lets_calls_end_and_takes_no_more() -> None:
 
 async def test_an_address_that_is_taken_is_refused() -> None:
     async with _served(_Healthy()):
-        taken = TakingServer((), (), (("grpc.so_reuseport", 0),), 8)
+        taken = PrefetchingServer((), (), (("grpc.so_reuseport", 0),), 8)
         port = taken.add_port("127.0.0.1:0", None)
         with pytest.raises(RuntimeError):
-            TakingServer((), (), (("grpc.so_reuseport", 0),), 8).add_port(f"127.0.0.1:{port}", None)
+            PrefetchingServer((), (), (("grpc.so_reuseport", 0),), 8).add_port(f"127.0.0.1:{port}", None)
 
 
 def test_the_methods_that_are_asked_for_often_are_there() -> None:
