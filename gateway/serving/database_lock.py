@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from gateway.errors import Misconfigured
+from gateway.serving.state_lock import try_lock
 from gateway.storage.database_identity import DatabaseIdentity
 
 log = structlog.get_logger(__name__)
@@ -46,7 +47,7 @@ def refuse_copy(directory: Path, instance: str, database: DatabaseIdentity) -> N
         return
     try:
         holder = _read(descriptor)
-        if holder is not None and holder.id != database.id and not _take(descriptor, fcntl.LOCK_EX):
+        if holder is not None and holder.id != database.id and not try_lock(descriptor):
             raise _is_copy(directory, holder, database)
     finally:
         os.close(descriptor)
@@ -59,7 +60,7 @@ def refuse_in_use(directory: Path, instance: str) -> None:
     except FileNotFoundError:
         return
     try:
-        if not _take(descriptor, fcntl.LOCK_EX):
+        if not try_lock(descriptor):
             raise Misconfigured(
                 "another gateway with the same database is running on this engine and uses the same containers "
                 "and volumes: stop it first"
@@ -75,7 +76,7 @@ def _lock(descriptor: int, directory: Path, database: DatabaseIdentity) -> None:
         holder = _read(descriptor)
         if holder is not None and holder.id == database.id:
             return
-        if not _take(descriptor, fcntl.LOCK_EX):
+        if not try_lock(descriptor):
             if holder is not None and attempt == _TRIES:
                 raise _is_copy(directory, holder, database)
             time.sleep(_RETRY_S)  # another process of this gateway may be doing the same
@@ -85,14 +86,6 @@ def _lock(descriptor: int, directory: Path, database: DatabaseIdentity) -> None:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps({"id": database.id, "shown": database.shown}).encode(), 0)
     raise Misconfigured(f"another gateway is claiming {directory} at this moment: try again")
-
-
-def _take(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _read(descriptor: int) -> DatabaseIdentity | None:

@@ -30,7 +30,7 @@ def locked_state(state_dir: Path) -> Iterator[None]:
     except OSError as error:
         raise Misconfigured(f"state_dir {state_dir}: {error.strerror}; the gateway needs write access to it") from error
     try:
-        if not _locked(descriptor):
+        if not try_lock(descriptor):
             holder = os.read(descriptor, 32).decode("ascii", "replace").strip()
             raise Misconfigured(
                 f"state_dir {state_dir} is in use by another gateway (process {holder or 'unknown'}): stop it, or "
@@ -65,7 +65,7 @@ def locked_slot(state_dir: Path, worker: Worker) -> Iterator[Slot]:
     except OSError as error:
         raise Misconfigured(f"{path}: {error.strerror}; the gateway needs write access to it") from error
     try:
-        if not _locked(descriptor):
+        if not try_lock(descriptor):
             raise Misconfigured(
                 f"{path} is locked by a worker of an earlier gateway that has not stopped yet: try again"
             )
@@ -87,7 +87,7 @@ def _abandoned(state_dir: Path, count: int) -> list[str]:
             continue
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if _locked(descriptor):
+            if try_lock(descriptor):
                 found.append(_id_in(descriptor))
                 path.unlink(missing_ok=True)
         finally:
@@ -95,7 +95,8 @@ def _abandoned(state_dir: Path, count: int) -> list[str]:
     return found
 
 
-def _locked(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
+    """Lock a file exclusively if no other process has locked it; return whether it is locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Defines every metric: name, kind, unit, labels and description."""
+"""Defines every metric. docs/telemetry.md lists their labels; a test compares the names and units."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
-
-from gateway.telemetry import attributes as a
 
 Labels = Mapping[str, str]
 Read = Callable[[], float | Iterable[tuple[float, Labels]]]
@@ -29,97 +27,43 @@ class Metric:
     name: str
     kind: Literal["counter", "read_counter", "updown", "gauge", "histogram"]
     unit: str
-    labels: tuple[str, ...]
     description: str
     buckets: Sequence[float] = _SECONDS
 
 
-_MODEL_LABELS = (a.OPERATION, a.PROVIDER, a.REQUEST_MODEL)
 METRICS = (
-    Metric(
-        "rpc.server.call.duration",
-        "histogram",
-        "s",
-        (a.RPC_SYSTEM, a.RPC_METHOD, a.RPC_STATUS, a.ERROR_TYPE),
-        "RPCs by method, status and reason.",
-    ),
-    Metric(
-        "airlock.tenant.rpc.duration",
-        "histogram",
-        "s",
-        (a.TENANT, a.ERROR_TYPE),
-        "RPCs by tenant: `other` past telemetry.tenants_in_metrics, empty without a tenant.",
-    ),
-    Metric(
-        "airlock.tool.call.duration",
-        "histogram",
-        "s",
-        (a.TOOL_NAME, a.VERDICT, a.OUTCOME),
-        "Tool calls, judgement included; a tool that Airlock does not know is `other`.",
-    ),
-    Metric("airlock.tenant.tool.calls", "counter", "{call}", (a.TENANT, a.VERDICT), "Tool calls by tenant."),
-    Metric("airlock.policy.decision.duration", "histogram", "s", (), "Policy decisions, quotas included."),
-    Metric(
-        "airlock.sandbox.start.duration", "histogram", "s", (a.ERROR_TYPE,), "Sandbox creations, failed ones included."
-    ),
-    Metric("airlock.sandbox.acquire.duration", "histogram", "s", (), "Waits of operations for their thread's sandbox."),
-    Metric("airlock.sandbox.live", "gauge", "{sandbox}", (), "Sandboxes that this process has or is creating."),
-    Metric("airlock.sandbox.pool", "gauge", "{sandbox}", (a.POOL_STATE,), "Pooled sandboxes: `ready` or `making`."),
-    Metric(
-        "airlock.sandbox.pool.claims",
-        "read_counter",
-        "{claim}",
-        (a.POOL_CLAIM,),
-        "New threads by what the pool had: `hit`, `miss` (none ready) or `refused` (unfit).",
-    ),
-    Metric(
-        "airlock.sandbox.states",
-        "gauge",
-        "{sandbox}",
-        (a.SANDBOX_STATE,),
-        "Sandboxes `creating` or `running` in this process (sum over gateways) and `idle_stopped` of the engine (max).",
-    ),
-    Metric(
-        "airlock.sandbox.cpu.time",
-        "read_counter",
-        "s",
-        (),
-        "CPU time of this process' sandboxes; this and the next two need telemetry.sandbox_usage_s.",
-    ),
-    Metric("airlock.sandbox.memory.usage", "gauge", "By", (), "Memory of this process' sandboxes."),
-    Metric("airlock.sandbox.pids", "gauge", "{process}", (), "Processes and threads in this process' sandboxes."),
-    Metric("airlock.run.live", "updown", "{run}", (), "Runs that this process hosts."),
-    Metric("airlock.run.duration", "histogram", "s", (a.RUN_STATUS,), "Runs by status, timed anew after an approval."),
-    Metric("airlock.policy.drift", "gauge", "{policy}", (), "Policy files that differ from the policy in force."),
-    Metric("airlock.disk.free", "gauge", "By", (a.DISK,), "Free bytes of the disks that the gateway uses."),
-    Metric("airlock.disk.short", "gauge", "{disk}", (a.DISK,), "1 if less than sandbox.disk_reserve_mib is free."),
-    Metric("airlock.run.waiting", "gauge", "{run}", (), "Runs in the database that wait for an approval."),
-    Metric("airlock.approval.waiting", "gauge", "{approval}", (), "Pending approvals in the database."),
-    Metric(
-        "gen_ai.client.operation.duration",
-        "histogram",
-        "s",
-        (*_MODEL_LABELS, a.ERROR_TYPE),
-        "Inferences, their queueing included.",
-        _MODEL_SECONDS,
-    ),
-    Metric(
-        "gen_ai.client.token.usage",
-        "histogram",
-        "{token}",
-        (*_MODEL_LABELS, a.TOKEN_TYPE),
-        "Tokens of an inference, as the endpoint reports them.",
-        _TOKENS,
-    ),
-    Metric("airlock.admission.at_work", "gauge", "{call}", (), "Calls in progress, of all tenants."),
-    Metric("airlock.admission.limit", "gauge", "{call}", (), "Calls that may start at once; lower under load."),
-    Metric("airlock.admission.waiting", "gauge", "{call}", (), "Queued calls."),
-    Metric("airlock.admission.streams", "gauge", "{stream}", (), "Open streams that only wait."),
-    Metric("airlock.admission.admitted", "read_counter", "{call}", (), "Admitted calls."),
-    Metric("airlock.admission.refused", "read_counter", "{call}", (), "Calls that admission refused."),
-    Metric("airlock.admission.waited", "read_counter", "{call}", (), "Calls that were queued before admission."),
-    Metric("airlock.database.write.duration", "histogram", "s", (), "Transactions of the database writer."),
-    Metric("airlock.database.write.group_size", "histogram", "{write}", (), "Writes in one transaction.", _GROUP),
+    Metric("rpc.server.call.duration", "histogram", "s", "RPCs by method, status and reason."),
+    Metric("airlock.tenant.rpc.duration", "histogram", "s", "RPCs by tenant; the tenant may be `other` or empty."),
+    Metric("airlock.tool.call.duration", "histogram", "s", "Tool calls, judgement included; the tool may be `other`."),
+    Metric("airlock.tenant.tool.calls", "counter", "{call}", "Tool calls by tenant."),
+    Metric("airlock.policy.decision.duration", "histogram", "s", "Policy decisions, quotas included."),
+    Metric("airlock.sandbox.start.duration", "histogram", "s", "Sandbox creations, failed ones included."),
+    Metric("airlock.sandbox.acquire.duration", "histogram", "s", "Waits of operations for their thread's sandbox."),
+    Metric("airlock.sandbox.live", "gauge", "{sandbox}", "Sandboxes that this process has or is creating."),
+    Metric("airlock.sandbox.pool", "gauge", "{sandbox}", "Pooled sandboxes: `ready` or `making`."),
+    Metric("airlock.sandbox.pool.claims", "read_counter", "{claim}", "New threads: pool `hit`, `miss` or `refused`."),
+    Metric("airlock.sandbox.states", "gauge", "{sandbox}", "Sandboxes by state; `idle_stopped` is the engine's total."),
+    Metric("airlock.sandbox.cpu.time", "read_counter", "s", "CPU time of sandboxes, with sandbox_usage_s."),
+    Metric("airlock.sandbox.memory.usage", "gauge", "By", "Memory of sandboxes, with sandbox_usage_s."),
+    Metric("airlock.sandbox.pids", "gauge", "{process}", "Processes and threads in sandboxes, with sandbox_usage_s."),
+    Metric("airlock.run.live", "updown", "{run}", "Runs that this process hosts."),
+    Metric("airlock.run.duration", "histogram", "s", "Runs by status, timed anew after an approval."),
+    Metric("airlock.policy.drift", "gauge", "{policy}", "Policy files that differ from the policy in force."),
+    Metric("airlock.disk.free", "gauge", "By", "Free bytes of the disks that the gateway uses."),
+    Metric("airlock.disk.short", "gauge", "{disk}", "1 if less than sandbox.disk_reserve_mib is free, else 0."),
+    Metric("airlock.run.waiting", "gauge", "{run}", "Runs in the database that wait for an approval."),
+    Metric("airlock.approval.waiting", "gauge", "{approval}", "Pending approvals in the database."),
+    Metric("gen_ai.client.operation.duration", "histogram", "s", "Inferences, queueing included.", _MODEL_SECONDS),
+    Metric("gen_ai.client.token.usage", "histogram", "{token}", "Tokens as the endpoint reports them.", _TOKENS),
+    Metric("airlock.admission.at_work", "gauge", "{call}", "Calls in progress, of all tenants."),
+    Metric("airlock.admission.limit", "gauge", "{call}", "Calls that may start at once; lower under load."),
+    Metric("airlock.admission.waiting", "gauge", "{call}", "Queued calls."),
+    Metric("airlock.admission.streams", "gauge", "{stream}", "Open streams that only wait."),
+    Metric("airlock.admission.admitted", "read_counter", "{call}", "Admitted calls."),
+    Metric("airlock.admission.refused", "read_counter", "{call}", "Calls that admission refused."),
+    Metric("airlock.admission.waited", "read_counter", "{call}", "Calls that were queued before admission."),
+    Metric("airlock.database.write.duration", "histogram", "s", "Transactions of the database writer."),
+    Metric("airlock.database.write.group_size", "histogram", "{write}", "Writes in one transaction.", _GROUP),
 )
 
 

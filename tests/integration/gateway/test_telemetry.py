@@ -27,6 +27,7 @@ from gateway.telemetry import client_span
 from gateway.telemetry.instruments import METRICS
 from tests.gateway_process import Home, make_home, served
 from tests.unit.gateway.redaction.secrets import B64
+from tests.unit.gateway.telemetry.documented import METRIC_LABELS, SPANS
 from tests.unit.gateway.telemetry.receiver import Received, receiver, told
 
 ROOT = Path(__file__).parents[3]
@@ -138,7 +139,7 @@ def test_a_run_goes_on_in_the_trace_of_the_call_that_began_it(all_told: Told) ->
 
 
 def test_spans_carry_what_the_tables_name_and_nothing_else(all_told: Told) -> None:
-    tables = {name.partition(" ")[0]: set(names) for name, names in a.SPANS.items()}
+    tables = {name.partition(" ")[0]: set(names) for name, names in SPANS.items()}
     for span in all_told.received.spans:
         kind = "{service}/{method}" if "/" in span.name else span.name.partition(" ")[0]
         assert set(told(span)) <= tables[kind], span.name
@@ -184,7 +185,7 @@ def _labels(queries: Sequence[str]) -> set[str]:
 
 
 def _known_labels() -> set[str]:
-    return {label.replace(".", "_") for metric in METRICS for label in metric.labels}
+    return {label.replace(".", "_") for labels in METRIC_LABELS.values() for label in labels}
 
 
 def test_every_metric_of_the_dashboard_is_one_that_a_gateway_has(all_told: Told) -> None:
