@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from gateway.composition.audit_anchor import make_anchoring
 from gateway.composition.foundation import Foundation, open_foundation
@@ -30,17 +31,17 @@ from gateway.serving.prefetching_server import PrefetchingServer
 from gateway.serving.rpc_tasks import follow_rpcs
 from gateway.serving.startup_checks import refuse_unconfined
 from gateway.serving.state_lock import locked_slot, locked_state
-from gateway.serving.worker import Worker
+from gateway.serving.workers import Worker
 from gateway.snapshots.tidying import tidying
 from gateway.storage.retention_store import RetentionStore
 from gateway.storage.store import Store
 from gateway.support.clock import now_us
-from gateway.telemetry.admission import observe_admission
 from gateway.telemetry.rpc import RpcInterceptor
 from gateway.tenancy.tenants import Tenants
 
 _ALONE = Worker()
 _SWITCH_INTERVAL_S = 0.001
+_QUEUE_METRICS = ("at_work", "limit", "waiting", "streams", "admitted", "refused", "waited")
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,9 @@ async def _server(stack: AsyncExitStack, base: Foundation, worker: Worker) -> Pr
     """Return a server without services, with admission in place."""
     ADMISSION.configure(base.config.admission)
     await stack.enter_async_context(ADMISSION.heeding_load())
-    observe_admission(base.telemetry, ADMISSION)
+    for name in _QUEUE_METRICS:
+        read = partial(lambda name: getattr(ADMISSION.snapshot(), name), name)
+        base.telemetry.instruments.read(f"airlock.admission.{name}", read)
     return make_server(
         FirstMessageTimeout(),
         *((RpcInterceptor(base.telemetry),) if base.telemetry.on else ()),

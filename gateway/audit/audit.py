@@ -63,7 +63,6 @@ class Audit:
             head = await self._reader.head(tenant)
 
     async def verified(self, tenant: str, known: Known) -> ChainReport:
-        """Verify a chain."""
         return await self._reader.verified(tenant, known)
 
     def close(self) -> None:

@@ -78,7 +78,6 @@ class ChainCheck:
         return bool(self._problem)
 
     def take(self, record: AuditRecord) -> None:
-        """Check the next record."""
         if self._problem:
             return
         if self._part and not self._records:

@@ -17,7 +17,7 @@ from gateway.cli.terminal import DEFAULT_ADDRESS, err, fail, print_json
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
-    from gateway.serving.worker import Worker
+    from gateway.serving.workers import Worker
 
 # The time that a stop takes in addition to drain_s.
 _STOP_LIMIT_S = 25.0

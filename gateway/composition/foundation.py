@@ -15,14 +15,13 @@ from gateway.policy_versions.policies import Policies
 from gateway.policy_versions.policy_files import PolicyFiles
 from gateway.serving.instance import shared_instance
 from gateway.serving.startup_checks import refuse_known_keys
-from gateway.serving.worker import Worker
+from gateway.serving.workers import Worker
 from gateway.storage.database import Database
 from gateway.storage.migration import NEWEST
 from gateway.storage.policy_store import PolicyStore
 from gateway.storage.store import Store
 from gateway.support.clock import make_id
-from gateway.telemetry.opening import opened
-from gateway.telemetry.telemetry import Telemetry
+from gateway.telemetry.telemetry import Telemetry, opened
 from gateway.telemetry.waiting import counted
 from gateway.tenancy.tenants import Tenants
 

@@ -68,5 +68,4 @@ class TenantFiles:
         return await self._engine.remove_all_of(tenant)
 
     async def left_of(self, tenant: str) -> Mapping[str, int]:
-        """Count what is left of a tenant."""
         return {**await self._engine.left_of(tenant), **await self._snapshots.left_of(tenant)}

@@ -72,7 +72,6 @@ class ModelSettings(Section):
         return self.input_usd_per_mtok is not None
 
     def resolved_name(self) -> str:
-        """Return the model's name."""
         return self.name or os.environ.get("AIRLOCK_MODEL") or "gpt-5-mini"
 
     def resolved_base_url(self) -> str | None:

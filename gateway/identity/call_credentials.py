@@ -32,7 +32,6 @@ class CallCredentials:
         return cls(metadata, context.peer(), {} if with_key else dict(context.auth_context()))
 
     def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
-        """Return the metadata."""
         return self.metadata
 
     def peer(self) -> str:
@@ -40,5 +39,4 @@ class CallCredentials:
         return self.address
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        """Return the TLS properties of the peer."""
         return self.certificate

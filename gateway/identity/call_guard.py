@@ -41,7 +41,6 @@ class CallGuard:
             )
 
     def remove(self, call: GuardedCall) -> None:
-        """Stop checking a call."""
         self._calls.pop(call, None)
 
     async def _watch(self) -> None:
@@ -72,7 +71,6 @@ class GuardedCall:
         self._checking: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
-        """Start checking."""
         self._task = asyncio.current_task()
         self._guard.add(self)
         return self

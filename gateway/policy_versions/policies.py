@@ -82,7 +82,6 @@ class Policies:
         self._newest = max((change.id for change in self._last.values()), default=0)
 
     def close(self) -> None:
-        """Stop compiling."""
         self._compiler.shutdown(wait=False, cancel_futures=True)
 
     def change_in_force(self, tenant: str) -> Change | None:

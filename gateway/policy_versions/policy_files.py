@@ -95,7 +95,6 @@ class PolicyFiles:
         await self._look_for_drift()
 
     def close(self) -> None:
-        """Stop watching."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     @contextlib.asynccontextmanager

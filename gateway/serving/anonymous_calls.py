@@ -88,7 +88,6 @@ class BoundedHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it
             self._wake()
 
     async def enter_graceful_shutdown(self) -> None:
-        """Set every service to NOT_SERVING for good."""
         self._draining = True
         self._statuses = dict.fromkeys(self._statuses, health_pb2.HealthCheckResponse.NOT_SERVING)
         self._wake()
@@ -108,7 +107,6 @@ class BoundedReflection(ReflectionServicer):  # type: ignore[misc]  # it has no 
     async def ServerReflectionInfo(  # noqa: N802
         self, request_iterator: AsyncIterator[Any], context: Context
     ) -> AsyncIterator[Any]:
-        """Answer questions about the services."""
         try:
             with self._streams.one(context.peer()):
                 async with asyncio.timeout(_REFLECTION_S):

@@ -17,7 +17,6 @@ class Budget:
         self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
 
     def configure(self, of_tenant: int, in_all: int) -> None:
-        """Use other limits from now on."""
         self._of_tenant, self._in_all = of_tenant, in_all
 
     def fits(self, tenant: str, size: int) -> bool:

@@ -66,7 +66,6 @@ class FairQueue(deque[Any]):
         self._others_s = 0.0
 
     def append(self, handle: Any) -> None:
-        """Add a callback that is ready."""
         tenant = handle._context.get(CURRENT_TENANT)  # noqa: SLF001
         # Other threads add callbacks at any time (call_soon_threadsafe), for which only the deque itself is safe.
         if tenant is None or get_ident() != self._thread:
@@ -86,7 +85,6 @@ class FairQueue(deque[Any]):
         return max(self._tenants, key=lambda tenant: len(self._tenants[tenant]), default=None)
 
     def clear(self) -> None:
-        """Remove all callbacks."""
         super().clear()
         self._tenants.clear()
         self._waiting.clear()

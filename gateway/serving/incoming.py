@@ -108,7 +108,6 @@ class Incoming:
         return await read_request(self._reads, self._tenant, self._context, self._decode)
 
     def __aiter__(self) -> Incoming:
-        """Return the iterator over a stream of requests."""
         return self
 
     async def __anext__(self) -> Any:

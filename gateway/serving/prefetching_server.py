@@ -47,7 +47,6 @@ class PrefetchingServer:
         """The number of calls that bypassed grpc.aio's own loop."""
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Sequence[grpc.GenericRpcHandler[Any, Any]]) -> None:
-        """Add the handlers of methods that are not registered."""
         self._server.add_generic_rpc_handlers(generic_rpc_handlers)
 
     def add_registered_method_handlers(
@@ -73,7 +72,6 @@ class PrefetchingServer:
         return self._server.add_secure_port(address, credentials)
 
     async def start(self) -> None:
-        """Accept calls from now on."""
         await self._server.start()
         core: Any = vars(self._server).get("_server")
         if self._handlers and hasattr(core, "_request_registered_call"):

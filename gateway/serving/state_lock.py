@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import Misconfigured
-from gateway.serving.worker import Worker
+from gateway.serving.workers import Worker
 
 _ID_LIMIT_BYTES = 128
 _SLOT = re.compile(r"slot-(\d{1,6})")

@@ -14,13 +14,13 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from gateway.errors import Misconfigured
-from gateway.serving.worker import Worker
 
 log = structlog.get_logger(__name__)
 # The first and the longest pause before the restart of a worker that dies at its start.
@@ -37,6 +37,15 @@ _WORKER = re.compile(r"(\d{1,4})/(\d{1,4})@(\d{1,10})")
 
 Command = Callable[[int, int], Sequence[str]]
 """Returns the command of a worker, by its index and the descriptor for the line that says that it serves."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The worker `index`, from 0, of `count`. A supervised one has a parent that locks the state directory."""
+
+    index: int = 0
+    count: int = 1
+    supervised: bool = False
 
 
 class Workers:

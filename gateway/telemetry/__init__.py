@@ -1,9 +1,9 @@
 """Spans, metrics, and ids on each log line. docs/telemetry.md has the tables.
 
-`attributes.py` and `instruments.py` define every name. `telemetry.py` is what the other packages use; `opening.py`
-opens it with `providers.py`, which alone imports OpenTelemetry's SDK. Each other module observes one part: `rpc.py` the
-edge, `admission.py` its queues, `hook.py` tool calls and hooks, `run_span.py` runs, `observed_model.py` models,
-`observed_sandboxes.py` sandboxes, `waiting.py` the database, `log_processors.py` the log, `client_span.py` the client.
+`attributes.py` and `instruments.py` define every name. `telemetry.py` is what the other packages use, and
+`providers.py` alone imports OpenTelemetry's SDK. Each other module observes one part: `rpc.py` the edge, `hook.py` tool
+calls and hooks, `run_span.py` runs, `observed_model.py` models, `observed_sandboxes.py` sandboxes, `waiting.py` the
+database, `log_processors.py` the log, `client_span.py` the client.
 
 With telemetry off, calls pass through none of this: no hook, no wrapper, no interceptor.
 """

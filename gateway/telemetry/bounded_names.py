@@ -16,7 +16,6 @@ class BoundedNames:
         self._names = set(sorted(known)[:limit])
 
     def __call__(self, name: str) -> str:
-        """Return the label of a name."""
         if name in self._names:
             return name
         if len(self._names) < self._limit:

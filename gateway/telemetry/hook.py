@@ -79,7 +79,6 @@ class TelemetryHook(Hook):
         return state.with_note(TRACEPARENT, carrier["traceparent"])
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
-        """Start the span of a call."""
         try:
             self._begin(state.current.tool, state.agent)
         except Exception:  # telemetry must not fail the call
@@ -87,7 +86,6 @@ class TelemetryHook(Hook):
         return state
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
-        """Run the call below its span."""
         opened = tool.context.get(_OPEN)
         if opened is None or opened.span is INVALID_SPAN:
             return await next_(tool)

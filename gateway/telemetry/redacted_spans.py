@@ -18,15 +18,12 @@ class RedactingExporter(SpanExporter):
         self._inner = inner
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export the spans."""
         return self._inner.export([_redacted(span) for span in spans])
 
     def shutdown(self) -> None:
-        """Shut the inner exporter down."""
         self._inner.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Flush the inner exporter."""
         return self._inner.force_flush(timeout_millis)
 
 

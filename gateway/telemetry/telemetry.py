@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -82,3 +82,18 @@ def failed(span: Span, kind: str) -> None:
     """Mark a span as failed with an error type, never with the error's text."""
     span.set_attribute(a.ERROR_TYPE, kind)
     span.set_status(Status(StatusCode.ERROR))
+
+
+@asynccontextmanager
+async def opened(settings: TelemetrySettings, *, process: str, worker: int = 0) -> AsyncIterator[Telemetry]:
+    """Export what the settings ask for until the block ends, then flush.
+
+    Each worker serves its metrics at a port of its own. Raises Misconfigured if that port is taken.
+    """
+    if not settings.on:
+        yield Telemetry.off()
+        return
+    from gateway.telemetry import providers  # noqa: PLC0415 - a tenth of what a gateway imports
+
+    async with providers.exported(settings, process=process, worker=worker) as telemetry:
+        yield telemetry

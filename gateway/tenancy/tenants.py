@@ -38,7 +38,6 @@ class Tenant:
 
     @property
     def policy(self) -> Policy:
-        """The policy in force."""
         return self.source if isinstance(self.source, Policy) else self.source.policy
 
     @property
@@ -51,7 +50,6 @@ class Tenant:
         return self if isinstance(self.source, Policy) else replace(self, source=self.source.fixed())
 
     def sandbox_spec(self, thread: str) -> SandboxSpec:
-        """Return the spec of a sandbox of this tenant."""
         policy = self.policy
         section = policy.document.sandbox
         return SandboxSpec(

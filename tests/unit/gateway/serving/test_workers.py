@@ -19,8 +19,7 @@ from gateway.serving import workers as workers_room
 from gateway.serving.listening import is_loopback, reserved
 from gateway.serving.startup_checks import refuse_open_files, refuse_plaintext
 from gateway.serving.state_lock import locked_slot, locked_state
-from gateway.serving.worker import Worker
-from gateway.serving.workers import Workers, supervised_worker
+from gateway.serving.workers import Worker, Workers, supervised_worker
 
 # Says that it answers and where it is scraped, leaves its process id, and ends when it is told to.
 SERVING = """
