@@ -51,10 +51,10 @@ class AnonymousConnections:
         names = f"connection {peer}", f"host {host_of(peer)}", "all"
         for name, limit in zip(names, self._limits, strict=True):
             if name in self._open and self._open[name] >= limit:
-                whose = name.partition(" ")[0]
+                kind = name.partition(" ")[0]
                 where = {"connection": "on this connection", "host": "from this address", "all": "on this gateway"}
                 raise Overloaded(
-                    f"{limit} calls without an authenticated caller are open {where[whose]}: try again", _RETRY_S
+                    f"{limit} calls without an authenticated caller are open {where[kind]}: try again", _RETRY_S
                 )
         for name in names:
             self._open[name] += 1

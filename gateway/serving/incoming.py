@@ -138,10 +138,10 @@ class Incoming:
             self._request_bytes = size_bytes
 
 
-async def read_request(reads: Reads, whose: str, context: Any, decode: Callable[[bytes], Any]) -> Any:
+async def read_request(reads: Reads, source: str, context: Any, decode: Callable[[bytes], Any]) -> Any:
     """Return the one request of a call; raises InvalidArgument, DeadlineExceeded."""
     read: Callable[[], Awaitable[Any]] = context.read
-    raw = await reads.read(whose, read)
+    raw = await reads.read(source, read)
     if raw is EOF:
         raise InvalidArgument("the call has no request")
     try:

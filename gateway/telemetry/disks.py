@@ -28,8 +28,8 @@ _MIB = 1024 * 1024
 # Without a reserve, nothing else warns before the database cannot be written.
 _LEAST_BYTES = 64 * _MIB
 _SHORT = {
-    "engine": "the engine's disk has less than its reserve free: nothing in a sandbox may grow until you make room",
-    "state": "the state directory's disk is nearly full: make room before the database cannot be written",
+    "engine": "the engine's disk has less than its reserve free: nothing in a sandbox may grow until you free space",
+    "state": "the state directory's disk is nearly full: free space before the database becomes read-only",
 }
 
 
@@ -63,7 +63,7 @@ class Disks:
             facts = {"disk": disk, "free_mib": now // _MIB, "wanted_mib": self.least_bytes // _MIB}
             if now >= self.least_bytes:
                 if disk in self.reported:
-                    log.info("a disk has room again", **facts)
+                    log.info("a disk has enough free space again", **facts)
                 self.reported.discard(disk)
             elif disk not in self.reported:
                 log.error(_SHORT[disk], **facts)
