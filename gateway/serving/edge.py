@@ -127,7 +127,7 @@ def _scope_missing(who: Principal, scope: str) -> ScopeMissing:
     else:
         whose = f"--tenant {who.tenant.name} --scope {scope}"
     return ScopeMissing(
-        f"the API key has the scopes {', '.join(who.scopes) or 'nothing'}, and this call needs {scope}: create a "
+        f"this credential has the scopes {', '.join(who.scopes) or 'none'}, and this call needs {scope}: create a "
         f"key with `airlock key create {whose}`",
         scope=scope,
     )

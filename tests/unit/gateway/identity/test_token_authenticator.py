@@ -141,7 +141,7 @@ async def test_a_token_that_is_wrong_in_any_way_is_nobodys(tmp_path: Path) -> No
 async def test_a_token_is_for_the_scopes_it_names_and_no_more(tmp_path: Path) -> None:
     identity = settings(tmp_path, scopes_claim="roles")
     async with who_server(tmp_path, identity=identity) as server:
-        for roles, said in ((["files"], "for files"), ([], "for nothing"), (["operate"], "for nothing")):
+        for roles, said in ((["files"], "scopes files"), ([], "scopes none"), (["operate"], "scopes none")):
             async with server.asking(token(roles=roles)) as asking:
                 with pytest.raises(ScopeMissing, match=said):
                     await asking.once()
