@@ -28,7 +28,7 @@ class Agent(Parts, Generic[Output]):
     Agent(output=Report) is an Agent[Report], and its final state an AgentState[Report].
     """
 
-    def __init__(  # all keyword-only: most agents set two or three of them
+    def __init__(  # noqa: PLR0913 - all keyword-only: most agents set two or three of them
         self,
         *,
         model: Model,

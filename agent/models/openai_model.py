@@ -70,7 +70,7 @@ class OpenAIModel:
     always apply.
     """
 
-    def __init__(  # keyword-only settings of one endpoint, which a dataclass would only wrap
+    def __init__(  # noqa: PLR0913 - keyword-only settings of one endpoint, which a dataclass would only wrap
         self,
         name: str,
         *,

@@ -40,7 +40,7 @@ class Status(Enum):
 
 
 @app.command("list")
-async def list_(
+async def list_(  # noqa: PLR0913 - one parameter per option of the command
     cli: GatewayCli,
     *,
     status: Annotated[

@@ -24,7 +24,7 @@ _STOP_LIMIT_S = 25.0
 _WORKERS_LIMIT = 256
 
 
-def serve(
+def serve(  # noqa: PLR0913 - one parameter per option of the command
     cli: Cli,
     *,
     config: Annotated[Path, typer.Option(help="Configuration file.")] = Path("airlock.yaml"),

@@ -85,7 +85,7 @@ class ProcessCalls(Wire):
     def _processes(self) -> Any:
         return self._stub(grpc_pb.ProcessServiceStub)
 
-    async def start_process(
+    async def start_process(  # noqa: PLR0913 - the public client: one keyword per option
         self,
         argv: Sequence[str],
         *,

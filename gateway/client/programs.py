@@ -67,7 +67,7 @@ class ProgramCalls(Wire):
     def _programs(self) -> Any:
         return self._stub(grpc_pb.ProcessServiceStub)
 
-    async def run_program(
+    async def run_program(  # noqa: PLR0913 - the public client: one keyword per option
         self,
         argv: Sequence[str],
         *,

@@ -135,7 +135,7 @@ class JournalHook(Hook):
         with structlog.contextvars.bound_contextvars(call_id=call.id):
             return await next_(tool)
 
-    async def after_tool_use(self, state: AgentState) -> AgentState:
+    async def after_tool_use(self, state: AgentState) -> AgentState:  # noqa: PLR0915 - the steps of a call's end
         """Write the outcome; the runner comes here for cancelled calls too."""
         tool = state.current.tool
         request, begun = tool.context.get(REQUEST), tool.context.get(_BEGUN)

@@ -215,7 +215,7 @@ class ToolCalls:
         telemetry = self._telemetry
         return () if telemetry is None else (TelemetryHook(telemetry, thread.tenant, thread.name, run_id, redactor),)
 
-    async def call(
+    async def call(  # noqa: PLR0913 - one keyword per property of the call
         self,
         tenant: Tenant,
         thread_name: str,

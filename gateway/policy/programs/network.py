@@ -99,7 +99,7 @@ def _curl(call: Call) -> None:
             call.unknown("write")  # #1 stands for a part of the URL
 
 
-def _curl_value(call: Call, name: str, value: Word) -> None:
+def _curl_value(call: Call, name: str, value: Word) -> None:  # noqa: C901, PLR0912 - one case per option of curl
     text = value.text
     if value.kind != "literal":
         if name in (

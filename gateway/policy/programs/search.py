@@ -34,7 +34,7 @@ def starting_points(words: tuple[Word, ...]) -> list[Word]:
     return starts or [Word(".")]
 
 
-def _find(call: Call) -> None:
+def _find(call: Call) -> None:  # noqa: C901, PLR0912 - one case per predicate of find
     words = call.words
     starts = starting_points(words)
     call.files(starts, "list_below", dash=False)
