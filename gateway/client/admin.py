@@ -1,4 +1,4 @@
-"""What operators do, in the Python client: tenants, keys and policies. The key must be an operator's."""
+"""Tenants, keys and policies in the Python client. Needs an operator key."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class AdminCalls(Wire):
             yield record(KeyInfo, one)
 
     async def revoke_key(self, key_id: str, *, cancel_runs: bool = False) -> RevokedKey:
-        """Make a key useless within a second. Runs that it started go on, or end with `cancel_runs`. NotFound."""
+        """Revoke a key within a second; its runs continue unless `cancel_runs` is set. Raises NotFound."""
         revoke = self._admin.RevokeKey
         revoked = await self._ask(revoke, pb.RevokeKeyRequest, key_id=key_id, cancel_runs=cancel_runs)
         return RevokedKey(record(KeyInfo, revoked.key), revoked.runs_under_way)
@@ -181,9 +181,9 @@ class AdminCalls(Wire):
     ) -> str:
         """Put a text, or an earlier version, in force and return its version. PolicyInvalid lists `problems`.
 
-        With `expected_version` only while that is in force, "" that nothing ever was; else PolicyChanged, whose
-        details["version"] is. Without it whatever is in force is replaced; but where the connection broke, the client
-        asks again only as long as what it found before is in force, and PolicyChanged says that somebody was faster.
+        With `expected_version`, raises PolicyChanged if another version is in force, `details["version"]`; "" expects
+        that none ever was. Without it, any version is replaced; after a broken connection the client repeats the call
+        only while the version from before the call is in force, and otherwise raises PolicyChanged.
         """
         request = message(
             pb.ApplyPolicyRequest,

@@ -1,4 +1,4 @@
-"""Approvals in the Python client: what waits for somebody's word, and saying it. The key must be an approver's."""
+"""Approvals and grants in the Python client. Needs an approver's key."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Grant:
 class ApprovalCalls(Wire):
     """The calls of ApprovalService.
 
-    ScopeMissing where the key is not an approver's, AlreadyResolved where somebody answered first.
+    Raises ScopeMissing if the key is not an approver's, AlreadyResolved if another approver answered first.
     """
 
     @property
@@ -112,32 +112,31 @@ class ApprovalCalls(Wire):
     async def watch_approvals(
         self, caught_up: Callable[[], None] = lambda: None, *, resume: bool = True
     ) -> AsyncIterator[Approval]:
-        """Yield the approvals that wait, then each one that changes, without end; in between `caught_up` is called.
+        """Yield the pending approvals, call `caught_up`, then yield each approval that changes, without end.
 
-        Where the connection breaks, or the gateway is restarted, the client watches again, as long as its Retry says:
-        what waits and was not told, and what was told and has been answered meanwhile, comes then, and `caught_up` is
-        called again. Without `resume` that is Unavailable, and whoever watches again is told anew what waits.
+        If the connection breaks, the client watches again as long as its Retry allows: it yields new pending approvals
+        and those answered in between, and calls `caught_up` again. Without `resume` it raises Unavailable.
         """
-        told = ReportedApprovals()
+        reported = ReportedApprovals()
 
         def request() -> pb.WatchApprovalsRequest:
-            told.begin()
+            reported.begin()
             return pb.WatchApprovalsRequest()
 
         watched = self._approvals.WatchApprovals
         async for said in self._resumed(watched, request) if resume else self._stream(watched, request()):
-            if said.HasField("approval") and told.is_news(said.approval):
+            if said.HasField("approval") and reported.is_news(said.approval):
                 yield _approval(said.approval)
             elif said.caught_up:
-                for approval_id in told.unseen():
+                for approval_id in reported.unseen():
                     missed = await self._missed(approval_id)
-                    if missed is not None and told.is_news(missed):
+                    if missed is not None and reported.is_news(missed):
                         yield _approval(missed)
                 caught_up()
         raise Unavailable("the gateway ended the stream; watch again when it is back")
 
     async def _missed(self, approval_id: str) -> pb.Approval | None:
-        """Return an approval that was answered while nobody watched; None for one that is there no more."""
+        """Return an approval that was answered while the client was disconnected; None if it was deleted."""
         request, attempts = pb.GetApprovalRequest(approval_id=approval_id), self._attempts()
         while True:
             try:

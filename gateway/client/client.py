@@ -51,7 +51,7 @@ class Evicted:
 class ToolResult:
     """A tool call's result. `content` is text (bytes that are not UTF-8 are replaced); `content_bytes` is exact.
 
-    `note` is what a model is told besides: how a page goes on, a bad exit code, a timeout. With the verdict ask and the
+    `note` is additional text for a model: how a page goes on, a bad exit code, a timeout. With the verdict ask and the
     outcome waiting the call did not run: make it again once the approval `approval_id` is given. Where the approver
     changed the arguments, the call is refused and `edited_arguments` are those to make it with, once.
     """
@@ -174,7 +174,7 @@ class Client(
         streamed = tool_service_pb2.StreamToolCallRequest(call=request)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         attempts = self._attempts()
-        told = {"stdout": 0, "stderr": 0}
+        given = {"stdout": 0, "stderr": 0}
         broken = False
         while True:
             left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
@@ -184,10 +184,10 @@ class Client(
                     if said.WhichOneof("event") == "result":
                         result = _result(said.result)
                         if broken:
-                            await _give_rest(result, told, on_output)
+                            await _give_rest(result, given, on_output)
                         return result
                     stream = "stderr" if said.output.stderr else "stdout"
-                    told[stream] += len(said.output.data)
+                    given[stream] += len(said.output.data)
                     await give(on_output, stream, said.output.data)
             except (Unavailable, Overloaded, InProgress) as error:
                 await pause(attempts.pause_s(error), deadline_s, error)
@@ -202,13 +202,13 @@ class Client(
             await asyncio.shield(self._unary(self._tools.CancelToolCall, request, _CANCEL_S))
 
 
-async def _give_rest(result: ToolResult, told: Mapping[str, int], on_output: OnOutput) -> None:
+async def _give_rest(result: ToolResult, given: Mapping[str, int], on_output: OnOutput) -> None:
     """Give what the stream that broke did not; of an evicted result the file has it."""
     if result.evicted is not None:
         return
     for stream, whole in (("stdout", result.stdout_bytes), ("stderr", result.stderr_bytes)):
-        if len(whole) > told[stream]:
-            await give(on_output, stream, whole[told[stream] :])
+        if len(whole) > given[stream]:
+            await give(on_output, stream, whole[given[stream] :])
 
 
 def _as_json(arguments: Mapping[str, Any]) -> str:

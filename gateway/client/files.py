@@ -130,7 +130,7 @@ class FileCalls(Wire):
     async def remove_file(self, thread: str, path: str, *, recursive: bool = False, missing_ok: bool = False) -> None:
         """Remove a file, a link or a directory; with `recursive` with all that is in it.
 
-        Tried again where the connection breaks only with `missing_ok`: else nobody could tell whose NotFound that is.
+        Repeated after a broken connection only with `missing_ok`: otherwise the cause of a NotFound would be unclear.
         Raises NotFound, and Conflict for a directory that is not empty.
         """
         request = message(pb.RemoveFileRequest, thread=thread, path=path, recursive=recursive, missing_ok=missing_ok)

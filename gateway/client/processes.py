@@ -33,7 +33,7 @@ class Process:
     cancelled (it was removed while it ran). `stdout_path` and `stderr_path` name files in the sandbox with the output
     from its first byte; they are empty while memory has all of it. They hold `stdout_path_bytes` and
     `stderr_path_bytes`, which are fewer than were written once a file has reached its limit. `stdout_closed` and
-    `stderr_closed` say that nobody can write there any more. `rows` and `columns` are 0 without a terminal. `tree`
+    `stderr_closed` say that no process can write there any more. `rows` and `columns` are 0 without a terminal. `tree`
     counts the live processes it started, itself included, where the call looked: list, signal, wait.
     `stdin_taken_bytes` is what its input has taken, with a terminal's end-of-file characters.
     """
@@ -135,7 +135,7 @@ class ProcessCalls(Wire):
     async def process_output(
         self, thread: str, process_id: str, *, stderr: bool = False, offset: int = 0, follow: bool = False
     ) -> AsyncIterator[ProcessOutput]:
-        """Yield output from an offset: what there is, or with `follow` until nobody can write any more.
+        """Yield output from an offset: what there is, or with `follow` until no process can write to it.
 
         Where the connection breaks, or the gateway is restarted, it goes on with the byte after the last that came.
         Raises NotFound, and Unavailable when the gateway stays away.

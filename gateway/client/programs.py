@@ -32,7 +32,7 @@ class ProgramResult:
     failed_to_start.
     `exit_code` is set for exited, `signal` for signalled, `errno` (Linux', else 0) where the kernel did not start it.
     `message` says what an outcome other than exited means. The output is empty where `on_output` was given; what came
-    before a limit or a timeout is there. `output_bytes` counts both streams, whoever took them. `repeated`: it ran for
+    before a limit or a timeout is there. `output_bytes` counts both streams. `repeated`: it ran for
     an earlier request with the same id, which had its output; `outcome` may be cancelled or interrupted then.
     """
 

@@ -1,4 +1,4 @@
-"""What a watcher of approvals was told, so that one who watches again after a break is told what is new, and once."""
+"""The approvals that a watcher has received, so that it gets each change once after a broken connection."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ _Said = tuple[int, int, int]
 
 
 class ReportedApprovals:
-    """The approvals that waited when they were told; those that were answered are over, and are not kept."""
+    """Pending approvals that were reported; answered ones are not kept."""
 
     def __init__(self) -> None:
-        self._told: dict[str, _Said] = {}
+        self._reported: dict[str, _Said] = {}
         self._unseen: set[str] = set()
 
     def begin(self) -> None:
-        """Say that all that wait will come again."""
-        self._told = {id_: said for id_, said in self._told.items() if said[0] == pb.APPROVAL_STATUS_PENDING}
-        self._unseen = set(self._told)
+        """Start a new stream, which repeats all pending approvals."""
+        self._reported = {id_: said for id_, said in self._reported.items() if said[0] == pb.APPROVAL_STATUS_PENDING}
+        self._unseen = set(self._reported)
 
     def is_news(self, approval: pb.Approval) -> bool:
-        """Return whether an approval that came is another than the one that was told."""
+        """Return whether an approval differs from the one reported before."""
         answered_unwatched = approval.id in self._unseen and approval.status != pb.APPROVAL_STATUS_PENDING
         self._unseen.discard(approval.id)
         said = (approval.status, approval.answer, approval.resolved_at.ToMicroseconds())
-        before = self._told.get(approval.id)
+        before = self._reported.get(approval.id)
         # What is over does not come again, unless it was asked for: the stream may have the same change yet.
         if approval.status == pb.APPROVAL_STATUS_PENDING or answered_unwatched:
-            self._told[approval.id] = said
+            self._reported[approval.id] = said
         else:
-            self._told.pop(approval.id, None)
+            self._reported.pop(approval.id, None)
         return before != said
 
     def unseen(self) -> list[str]:
-        """Return, once all that wait have come, the ids of those that were told and did not."""
+        """Return the ids of reported approvals that the stream did not repeat; call it after all pending ones."""
         return sorted(self._unseen)

@@ -1,4 +1,4 @@
-"""Sandboxes in the Python client: which live and what they use; making, stopping and deleting one."""
+"""Sandboxes in the Python client: listing, usage and history; creating, stopping and deleting one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gateway.v1 import sandbox_service_pb2_grpc as grpc_pb
 class Sandbox:
     """A container with a thread's workspace. `calls` are under way in it on the gateway that answered.
 
-    `state` is creating, running, idle_stopped, failed, or removed. One that nobody uses has `idle_since`, and stops at
-    `stops_at`; one that is stopped has `stopped_since`, and goes at `removes_at`, both if nobody asks for it.
+    `state` is creating, running, idle_stopped, failed, or removed. An idle one has `idle_since` and will
+    be stopped at `stops_at`; a stopped one has `stopped_since` and will be removed at `removes_at`, unless it is used.
     """
 
     id: str
@@ -114,7 +114,7 @@ class SandboxCalls(Wire):
     ) -> AsyncIterator[SandboxTransition]:
         """Yield what becomes of the tenant's sandboxes, or of one thread's, as it happens, without end.
 
-        After an id, 0 for all that is told; without one what comes from now on. Where the connection breaks, or the
+        Starts after an id, 0 for all transitions; without an id, only new ones. Where the connection breaks, or the
         gateway is restarted, it goes on after the last that came, as long as the client's Retry says.
         """
         if after_id is None:
@@ -180,18 +180,18 @@ class SandboxCalls(Wire):
         It ends after so many `readings`, 0 for never, and goes on over a gateway's restart as long as the Retry says.
         NotFound where the thread has no sandbox at the start.
         """
-        told = 0
+        given = 0
 
         def request() -> pb.WatchSandboxStatsRequest:
-            left = readings - told if readings else 0
+            left = readings - given if readings else 0
             return message(
                 pb.WatchSandboxStatsRequest, thread=thread, interval_ms=round(interval_s * 1000), readings=left
             )
 
         async for reading in self._resumed(self._sandboxes.WatchSandboxStats, request, patient=False):
-            told += 1
+            given += 1
             yield [_stats(one) for one in reading.stats]
-            if told == readings:
+            if given == readings:
                 return
 
 

@@ -84,7 +84,7 @@ class ThreadCalls(Wire):
         """Remove a thread for good, with its files, messages and runs; return the rows that went, by table.
 
         Raises NotFound, and ThreadBusy while a run is under way in it. Where the connection broke it is asked again; a
-        thread that is not there any more counts as removed then, and no rows are told.
+        thread that is not there any more counts as removed then, and no rows are returned.
         """
         request = message(pb.DeleteThreadRequest, thread=thread)
         attempts = self._attempts()

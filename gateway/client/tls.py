@@ -35,7 +35,7 @@ class Tls:
 
 
 AMBIENT: ContextVar[Tls | None] = ContextVar("client_tls", default=None)
-"""What a client takes that is not told otherwise: the command line sets it once for all subcommands."""
+"""The default of clients; the command line sets it once for all subcommands."""
 
 
 def _read(path: Path | None) -> bytes | None:

@@ -67,7 +67,7 @@ _BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {
         DeadlineExceeded,
     )
 } | {
-    # Who takes a call back hears nothing of it: it was grpc at the other end, whose server stops or has no room.
+    # A client that cancels a call gets no status, so this one is from the gateway's grpc, which stops or is overloaded.
     grpc.StatusCode.CANCELLED: Unavailable
 }
 
