@@ -22,6 +22,7 @@ from typing_extensions import TypeVar
 from agent.call_context import CallContext
 from agent.decisions import ContinuationDecision, ContinuationOutcome, PolicyWord, Verdict, VerdictKind
 from agent.frozen import FrozenDict, Json, Text, frozen_arguments, with_entry
+from agent.judged_call import JudgedCall
 from agent.messages import Message, ToolCall, ToolResult, ToolSpec, Usage, Value
 
 Output = TypeVar("Output", default=Any)
@@ -44,6 +45,7 @@ class ModelResponse(Value):
 class ToolExecution:
     """The progress of one tool call: what was requested, what the hooks made of it, and the result.
 
+    `judged` is the call in its final form; hooks may rewrite `call` at before_tool_use, and `judged` follows it.
     `approval_id` names the approval that the call waits for, was allowed by (also through its grant) or was refused by;
     for a refusal, `approval_outcome` is denied or expired. `recalled`: the call ran in a process that was lost. The
     call's hooks share `context`.
@@ -51,6 +53,7 @@ class ToolExecution:
 
     requested: ToolCall
     call: ToolCall
+    judged: JudgedCall
     verdict: Verdict | None = None
     result: ToolResult | None = None
     duration_s: float = 0.0

@@ -19,6 +19,7 @@ from typing import Self
 from agent.cancellation import Cancellation
 from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook
+from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.state import AgentState, ToolExecution
 from agent.tools.tool import ToolContext, ToolExecutor
@@ -193,13 +194,10 @@ class ToolsInTime:
     def specs(self) -> Sequence[ToolSpec]:
         return self.inner.specs()
 
-    def check(self, call: ToolCall) -> ToolResult | None:
-        return self.inner.check(call)
+    def prepare(self, call: ToolCall) -> JudgedCall:
+        return self.inner.prepare(call)
 
-    def normalised(self, call: ToolCall) -> ToolCall:
-        return self.inner.normalised(call)
-
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+    async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
         left_s = self.left_s()
         if left_s > 0:  # a call that waited for its turn may have none left
             async with TimeLeft(left_s):
@@ -253,8 +251,8 @@ def _digest(tool: ToolExecution, result: ToolResult) -> str:
     # Each evicted result is in another file; equal bytes make it the same result.
     content = result.evicted.sha256.encode() if result.evicted is not None else result.content
     call = tool.call
-    asked = [call.name, call.arguments, call.raw_arguments if call.arguments is None else ""]
-    outcome = json.dumps([asked, result.outcome, result.exit_code, result.is_error], sort_keys=True, default=repr)
+    asked = [call.name, tool.judged.digest, call.raw_arguments if call.arguments is None else ""]
+    outcome = json.dumps([asked, result.outcome, result.exit_code, result.is_error])
     return hashlib.sha256(outcome.encode() + b"\0" + content).hexdigest()
 
 

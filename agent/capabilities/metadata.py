@@ -140,7 +140,7 @@ class MetadataWriter(Hook):
         tool = state.current.tool
         if not tool.succeeded:
             return state
-        asked = _Write.model_validate(tool.call.arguments)
+        asked = tool.judged.validated(_Write)
         if asked.value is None:
             return state.without_metadata(asked.key)
         if _full(state.metadata, asked.key):

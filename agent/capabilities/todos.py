@@ -78,7 +78,7 @@ class TodosWriter(Hook):
         tool = state.current.tool
         if not tool.succeeded:
             return state
-        asked = WriteTodosArguments.model_validate(tool.call.arguments)
+        asked = tool.judged.validated(WriteTodosArguments)
         return state.with_metadata(KEY, _kept(asked.todos))
 
 

@@ -22,7 +22,6 @@ from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
 from agent.messages import ToolResult
 from agent.state import ModelResponse, ToolExecution
-from agent.tools.runner import digestible
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +75,8 @@ class Tracing(Hook):
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         call = tool.call
-        attributes = {"tool_name": _shown(call.name), "tool_call_id": call.id, "arguments": _shown(digestible(call))}
+        arguments = _shown(tool.judged.canonical.decode())
+        attributes = {"tool_name": _shown(call.name), "tool_call_id": call.id, "arguments": arguments}
         with _Guarded(self.recorder, "execute_tool", attributes) as span:
             result = await next_(tool)
             # At most four bytes per character: decode no more of a large output than is shown.

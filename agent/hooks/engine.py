@@ -27,8 +27,8 @@ from agent.hooks.checks import check_hook, overrides
 from agent.hooks.guard import check_result, kept_strict, settled_by_innermost
 from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
 from agent.hooks.time_limit import within
-from agent.messages import ToolCall, ToolResult
-from agent.state import AgentState, ModelResponse
+from agent.messages import ToolResult
+from agent.state import AgentState, ModelResponse, ToolExecution
 
 Point = Literal[
     "execution_start",
@@ -90,11 +90,11 @@ class HookEngine:
         state: AgentState,
         events: EventSink,
         *,
-        finalise: Callable[[ToolCall], ToolCall] | None = None,
+        finalise: Callable[[ToolExecution], ToolExecution] | None = None,
     ) -> AgentState:
         """Run the point's hooks. Raises nothing but cancellation.
 
-        `finalise` brings the arguments of the tool call in question into their final form, after the last rewrite and
+        `finalise` brings the tool call in question into its final form, after the last rewrite of its arguments and
         before the innermost hook judges them.
         """
         registered = self._points[point]
@@ -166,12 +166,12 @@ class HookEngine:
         return center
 
 
-def _finalised(state: AgentState, finalise: Callable[[ToolCall], ToolCall] | None) -> AgentState:
+def _finalised(state: AgentState, finalise: Callable[[ToolExecution], ToolExecution] | None) -> AgentState:
     if finalise is None or state.current.tool.blocked:
         return state
     tool = state.current.tool
-    final = finalise(tool.call)
-    return state if final is tool.call else state.with_(current=state.current.with_tool(tool.with_(call=final)))
+    final = finalise(tool)
+    return state if final is tool else state.with_(current=state.current.with_tool(final))
 
 
 async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentState) -> AgentState:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
 from agent.events import Event, EventSink
 from agent.hooks.hook import Hook
+from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.models.model import Model
 from agent.state import AgentState
@@ -77,16 +78,14 @@ class ParentTools:
     def specs(self) -> Sequence[ToolSpec]:
         return tuple(spec for spec in self._inner.specs() if spec.name in self._shown)
 
-    def check(self, call: ToolCall) -> ToolResult | None:
+    def prepare(self, call: ToolCall) -> JudgedCall:
+        prepared = self._inner.prepare(call)
         if call.name in self._names:
-            return self._inner.check(call)
-        return no_such_tool(call.name, [spec.name for spec in self.specs()])
+            return prepared
+        return replace(prepared, unfit=no_such_tool(call.name, [spec.name for spec in self.specs()]))
 
-    def normalised(self, call: ToolCall) -> ToolCall:
-        return self._inner.normalised(call)
-
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
-        return self.check(call) or await self._inner.execute(call, context)
+    async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
+        return call.unfit or await self._inner.execute(call, context)
 
 
 class NestedEvents:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from agent.decisions import Verdict, VerdictKind
 from agent.frozen import frozen_arguments
+from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, ToolExecution
 from agent.tools.approval import ApprovalSought, Approver, Denied, Granted, Pending, Suspended
@@ -41,7 +42,7 @@ def blocked_result(verdict: Verdict, unfit: ToolResult | None = None) -> ToolRes
 
 
 async def answered(
-    approver: Approver, state: AgentState, judged: Sequence[ToolCall | None], *, suspend: bool
+    approver: Approver, state: AgentState, judged: Sequence[JudgedCall | None], *, suspend: bool
 ) -> Answered:
     """Have the calls of a step answered that are asked about; `judged` has None for those that cannot run anyway.
 

@@ -1,7 +1,7 @@
 """The way of a tool call: judged, executed, shown. The loop and the gateway's CallTool both come through here.
 
-executor.check    a call that cannot run is judged all the same, for the record, and never executes
-before_tool_use   in call order; the last of it, policy, judges the final arguments
+prepare           validates, encodes and digests a call; one that cannot run is judged too, for the record
+before_tool_use   in call order; a call whose arguments a hook rewrites is prepared again; last, policy judges it
 approval          of calls that are asked about; while one waits, no call of the step executes (agent.tools.approval)
 execution         allowed calls concurrently (bounded), inside the rings; no call runs with other arguments than judged
 after_tool_use    in call order, for blocked calls too
@@ -10,7 +10,6 @@ after_tool_use    in call order, for blocked calls too
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +23,7 @@ from agent.events import EventSink, discard
 from agent.filesystem import OnOutput, OutputStream
 from agent.frozen import frozen_arguments
 from agent.hooks.engine import HookEngine, withheld
+from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, ToolExecution
 from agent.tools.approval import Approver, Suspended
@@ -83,12 +83,12 @@ class ToolRunner:
         began, each has its tool_call_finished event, and `keep` has been given the state.
         """
         executions = tuple(
-            ToolExecution(call, _frozen(self._executor.normalised(call)), context=context or CallContext())
-            for call in map(_frozen, calls)
+            ToolExecution(call, judged.call, judged, context=context or CallContext())
+            for call, judged in ((call, self._executor.prepare(call)) for call in map(_frozen, calls))
         )
         state = state.with_current(tool_executions=executions)
         results: list[tuple[ToolResult, float] | None] = [None] * len(calls)
-        judged: list[ToolCall | None] = [None] * len(calls)
+        judged: list[JudgedCall | None] = [None] * len(calls)
         begun = 0
         try:
             for index in range(len(calls)):
@@ -118,24 +118,27 @@ class ToolRunner:
             raise
         return await to_the_end(self._finish_all(state, results, keep))
 
-    async def _judge(self, state: AgentState, index: int) -> tuple[AgentState, ToolCall | None, ToolResult | None]:
+    async def _judge(self, state: AgentState, index: int) -> tuple[AgentState, JudgedCall | None, ToolResult | None]:
         """Run the before pass of one call; return the call to execute, or the result of one that must not."""
         state = state.with_current(tool_index=index)
         call = state.current.tool.call
         emit_started(self._events, call)
-        unfit = self._executor.check(call)
-        final = _Finalising(call, self._executor)
-        state = await self._hooks.run("before_tool_use", state, self._events, finalise=final)
-        tool = state.current.tool
+        state = await self._hooks.run("before_tool_use", state, self._events, finalise=self._final)
+        tool = self._final(state.current.tool)  # of a blocked call, for the record
         verdict = self._settled(tool.verdict, state.depth)
         tool = tool.with_(verdict=verdict, approval_id=_passes_by(verdict))
         emit_verdict(self._events, call, tool.call, verdict)
-        arguments, problem = _digested(tool.call)
-        if unfit is None and not final.is_first(tool.call, arguments):
-            unfit = self._executor.check(tool.call)
-        refusal = blocked_result(verdict, unfit) if verdict.kind is VerdictKind.BLOCK else unfit or problem
+        unfit = tool.judged.unfit
+        refusal = blocked_result(verdict, unfit) if verdict.kind is VerdictKind.BLOCK else unfit
         state = state.with_(current=state.current.with_tool(tool))
-        return state, tool.call if refusal is None else None, refusal
+        return state, tool.judged if refusal is None else None, refusal
+
+    def _final(self, tool: ToolExecution) -> ToolExecution:
+        """Return the execution with its call prepared again where a hook has rewritten it."""
+        if tool.call is tool.judged.call:
+            return tool
+        judged = self._executor.prepare(_frozen(tool.call))
+        return tool.with_(call=judged.call, judged=judged)
 
     def _recalled(self, state: AgentState, index: int, known: EarlierCall) -> AgentState:
         """Return the state with what an earlier process made of a call."""
@@ -167,13 +170,13 @@ class ToolRunner:
 
     async def _execute(
         self,
-        judged: Sequence[ToolCall | None],
+        judged: Sequence[JudgedCall | None],
         results: list[tuple[ToolResult, float] | None],
         run: RunInFlight,
     ) -> None:
         runnable = [(index, call) for index, call in enumerate(judged) if call is not None]
 
-        async def timed(index: int, call: ToolCall) -> None:
+        async def timed(index: int, call: JudgedCall) -> None:
             started_s = self._clock()
             result = await self._execute_one(index, call, run)
             results[index] = (result, self._clock() - started_s)
@@ -184,10 +187,10 @@ class ToolRunner:
             cancellation.heed()
             return
         slots = asyncio.Semaphore(self._concurrency)
-        before = predecessors(self._executor.specs(), judged)
+        before = predecessors(self._executor.specs(), [None if one is None else one.call for one in judged])
         done = [asyncio.Event() for _ in judged]
 
-        async def one(index: int, call: ToolCall) -> None:
+        async def one(index: int, call: JudgedCall) -> None:
             try:
                 for other in before[index]:
                     await done[other].wait()
@@ -201,8 +204,8 @@ class ToolRunner:
             for index, call in runnable:
                 group.create_task(one(index, call))
 
-    async def _execute_one(self, index: int, call: ToolCall, run: RunInFlight) -> ToolResult:
-        sealed = digestible(call)
+    async def _execute_one(self, index: int, judged: JudgedCall, run: RunInFlight) -> ToolResult:
+        call = judged.call
         execution = run.state.current.tool_executions[index]
         times = 0
         output = OutputEvents(self._events, call.id) if self._listens else None
@@ -212,8 +215,7 @@ class ToolRunner:
         async def center(tool: ToolExecution) -> ToolResult:
             nonlocal times
             times += 1
-            asked = tool.call
-            if (asked.id, asked.name) != (call.id, call.name) or digestible(asked) != sealed:
+            if tool.judged is not judged or tool.call != call:
                 return ToolResult.error(
                     "refused: a ring around this call changed its arguments after they were judged; "
                     "arguments can be rewritten at before_tool_use only"
@@ -222,9 +224,7 @@ class ToolRunner:
                 return refusal
             cancellation = await Cancellation.watch()
             try:
-                result = await self._executor.execute(
-                    call.with_(arguments=json.loads(sealed)), ToolContext(call.id, shown, run, execution.context)
-                )
+                result = await self._executor.execute(judged, ToolContext(call.id, shown, run, execution.context))
                 if shown is not None:
                     await shown.end(cut=result.evicted is not None or result.outcome not in _WHOLE)
                 return result
@@ -300,20 +300,6 @@ class ToolRunner:
 
 
 _CANCELLED = ToolResult.error("the call was cancelled", outcome="cancelled")
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-
-
-def digestible(call: ToolCall) -> str:
-    """Return the canonical JSON of the call's arguments: equal texts mean equal arguments. Also for digests."""
-    return _CANONICAL.encode(call.arguments)
-
-
-def _digested(call: ToolCall) -> tuple[str, ToolResult | None]:
-    """Return the digestible arguments, or "" and the result of a call whose arguments a hook made no JSON."""
-    try:
-        return digestible(call), None
-    except (TypeError, ValueError, RecursionError) as error:
-        return "", ToolResult.error(f"a hook made the arguments something else than JSON: {error}")
 
 
 def _frozen(call: ToolCall) -> ToolCall:
@@ -334,20 +320,3 @@ def _add_notes(results: list[tuple[ToolResult, float] | None], notes: Mapping[in
         if note and ended is not None:
             result, duration_s = ended
             results[index] = (replace(result, note=f"{result.note}\n{note}" if result.note else note), duration_s)
-
-
-class _Finalising:
-    """Brings the arguments of a call into their final form after the hooks, unless they are as they had been before."""
-
-    def __init__(self, call: ToolCall, executor: ToolExecutor) -> None:
-        """Take the call in its final form."""
-        self._call = call
-        self._arguments, _ = _digested(call)
-        self._executor = executor
-
-    def __call__(self, call: ToolCall) -> ToolCall:
-        return call if self.is_first(call, _digested(call)[0]) else _frozen(self._executor.normalised(call))
-
-    def is_first(self, call: ToolCall, arguments: str) -> bool:
-        """Return whether a call, of which the digestible arguments are given, is as it was before the hooks."""
-        return call is self._call and arguments == self._arguments != ""

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from agent.call_context import CallContext
 from agent.filesystem import OnOutput
+from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
 
 if TYPE_CHECKING:
@@ -68,15 +69,13 @@ class ToolExecutor(Protocol):
     """The one way to a tool. It returns a result for every failure the model can act on and raises for none of them."""
 
     def specs(self) -> Sequence[ToolSpec]: ...
-    def check(self, call: ToolCall) -> ToolResult | None:
-        """Return the error result of a call to an unknown tool or with unfit arguments, None when it can run."""
-        ...
-
-    def normalised(self, call: ToolCall) -> ToolCall:
+    def prepare(self, call: ToolCall) -> JudgedCall:
         """Return the call with its arguments in the one form that policy judges and the tool takes: paths absolute.
 
-        Idempotent. A call that check() refuses comes back as it is.
+        A call to an unknown tool, or with unfit arguments, is `unfit`: it is judged for the record and never runs.
         """
         ...
 
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult: ...
+    async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
+        """Run a call that this executor has prepared; it may be run again."""
+        ...

@@ -11,9 +11,10 @@ from itertools import islice
 from typing import Any, cast
 
 from pydantic import BaseModel, JsonValue, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticSerializationError, to_jsonable_python
 
 from agent.errors import InvalidPath
+from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.tools.paths import resolve
 from agent.tools.tool import Tool, ToolContext
@@ -21,6 +22,7 @@ from agent.tools.tool import Tool, ToolContext
 _log = logging.getLogger(__name__)
 _SHOWN_PROBLEMS = 10
 _SHOWN_TOOLS = 50
+_JSON_SCALARS = (str, int, float, bool, type(None))
 _LISTED_PROBLEMS = 1_000  # pydantic makes all of a list or none
 
 
@@ -56,18 +58,18 @@ class Toolbox:
         """Return what a model sees of the tools."""
         return self._specs
 
-    def check(self, call: ToolCall) -> ToolResult | None:
-        """Return the error result of a call that cannot run, None when it can."""
-        checked = self._validated(call)
-        return checked if isinstance(checked, ToolResult) else None
-
-    def normalised(self, call: ToolCall) -> ToolCall:
+    def prepare(self, call: ToolCall) -> JudgedCall:
         """Return the call with its arguments as the tool's pydantic model has them: coerced, paths absolute."""
-        checked = self._validated(call)
-        if isinstance(checked, ToolResult):
-            return self._with_path(call)
-        arguments = cast(dict[str, JsonValue], checked.model_dump(exclude_unset=True))
-        return call if arguments == call.arguments else call.with_(arguments=arguments)
+        try:
+            checked = self._validated(call)
+            if isinstance(checked, BaseModel):
+                arguments = _as_json(checked)
+                # 5 stays 5 where the model has 5.0: the digest is of the arguments as they were sent.
+                final = call if arguments == call.arguments else call.with_(arguments=arguments)
+                return JudgedCall.of(final, model=checked)
+        except (RecursionError, PydanticSerializationError) as error:
+            checked = ToolResult.error(f"the arguments of {call.name} cannot be written as JSON: {error}")
+        return JudgedCall.of(self._with_path(call), unfit=checked)
 
     def _with_path(self, call: ToolCall) -> ToolCall:
         """Return a call that will not run with its path absolute all the same: it is judged, and not for its form."""
@@ -82,13 +84,14 @@ class Toolbox:
             return call
         return call.with_(arguments=arguments)
 
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+    async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
         """Run the call. Raises nothing but cancellation."""
-        checked = self._validated(call)
-        if isinstance(checked, ToolResult):
-            return checked
-        tool = self._tools[call.name]
+        if call.unfit is not None:
+            return call.unfit
+        tool = self._tools[call.call.name]
         try:
+            # A copy: a tool may change its arguments, and a ring may run the call again.
+            checked = call.validated(tool.arguments).model_copy(deep=True)
             path = getattr(checked, "path", None) if tool.writes else None
             if path is None:
                 result: object = await tool.run(checked, context)
@@ -108,7 +111,7 @@ class Toolbox:
             outcome = getattr(error, "outcome", None)
             if isinstance(outcome, str):
                 return ToolResult.error(str(error), outcome=outcome)
-            _log.exception("tool %s failed", call.name)
+            _log.exception("tool %s failed", tool.name)
             return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")
 
     @contextlib.asynccontextmanager
@@ -142,7 +145,7 @@ class Toolbox:
             if unknown > _SHOWN_PROBLEMS:  # each would cost pydantic an error of its own
                 return ToolResult.error(f"{unknown} of the arguments are not known to {tool.name}. {_takes(tool)}")
         try:
-            return _with_path_absolute(tool.arguments.model_validate(call.arguments))
+            return _with_path_absolute(tool.arguments.model_validate(_thawed(call.arguments)))
         except InvalidPath as error:
             return ToolResult.error(f"the arguments of {tool.name} do not fit: `path`: {error}. {_takes(tool)}")
         except ValidationError as error:
@@ -178,6 +181,28 @@ def _with_path_absolute(arguments: BaseModel) -> BaseModel:
     if not is_given or not isinstance(path, str) or (resolved := resolve(path)) == path:
         return arguments
     return arguments.model_copy(update={"path": resolved})
+
+
+def _as_json(value: Any) -> Any:
+    """Return what a tool reads of its arguments, as JSON.
+
+    It looks at the attributes: a serializer of the model could show policy something else than the tool is given.
+    """
+    if isinstance(value, BaseModel):
+        names = [*type(value).model_fields, *(value.model_extra or ())]
+        return {name: _as_json(getattr(value, name)) for name in names if name in value.model_fields_set}
+    if isinstance(value, dict):
+        return {_as_json(key): _as_json(member) for key, member in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_as_json(member) for member in value]
+    return value if type(value) in _JSON_SCALARS else to_jsonable_python(value)
+
+
+def _thawed(value: Any) -> Any:
+    """Return a copy of frozen JSON that a tool may change."""
+    if isinstance(value, dict):
+        return {key: _thawed(member) for key, member in value.items()}
+    return [_thawed(member) for member in value] if isinstance(value, list) else value
 
 
 def no_such_tool(name: str, tools: Collection[str]) -> ToolResult:

@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 
 import structlog
 
-from agent.messages import ToolCall, ToolResult
+from agent.judged_call import JudgedCall
+from agent.messages import ToolCall
 from agent.tools.intake import bounded
 from gateway.approvals.approver import call_digest
 from gateway.errors import AirlockError, AlreadyResolved, EditRefused, Internal, InvalidArgument, NotFound
@@ -35,8 +36,8 @@ _CHANGES_LIMIT = 200
 _ANSWERS: Sequence[str] = get_args(AnswerName)
 log = structlog.get_logger(__name__)
 
-# Bring a call into the form that policy judges, or say what is wrong with it.
-Normalise = Callable[[Tenant, ToolCall], ToolCall | ToolResult]
+# Brings a call into the form that policy judges.
+Prepare = Callable[[Tenant, ToolCall], JudgedCall]
 
 
 class Approvals:
@@ -45,13 +46,13 @@ class Approvals:
     def __init__(
         self,
         store: ApprovalStore,
-        normalise: Normalise = lambda _, call: call,
+        prepare: Prepare = lambda _, call: JudgedCall.of(call),
         resolved: Callable[[Approval], None] = lambda _: None,
         poll_s: float = _POLL_S,
     ) -> None:
         """`resolved` is told of each answer given here, at once."""
         self._store = store
-        self._normalise = normalise
+        self._prepare = prepare
         self.resolved = resolved
         self._poll_s = poll_s
         self._closing = asyncio.Event()
@@ -180,8 +181,8 @@ class Approvals:
             return False
         if answer != "edit":
             return True
-        call = self._normalise(tenant, _edited_call(approval, arguments_json))
-        return isinstance(call, ToolCall) and json.dumps(call.arguments or {}) == approval.edited_arguments
+        judged = self._prepare(tenant, _edited_call(approval, arguments_json))
+        return call_digest(tenant.name, judged, approval.policy_version) == approval.edited_digest
 
     def _resolution(
         self, tenant: Tenant, approval: Approval, answer: str, by: str, message: str, arguments_json: str
@@ -206,10 +207,10 @@ class Approvals:
 
     def _edit(self, tenant: Tenant, approval: Approval, by: str, message: str, arguments_json: str) -> Resolution:
         """Judge the new arguments at once, for an approver is not above the policy."""
-        call = self._normalise(tenant, _edited_call(approval, arguments_json))
-        if isinstance(call, ToolResult):
-            raise InvalidArgument(f"arguments_json: {call.text()}")
-        arguments = call.arguments or {}
+        judged = self._prepare(tenant, _edited_call(approval, arguments_json))
+        if judged.unfit is not None:
+            raise InvalidArgument(f"arguments_json: {judged.unfit.text()}")
+        arguments = judged.call.arguments or {}
         facts = Facts(tenant=tenant.name, thread=approval.thread, run_id=approval.run_id or "")
         policy: Policy = tenant.policy
         decision = policy.judge(approval.tool, arguments, facts)
@@ -223,8 +224,8 @@ class Approvals:
             "edit",
             by,
             message,
-            edited_arguments=json.dumps(arguments),
-            edited_digest=call_digest(tenant.name, call, approval.policy_version),
+            edited_arguments=judged.canonical.decode(),
+            edited_digest=call_digest(tenant.name, judged, approval.policy_version),
         )
 
 

@@ -16,10 +16,9 @@ from functools import partial
 import structlog
 from pydantic import JsonValue
 
-from agent.messages import ToolCall
+from agent.judged_call import JudgedCall
 from agent.state import AgentState, ToolExecution
 from agent.tools.approval import Denied, Granted, Pending
-from agent.tools.runner import digestible
 from gateway.policy.decision import Facts
 from gateway.policy.judge import Policy
 from gateway.policy.narrow import narrow_rule, rule_as_yaml
@@ -38,9 +37,9 @@ _ARGUMENTS_LIMIT_CHARS = 1024 * 1024
 log = structlog.get_logger(__name__)
 
 
-def call_digest(tenant: str, call: ToolCall, policy_version: str) -> str:
+def call_digest(tenant: str, judged: JudgedCall, policy_version: str) -> str:
     """Return what is approved, as SHA-256 in hex."""
-    told = json.dumps([tenant, call.name, digestible(call), policy_version])
+    told = json.dumps([tenant, judged.call.name, judged.canonical.decode(), policy_version])
     return hashlib.sha256(told.encode()).hexdigest()
 
 
@@ -89,7 +88,7 @@ class ThreadApprover:
         """Return what was answered; what nobody was asked about is asked now."""
         del state
         verdict = execution.verdict
-        digest = call_digest(self._thread.tenant, execution.call, verdict.policy_version if verdict else "")
+        digest = call_digest(self._thread.tenant, execution.judged, verdict.policy_version if verdict else "")
         await self._store.expire(self._thread.tenant)
         if self._run_id is None:
             return await self._answer_service(execution, digest)
@@ -157,7 +156,7 @@ class ThreadApprover:
     async def _ask(self, execution: ToolExecution, digest: str) -> Pending | Denied:
         call, verdict = execution.call, execution.verdict
         arguments = call.arguments or {}
-        text = json.dumps(arguments)
+        text = execution.judged.canonical.decode()
         if len(text) > _ARGUMENTS_LIMIT_CHARS:
             return Denied(
                 f"this call needs an approval, but its arguments have {len(text):,} characters; an approver can "
@@ -175,7 +174,7 @@ class ThreadApprover:
             asked=tuple(map(self._shown, verdict.policy.asked)) if verdict and verdict.policy else (),
             proposed_rule=await self._work(self._proposed, call.name, arguments),
             expires_us=self._store.clock() + int(self._policy().document.limits.approval_s * 1_000_000),
-            arguments_digest=hashlib.sha256(digestible(call).encode()).hexdigest(),
+            arguments_digest=execution.judged.digest,
         )
         try:
             approval_id = await self._store.ask(self._thread, self._run_id, asked)

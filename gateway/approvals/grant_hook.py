@@ -15,7 +15,7 @@ import yaml
 
 from agent.decisions import VerdictKind
 from agent.hooks.hook import Hook
-from agent.messages import ToolCall
+from agent.judged_call import JudgedCall
 from agent.state import AgentState
 from gateway.approvals.approver import call_digest
 from gateway.errors import AirlockError
@@ -63,20 +63,20 @@ class GrantHook(Hook):
         tool = state.current.tool
         if tool.approval_id and tool.verdict is not None and tool.verdict.kind is VerdictKind.PROCEED:
             try:
-                await self._ran(tool.approval_id, tool.call)
+                await self._ran(tool.approval_id, tool.judged)
             except AirlockError as error:  # the call is over: its result must not be lost for this
                 log.warning("an approval is not marked as used", approval_id=tool.approval_id, error=str(error))
         return state
 
-    async def _ran(self, approval_id: str, call: ToolCall) -> None:
+    async def _ran(self, approval_id: str, judged: JudgedCall) -> None:
         approval = await self._store.get(self._thread.tenant, approval_id)
-        if approval is not None and approval.status == APPROVED and self._is_of(approval, call):
+        if approval is not None and approval.status == APPROVED and self._is_of(approval, judged):
             await self._store.use(approval_id)
 
-    def _is_of(self, approval: Approval, call: ToolCall) -> bool:
+    def _is_of(self, approval: Approval, judged: JudgedCall) -> bool:
         """Return whether a call is the one that was asked about, or the same made again by a service."""
         if approval.run_id is not None:
-            return (approval.run_id, approval.call_id) == (self._run_id, call.id)
+            return (approval.run_id, approval.call_id) == (self._run_id, judged.call.id)
         return self._run_id is None and approval.digest == call_digest(
-            self._thread.tenant, call, approval.policy_version
+            self._thread.tenant, judged, approval.policy_version
         )

@@ -71,7 +71,7 @@ def explain(
         fail(f"--at: {error}")
     # Judged like a real call, with the path that the tool would open.
     call = ToolCall(id="explain", name=tool, arguments=arguments)
-    final = Toolbox(filesystem(LocalFS()).tools).normalised(call).arguments or {}
+    final = Toolbox(filesystem(LocalFS()).tools).prepare(call).call.arguments or {}
     decision = policy.judge(tool, final, facts)
     near = near_misses(document, above, tool, final, facts)
     said = {"verdict": decision.verdict, "rule": decision.rule, "reason": decision.reason}

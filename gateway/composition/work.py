@@ -84,5 +84,5 @@ def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, le
     requests = RequestStore(base.database)
     requested = RequestedCalls(tool_calls, requests, lingering=ADMISSION.lingering)
     stack.push_async_callback(requested.close)
-    approvals = Approvals(asked, tool_calls.normalised, lambda _: waiting.look())
+    approvals = Approvals(asked, tool_calls.prepare, lambda _: waiting.look())
     return Work(quotas, tool_calls, requests, requested, runs, approvals, snapshots)

@@ -6,7 +6,6 @@ replayed: a call that waited for an approval counts as asked, whatever the answe
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -14,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from agent.judged_call import JudgedCall
 from agent.messages import ToolCall
-from agent.tools.runner import digestible
 from gateway.policy import Policy
 from gateway.policy.decision import Facts
 from gateway.policy.difference import Tally, Verdict
@@ -82,5 +81,5 @@ def whole_arguments(call: RecordedCall) -> dict[str, Any] | None:
         return None
     if not isinstance(parsed, dict):
         return None
-    canonical = digestible(ToolCall(id=call.id, name=call.tool, arguments=parsed))
-    return parsed if hashlib.sha256(canonical.encode()).hexdigest() == call.arguments_digest else None
+    judged = JudgedCall.of(ToolCall(id=call.id, name=call.tool, arguments=parsed))
+    return parsed if judged.digest == call.arguments_digest else None

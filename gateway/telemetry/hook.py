@@ -6,7 +6,6 @@ context as a note of the run, so that another gateway continues the trace.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -171,7 +170,7 @@ class TelemetryHook(Hook):
         """Return the arguments and the result if the operator wants them on spans: redacted and cut."""
         recorded, settings = {}, self._telemetry.settings
         if settings.record_arguments:
-            text = json.dumps(tool.call.arguments)[: 4 * _SHOWN_CHARS]
+            text = tool.judged.canonical.decode()[: 4 * _SHOWN_CHARS]
             recorded[a.TOOL_ARGUMENTS] = self._redacted(text)[:_SHOWN_CHARS]
         if settings.record_results and tool.result is not None:
             # The innermost hook redacted all of it; this is for what hooks further out may have added.

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from agent.messages import ToolCall, ToolResult
+from agent.judged_call import JudgedCall
+from agent.messages import ToolResult
 from agent.tools.tool import ToolContext
 from gateway.errors import AirlockError, PermissionDenied
 from gateway.tool_calls.service_executor import ServiceExecutor
@@ -27,10 +28,10 @@ class FileCall(ServiceExecutor):
         # What the service asked for: all but the path is in the call that was made, and not in what it executes.
         self.asked: Mapping[str, JsonValue] = {}
 
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+    async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
         """Do it to the path that was judged."""
         del context
-        arguments = call.arguments or {}
+        arguments = call.call.arguments or {}
         path = str(arguments["path"])
         try:
             if {**arguments, "path": None} != {**self.asked, "path": None}:

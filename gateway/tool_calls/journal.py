@@ -12,7 +12,6 @@ run's call is in its row until the step is kept: a gateway that takes the run ov
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,9 +24,9 @@ import structlog
 from agent.call_context import Slot
 from agent.decisions import VerdictKind
 from agent.hooks.hook import Hook, NextToolUse
-from agent.messages import ToolCall, ToolResult
+from agent.judged_call import JudgedCall
+from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
-from agent.tools.runner import digestible
 from gateway.audit.call_audit import Moves, call_entry, shown_name
 from gateway.errors import Unavailable
 from gateway.policy.decision import DEFAULT_DENY, INVALID_ARGUMENTS, OPAQUE
@@ -71,7 +70,6 @@ log = structlog.get_logger(__name__)
 class _Begun:
     """What was written of a call before it executed, made once: looking for secrets takes its time."""
 
-    call: ToolCall
     row: dict[str, str | None]
     started_s: float | None
 
@@ -112,9 +110,9 @@ class JournalHook(Hook):
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Write "about to execute"."""
         self.hosted.check(self._run_id)
-        call, context, claim = tool.call, tool.context, self.hosted.claim
-        told = self._row(call, self._policy_version())
-        context.set(_BEGUN, _Begun(call, told, perf_counter()))
+        call, context, claim = tool.judged.call, tool.context, self.hosted.claim
+        told = self._row(tool.judged, self._policy_version())
+        context.set(_BEGUN, _Begun(told, perf_counter()))
         row: dict[str, Any] = {**told, "state": "executing"}
         if claim is not None:
             row["read_only"] = call.name in self.hosted.read_only
@@ -162,8 +160,7 @@ class JournalHook(Hook):
         }
         told = {name: ended[name] for name in _LOGGED} | self._why(tool)
         log.info("tool call", **self._facts(tool, version), **told)
-        told_before = begun is not None and begun.call is tool.call
-        row = {**begun.row, "policy_version": version} if begun and told_before else self._row(tool.call, version)
+        row = {**begun.row, "policy_version": version} if begun else self._row(tool.judged, version)
         started_s = begun.started_s if begun is not None else None
         duration_us = 0 if started_s is None else round((perf_counter() - started_s) * 1_000_000)
         if started_s is not None and request is not None:
@@ -246,8 +243,9 @@ class JournalHook(Hook):
             told |= {"would_be": policy.would_be, "would_be_rule": policy.would_be_rule}
         return told
 
-    def _row(self, call: ToolCall, version: str) -> dict[str, str | None]:
-        arguments = self._shown_arguments(call)
+    def _row(self, judged: JudgedCall, version: str) -> dict[str, str | None]:
+        call = judged.call
+        arguments = self._shown_arguments(judged)
         return {
             "id": call.id,
             "tenant": self._thread.tenant,
@@ -255,20 +253,21 @@ class JournalHook(Hook):
             "run_id": self._run_id,
             "name": shown_name(call.name[:128], self._redactor)[:128],
             "arguments": arguments[:_ARGUMENTS_LIMIT_CHARS],
-            "arguments_digest": hashlib.sha256(digestible(call).encode()).hexdigest(),
+            "arguments_digest": judged.digest,
             "policy_version": version,
         }
 
-    def _shown_arguments(self, call: ToolCall) -> str:
+    def _shown_arguments(self, judged: JudgedCall) -> str:
         """Return the arguments without secrets; the digest is of what they were."""
-        if self._redactor is None:
-            return call.raw_arguments if call.arguments is None else json.dumps(call.arguments)
-        if call.arguments is None:
-            return self._redactor.shown(call.raw_arguments)
+        arguments = judged.call.arguments
+        if arguments is None:
+            raw = judged.call.raw_arguments
+            return raw if self._redactor is None else self._redactor.shown(raw)
         try:
-            return json.dumps(self._redactor.json(call.arguments))
+            shown = arguments if self._redactor is None else self._redactor.json(arguments)
         except RedactionFailed:
-            return json.dumps(WITHHELD)
+            shown = WITHHELD
+        return judged.canonical.decode() if shown is arguments else json.dumps(shown)
 
 
 def _not_begun(tool: ToolExecution, said: str, *, erased: bool = False) -> ToolResult:

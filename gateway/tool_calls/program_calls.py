@@ -14,6 +14,7 @@ from pydantic import JsonValue
 
 from agent.filesystem import OutputStream
 from agent.hooks.hook import OutputFilter
+from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult
 from agent.tools.live_output import filtered, output_filters
 from agent.tools.tool import ToolContext
@@ -40,10 +41,10 @@ class _ProgramCall(ServiceExecutor):
         self._filters: list[OutputFilter] | None = []
         self.error: Exception | None = None
 
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+    async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
         """Run the program whose line was judged."""
         try:
-            self._check_unchanged(call, context)
+            self._check_unchanged(call.call, context)
             return await self._start(context)
         except (SandboxError, AirlockError) as error:
             self.error = error

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.filesystem import OnOutput
+from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult
 from agent.state import ToolExecution
 from gateway.errors import Cancelled, NotFound, RequestIdReused
@@ -219,4 +220,4 @@ def _remembered(stored: RequestedCall, request: ToolRequest) -> FinishedToolCall
         )
     call = ToolCall(id=stored.id, name=stored.name, arguments={})
     result = ToolResult.error(_LOST, outcome="interrupted")
-    return FinishedToolCall(request.thread, ToolExecution(call, call, result=result), result, 0.0)
+    return FinishedToolCall(request.thread, ToolExecution(call, call, JudgedCall.of(call), result=result), result, 0.0)

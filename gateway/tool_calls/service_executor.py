@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.tools.tool import ToolContext
 
@@ -15,15 +16,10 @@ class ServiceExecutor:
         """List nothing: no model is shown it."""
         return ()
 
-    def check(self, call: ToolCall) -> ToolResult | None:
-        """Accept: the service made the arguments."""
-        del call
-        return None
-
-    def normalised(self, call: ToolCall) -> ToolCall:
+    def prepare(self, call: ToolCall) -> JudgedCall:
         """Return the call as it is: the service has brought it into its final form."""
-        return call
+        return JudgedCall.of(call)
 
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+    async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
         """Do what the judged call says."""
         raise NotImplementedError

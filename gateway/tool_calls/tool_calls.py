@@ -22,6 +22,7 @@ from agent.events import discard
 from agent.filesystem import OnOutput
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
+from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.models.argument_text import ArgumentReader
 from agent.state import AgentState, ToolExecution
@@ -277,12 +278,11 @@ class ToolCalls:
         approval = await self._approvals.get(tenant.name, execution.approval_id)
         return (approval.edited_arguments or "") if approval is not None and approval.status == APPROVED else ""
 
-    def normalised(self, tenant: Tenant, call: ToolCall) -> ToolCall | ToolResult:
-        """Return a call in the form that policy judges, or what is wrong with it; one of an agent's tools as it is."""
+    def prepare(self, tenant: Tenant, call: ToolCall) -> JudgedCall:
+        """Return a call in the form that policy judges; one of an agent's own tools as it is."""
         tools = self.tool_path(tenant, Thread(id="", tenant=tenant.name, name="")).toolbox
-        if call.name not in {spec.name for spec in tools.specs()}:
-            return call
-        return tools.check(call) or tools.normalised(call)
+        known = call.name in {spec.name for spec in tools.specs()}
+        return tools.prepare(call) if known else JudgedCall.of(call)
 
     async def process_reader(self, tenant: Tenant, thread_name: str) -> ProcessReader:
         """Return what reads the output of a thread's background processes, redacted."""

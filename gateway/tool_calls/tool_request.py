@@ -14,6 +14,7 @@ from time import perf_counter
 from pydantic import Base64Bytes, BaseModel, ConfigDict
 
 from agent.decisions import Verdict
+from agent.judged_call import JudgedCall
 from agent.messages import Evicted, ToolCall, ToolResult
 from agent.state import ToolExecution
 from gateway.errors import InProgress
@@ -53,7 +54,7 @@ class RememberedCall(BaseModel):
             stderr=self.stderr,
             note=self.note,
         )
-        return ToolExecution(call, call, self.verdict, result, self.duration_s, self.approval_id)
+        return ToolExecution(call, call, JudgedCall.of(call), self.verdict, result, self.duration_s, self.approval_id)
 
 
 @dataclass

@@ -16,10 +16,11 @@ from agent.capabilities.tracing import Attribute, RecordedSpan
 from agent.events import Event
 from agent.filesystem import EntryType, OnOutput, OutputStream
 from agent.hooks.hook import Hook, InferenceRequest
+from agent.judged_call import JudgedCall
 from agent.messages import Message, ToolCall, ToolResult, Usage
 from agent.models.model import OnDelta
-from agent.state import AgentState, ModelResponse
-from agent.tools.tool import Tool, ToolContext
+from agent.state import AgentState, ModelResponse, ToolExecution
+from agent.tools.tool import Tool, ToolContext, ToolExecutor
 
 
 class Events(list[Event]):
@@ -68,6 +69,16 @@ def tool(name: str, run: Callable[[AnyArguments, ToolContext], object], *, write
 def call(name: str, id_: str = "c1", **arguments: JsonValue) -> ToolCall:
     """Return a tool call."""
     return ToolCall(id=id_, name=name, arguments=arguments)
+
+
+def execution_of(asked: ToolCall) -> ToolExecution:
+    """Return a call on its way that no hook has seen."""
+    return ToolExecution(asked, asked, JudgedCall.of(asked))
+
+
+async def ran(tools: ToolExecutor, asked: ToolCall) -> ToolResult:
+    """Return what comes of a call that nothing judges."""
+    return await tools.execute(tools.prepare(asked), ToolContext(asked.id))
 
 
 def state(**fields: object) -> AgentState:

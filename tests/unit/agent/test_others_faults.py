@@ -411,7 +411,7 @@ async def test_the_path_of_any_tool_is_absolute_when_policy_judges_and_when_the_
     assert policy.seen[0] == {"path": "/etc/passwd"}
     assert seen == ["/etc/passwd"]
     assert "the path is empty" in final.messages[3].content
-    assert Toolbox([one]).normalised(call("t", path="x")).arguments == {"path": "/workspace/x"}
+    assert Toolbox([one]).prepare(call("t", path="x")).call.arguments == {"path": "/workspace/x"}
 
 
 # --- families ---

@@ -21,6 +21,7 @@ from agent.decisions import ContinuationDecision, ContinuationOutcome, Verdict, 
 from agent.errors import ModelUnavailable
 from agent.frozen import storable_text
 from agent.hooks.hook import Hook
+from agent.judged_call import JudgedCall
 from agent.messages import Message, ToolCall, ToolResult, Usage, storable_message
 from agent.state import AgentState, CurrentExecution, Spent, ToolExecution
 from agent.tools.tool import ToolContext
@@ -63,6 +64,7 @@ IN_FLIGHT = st.builds(
             ToolExecution,
             requested=CALLS,
             call=CALLS,
+            judged=CALLS.map(JudgedCall.of),
             verdict=st.just(Verdict(kind=VerdictKind.BLOCK, hook="h", rule="r", reason="why")),
             result=st.just(ToolResult(b"\xff\x00")),
         ),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
 
+from agent.judged_call import JudgedCall
 from agent.messages import ToolCall
 from gateway.approvals.approver import call_digest
 from gateway.approvals.grant_hook import load_grants
@@ -203,13 +205,17 @@ async def test_a_question_whose_time_is_over_is_asked_anew(asking: Asking) -> No
 
 def test_what_is_approved_is_approved_for_one_tenant_one_call_and_one_policy() -> None:
     call = ToolCall(id="c", name="execute", arguments={"command": "git push"})
-    digest = call_digest("acme", call, "policy_1")
-    assert digest == call_digest("acme", call.model_copy(update={"id": "another"}), "policy_1")
+
+    def digest_of(tenant: str = "acme", version: str = "policy_1", **changes: Any) -> str:
+        return call_digest(tenant, JudgedCall.of(call.model_copy(update=changes)), version)
+
+    digest = digest_of()
+    assert digest == digest_of(id="another")
     others = (
-        call_digest("other", call, "policy_1"),
-        call_digest("acme", call, "policy_2"),
-        call_digest("acme", call.model_copy(update={"name": "write_file"}), "policy_1"),
-        call_digest("acme", call.model_copy(update={"arguments": {"command": "git push -f"}}), "policy_1"),
+        digest_of("other"),
+        digest_of(version="policy_2"),
+        digest_of(name="write_file"),
+        digest_of(arguments={"command": "git push -f"}),
     )
     assert len({digest, *others}) == 5
 

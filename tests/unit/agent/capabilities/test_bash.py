@@ -10,7 +10,6 @@ from agent.hooks.hook import Hook
 from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, ToolExecution
 from agent.tools.runner import ToolRunner
-from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox
 from tests.unit.agent.fakes import (
     Events,
@@ -22,13 +21,14 @@ from tests.unit.agent.fakes import (
     allowing,
     call,
     done,
+    ran,
     state,
     tool,
 )
 
 
 async def use(done: FakeExec) -> ToolResult:
-    return await Toolbox(bash(FakeShell(done)).tools).execute(call("execute", command="x"), ToolContext("c1"))
+    return await ran(Toolbox(bash(FakeShell(done)).tools), call("execute", command="x"))
 
 
 async def test_output_is_raw_in_order_of_arrival_and_apart() -> None:
@@ -81,12 +81,12 @@ async def test_an_evicted_result_shows_head_and_tail_and_how_to_read_the_rest() 
     [{"command": ""}, {"command": "a\0"}, {"command": "x", "timeout_s": 0}, {"command": "x", "timeout_s": 9999}],
 )
 def test_unfit_arguments_are_refused(arguments: dict[str, object]) -> None:
-    assert Toolbox(bash(FakeShell()).tools).check(call("execute", **arguments)) is not None  # type: ignore[arg-type]
+    assert Toolbox(bash(FakeShell()).tools).prepare(call("execute", **arguments)).unfit is not None  # type: ignore[arg-type]
 
 
 async def test_timeout_call_id_and_eviction_limit_reach_the_shell() -> None:
     shell = FakeShell()
-    await Toolbox(bash(shell, timeout_s=7).tools).execute(call("execute", command="x"), ToolContext("c9"))
+    await ran(Toolbox(bash(shell, timeout_s=7).tools), call("execute", "c9", command="x"))
     assert shell.settings == [{"timeout_s": 7, "call_id": "c9", "limit_chars": 80_000}]
 
 

@@ -14,14 +14,13 @@ from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState
 from agent.tools.eviction import Eviction
 from agent.tools.runner import ToolRunner
-from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox
 from sandbox.engines.local.local_fs import LocalFS
-from tests.unit.agent.fakes import Events, FakeEntries, FakeFiles, FakeMatches, PolicyThat, call, state, tool
+from tests.unit.agent.fakes import Events, FakeEntries, FakeFiles, FakeMatches, PolicyThat, call, ran, state, tool
 
 
 async def use(files: FakeFiles, name: str, **arguments: Any) -> ToolResult:
-    return await Toolbox(filesystem(files).tools).execute(call(name, **arguments), ToolContext("c1"))
+    return await ran(Toolbox(filesystem(files).tools), call(name, **arguments))
 
 
 def next_call(result: ToolResult) -> dict[str, Any]:

@@ -16,9 +16,8 @@ from agent.hooks.hook import Hook, NextToolUse
 from agent.host import Host
 from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, ToolExecution
-from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox
-from tests.unit.agent.fakes import Events, SaysInTurn, call, says, state
+from tests.unit.agent.fakes import Events, SaysInTurn, call, ran, says, state
 
 
 class KeepsStates(Hook):
@@ -152,7 +151,7 @@ async def test_a_value_that_would_not_come_back_the_same_is_refused_and_the_run_
 
 @pytest.mark.parametrize("value", ["\ud800", {"\udfff": 1}])
 async def test_half_of_a_surrogate_pair_is_refused(value: JsonValue) -> None:
-    refused = Toolbox(metadata().tools).check(write("a", value))
+    refused = Toolbox(metadata().tools).prepare(write("a", value)).unfit
     assert refused is not None
     assert "cannot be kept as JSON" in refused.text()
 
@@ -172,7 +171,7 @@ values = st.recursive(
 @given(values)
 def test_whatever_is_accepted_round_trips_with_the_state(value: JsonValue) -> None:
     asked = write("a", value)
-    if Toolbox(metadata().tools).check(asked) is None:
+    if Toolbox(metadata().tools).prepare(asked).unfit is None:
         stored = state(metadata={"a": value})
         assert AgentState.model_validate_json(stored.model_dump_json()) == stored
 
@@ -250,7 +249,7 @@ async def test_a_blocked_or_failed_write_stores_nothing() -> None:
 
 @pytest.mark.parametrize("asked", [write("a", 1), read("a"), call("metadata_list")])
 async def test_outside_a_run_there_is_no_metadata_and_the_result_says_so(asked: ToolCall) -> None:
-    result = await Toolbox(metadata().tools).execute(asked, ToolContext("c1"))
+    result = await ran(Toolbox(metadata().tools), asked)
     assert result.is_error
     assert "no run" in result.text()
 

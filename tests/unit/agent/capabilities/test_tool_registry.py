@@ -18,9 +18,9 @@ from agent.host import Host
 from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.state import AgentState, ToolExecution
 from agent.tools.runner import ToolRunner
-from agent.tools.tool import Tool, ToolContext
+from agent.tools.tool import Tool
 from agent.tools.toolbox import Toolbox
-from tests.unit.agent.fakes import Events, SaysInTurn, call, done, says, state
+from tests.unit.agent.fakes import Events, SaysInTurn, call, done, ran, says, state
 
 
 class Recipient(BaseModel):
@@ -367,7 +367,7 @@ async def test_a_half_done_step_is_judged_by_the_notes_alone(loaded: list[JsonVa
 
 
 async def test_outside_a_run_a_search_says_why_it_finds_nothing() -> None:
-    result = await Toolbox(tool_registry().tools).execute(finds("email"), ToolContext("c1"))
+    result = await ran(Toolbox(tool_registry().tools), finds("email"))
     assert result.is_error
     assert "no run" in result.text()
 

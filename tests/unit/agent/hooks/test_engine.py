@@ -17,13 +17,13 @@ from agent.events import discard
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
 from agent.messages import ToolCall, ToolResult
-from agent.state import AgentState, CurrentExecution, ToolExecution
-from tests.unit.agent.fakes import Events, PolicyThat, allowing, call, state
+from agent.state import AgentState, CurrentExecution
+from tests.unit.agent.fakes import Events, PolicyThat, allowing, call, execution_of, state
 
 
 def about_a_call(**arguments: Any) -> AgentState:
     asked = call("execute", **arguments)
-    execution = ToolExecution(requested=asked, call=asked)
+    execution = execution_of(asked)
     return state().with_(current=CurrentExecution(tool_executions=(execution,), tool_index=0))
 
 
@@ -167,7 +167,7 @@ async def test_a_value_of_the_wrong_type_is_the_failure_of_the_hook_that_wrote_i
         return wrong(given_state)  # type: ignore[no-any-return]
 
     setattr(Wrong, point, write)
-    execution = ToolExecution(requested=call("t"), call=call("t"))
+    execution = execution_of(call("t"))
     given_state = state().with_current(tool_executions=(execution,), tool_index=0)
     events = Events()
     after = await HookEngine([Wrong()]).run(point, given_state, events)

@@ -25,7 +25,7 @@ from agent.state import AgentState, CurrentExecution, ToolExecution
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox
-from tests.unit.agent.fakes import Events, SaysInTurn, call, says, state, tool
+from tests.unit.agent.fakes import Events, SaysInTurn, call, execution_of, says, state, tool
 
 VERDICTS = {"proceed": VerdictKind.PROCEED, "ask": VerdictKind.ASK, "block": VerdictKind.BLOCK}
 CONTINUATIONS = {
@@ -169,7 +169,7 @@ def outermost_first(given_plans: list[Plan]) -> list[Plan]:
 
 def about_a_call(**arguments: Any) -> AgentState:
     asked = call("t", **arguments)
-    return state(current=CurrentExecution(tool_executions=(ToolExecution(asked, asked),), tool_index=0))
+    return state(current=CurrentExecution(tool_executions=(execution_of(asked),), tool_index=0))
 
 
 # --- order ---
@@ -301,8 +301,8 @@ class Judged:
         return None
 
 
-def finalised(asked: ToolCall) -> ToolCall:
-    return asked.model_copy(update={"arguments": {**(asked.arguments or {}), "final": True}})
+def finalised(tool: ToolExecution) -> ToolExecution:
+    return tool.with_(call=tool.call.with_(arguments={**(tool.call.arguments or {}), "final": True}))
 
 
 @settings(max_examples=200)

@@ -10,8 +10,8 @@ from agent.events import discard
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
 from agent.hooks.matchers import Matcher, tool_glob, tool_name
-from agent.state import AgentState, CurrentExecution, ToolExecution
-from tests.unit.agent.fakes import call, state
+from agent.state import AgentState, CurrentExecution
+from tests.unit.agent.fakes import call, execution_of, state
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_tool_matchers(matcher: Matcher, name: str, matches: bool) -> None:
 def about(name: str) -> AgentState:
     """Return a state at a tool point, about a call of this tool."""
     asked = call(name)
-    return state(current=CurrentExecution(tool_executions=(ToolExecution(asked, asked),), tool_index=0))
+    return state(current=CurrentExecution(tool_executions=(execution_of(asked),), tool_index=0))
 
 
 # Names that look like patterns, and names that another one begins or ends with.

@@ -30,7 +30,7 @@ from agent.subagents.subagent import ParentTools
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox
-from tests.unit.agent.fakes import AnyArguments, Events, PolicyThat, SaysInTurn, allowing, call, done, says, tool
+from tests.unit.agent.fakes import AnyArguments, Events, PolicyThat, SaysInTurn, allowing, call, done, ran, says, tool
 
 Turn = ModelResponse | Exception | Callable[[InferenceRequest], Awaitable[ModelResponse]]
 
@@ -361,8 +361,8 @@ async def test_a_subagent_gets_the_tools_of_its_definition_and_no_others() -> No
 
 async def test_a_tool_that_was_not_lent_does_not_run_whoever_asks() -> None:
     lent = ParentTools(Toolbox((tool("a", done), tool("b", done))), ("a",), ())
-    assert (await lent.execute(call("a"), ToolContext("c1"))).text() == "done"
-    assert "unknown tool 'b'" in (await lent.execute(call("b"), ToolContext("c1"))).text()
+    assert (await ran(lent, call("a"))).text() == "done"
+    assert "unknown tool 'b'" in (await ran(lent, call("b"))).text()
 
 
 @pytest.mark.parametrize("names", [None, ("a", "write_todos")])
@@ -370,7 +370,7 @@ async def test_tools_about_the_parents_own_state_are_not_lent(names: tuple[str, 
     inner = Toolbox((tool("a", done), *todos().tools, *metadata().tools, *tool_registry().tools))
     lent = ParentTools(inner, names, ())
     assert [spec.name for spec in lent.specs()] == ["a"]
-    refused = await lent.execute(call("write_todos", todos=[]), ToolContext("c1"))
+    refused = await ran(lent, call("write_todos", todos=[]))
     assert refused.text() == "unknown tool 'write_todos'; the tools are a"
 
 

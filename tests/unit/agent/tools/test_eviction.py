@@ -22,10 +22,21 @@ from agent.messages import Evicted, ToolResult
 from agent.state import ToolExecution
 from agent.tools.eviction import EVICTION_PRIORITY, OUTPUT_DIRECTORY, PAGING_TOOLS, Eviction, EvictionHook
 from agent.tools.runner import ToolRunner
-from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox
 from sandbox.engines.local.local_fs import LocalFS
-from tests.unit.agent.fakes import Events, FakeExec, FakeFiles, FakePiece, FakeShell, FakeSpill, call, state, tool
+from tests.unit.agent.fakes import (
+    Events,
+    FakeExec,
+    FakeFiles,
+    FakePiece,
+    FakeShell,
+    FakeSpill,
+    call,
+    execution_of,
+    ran,
+    state,
+    tool,
+)
 
 SMALL = Eviction(limit_chars=100, head_chars=10, tail_chars=20)
 WHOLE = b"".join(b"line %03d\n" % number for number in range(100))
@@ -37,7 +48,7 @@ async def evicted(hook: EvictionHook, result: ToolResult, name: str = "fetch", i
     async def center(_tool: ToolExecution) -> ToolResult:
         return result
 
-    return await hook.around_tool_use(ToolExecution(asked := call(name, id_), asked), center)
+    return await hook.around_tool_use(execution_of(call(name, id_)), center)
 
 
 async def test_a_large_result_is_kept_whole_in_a_file_and_shown_with_head_marker_and_tail(tmp_path: Path) -> None:
@@ -67,8 +78,8 @@ async def test_the_file_is_read_and_searched_with_the_calls_that_the_marker_name
     await evicted(EvictionHook(files, SMALL), ToolResult(WHOLE))
     tools = Toolbox(filesystem(files).tools)
     path = f"{OUTPUT_DIRECTORY}/c1.txt"
-    page = await tools.execute(call("read_file", path=path, offset=0), ToolContext("c2"))
-    found = await tools.execute(call("grep", pattern="line 05", path=path), ToolContext("c3"))
+    page = await ran(tools, call("read_file", path=path, offset=0))
+    found = await ran(tools, call("grep", pattern="line 05", path=path))
     assert page.content == WHOLE
     assert found.content.count(b"\n") == 9
 
@@ -119,7 +130,7 @@ async def test_output_that_was_evicted_at_the_source_is_left_as_it_is() -> None:
     pieces = [FakePiece("stdout", b"h" * 200)]
     done = FakeExec(output=pieces, tail=[FakePiece("stdout", b"t" * 200)], evicted=spill, output_bytes=100_000)
     tools = Toolbox(bash(FakeShell(done)).tools)
-    at_source = await tools.execute(call("execute", command="x"), ToolContext("c1"))
+    at_source = await ran(tools, call("execute", command="x"))
     assert await evicted(EvictionHook(files, SMALL), at_source, "execute") is at_source
     assert files.files == {}
 

@@ -14,11 +14,11 @@ from agent.messages import ToolResult
 from agent.tools.function_tool import as_tool, tool
 from agent.tools.tool import Tool, ToolContext
 from agent.tools.toolbox import Toolbox
-from tests.unit.agent.fakes import call
+from tests.unit.agent.fakes import call, ran
 
 
 async def called(made: Tool, **arguments: Any) -> ToolResult:
-    return await Toolbox([made]).execute(call(made.name, **arguments), ToolContext("c1"))
+    return await ran(Toolbox([made]), call(made.name, **arguments))
 
 
 def weather(city: Annotated[str, Field(description="a town")], days: int = 1) -> str:

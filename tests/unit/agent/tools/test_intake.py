@@ -48,7 +48,7 @@ def test_what_is_absurd_is_refused_once_and_told_as_that(asked: ToolCall, said: 
     assert refused.arguments is None
     assert said in refused.problem
     assert len(refused.raw_arguments) <= 1000
-    told = Toolbox(todos().tools).check(refused.model_copy(update={"name": "write_todos"}))
+    told = Toolbox(todos().tools).prepare(refused.model_copy(update={"name": "write_todos"})).unfit
     assert told is not None
     assert told.text().startswith(f"the arguments of write_todos {refused.problem}")
 

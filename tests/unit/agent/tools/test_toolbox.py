@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from datetime import datetime
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, field_serializer
 
 from agent.capabilities.todos import todos
 from agent.messages import ToolCall, ToolResult
 from agent.subagents.subagent import ParentTools
 from agent.tools.tool import Tool, ToolContext
 from agent.tools.toolbox import Toolbox
-from tests.unit.agent.fakes import AnyArguments, call, done, tool
+from tests.unit.agent.fakes import AnyArguments, call, done, ran, tool
 
 
 class Arguments(BaseModel):
@@ -26,7 +29,7 @@ BOX = Toolbox([Tool("look", "Look.", Arguments, done)])
 
 
 def test_unfit_arguments_name_the_field_what_is_wrong_and_what_is_allowed() -> None:
-    result = BOX.check(call("look", limit=0, file="x"))
+    result = BOX.prepare(call("look", limit=0, file="x")).unfit
     assert result is not None
     assert result.is_error
     text = result.text()
@@ -38,13 +41,62 @@ def test_unfit_arguments_name_the_field_what_is_wrong_and_what_is_allowed() -> N
 
 def test_a_call_that_fits_passes_and_is_left_as_it_is() -> None:
     fitting = call("look", path="/a")
-    assert BOX.check(fitting) is None
-    assert BOX.normalised(fitting) is fitting
+    prepared = BOX.prepare(fitting)
+    assert prepared.unfit is None
+    assert prepared.call == fitting
+    assert prepared.model == Arguments(path="/a")
+    assert prepared.canonical == b'{"path":"/a"}'
+    assert prepared.digest == hashlib.sha256(prepared.canonical).hexdigest()
 
 
-def test_an_unfit_call_is_not_normalised() -> None:
+def test_an_unfit_call_is_judged_as_it_came() -> None:
     unfit = ToolCall(id="c", name="look", arguments=None, raw_arguments="[")
-    assert BOX.normalised(unfit) is unfit
+    assert BOX.prepare(unfit).call is unfit
+
+
+def test_policy_sees_what_the_tool_is_given_whatever_the_model_of_its_arguments_shows() -> None:
+    class Hides(BaseModel):
+        path: str = Field(exclude=True)
+        at: datetime
+        names: set[str]
+
+        @field_serializer("at")
+        def _later(self, _: datetime) -> str:
+            return "later"
+
+    asked = call("t", path="x", at="2026-01-02T00:00:00", names=["a"])
+    prepared = Toolbox([Tool("t", "d", Hides, done)]).prepare(asked)
+    assert prepared.call.arguments == {"path": "/workspace/x", "at": "2026-01-02T00:00:00", "names": ["a"]}
+    assert prepared.unfit is None
+
+
+async def test_a_tool_may_change_its_arguments_and_a_second_run_of_the_call_has_those_that_were_judged() -> None:
+    seen: list[object] = []
+
+    async def changes(asked: Any, _context: ToolContext) -> ToolResult:
+        seen.append(asked.names[:])
+        asked.names.append(asked.extra.pop("k"))
+        return ToolResult(b"")
+
+    class Names(BaseModel):
+        names: list[str]
+        extra: Any
+
+    box = Toolbox([Tool("t", "d", Names, changes)])
+    prepared = box.prepare(call("t", names=["a"], extra={"k": "v"}))
+    for _ in range(2):
+        result = await box.execute(prepared, ToolContext("c1"))
+        assert not result.is_error, result.text()
+    assert seen == [["a"], ["a"]]
+
+
+def test_arguments_that_cannot_be_written_as_json_are_unfit() -> None:
+    class Odd(BaseModel):
+        n: Annotated[Any, AfterValidator(lambda _: object())]
+
+    prepared = Toolbox([Tool("t", "d", Odd, done)]).prepare(call("t", n=1))
+    assert prepared.unfit is not None
+    assert "cannot be written as JSON" in prepared.unfit.text()
 
 
 def test_the_schema_has_the_arguments_and_no_titles() -> None:
@@ -70,7 +122,7 @@ async def test_what_a_tool_raises_becomes_an_error_result_without_a_traceback(er
     async def fail(*_: object) -> ToolResult:
         raise error
 
-    result = await Toolbox([tool("t", fail)]).execute(call("t"), ToolContext("c1"))
+    result = await ran(Toolbox([tool("t", fail)]), call("t"))
     assert (result.is_error, result.outcome, result.text()) == (True, "failed", message)
 
 
@@ -81,7 +133,7 @@ async def test_an_error_of_files_out_of_reach_says_how_the_call_ended() -> None:
     async def fail(*_: object) -> ToolResult:
         raise OutOfReach("the sandbox is gone")
 
-    result = await Toolbox([tool("t", fail)]).execute(call("t"), ToolContext("c1"))
+    result = await ran(Toolbox([tool("t", fail)]), call("t"))
     assert (result.is_error, result.outcome, result.text()) == (True, "daemon_lost", "the sandbox is gone")
 
 
@@ -90,12 +142,12 @@ async def test_cancellation_passes_through() -> None:
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await Toolbox([tool("t", cancelled)]).execute(call("t"), ToolContext("c1"))
+        await ran(Toolbox([tool("t", cancelled)]), call("t"))
 
 
 async def test_thousands_of_unknown_arguments_are_one_short_error() -> None:
     tools = Toolbox(todos().tools)
-    refused = tools.check(call("write_todos", **{f"k{n}": n for n in range(10_000)}))
+    refused = tools.prepare(call("write_todos", **{f"k{n}": n for n in range(10_000)})).unfit
     assert refused is not None
     assert refused.text().startswith("10000 of the arguments are not known to write_todos")
     assert len(refused.content) < 1_000
@@ -103,7 +155,7 @@ async def test_thousands_of_unknown_arguments_are_one_short_error() -> None:
 
 async def test_many_problems_are_counted_not_listed() -> None:
     wrong: list[JsonValue] = [{"id": str(n), "title": "", "status": "x"} for n in range(100)]
-    refused = Toolbox(todos().tools).check(call("write_todos", todos=wrong))
+    refused = Toolbox(todos().tools).prepare(call("write_todos", todos=wrong)).unfit
     assert refused is not None
     assert "and 190 more" in refused.text()
 
@@ -120,7 +172,7 @@ async def test_a_tool_that_returns_something_else_is_named(given: object, said: 
     async def wrong(_asked: AnyArguments, _context: ToolContext) -> object:
         return given
 
-    result = await Toolbox((tool("weather", wrong),)).execute(call("weather"), ToolContext("c1"))
+    result = await ran(Toolbox((tool("weather", wrong),)), call("weather"))
     assert result.is_error
     assert "the tool weather is faulty" in result.text()
     assert said in result.text()
@@ -130,7 +182,7 @@ async def test_a_tool_that_wants_to_end_the_process_does_not() -> None:
     async def leave(_asked: AnyArguments, _context: ToolContext) -> ToolResult:
         raise SystemExit(3)
 
-    result = await Toolbox((tool("leave", leave),)).execute(call("leave"), ToolContext("c1"))
+    result = await ran(Toolbox((tool("leave", leave),)), call("leave"))
     assert result.is_error
 
 
@@ -147,7 +199,7 @@ async def test_edits_of_one_file_by_several_runs_are_all_kept() -> None:
         path: str
 
     tools = Toolbox((Tool("append", "", WithPath, append, writes=True),))
-    await asyncio.gather(*(tools.execute(call("append", path="a", n=n), ToolContext(str(n))) for n in range(9)))
+    await asyncio.gather(*(ran(tools, call("append", path="a", n=n)) for n in range(9)))
     assert text == [b"012345678"]
     assert tools._locks == {}
 
@@ -157,7 +209,7 @@ def test_of_many_problems_a_few_are_named_and_of_very_many_only_the_number() -> 
         numbers: list[int]
 
     box = Toolbox([Tool("add", "Add.", Numbers, done)])
-    few, many = box.check(call("add", numbers=["x"] * 30)), box.check(call("add", numbers=["x"] * 1_001))
+    few, many = (box.prepare(call("add", numbers=["x"] * many)).unfit for many in (30, 1_001))
     assert few is not None
     assert few.text().count("unable to parse string") == 10
     assert "and 20 more" in few.text()
@@ -168,7 +220,7 @@ def test_of_many_problems_a_few_are_named_and_of_very_many_only_the_number() -> 
 @pytest.mark.parametrize("lent", [False, True])
 def test_of_many_tools_an_unknown_one_is_told_fifty(lent: bool) -> None:
     box = Toolbox(tool(f"t{number}", done) for number in range(60))
-    result = (ParentTools(box, None, ()) if lent else box).check(call("x" * 10_000))
+    result = (ParentTools(box, None, ()) if lent else box).prepare(call("x" * 10_000)).unfit
     assert result is not None
     assert "t49 and 10 more" in result.text()
     assert len(result.content) < 1_000

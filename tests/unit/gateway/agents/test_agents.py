@@ -17,7 +17,7 @@ from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
 from agent.messages import Message, Usage
 from agent.models.model import Model
-from agent.state import AgentState, ToolExecution
+from agent.state import AgentState
 from agent.tools.eviction import EvictionHook
 from gateway.agents.agents import Workspace, build, check, seven_tools
 from gateway.cli.init import _CONFIG as STARTER_CONFIG
@@ -33,7 +33,7 @@ from gateway.storage.store import Store
 from gateway.tenancy.tenants import Tenant, load_tenants
 from gateway.tool_calls.journal import JournalHook
 from gateway.tool_calls.tool_calls import ToolCalls
-from tests.unit.agent.fakes import FakeExec, FakeFiles, FakePiece, FakeShell, SaysInTurn, call, done, says
+from tests.unit.agent.fakes import FakeExec, FakeFiles, FakePiece, FakeShell, SaysInTurn, call, done, execution_of, says
 from tests.unit.gateway.stored_steps import StoredSteps
 
 POLICY = load_policy(STARTER_POLICY, "starter")
@@ -249,7 +249,7 @@ async def test_a_large_result_is_evicted_with_and_without_the_file_tools(capabil
         result = await done()
         return type(result)(b"x" * 1001)
 
-    result = await engine.around_tool_use(large, lambda _: None)(ToolExecution(asked := call("find_tools"), asked))
+    result = await engine.around_tool_use(large, lambda _: None)(execution_of(call("find_tools")))
     assert result.evicted is not None
     assert result.evicted.size_bytes == 1001
     assert len(result.content) < 1000

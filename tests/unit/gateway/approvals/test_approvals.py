@@ -11,6 +11,7 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
+from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.tools.tool import ToolContext
 from gateway.approvals.approvals import Approvals
@@ -64,14 +65,11 @@ class Executions(list[dict[str, Any]]):
     def specs(self) -> Sequence[ToolSpec]:
         return ()
 
-    def check(self, call: ToolCall) -> ToolResult | None:
-        return None
+    def prepare(self, call: ToolCall) -> JudgedCall:
+        return JudgedCall.of(call)
 
-    def normalised(self, call: ToolCall) -> ToolCall:
-        return call
-
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
-        self.append(dict(call.arguments or {}))
+    async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
+        self.append(dict(call.call.arguments or {}))
         return ToolResult(b"pushed", outcome="exited", exit_code=0)
 
 
@@ -83,7 +81,7 @@ class Desk:
         self.store = ApprovalStore(database, clock=clock)
         self.journal = Store(database, clock=clock)
         self.tool_calls = made_tool_calls(database, store=self.journal, approvals=self.store, quotas=quotas)
-        self.approvals = Approvals(self.store, self.tool_calls.normalised, poll_s=0.01)
+        self.approvals = Approvals(self.store, self.tool_calls.prepare, poll_s=0.01)
         self.ran = Executions()
 
     async def call(
@@ -121,7 +119,7 @@ async def test_a_call_that_is_asked_about_does_not_run_and_names_its_approval(de
     assert (approval.status, approval.rule, approval.tool) == ("pending", "close-call", "execute")
     assert json.loads(approval.arguments) == PUSH
     assert list(approval.asked_parts) == ["git push origin main"]
-    assert approval.digest == call_digest("acme", finished.execution.call, ACME.policy.version)
+    assert approval.digest == call_digest("acme", finished.execution.judged, ACME.policy.version)
     row = await desk.journal.tool_call("acme", finished.execution.call.id)
     assert row is not None
     assert (row["state"], row["verdict"], row["approval_id"]) == ("waiting", "ask", approval.id)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from agent.messages import ToolCall, ToolResult
+from agent.judged_call import JudgedCall
+from agent.messages import ToolResult
 from agent.tools.tool import ToolContext
 from gateway.audit_chain.record import AuditRecord
 from gateway.config.model_settings import ModelSettings
@@ -49,7 +50,7 @@ class Standing(ServiceExecutor):
         self.executed = 0
         self._work = work
 
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+    async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
         del call, context
         self.executed += 1
         self._work()

@@ -11,13 +11,14 @@ from agent.messages import ToolCall
 from agent.state import AgentState, CurrentExecution, ToolExecution
 from gateway.policy import STARTER_POLICY, Policy, PolicyHook, load_policy
 from gateway.policy.decision import Decision
+from tests.unit.agent.fakes import execution_of
 
 POLICY = load_policy(STARTER_POLICY, "starter")
 
 
 def calling(requested: ToolCall, final: ToolCall | None = None) -> AgentState:
     """A state in which one tool call is about to be judged."""
-    execution = ToolExecution(requested=requested, call=final or requested)
+    execution = execution_of(requested).with_(call=final or requested)
     current = CurrentExecution(tool_executions=(execution,), tool_index=0)
     return AgentState(run_id="r", thread="t").with_(current=current)
 

@@ -10,6 +10,7 @@ import pytest
 from agent.events import Event
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook, NextToolUse
+from agent.judged_call import JudgedCall
 from agent.messages import Evicted, ToolCall, ToolResult, ToolSpec
 from agent.state import AgentState, ToolExecution
 from agent.tools.runner import ToolRunner
@@ -34,13 +35,10 @@ class Tools:
     def specs(self) -> Sequence[ToolSpec]:
         return ()
 
-    def check(self, call: ToolCall) -> ToolResult | None:
-        return None
+    def prepare(self, call: ToolCall) -> JudgedCall:
+        return JudgedCall.of(call)
 
-    def normalised(self, call: ToolCall) -> ToolCall:
-        return call
-
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+    async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
         for stream, data in self.pieces:
             if context.on_output is not None:
                 context.on_output(stream, data)
@@ -155,8 +153,8 @@ async def test_a_redaction_that_takes_too_long_withholds_the_result_and_live_out
 
 async def test_refusals_are_redacted_too() -> None:
     class Refuses(Tools):
-        def check(self, call: ToolCall) -> ToolResult | None:
-            return ToolResult.error(f"no such path: {TOKEN}")
+        def prepare(self, call: ToolCall) -> JudgedCall:
+            return JudgedCall.of(call, unfit=ToolResult.error(f"no such path: {TOKEN}"))
 
     shown, events, _, _ = await call(hooks_of(), Refuses(ToolResult(b"")))
     assert b"no such path" in shown.content

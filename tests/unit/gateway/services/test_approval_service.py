@@ -61,7 +61,7 @@ async def served(database_url: str) -> AsyncIterator[Served]:
     database = await Database.open(database_url)
     store = ApprovalStore(database)
     tool_calls = made_tool_calls(database, approvals=store)
-    approvals = Approvals(store, tool_calls.normalised, poll_s=0.01)
+    approvals = Approvals(store, tool_calls.prepare, poll_s=0.01)
     server = grpc.aio.server()
     approval_service_pb2_grpc.add_ApprovalServiceServicer_to_server(ApprovalService(approvals, anybody), server)
     tool_service_pb2_grpc.add_ToolServiceServicer_to_server(

@@ -136,7 +136,7 @@ async def test_arguments_and_results_are_not_recorded_unless_somebody_says_so() 
     seen = watching(record_arguments=True, record_results=True)
     await run(seen, asked, says("done"))
     told = attributes(seen.span("execute_tool execute"))
-    assert told[a.TOOL_ARGUMENTS] == '{"command": "echo here-I-am"}'
+    assert told[a.TOOL_ARGUMENTS] == '{"command":"echo here-I-am"}'
     assert told[a.TOOL_RESULT].startswith("it was")
 
 

@@ -37,7 +37,7 @@ from gateway.storage.tables import counters, holds, tool_calls
 from gateway.tenancy.quotas import Quotas, QuotaUsage
 from gateway.tool_calls.call_slots import REFUSED
 from gateway.tool_calls.quota_hook import QuotaHook
-from tests.unit.agent.fakes import AnyArguments, Events, allowing, call, says, tool
+from tests.unit.agent.fakes import AnyArguments, Events, allowing, call, execution_of, says, tool
 from tests.unit.gateway.filled_database import fill
 
 _MINUTE_US = 60_000_000
@@ -428,7 +428,7 @@ async def test_bytes_of_results_are_counted_and_refuse_the_next_call(quotas: Quo
 
 def _execution(call_id: str) -> ToolExecution:
     asked = call("go", call_id)
-    return ToolExecution(asked, asked)
+    return execution_of(asked)
 
 
 def _allowed(*rule_limits: RuleLimit) -> Decision:

@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from agent.judged_call import JudgedCall
 from agent.messages import ToolCall
 from agent.tools.tool import ToolContext
 from gateway.errors import PermissionDenied
@@ -30,7 +31,7 @@ async def test_a_call_that_a_hook_made_another_than_the_service_asked_for_is_not
     removal = Removal(cast(ThreadSandbox, sandbox), recursive=False, missing_ok=False)
     removal.asked = ASKED
     call = ToolCall(id="c", name="write_file", arguments={**ASKED, **changed})
-    result = await removal.execute(call, ToolContext(call_id="c"))
+    result = await removal.execute(JudgedCall.of(call), ToolContext(call_id="c"))
     assert result.is_error
     assert isinstance(removal.error, PermissionDenied)
     assert sandbox.paths == []
@@ -41,5 +42,5 @@ async def test_another_path_that_was_judged_is_the_one() -> None:
     removal = Removal(cast(ThreadSandbox, sandbox), recursive=False, missing_ok=False)
     removal.asked = ASKED
     call = ToolCall(id="c", name="write_file", arguments={**ASKED, "path": "/workspace/b"})
-    assert not (await removal.execute(call, ToolContext(call_id="c"))).is_error
+    assert not (await removal.execute(JudgedCall.of(call), ToolContext(call_id="c"))).is_error
     assert sandbox.paths == ["/workspace/b"]

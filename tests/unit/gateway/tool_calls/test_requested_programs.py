@@ -111,7 +111,7 @@ async def world(database_url: str) -> AsyncIterator[World]:
         stack.push_async_callback(server.stop, None)
         client = await stack.enter_async_context(Client(address, "key", retry=Retry(first_s=0.01)))
         once = await stack.enter_async_context(Client(address, "key", retry=None))
-        yield World(client, once, sandbox, service, database, Approvals(asked, tool_calls.normalised))
+        yield World(client, once, sandbox, service, database, Approvals(asked, tool_calls.prepare))
 
 
 def says(text: bytes, *, code: int = 3) -> Any:
