@@ -43,6 +43,10 @@ def call_digest(tenant: str, judged: JudgedCall, policy_version: str) -> str:
     return hashlib.sha256(told.encode()).hexdigest()
 
 
+class _UsedBefore(Granted):
+    """Granted by an approval that an earlier process used up for the same call, which did not begin."""
+
+
 class ThreadApprover:
     """The Approver of the calls of one thread, outside runs or of one run."""
 
@@ -65,7 +69,6 @@ class ThreadApprover:
         self._work = work
         self._redactor = redactor
         self._not_begun: frozenset[str] = frozenset()
-        self._used_before: set[str] = set()
 
     def not_begun(self, call_ids: Collection[str]) -> None:
         """Let these calls run by approvals that an earlier process used up for them: it was lost before they began."""
@@ -96,8 +99,7 @@ class ThreadApprover:
 
     async def use(self, granted: Granted) -> str:
         """Use an approval up, once whoever else makes the same call."""
-        if granted.approval_id in self._used_before or await self._store.use(granted.approval_id):
-            self._used_before.discard(granted.approval_id)
+        if isinstance(granted, _UsedBefore) or await self._store.use(granted.approval_id):
             return ""
         return f"approval {granted.approval_id} was already used: it allowed one call"
 
@@ -114,9 +116,8 @@ class ThreadApprover:
             return await self._ask(execution, digest)
         edited = next((one.edited_arguments for one in found if one.edited_arguments is not None), None)
         if approval.status == USED and execution.call.id in self._not_begun and _approved_digest(approval) == digest:
-            self._not_begun -= {execution.call.id}
-            self._used_before.add(approval.id)
-            return self._said(replace(approval, status=APPROVED), edited)
+            said = self._said(replace(approval, status=APPROVED), edited)
+            return _UsedBefore(said.approval_id, said.note) if isinstance(said, Granted) else said
         return self._said(approval, edited)
 
     async def _answer_service(self, execution: ToolExecution, digest: str) -> Granted | Denied | Pending:

@@ -57,17 +57,13 @@ class Checkpoints:
 
     async def keep(self, step: KeptStep, state: AgentState) -> None:
         """Store a step and its state; between two steps, the results of the last step's calls are no longer needed."""
-        forget = self._journal.hosted.kept() if state.pending is None else ()
-        try:
-            await self._log.checkpoint(self.stored(state), step, forget)
-        except BaseException:
-            self._journal.hosted.not_kept(forget)
-            raise
+        forget = _calls_of(step) if state.pending is None else ()
+        await self._log.checkpoint(self.stored(state), step, forget)
 
     async def keep_last(self, step: KeptStep, state: AgentState) -> None:
         """Store the last step with the run's end."""
         del state
-        self._log.keep_last(step, self._journal.hosted.kept())
+        self._log.keep_last(step, _calls_of(step))
 
     # --- agent.tools.recovery.Recovery ---
 
@@ -80,3 +76,8 @@ class Checkpoints:
         found = await self._journal.hosted.earlier(calls)
         self._not_begun([call.id for call in calls if call.id not in found])
         return found
+
+
+def _calls_of(step: KeptStep) -> Collection[str]:
+    """Return the ids of the calls that a step has the results of."""
+    return [message.tool_call_id for message in step.said if message.tool_call_id is not None]

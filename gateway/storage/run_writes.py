@@ -31,7 +31,11 @@ _ADD_EVENTS: Mapping[str, Insert] = {
 }
 # Retention goes by the time of the last addition to a thread.
 _USED = update(threads).where(threads.c.id == bindparam("of_thread")).values(used_us=bindparam("at_us"))
-_FORGET_RESULT = update(tool_calls).where(tool_calls.c.id == bindparam("kept_id")).values(result=None)
+_FORGET_RESULT = (
+    update(tool_calls)
+    .where(tool_calls.c.id == bindparam("kept_id"), tool_calls.c.run_id == bindparam("of_run"))
+    .values(result=None)
+)
 _FREE_PLACE = delete(holds).where(holds.c.id == bindparam("ended_id"))
 # Every call executes it, so it is built once.
 _IS_OURS = select(runs.c.id).where(
@@ -104,7 +108,7 @@ def write_run(connection: Connection, claim: Claim, write: RunWrite, now_us: Cal
         for statement, parameters in step_writes(claim.run_id, write.step, now_us()):
             connection.execute(statement, parameters)
     if write.forget:
-        connection.execute(_FORGET_RESULT, [{"kept_id": call_id} for call_id in write.forget])
+        connection.execute(_FORGET_RESULT, [{"kept_id": call_id, "of_run": claim.run_id} for call_id in write.forget])
     if write.finished is not None:
         # With the end and not after it: a watcher that sees the end may start the next run, which needs the place.
         connection.execute(_FREE_PLACE, {"ended_id": claim.run_id})

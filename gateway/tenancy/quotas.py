@@ -60,15 +60,24 @@ class QuotaUsage:
 
 
 @dataclass(frozen=True)
-class _Taken:
+class TakenQuota:
+    """What a tool call under way has taken."""
+
     tenant: str
-    run_id: str
     takes: Sequence[Take]
     hold_ids: Sequence[str]
 
 
+@dataclass
+class CallQuota:
+    """One tool call's part of the quotas; its caller keeps it until the call ends. `taken` is None until it takes."""
+
+    call_id: str
+    taken: TakenQuota | None = None
+
+
 class Quotas:
-    """Takes and counts for all tenants of a gateway. What is under way is remembered here, to be given back."""
+    """Takes and counts for all tenants of a gateway."""
 
     def __init__(
         self, store: QuotaStore, *, clock: NowUs = now_us, monotonic_s: Callable[[], float] = time.monotonic
@@ -77,7 +86,8 @@ class Quotas:
         self._store = store
         self._clock = clock
         self._monotonic_s = monotonic_s
-        self._calls: dict[str, _Taken] = {}
+        # Of calls that were judged and will not run: their run waits.
+        self._to_give_back: list[TakenQuota] = []
         self._run_holds: set[str] = set()
         # What the database did not let us release yet.
         self._unreleased: set[str] = set()
@@ -137,10 +147,9 @@ class Quotas:
             )
 
     async def release_run(self, run_id: str) -> None:
-        """Give a run's place back when it ended or waits, and what its calls took that are not going to happen now."""
-        left = [call_id for call_id, taken in self._calls.items() if taken.run_id == run_id]
-        for call_id in left:
-            taken = self._calls.pop(call_id)
+        """Give a run's place back when it ended or waits, and what was given up by calls."""
+        while self._to_give_back:
+            taken = self._to_give_back.pop()
             await self._release(taken.hold_ids)
             try:
                 await self._store.give_back(taken.tenant, taken.takes)
@@ -174,10 +183,9 @@ class Quotas:
     async def take_call(
         self,
         tenant: str,
-        call_id: str,
+        call: CallQuota,
         limits: Iterable[RuleLimit],
         quotas: QuotasSection,
-        run_id: str = "",
         *,
         has_place: bool = False,
     ) -> None:
@@ -198,38 +206,37 @@ class Quotas:
                 takes.append(_take(f"rule:{limit.rule}:{limit.per_s}", at_us, limit.per_s, 1, limit.calls))
                 asked[takes[-1].name] = limit
             if limit.at_once is not None:
-                held.append(Hold(f"{call_id}.{len(held)}"[-64:], f"rule:{limit.rule}:at_once", limit.at_once))
+                held.append(Hold(f"{call.call_id}.{len(held)}"[-64:], f"rule:{limit.rule}:at_once", limit.at_once))
                 asked[held[-1].name] = limit
         if not takes and not held:
             return
         await self._release(())
-        before = self._calls.get(call_id)
+        before = call.taken
         if before is not None and before.hold_ids:
             held = []  # a ring makes the same call again, which is under way already
         # Before the writing: a caller that is cancelled meanwhile gives back what may have been taken.
         ids = (*(before.hold_ids if before else ()), *(hold.id for hold in held))
-        self._calls[call_id] = _Taken(tenant, run_id, [take for take in takes if take.amount], ids)
+        call.taken = TakenQuota(tenant, [take for take in takes if take.amount], ids)
         refused = await self._store.take(tenant, takes, held)
         if not refused:
             return
-        if before is None:
-            del self._calls[call_id]
-        else:
-            self._calls[call_id] = before
+        call.taken = before
         place = [take for take in takes if take.name == TOOL_CALLS and take.name not in refused]
         if place:
             await self._store.take(tenant, place)
         raise _used_up(refused, {take.name: take for take in takes}, asked, at_us)
 
-    def took(self, call_id: str) -> bool:
-        """Return whether something was taken for a call that has not ended."""
-        return call_id in self._calls
-
-    async def end_call(self, call_id: str) -> None:
+    async def end_call(self, call: CallQuota) -> None:
         """Release what a call held; what it used stays used."""
-        taken = self._calls.pop(call_id, None)
+        taken, call.taken = call.taken, None
         if taken is not None:
             await self._release(taken.hold_ids)
+
+    def give_up_call(self, call: CallQuota) -> None:
+        """Have what a call took given back with the next run that is released: it is not going to happen now."""
+        if call.taken is not None:
+            self._to_give_back.append(call.taken)
+            call.taken = None
 
     # --- what is known only afterwards ---
 

@@ -22,7 +22,6 @@ class HostedCalls:
         self.abandoned = False
         self._store = store
         self._lease_over: Callable[[], bool] = lambda: False
-        self._stored: set[str] = set()
 
     def host(self, claim: Claim, read_only: Collection[str], lease_over: Callable[[], bool] = lambda: False) -> None:
         """Write for a run that is hosted here: as long as it is, and with its calls' results until they are kept.
@@ -41,19 +40,6 @@ class HostedCalls:
         if self.abandoned or self._lease_over():
             raise LeaseLost(run_id)
 
-    def stored(self, call_id: str) -> None:
-        """Take note that the result of a call is stored."""
-        self._stored.add(call_id)
-
-    def kept(self) -> Collection[str]:
-        """Return the calls whose results are stored, once: their step is being kept."""
-        kept, self._stored = self._stored, set()
-        return kept
-
-    def not_kept(self, call_ids: Collection[str]) -> None:
-        """Take back what `kept` said."""
-        self._stored |= set(call_ids)
-
     async def earlier(self, calls: Sequence[ToolCall]) -> Mapping[str, EarlierCall]:
         """Return what an earlier process made of these calls, but for those that may be made (again)."""
         if self.claim is None:
@@ -65,6 +51,4 @@ class HostedCalls:
         again = {
             id_ for id_, row in rows.items() if row["read_only"] and row["state"] != "blocked" and row["result"] is None
         }
-        found = {id_: earlier_call(row) for id_, row in rows.items() if id_ not in again}
-        self._stored |= found.keys()
-        return found
+        return {id_: earlier_call(row) for id_, row in rows.items() if id_ not in again}

@@ -168,7 +168,6 @@ class JournalHook(Hook):
         unexecuted, claim = tool.context.get(UNRECORDED), self.hosted.claim
         if (started_s is not None or unexecuted is not None) and claim is not None and not state.depth:
             ended["result"] = await self._result(result, duration_us)
-            self.hosted.stored(tool.call.id)
         executor = tool.context.get(EXECUTOR)
         moves = executor if isinstance(executor, Moves) else None
         audited = [call_entry(self._thread, tool, row, ended, moves=moves, duration_us=duration_us)]

@@ -16,7 +16,7 @@ from agent.state import AgentState, ToolExecution
 from gateway.errors import QuotaExceeded
 from gateway.policy.decision import Decision, RuleLimit
 from gateway.policy.document import QuotasSection
-from gateway.tenancy.quotas import Quotas, micro_usd
+from gateway.tenancy.quotas import CallQuota, Quotas, micro_usd
 from gateway.tool_calls.call_slots import EXECUTOR, REFUSED
 
 QUOTA = "quota"
@@ -27,6 +27,7 @@ COUNTED = "quota.counted"
 
 # Outside of all that adds to the usage, and of the ledger that subagents share.
 OUTERMOST_PRIORITY = 950_000
+_TAKEN = Slot[CallQuota]("taken of the quotas")
 # What the rules limit of a call that is asked about, until an approval lets it pass.
 _ASKED = Slot[Sequence[RuleLimit]]("limits of a call that is asked about")
 
@@ -39,18 +40,17 @@ class MovesBytes(Protocol):
 
 
 class QuotaHook(Hook):
-    """Holds the quotas of one tenant, in one run or for the calls of services."""
+    """Enforces the quotas of one tenant."""
 
     name = "quota"
     mandatory = True
     priority = OUTERMOST_PRIORITY
 
-    def __init__(self, quotas: Quotas, tenant: str, limits: Callable[[], QuotasSection], run_id: str = "") -> None:
-        """Take what tells the quotas in force; `run_id` is "" for calls that belong to no run."""
+    def __init__(self, quotas: Quotas, tenant: str, limits: Callable[[], QuotasSection]) -> None:
+        """`limits` returns the quotas in force."""
         self._quotas = quotas
         self._tenant = tenant
         self._limits = limits
-        self._run_id = run_id
 
     # --- tool calls ---
 
@@ -63,7 +63,7 @@ class QuotaHook(Hook):
         limits = self._limits()
         try:
             if decision.verdict == "allow":
-                await self._quotas.take_call(self._tenant, tool.call.id, decision.limits, limits, self._run_id)
+                await self._quotas.take_call(self._tenant, _quota_of(tool), decision.limits, limits)
             else:
                 await self._quotas.take_place(self._tenant, limits)
         except QuotaExceeded as refused:
@@ -81,15 +81,13 @@ class QuotaHook(Hook):
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Take for a call that runs because somebody approved it: the policy asked, and did not let it pass itself."""
-        limits, call, asked = self._limits(), tool.call, tool.context.get(_ASKED)
+        limits, quota, asked = self._limits(), _quota_of(tool), tool.context.get(_ASKED)
         of_rules = asked or ()
         if not of_rules and limits.tool_calls_per_minute is None and limits.bytes_per_day is None:
             return await next_(tool)
-        if not self._quotas.took(call.id):
+        if quota.taken is None:
             try:
-                await self._quotas.take_call(
-                    self._tenant, call.id, of_rules, limits, self._run_id, has_place=asked is not None
-                )
+                await self._quotas.take_call(self._tenant, quota, of_rules, limits, has_place=asked is not None)
             except QuotaExceeded as refused:
                 tool.context.set(REFUSED, refused)
                 rule = refused.details.get("rule", QUOTA)
@@ -99,13 +97,18 @@ class QuotaHook(Hook):
     async def after_tool_use(self, state: AgentState) -> AgentState:
         """Release what the call held and count what it brought."""
         tool = state.current.tool
-        await self._quotas.end_call(tool.call.id)
+        await self._quotas.end_call(_quota_of(tool))
         limits = self._limits()
         # What stands in for the tools may move bytes past the result, which only says how many: count_moved().
         counts = not tool.blocked and not isinstance(tool.context.get(EXECUTOR), MovesBytes)
         if limits.bytes_per_day is not None and tool.result is not None and counts:
             await self._quotas.add_bytes(self._tenant, limits, len(tool.result.content))
         return state
+
+    def suspended(self, state: AgentState) -> None:
+        """Give up what the calls of a step took that waits: they are judged again, and take it again."""
+        for tool in state.current.tool_executions:
+            self._quotas.give_up_call(_quota_of(tool))
 
     # --- tokens and money ---
 
@@ -147,3 +150,11 @@ class QuotaHook(Hook):
             self._tenant, limits, tokens=tokens - tokens_before, micro_usd=spent - spent_before
         )
         return state.with_note(COUNTED, {"tokens": tokens, "micro_usd": spent})
+
+
+def _quota_of(tool: ToolExecution) -> CallQuota:
+    quota = tool.context.get(_TAKEN)
+    if quota is None:
+        quota = CallQuota(tool.call.id)
+        tool.context.set(_TAKEN, quota)
+    return quota

@@ -179,7 +179,7 @@ class ToolCalls:
         workspace = sandbox if fair is None else RedactedWorkspace(sandbox, fair)
         approvals = self._approvals
         facts = Facts(tenant=tenant.name, thread=thread.name, run_id=run_id or "", agent=agent)
-        quota = QuotaHook(self._quotas, tenant.name, lambda: tenant.policy.document.quotas, run_id or "")
+        quota = QuotaHook(self._quotas, tenant.name, lambda: tenant.policy.document.quotas)
         journal = JournalHook(self._store, thread, lambda: tenant.policy.version, run_id, redactor, self.late, work)
         return ToolPath(
             thread=thread,

@@ -19,7 +19,7 @@ from agent.errors import ModelUnavailable
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, ToolResult, Usage
 from agent.models.model import Model, OnDelta
-from agent.state import AgentState, ModelResponse, ToolExecution
+from agent.state import AgentState, CurrentExecution, ModelResponse, ToolExecution
 from agent.subagents.capability import Subagent, subagents
 from agent.tools.runner import ToolRunner
 from agent.tools.toolbox import Toolbox
@@ -34,7 +34,7 @@ from gateway.storage.quota_store import QuotaStore
 from gateway.storage.run_queries import NewRun
 from gateway.storage.store import Store
 from gateway.storage.tables import counters, holds, tool_calls
-from gateway.tenancy.quotas import Quotas, QuotaUsage
+from gateway.tenancy.quotas import CallQuota, Quotas, QuotaUsage
 from gateway.tool_calls.call_slots import REFUSED
 from gateway.tool_calls.quota_hook import QuotaHook
 from tests.unit.agent.fakes import AnyArguments, Events, allowing, call, execution_of, says, tool
@@ -94,26 +94,26 @@ async def _refused(work: Any) -> QuotaExceeded:
 async def test_a_minute_holds_so_many_calls_and_the_next_one_as_many(quotas: Quotas, clock: Clock) -> None:
     per_minute = QuotasSection(tool_calls_per_minute=2)
     for n in range(2):
-        await quotas.take_call("t", f"c{n}", (), per_minute)
-    refused = await _refused(quotas.take_call("t", "c2", (), per_minute))
+        await quotas.take_call("t", CallQuota(f"c{n}"), (), per_minute)
+    refused = await _refused(quotas.take_call("t", CallQuota("c2"), (), per_minute))
     assert refused.details == {"quota": "tool_calls_per_minute", "limit": "2"}
     assert refused.retry_after_s == 45.0
-    await quotas.take_call("other", "c3", (), per_minute)
+    await quotas.take_call("other", CallQuota("c3"), (), per_minute)
     clock.now_us += 45_000_000 - 1
-    assert (await _refused(quotas.take_call("t", "c4", (), per_minute))).retry_after_s == 1e-6
+    assert (await _refused(quotas.take_call("t", CallQuota("c4"), (), per_minute))).retry_after_s == 1e-6
     clock.now_us += 1
-    await quotas.take_call("t", "c5", (), per_minute)
+    await quotas.take_call("t", CallQuota("c5"), (), per_minute)
 
 
 async def test_a_rule_lets_so_many_calls_pass_and_other_rules_theirs(quotas: Quotas, clock: Clock) -> None:
     rate, other = RuleLimit("r", calls=1, per_s=3600), RuleLimit("operator/r", calls=1, per_s=3600)
-    await quotas.take_call("t", "c1", [rate], QuotasSection())
-    await quotas.take_call("t", "c2", [other], QuotasSection())
-    refused = await _refused(quotas.take_call("t", "c3", [rate], QuotasSection()))
+    await quotas.take_call("t", CallQuota("c1"), [rate], QuotasSection())
+    await quotas.take_call("t", CallQuota("c2"), [other], QuotasSection())
+    refused = await _refused(quotas.take_call("t", CallQuota("c3"), [rate], QuotasSection()))
     assert (refused.details["rule"], refused.details["quota"]) == ("r", "rate")
     assert refused.retry_after_s == 3600.0 - 15.0
     clock.now_us += 60 * _MINUTE_US
-    await quotas.take_call("t", "c4", [rate], QuotasSection())
+    await quotas.take_call("t", CallQuota("c4"), [rate], QuotasSection())
 
 
 async def test_a_call_that_one_limit_refuses_uses_its_place_in_the_minute_and_nothing_of_the_others(
@@ -121,27 +121,30 @@ async def test_a_call_that_one_limit_refuses_uses_its_place_in_the_minute_and_no
 ) -> None:
     per_minute, once = QuotasSection(tool_calls_per_minute=3), RuleLimit("r", calls=1, per_s=60)
     other = RuleLimit("s", calls=2, per_s=60)
-    await quotas.take_call("t", "c1", [once, other], per_minute)
-    refused = await _refused(quotas.take_call("t", "c2", [once, other], per_minute))
+    await quotas.take_call("t", CallQuota("c1"), [once, other], per_minute)
+    refused = await _refused(quotas.take_call("t", CallQuota("c2"), [once, other], per_minute))
     assert refused.details["rule"] == "r"
     assert (await quotas.usage("t", per_minute))["tool_calls_per_minute"].used == 2
-    await quotas.take_call("t", "c3", [other], per_minute)
-    assert (await _refused(quotas.take_call("t", "c4", [], per_minute))).details["quota"] == "tool_calls_per_minute"
+    await quotas.take_call("t", CallQuota("c3"), [other], per_minute)
+    assert (await _refused(quotas.take_call("t", CallQuota("c4"), [], per_minute))).details[
+        "quota"
+    ] == "tool_calls_per_minute"
 
 
 async def test_the_limit_that_is_free_last_is_named(quotas: Quotas) -> None:
     per_minute, daily = QuotasSection(tool_calls_per_minute=1), RuleLimit("r", calls=1, per_s=86_400)
-    await quotas.take_call("t", "c1", [daily], per_minute)
-    assert (await _refused(quotas.take_call("t", "c2", [daily], per_minute))).details["rule"] == "r"
+    await quotas.take_call("t", CallQuota("c1"), [daily], per_minute)
+    assert (await _refused(quotas.take_call("t", CallQuota("c2"), [daily], per_minute))).details["rule"] == "r"
 
 
 async def test_so_many_at_once_until_one_has_ended(quotas: Quotas) -> None:
     rule = RuleLimit("r", at_once=1)
-    await quotas.take_call("t", "c1", [rule], QuotasSection())
-    refused = await _refused(quotas.take_call("t", "c2", [rule], QuotasSection()))
+    first = CallQuota("c1")
+    await quotas.take_call("t", first, [rule], QuotasSection())
+    refused = await _refused(quotas.take_call("t", CallQuota("c2"), [rule], QuotasSection()))
     assert (refused.details["rule"], refused.retry_after_s) == ("r", None)
-    await quotas.end_call("c1")
-    await quotas.take_call("t", "c3", [rule], QuotasSection())
+    await quotas.end_call(first)
+    await quotas.take_call("t", CallQuota("c3"), [rule], QuotasSection())
 
 
 async def test_what_is_not_limited_costs_no_query_but_one_for_what_is_stored(clock: Clock) -> None:
@@ -157,8 +160,9 @@ async def test_what_is_not_limited_costs_no_query_but_one_for_what_is_stored(clo
     quotas = Quotas(Nothing(), clock=clock)  # type: ignore[arg-type]
     nothing = QuotasSection()
     await quotas.hold_run("t", "r1", nothing)
-    await quotas.take_call("t", "c1", (), nothing)
-    await quotas.end_call("c1")
+    call_quota = CallQuota("c1")
+    await quotas.take_call("t", call_quota, (), nothing)
+    await quotas.end_call(call_quota)
     await quotas.release_run("r1")
     assert await quotas.check_inference("t", nothing) is None
     await quotas.add_inference("t", nothing, tokens=5, micro_usd=5)
@@ -290,10 +294,13 @@ async def test_a_run_that_waits_gives_back_what_its_calls_had_taken_and_will_tak
     quotas: Quotas, database: Database
 ) -> None:
     per_minute, rule = QuotasSection(tool_calls_per_minute=5), RuleLimit("r", at_once=1)
-    await quotas.take_call("t", "ended", (), per_minute, "r1")
-    await quotas.end_call("ended")
-    await quotas.take_call("t", "waits", [rule], per_minute, "r1")
-    await quotas.take_call("t", "anothers", (), per_minute, "r2")
+    ended, waits = CallQuota("ended"), CallQuota("waits")
+    await quotas.take_call("t", ended, (), per_minute)
+    await quotas.end_call(ended)
+    await quotas.take_call("t", waits, [rule], per_minute)
+    await quotas.take_call("t", CallQuota("anothers"), (), per_minute)
+    quotas.give_up_call(waits)
+    assert waits.taken is None
     await quotas.release_run("r1")
     assert (await quotas.usage("t", per_minute))["tool_calls_per_minute"].used == 2
     assert await _rows(database, holds) == 0
@@ -337,8 +344,8 @@ class Spends:
 _USAGE = Usage(input_tokens=100, output_tokens=10, cost_usd=0.000_3)
 
 
-def _hook(quotas: Quotas, limits: QuotasSection, run_id: str = "r1") -> QuotaHook:
-    return QuotaHook(quotas, "t", lambda: limits, run_id)
+def _hook(quotas: Quotas, limits: QuotasSection) -> QuotaHook:
+    return QuotaHook(quotas, "t", lambda: limits)
 
 
 async def _run(model: Model, hook: QuotaHook, capabilities: Sequence[Capability] = ()) -> AgentState:
@@ -415,7 +422,7 @@ async def test_a_call_of_an_approved_ask_is_counted_though_no_rule_let_it_pass(q
 
 async def test_bytes_of_results_are_counted_and_refuse_the_next_call(quotas: Quotas) -> None:
     daily = QuotasSection(bytes_per_day=15)
-    hook = _hook(quotas, daily, "")
+    hook = _hook(quotas, daily)
     await _calls(hook, call("go", "c1"))
     await _calls(hook, call("go", "c2"))
     assert (await quotas.usage("t", daily))["bytes_per_day"].used == 20
@@ -462,7 +469,9 @@ async def test_a_call_that_was_asked_about_takes_what_its_rule_limits_when_it_ru
     assert await hook.take(asked, first) is None
     state = await _calls(hook, first.call, context=first.context)
     assert [one.result.outcome for one in state.current.tool_executions if one.result] == ["completed"]
-    assert (await _refused(quotas.take_call("t", "c2", asked.limits, QuotasSection()))).details["rule"] == "r"
+    assert (await _refused(quotas.take_call("t", CallQuota("c2"), asked.limits, QuotasSection()))).details[
+        "rule"
+    ] == "r"
 
 
 async def test_holds_are_released_when_a_call_failed_or_was_cancelled(quotas: Quotas, database: Database) -> None:
@@ -472,26 +481,36 @@ async def test_holds_are_released_when_a_call_failed_or_was_cancelled(quotas: Qu
     async def fails(_a: AnyArguments, _c: object) -> object:
         raise RuntimeError("no")
 
-    assert await hook.take(_allowed(RuleLimit("r", at_once=1)), _execution("c1")) is None
-    await _calls(hook, call("go", "c1"), run=fails)
+    first, second = _execution("c1"), _execution("c2")
+    assert await hook.take(_allowed(RuleLimit("r", at_once=1)), first) is None
+    await _calls(hook, first.call, run=fails, context=first.context)
     assert await _rows(database, holds) == 0
 
     async def stays(_a: AnyArguments, _c: object) -> object:
         began.set()
         await asyncio.Event().wait()
 
-    assert await hook.take(_allowed(RuleLimit("r", at_once=1)), _execution("c2")) is None
+    assert await hook.take(_allowed(RuleLimit("r", at_once=1)), second) is None
     assert await hook.take(_allowed(RuleLimit("r", at_once=1)), _execution("c3")) == (
         "r",
         "rule r allows 1 call at once, and that many are running: try again when one has finished",
     )
-    task = asyncio.create_task(_calls(hook, call("go", "c2"), run=stays))
+    task = asyncio.create_task(_calls(hook, second.call, run=stays, context=second.context))
     await began.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await _rows(database, holds) == 0
     assert await _rows(database, counters) == 1  # the lock of the holds
+
+
+async def test_a_suspended_step_gives_up_what_its_calls_took(quotas: Quotas, database: Database) -> None:
+    hook, taken = _hook(quotas, QuotasSection()), _execution("c1")
+    assert await hook.take(_allowed(RuleLimit("r", at_once=1)), taken) is None
+    step = CurrentExecution(tool_executions=(taken, _execution("c2")))
+    hook.suspended(AgentState(run_id="r1", thread="t").with_(current=step))
+    await quotas.release_run("r1")
+    assert await _rows(database, holds) == 0
 
 
 # --- on the wire ---
