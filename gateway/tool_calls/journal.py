@@ -113,6 +113,7 @@ class JournalHook(Hook):
         call, context, claim = tool.judged.call, tool.context, self.hosted.claim
         told = self._row(tool.judged, self._policy_version())
         context.set(_BEGUN, _Begun(told, perf_counter()))
+        context.pop(UNRECORDED)  # a ring may make a call again that did not execute
         row: dict[str, Any] = {**told, "state": "executing"}
         if claim is not None:
             row["read_only"] = call.name in self.hosted.read_only

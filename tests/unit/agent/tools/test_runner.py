@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agent.call_context import Slot
 from agent.capabilities.filesystem import filesystem
 from agent.decisions import VerdictKind
 from agent.events import discard
@@ -379,3 +380,19 @@ async def test_a_block_written_after_the_call_withholds_its_result() -> None:
     assert "it holds a key" in result_of(execution).text()
     assert b"done" not in result_of(execution).content
     assert not execution.blocked
+
+
+async def test_a_step_that_is_resumed_has_contexts_of_its_own() -> None:
+    mark = Slot[str]("mark")
+
+    class Marks(Hook):
+        async def before_tool_use(self, state: AgentState) -> AgentState:
+            assert state.current.tool.context.get(mark) is None
+            state.current.tool.context.set(mark, state.current.tool.call.id)
+            return state
+
+    runner = ToolRunner(HookEngine([Marks()]), Toolbox([tool("t", done)]), discard)
+    calls = [call("t", "c1"), call("t", "c2")]
+    for _ in range(2):
+        final = await runner.run(state(), calls)
+        assert [one.context.get(mark) for one in final.current.tool_executions] == ["c1", "c2"]

@@ -13,9 +13,10 @@ import pytest
 from sqlalchemy import select
 
 from agent.capabilities.capability import Capability
-from agent.hooks.hook import Hook
+from agent.hooks.hook import Hook, NextToolUse
 from agent.judged_call import JudgedCall
-from agent.state import AgentState
+from agent.messages import ToolResult
+from agent.state import AgentState, ToolExecution
 from agent.tools.toolbox import Toolbox
 from gateway.approvals.approver import call_digest
 from gateway.config.model_settings import ModelSettings
@@ -29,7 +30,7 @@ from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.tool_calls import ToolCalls
 from tests.unit.gateway.made_parts import made_quotas
 from tests.unit.gateway.telemetry.seen import watching
-from tests.unit.gateway.tool_calls.test_requested_calls import Sandbox
+from tests.unit.gateway.tool_calls.test_requested_calls import FullStore, Sandbox
 
 RULES = (
     Rule(id="any", tools=("execute",), effect="allow", reason="a test"),
@@ -66,10 +67,10 @@ async def database(sqlite_url: str) -> AsyncIterator[Database]:
     await opened.close()
 
 
-def calls_on(database: Database, sandbox: Sandbox | None = None) -> ToolCalls:
+def calls_on(database: Database, sandbox: Sandbox | None = None, store: Store | None = None) -> ToolCalls:
     keeper: Any = sandbox or Sandbox()
     return ToolCalls(
-        Store(database),
+        store or Store(database),
         keeper,
         approvals=ApprovalStore(database),
         quotas=made_quotas(database),
@@ -124,3 +125,32 @@ async def test_rewritten_arguments_are_prepared_once_more_and_those_run(
     assert finished.execution.call.arguments == {"command": "echo 0"}
     assert finished.execution.judged.canonical == b'{"command":"echo 0"}'
     assert sandbox.began.get_nowait() == "echo 0"
+
+
+class MakesAgain(Hook):
+    """A ring that makes a call again which did not execute, once the database is back."""
+
+    def __init__(self, store: FullStore) -> None:
+        self._store = store
+
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
+        result = await next_(tool)
+        assert result.outcome == "not_executed"
+        self._store.full = ()
+        return await next_(tool)
+
+
+async def test_a_call_that_a_ring_makes_again_after_the_database_refused_it_is_recorded_as_executed(
+    database: Database,
+) -> None:
+    store, sandbox = FullStore(database), Sandbox()
+    calls = calls_on(database, sandbox, store)
+    path = await calls._tool_path(TENANT, "t")
+    calls._tool_paths[path.thread.id] = replace(path, hooks=(*path.hooks, MakesAgain(store)))
+    store.full = ("begin",)
+    finished = await calls.call(TENANT, "t", "execute", '{"command": "true"}')
+    assert (finished.result.outcome, sandbox.ran) == ("exited", 1)
+    rows = await database.rows(select(tool_calls.c.state, tool_calls.c.outcome))
+    assert [tuple(row) for row in rows] == [("finished", "exited")]
+    audited = await database.rows(select(audit_records.c.outcome))
+    assert [row.outcome for row in audited] == ["exited"]
