@@ -40,7 +40,6 @@ from gateway.storage.entities import Thread
 from gateway.storage.request_store import is_of_request_id
 from gateway.storage.store import Store
 from gateway.support.clock import now_us
-from gateway.support.heavy_work import Work, at_once
 from gateway.tool_calls.call_slots import EXECUTOR, REQUEST, UNRECORDED
 from gateway.tool_calls.hosted_calls import HostedCalls
 from gateway.tool_calls.journaled_result import result_json
@@ -56,7 +55,6 @@ _ARGUMENTS_LIMIT_CHARS = 16_384
 _RULE_LIMIT_CHARS = 128
 _LOGGED = ("verdict", "rule", "outcome", "exit_code")
 _REASON_LIMIT_CHARS = 200
-_SMALL_BYTES = 16_384
 # These reasons are the policy's own words about a call, and quote what it was to do.
 _QUOTES_ARGUMENTS = (DEFAULT_DENY, OPAQUE, INVALID_ARGUMENTS)
 _DELETED = (
@@ -92,14 +90,12 @@ class JournalHook(Hook):
         run_id: str | None = None,
         redactor: Redactor | None = None,
         late: OutcomeRetryQueue | None = None,
-        work: Work = at_once,
     ) -> None:
         """Take the policy's version, or what tells the one in force at each call. Stored arguments are redacted.
 
         `late` keeps what the database does not take at once; without it that is lost.
         """
         self._late = late
-        self._work = work
         self._redactor = redactor
         self._store = store
         self._thread = thread
@@ -168,7 +164,8 @@ class JournalHook(Hook):
             ended["result"] = request.keep(tool)
         unexecuted, claim = tool.context.get(UNRECORDED), self.hosted.claim
         if (started_s is not None or unexecuted is not None) and claim is not None and not state.depth:
-            ended["result"] = await self._result(result, duration_us)
+            # It has no secret: the gate of gateway/redaction/hooks.py is inside this hook.
+            ended["result"] = result_json(result, duration_us / 1_000_000) if result else None
         executor = tool.context.get(EXECUTOR)
         moves = executor if isinstance(executor, Moves) else None
         audited = [call_entry(self._thread, tool, row, ended, moves=moves, duration_us=duration_us)]
@@ -204,18 +201,6 @@ class JournalHook(Hook):
             gone = UnrecordedCall(tool.call.id, executed=False, said=_DELETED, erased=True)
             tool.context.set(UNRECORDED, unexecuted or gone)
         return state
-
-    async def _result(self, result: ToolResult | None, duration_us: int) -> str | None:
-        """Return the text of a result that is kept until its step is."""
-        if result is None:
-            return None
-        try:
-            if len(result.content) < _SMALL_BYTES:
-                return result_json(result, duration_us / 1_000_000, self._redactor)
-            # Apart from the event loop: looking for secrets takes its time.
-            return await self._work(result_json, result, duration_us / 1_000_000, self._redactor)
-        except RedactionFailed:
-            return None
 
     def _facts(self, tool: ToolExecution, version: str) -> dict[str, str | None]:
         """Return who called what, for the log; never the arguments."""

@@ -1,44 +1,27 @@
-"""The result of a tool call as the journal keeps it until its step is kept: JSON, without secrets, of bounded size."""
+"""What the journal says of a run's call to the gateway that takes the run over."""
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from agent.decisions import PolicyWord, Verdict, VerdictKind
-from agent.messages import Evicted, ToolResult
+from agent.messages import ToolResult
 from agent.tools.asking import blocked_result
 from agent.tools.recovery import INTERRUPTED, EarlierCall
-from gateway.redaction import Redactor
+from gateway.tool_calls.stored_result import StoredResult
 
 # What is longer is not kept: after a crash the model is told that the call ended and that its result is lost.
 _CONTENT_LIMIT_BYTES = 1024 * 1024
 _KINDS = {"allow": VerdictKind.PROCEED, "ask": VerdictKind.ASK, "deny": VerdictKind.BLOCK}
 
 
-def result_json(result: ToolResult, duration_s: float, redactor: Redactor | None) -> str | None:
-    """Return the text of a result, None for one that is too large. Raises RedactionFailed."""
+def result_json(result: ToolResult, duration_s: float) -> str | None:
+    """Return the text of a result, None for one that is too large."""
     if len(result.content) + len(result.note) > _CONTENT_LIMIT_BYTES:
         return None
-    content = result.content if redactor is None else redactor.redact(result.content)
-    kept: dict[str, Any] = {
-        "outcome": result.outcome,
-        "is_error": result.is_error,
-        "exit_code": result.exit_code,
-        "note": result.note if redactor is None else redactor.text(result.note),
-        "evicted": result.evicted.model_dump() if result.evicted is not None else None,
-        "withheld_by": result.withheld_by,
-        "would_be_withheld_by": result.would_be_withheld_by,
-        "duration_s": duration_s,
-    }
-    try:
-        kept["text"] = content.decode()
-    except UnicodeDecodeError:
-        kept["base64"] = base64.b64encode(content).decode()
-    return json.dumps(kept)
+    return StoredResult.of(result, duration_s).model_dump_json()
 
 
 def earlier_call(row: Mapping[str, Any]) -> EarlierCall:
@@ -47,24 +30,9 @@ def earlier_call(row: Mapping[str, Any]) -> EarlierCall:
         return EarlierCall(blocked_result(_verdict(row)), _verdict(row), approval_id=row["approval_id"] or "")
     if row["state"] == "executing":
         return EarlierCall(_interrupted(row), _verdict(row), approval_id=row["approval_id"] or "")
-    kept = json.loads(row["result"]) if row["result"] else None
-    result = _lost(row) if kept is None else _result(kept)
-    duration_s = kept["duration_s"] if kept is not None else 0.0
+    kept = StoredResult.model_validate_json(row["result"]) if row["result"] else None
+    result, duration_s = (_lost(row), 0.0) if kept is None else (kept.result(), kept.duration_s)
     return EarlierCall(result, _verdict(row), duration_s, row["approval_id"] or "")
-
-
-def _result(kept: Mapping[str, Any]) -> ToolResult:
-    text = kept.get("text")
-    return ToolResult(
-        content=base64.b64decode(kept["base64"]) if text is None else text.encode(),
-        outcome=kept["outcome"],
-        is_error=kept["is_error"],
-        exit_code=kept["exit_code"],
-        note=kept["note"],
-        evicted=Evicted.model_validate(kept["evicted"]) if kept["evicted"] else None,
-        withheld_by=kept["withheld_by"],
-        would_be_withheld_by=kept["would_be_withheld_by"],
-    )
 
 
 def _interrupted(row: Mapping[str, Any]) -> ToolResult:

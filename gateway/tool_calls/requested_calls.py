@@ -28,8 +28,9 @@ from gateway.errors import Cancelled, NotFound, RequestIdReused
 from gateway.storage.request_store import RequestedCall, RequestStore
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.quota_hook import QUOTA
+from gateway.tool_calls.stored_result import StoredResult
 from gateway.tool_calls.tool_calls import FinishedToolCall, ToolCalls
-from gateway.tool_calls.tool_request import RememberedCall, ToolRequest
+from gateway.tool_calls.tool_request import ToolRequest
 
 LINGER_S = 3.0
 # Calls of one tenant that go on without a caller; one more is ended when its caller goes.
@@ -212,12 +213,12 @@ def _reused(request: ToolRequest) -> RequestIdReused:
 
 def _remembered(stored: RequestedCall, request: ToolRequest) -> FinishedToolCall:
     """Return what is remembered of a call that is over."""
-    if stored.result is not None and stored.state != "interrupted":
-        remembered = RememberedCall.model_validate_json(stored.result)
-        execution = remembered.execution()
-        return FinishedToolCall(
-            remembered.thread, execution, execution.result or ToolResult(b""), remembered.duration_s
-        )
     call = ToolCall(id=stored.id, name=stored.name, arguments={})
-    result = ToolResult.error(_LOST, outcome="interrupted")
-    return FinishedToolCall(request.thread, ToolExecution(call, call, JudgedCall.of(call), result=result), result, 0.0)
+    if stored.result is None or stored.state == "interrupted":
+        result = ToolResult.error(_LOST, outcome="interrupted")
+        execution = ToolExecution(call, call, JudgedCall.of(call), result=result)
+    else:
+        kept = StoredResult.model_validate_json(stored.result)
+        judged, result = JudgedCall.of(call), kept.result()
+        execution = ToolExecution(call, call, judged, kept.verdict, result, kept.duration_s, kept.approval_id)
+    return FinishedToolCall(request.thread, execution, result, execution.duration_s)

@@ -26,8 +26,9 @@ from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.outcome_retry_queue import OutcomeRetryQueue
 from gateway.tool_calls.program import Program
 from gateway.tool_calls.program_calls import EndedProgram
+from gateway.tool_calls.stored_result import StoredResult
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
-from gateway.tool_calls.tool_request import RememberedCall, ToolRequest
+from gateway.tool_calls.tool_request import ToolRequest
 from sandbox.process import Process, ProgramResult
 
 _LOST = "the gateway was lost while it ran: what it had done by then is not known, and it was not run again"
@@ -120,7 +121,7 @@ class RequestedPrograms:
         return stored
 
 
-def _remembered(stored: RequestedCall) -> RememberedCall | None:
+def _remembered(stored: RequestedCall) -> StoredResult | None:
     if stored.result is None or stored.state == "interrupted":
         return None
-    return RememberedCall.model_validate_json(stored.result)
+    return StoredResult.model_validate_json(stored.result)

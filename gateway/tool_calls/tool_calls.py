@@ -180,7 +180,7 @@ class ToolCalls:
         approvals = self._approvals
         facts = Facts(tenant=tenant.name, thread=thread.name, run_id=run_id or "", agent=agent)
         quota = QuotaHook(self._quotas, tenant.name, lambda: tenant.policy.document.quotas)
-        journal = JournalHook(self._store, thread, lambda: tenant.policy.version, run_id, redactor, self.late, work)
+        journal = JournalHook(self._store, thread, lambda: tenant.policy.version, run_id, redactor, self.late)
         return ToolPath(
             thread=thread,
             sandbox=sandbox,

@@ -11,50 +11,11 @@ import json
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from pydantic import Base64Bytes, BaseModel, ConfigDict
-
-from agent.decisions import Verdict
-from agent.judged_call import JudgedCall
-from agent.messages import Evicted, ToolCall, ToolResult
+from agent.messages import ToolResult
 from agent.state import ToolExecution
 from gateway.errors import InProgress
+from gateway.tool_calls.stored_result import StoredResult
 from sandbox.process import ProgramResult
-
-
-class RememberedCall(BaseModel):
-    """What a repetition is answered with: a call that is over, as JSON in tool_calls.result."""
-
-    model_config = ConfigDict(frozen=True)
-    call_id: str
-    name: str
-    thread: str
-    verdict: Verdict | None
-    approval_id: str
-    duration_s: float
-    outcome: str
-    is_error: bool
-    exit_code: int | None
-    evicted: Evicted | None
-    content: Base64Bytes
-    stdout: Base64Bytes
-    stderr: Base64Bytes
-    note: str
-    program: ProgramResult | None = None
-
-    def execution(self) -> ToolExecution:
-        """Return the call as it ended; its arguments are not remembered."""
-        call = ToolCall(id=self.call_id, name=self.name, arguments={})
-        result = ToolResult(
-            content=self.content,
-            outcome=self.outcome,
-            is_error=self.is_error,
-            exit_code=self.exit_code,
-            evicted=self.evicted,
-            stdout=self.stdout,
-            stderr=self.stderr,
-            note=self.note,
-        )
-        return ToolExecution(call, call, JudgedCall.of(call), self.verdict, result, self.duration_s, self.approval_id)
 
 
 @dataclass
@@ -91,24 +52,8 @@ class ToolRequest:
             return None
         self.duration_s = self.duration_s or perf_counter() - self.started
         self.kept = result
-        remembered = RememberedCall.model_construct(
-            call_id=execution.call.id,
-            name="",  # no answer has it, and a model may have put anything in its place
-            thread=self.thread,
-            verdict=execution.verdict,
-            approval_id=execution.approval_id,
-            duration_s=self.duration_s,
-            outcome=result.outcome,
-            is_error=result.is_error,
-            exit_code=result.exit_code,
-            evicted=result.evicted,
-            content=result.content,
-            stdout=result.stdout,
-            stderr=result.stderr,
-            note=result.note,
-            program=self.program,
-        )
-        return remembered.model_dump_json()
+        more = {"verdict": execution.verdict, "approval_id": execution.approval_id, "program": self.program}
+        return StoredResult.of(result, self.duration_s, **more).model_dump_json()
 
     def in_progress(self) -> InProgress:
         """Return the error of a repetition that is too early."""

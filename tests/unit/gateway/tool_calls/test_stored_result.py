@@ -1,0 +1,88 @@
+"""A result is stored in one form, its bytes once, and rows of earlier versions are read."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from agent.decisions import PolicyWord, Verdict, VerdictKind
+from agent.messages import Evicted, ToolResult
+from gateway.tool_calls.stored_result import StoredResult
+from sandbox.process import ProgramResult
+
+TEXT, BYTES = "größer\0\n".encode(), b"out\xff\n"
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [
+        {"content": TEXT, "stdout": TEXT},
+        {"content": BYTES, "stderr": BYTES},
+        {"content": TEXT + BYTES, "stdout": TEXT, "stderr": BYTES},
+        {"content": b""},
+        {"content": TEXT},
+    ],
+)
+def test_a_result_comes_back_as_it_was(streams: dict[str, bytes]) -> None:
+    result = ToolResult(
+        **streams,  # type: ignore[arg-type]
+        outcome="exited",
+        exit_code=3,
+        is_error=True,
+        evicted=Evicted(path="/a", size_bytes=1, lines=1, sha256="0", incomplete=False),
+        note="a note",
+        withheld_by="large",
+        would_be_withheld_by="other",
+    )
+    verdict = Verdict(kind=VerdictKind.ASK, hook="h", rule="r", reason="why", policy=PolicyWord(version="p"))
+    program = ProgramResult("exited", exit_code=3)
+    text = StoredResult.of(result, 1.5, verdict=verdict, approval_id="apr_1", program=program).model_dump_json()
+    assert "\0" not in text
+    stored = StoredResult.model_validate_json(text)
+    assert stored.result() == result
+    assert (stored.duration_s, stored.verdict, stored.approval_id, stored.program) == (1.5, verdict, "apr_1", program)
+
+
+def test_bytes_are_stored_once_and_text_as_text() -> None:
+    output = b"a line of output\n" * 1000
+    text = StoredResult.of(ToolResult(output, stdout=output), 0.0).model_dump_json()
+    assert text.count("a line of output") == 1000
+    assert len(text) < 1.2 * len(output)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+_ENDED: dict[str, Any] = {"outcome": "exited", "is_error": False, "exit_code": 0, "evicted": None, "note": ""}
+_OF_A_REQUEST = {
+    "call_id": "c",
+    "name": "",
+    "thread": "t",
+    "verdict": None,
+    "approval_id": "apr_1",
+    "duration_s": 2.0,
+    "content": _base64(BYTES),
+    "stdout": _base64(BYTES),
+    "stderr": "",
+    "program": None,
+}
+_OF_A_RUN = {"withheld_by": "", "would_be_withheld_by": "", "duration_s": 2.0}
+
+
+@pytest.mark.parametrize(
+    "earlier, content",
+    [
+        (_OF_A_REQUEST, BYTES),
+        ({**_OF_A_RUN, "text": TEXT.decode()}, TEXT),
+        ({**_OF_A_RUN, "base64": _base64(BYTES)}, BYTES),
+    ],
+)
+def test_rows_of_earlier_versions_are_read(earlier: dict[str, Any], content: bytes) -> None:
+    stored = StoredResult.model_validate_json(json.dumps({**_ENDED, **earlier}))
+    assert (stored.result().content, stored.result().outcome, stored.duration_s) == (content, "exited", 2.0)
+    assert stored.result().stdout == (BYTES if earlier is _OF_A_REQUEST else b"")
+    assert stored.approval_id == ("apr_1" if earlier is _OF_A_REQUEST else "")
