@@ -8,11 +8,17 @@ from gateway.redaction.redactor import WITHHELD, Redactor
 
 
 def redacted_events(redactor: Redactor | None, events: EventSink) -> EventSink:
-    """Return a sink that redacts what it passes on. The pieces of a model's text are each redacted alone."""
+    """Return a sink that redacts what it passes on. The pieces of a model's text are each redacted alone.
+
+    A program's output has been through the filter of the redaction hook, which knows where its pieces were cut.
+    """
     if redactor is None:
         return events
 
     def emit(event: Event) -> None:
+        if event.type == "tool_output":
+            events(event)
+            return
         try:
             payload = {key: redactor.json(value) for key, value in event.payload.items()}
         except RedactionFailed:

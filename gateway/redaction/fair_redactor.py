@@ -26,10 +26,12 @@ class FairRedactor:
 
     async def redact(self, data: bytes, *, cut_start: bool = False, cut_end: bool = False) -> bytes:
         """Return the bytes without secrets; see Redactor.redact. Raises RedactionFailed."""
-        if self.is_quick(data):
+        if len(data) <= _TINY_BYTES:
             return self.redactor.redact(data, cut_start=cut_start, cut_end=cut_end)
-        stream = self.stream()
-        redacted = await stream.feed(data) + stream.flush(cut=cut_end)
+        redacted = data
+        if cut_end or not self._is_clean(data):
+            stream = self.redactor.stream()
+            redacted = await self.in_pieces(stream, data) + stream.flush(cut=cut_end)
         return self.without_cut_start(redacted) if cut_start else redacted
 
     def without_cut_start(self, redacted: bytes) -> bytes:
@@ -49,30 +51,32 @@ class FairRedactor:
 
     def stream(self) -> FairStream:
         """Return a filter for one stream of bytes."""
-        return FairStream(self, self.redactor.stream(), self._work)
+        return FairStream(self, self.redactor.stream())
+
+    async def in_pieces(self, stream: RedactingStream, data: bytes) -> bytes:
+        """Feed a stream, each piece in a turn; return what is known by now. Raises RedactionFailed."""
+        pieces = [data[at : at + _PIECE_BYTES] for at in range(0, len(data), _PIECE_BYTES)]
+        return b"".join([await self._work(stream.feed, piece) for piece in pieces])
 
     def is_quick(self, data: bytes) -> bool:
         """Return whether redacting so much takes no longer than a look at it."""
-        size_bytes = len(data)
-        return size_bytes <= _TINY_BYTES or (
-            size_bytes * self.redactor.finders_count <= _LOOK_BYTES and not self.redactor.finds(data)
-        )
+        return len(data) <= _TINY_BYTES or self._is_clean(data)
+
+    def _is_clean(self, data: bytes) -> bool:
+        """Return whether one look, which is quick, finds no secret."""
+        return len(data) * self.redactor.finders_count <= _LOOK_BYTES and not self.redactor.finds(data)
 
 
 class FairStream:
     """A RedactingStream whose work is done in turns."""
 
-    def __init__(self, fair: FairRedactor, stream: RedactingStream, work: Work) -> None:
+    def __init__(self, fair: FairRedactor, stream: RedactingStream) -> None:
         self._fair = fair
         self._stream = stream
-        self._work = work
 
     async def feed(self, data: bytes) -> bytes:
         """Take a piece; return what is known by now. Raises RedactionFailed."""
-        if self._fair.is_quick(data):
-            return self._stream.feed(data)
-        pieces = [data[at : at + _PIECE_BYTES] for at in range(0, len(data), _PIECE_BYTES)]
-        return b"".join([await self._work(self._stream.feed, piece) for piece in pieces])
+        return self._stream.feed(data) if self._fair.is_quick(data) else await self._fair.in_pieces(self._stream, data)
 
     def flush(self, *, cut: bool = False) -> bytes:
         """Return what is left, a few KiB at most; see RedactingStream.flush."""

@@ -18,7 +18,7 @@ from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
 from gateway.policy.document import PolicyDocument
 from gateway.redaction.fair_redactor import FairRedactor
-from gateway.redaction.redactor import Redactor
+from gateway.redaction.redactor import Redacted, Redactor
 from gateway.redaction.result_rules import EvictedFiles, ResultRulesHook
 from gateway.support.heavy_work import Work, at_once
 
@@ -71,13 +71,13 @@ class RedactionHook(Hook):
 
     async def _without_secrets(self, result: ToolResult) -> ToolResult:
         fair = self._fair
-        redacted = replace(
-            result,
-            content=await fair.redact(result.content),
-            stdout=await fair.redact(result.stdout),
-            stderr=await fair.redact(result.stderr),
-            note=await fair.text(result.note),
-        )
+        content = result.content if isinstance(result.content, Redacted) else await fair.redact(result.content)
+        # Each stream also by itself: the other may write in between. One that is all of the content is scanned with it.
+        stdout, stderr = [
+            content if stream == result.content else await fair.redact(stream)
+            for stream in (result.stdout, result.stderr)
+        ]
+        redacted = replace(result, content=content, stdout=stdout, stderr=stderr, note=await fair.text(result.note))
         return result if _said_the_same(result, redacted) else redacted
 
 

@@ -19,6 +19,12 @@ _SECRETS_LIMIT = 2000
 _LEADING = compiled(r"[A-Za-z0-9_+/=.~%:@-]*(?:[\r\n]+[ \t]*[A-Za-z0-9+/=]{4,}[ \t]*)*")
 
 
+class Redacted(bytes):
+    """A page that was redacted together with what is around it, so that it need not be scanned again alone."""
+
+    __slots__ = ()
+
+
 class Redactor:
     """What a policy's redaction section takes out. It keeps nothing between calls."""
 

@@ -1,7 +1,8 @@
 """A thread's files and shell as an agent's tools see them: what they read is redacted where it is cut into pages.
 
 A secret may lie across two pages, or across the edge of an excerpt. So each read has a margin around it, is redacted
-with it, and is cut down to what was asked for.
+with it, and is cut down to what was asked for. What has no edge is left to the redaction of the whole result, a ring
+that every tool call has (gateway/redaction/hooks.py), so that no output is scanned twice.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from agent.filesystem import OnOutput
 from gateway.redaction.fair_redactor import FairRedactor
 from gateway.redaction.patterns import compiled
-from gateway.redaction.redactor import mask_of
+from gateway.redaction.redactor import Redacted, mask_of
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.errors import SandboxError
 from sandbox.filesystem import (
@@ -87,7 +88,7 @@ class RedactedWorkspace:
         page = await self.inner.read_lines(path, offset=offset, limit=limit, limit_bytes=limit_bytes)
         if not page.data or page.binary:
             return page
-        return replace(page, data=await self._within(path, page, more=page.more or page.cut))
+        return replace(page, data=Redacted(await self._within(path, page, more=page.more or page.cut)))
 
     async def _within(self, path: str, page: LinesPage, *, more: bool) -> bytes:
         start = max(0, page.next_byte - len(page.data))
@@ -217,6 +218,8 @@ class RedactedWorkspace:
             on_output=on_output,
         )
         ended = done.outcome == "exited"
+        if done.evicted is None and ended and len({piece.stream for piece in done.output}) <= 1:
+            return done  # it has no edges, and no stream is split by the other
         if done.evicted is None:
             return replace(done, output=await self._pieces(done.output, cut_end=not ended))
         if _size_bytes(done.output) + _size_bytes(done.tail) == done.output_bytes:
