@@ -28,7 +28,7 @@ from gateway.tool_calls.program import program_of
 from gateway.tool_calls.program_calls import TOOL, ProcessStart, start_arguments
 from gateway.tool_calls.requested_programs import RequestedPrograms, made_process_id, program_request
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
-from gateway.tool_calls.tool_calls import ToolCalls
+from gateway.tool_calls.tool_calls import NewCall, ToolCalls
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
 from sandbox.client.process_replies import PROCESSES_LIMIT
@@ -126,7 +126,8 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
             return made[0]
 
         arguments = start_arguments(program, request.id, terminal=request.terminal, stdin=request.stdin)
-        finished = await self._tool_calls.call(tenant, thread, TOOL, arguments, executor=executor, request=request_)
+        new = NewCall(thread, TOOL, arguments, executor=executor, request=request_)
+        finished = await self._tool_calls.call(tenant, new)
         if request_ is not None and request_.taken:
             raise request_.in_progress()
         process = made[0].process if made else None

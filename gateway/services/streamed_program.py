@@ -20,7 +20,7 @@ from gateway.tool_calls.program import Program, program_of
 from gateway.tool_calls.program_calls import TOOL, ProgramRun, run_arguments
 from gateway.tool_calls.requested_programs import RequestedPrograms, program_request
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
-from gateway.tool_calls.tool_calls import FinishedToolCall, ToolCalls
+from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
 from gateway.v1 import process_service_pb2 as pb
 from sandbox.process import ProgramSpec
 
@@ -63,9 +63,8 @@ class StreamedPrograms:
         async def work() -> FinishedToolCall:
             arguments = run_arguments(program, spec.timeout_s, stdin=run.stdin)
             try:
-                return await self._tool_calls.call(
-                    tenant, run.program.thread, TOOL, arguments, executor=executor, request=request_
-                )
+                new = NewCall(run.program.thread, TOOL, arguments, executor=executor, request=request_)
+                return await self._tool_calls.call(tenant, new)
             finally:
                 await pieces.put(None)
 

@@ -22,7 +22,7 @@ from gateway.tool_calls.file_call import FileCall
 from gateway.tool_calls.file_transfer import Download, Piece, Upload
 from gateway.tool_calls.file_tree import DirectoryMaking, Listing, Look, Removal
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
-from gateway.tool_calls.tool_calls import FinishedToolCall, ToolCalls
+from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
 from gateway.v1 import workspace_service_pb2 as pb
 from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
 
@@ -158,9 +158,8 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
             made[0].asked = arguments
             return made[0]
 
-        finished = await self._tool_calls.call(
-            tenant, thread, tool, arguments, executor=executor, past_stored=past_stored
-        )
+        new = NewCall(thread, tool, arguments, executor=executor, past_stored=past_stored)
+        finished = await self._tool_calls.call(tenant, new)
         _raise_failure(finished, made[0])
         return made[0]
 

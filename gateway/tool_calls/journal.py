@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -34,6 +34,7 @@ from gateway.policy.hook import PolicyHook
 from gateway.redaction import Redactor
 from gateway.redaction.finders import RedactionFailed
 from gateway.redaction.redactor import WITHHELD
+from gateway.storage.audit_store import AuditEntry
 from gateway.storage.call_journal import CallErased, is_of_deletion
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import Thread
@@ -70,6 +71,16 @@ class _Begun:
 
     row: dict[str, str | None]
     started_s: float | None
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What is to be written of a call that is over: its row, and the entry of the audit, `audited`."""
+
+    write: Callable[[], Awaitable[None]]
+    audited: list[AuditEntry]
+    state: str
+    executed: bool
 
 
 _BEGUN = Slot[_Begun]("journaled as executing")
@@ -133,61 +144,22 @@ class JournalHook(Hook):
     async def after_tool_use(self, state: AgentState) -> AgentState:  # noqa: PLR0915 - the steps of a call's end
         """Write the outcome; the runner comes here for cancelled calls too."""
         tool = state.current.tool
-        request, begun = tool.context.get(REQUEST), tool.context.get(_BEGUN)
+        request, unexecuted = tool.context.get(REQUEST), tool.context.get(UNRECORDED)
         if request is not None and request.taken:
             return state
         if self.hosted.abandoned or tool.recalled:
             return state  # its row is for who takes the run over, or is as an earlier process left it
-        verdict, result = tool.verdict, tool.result
-        policy = verdict.policy if verdict else None
+        policy = tool.verdict.policy if tool.verdict else None
         version = policy.version if policy else self._policy_version()
-        ended = {
-            "state": "blocked" if tool.blocked else "waiting" if tool.waiting else "finished",
-            "verdict": "deny" if tool.blocked else "ask" if verdict and verdict.kind is VerdictKind.ASK else "allow",
-            "rule": verdict.rule[:_RULE_LIMIT_CHARS] if verdict else None,
-            "reason": verdict.reason if verdict else None,
-            "outcome": result.outcome if result else None,
-            "exit_code": result.exit_code if result else None,
-            "is_error": result.is_error if result else None,
-            "result_bytes": len(result.content) if result else 0,
-            "would_be": policy.would_be or None if policy else None,
-            "would_be_rule": policy.would_be_rule or None if policy else None,
-            "approval_id": tool.approval_id or None,
-            "policy_version": version,
-        }
+        ended = _ended(tool, version)
         told = {name: ended[name] for name in _LOGGED} | self._why(tool)
         log.info("tool call", **self._facts(tool, version), **told)
-        row = {**begun.row, "policy_version": version} if begun else self._row(tool.judged, version)
-        started_s = begun.started_s if begun is not None else None
-        duration_us = 0 if started_s is None else round((perf_counter() - started_s) * 1_000_000)
-        if started_s is not None and request is not None:
-            ended["result"] = request.keep(tool)
-        unexecuted, claim = tool.context.get(UNRECORDED), self.hosted.claim
-        if (started_s is not None or unexecuted is not None) and claim is not None and not state.depth:
-            # It has no secret: the gate of gateway/redaction/hooks.py is inside this hook.
-            ended["result"] = result_json(result, duration_us / 1_000_000) if result else None
-        executor = tool.context.get(EXECUTOR)
-        moves = executor if isinstance(executor, Moves) else None
-        audited = [call_entry(self._thread, tool, row, ended, moves=moves, duration_us=duration_us)]
-        if unexecuted is not None:
-            audited = [replace(audited[0], details={**audited[0].details, "error": unexecuted.cause()})]
-            write = partial(self._store.write_unexecuted_call, {**row, **ended}, claim=claim, audited=audited)
-        elif started_s is not None:
-            write = partial(self._store.finish_tool_call, tool.call.id, ended, claim=claim, audited=audited)
-        else:
-            write = partial(self._store.write_tool_call, {**row, **ended}, claim=claim, audited=audited)
+        record = self._record(tool, ended, of_run=not state.depth)
         try:
-            await write()
+            await record.write()
         except (Unavailable, asyncio.CancelledError) as error:
             # Cancelled by the hook's time limit: what waits for the database may yet be written, and once is enough.
-            audited[0] = replace(audited[0], at_us=now_us())
-            executed = started_s is not None
-            unrecorded = UnrecordedCall(tool.call.id, executed, str(error))
-            tool.context.set(UNRECORDED, unexecuted or unrecorded)
-            if self._late is not None:
-                # Its attempts, none of which executes, are one and the same to the audit.
-                again = (self._thread.tenant, request.id, request.digest, ended["state"]) if request else None
-                self._late.add(unrecorded, write, once_for=None if executed else again)
+            self._write_later(tool, record, str(error))
             if unexecuted is not None and isinstance(error, Unavailable):
                 return state  # that it did not execute is what its caller has to know
             raise
@@ -195,12 +167,48 @@ class JournalHook(Hook):
             tool.context.set(UNRECORDED, UnrecordedCall(tool.call.id, executed=True, erased=True))
             raise
         except ConstraintViolated as error:
-            if started_s is not None or not is_of_deletion(error):
+            if record.executed or not is_of_deletion(error):
                 raise
             # Its thread is gone by now, and it did nothing.
             gone = UnrecordedCall(tool.call.id, executed=False, said=_DELETED, erased=True)
             tool.context.set(UNRECORDED, unexecuted or gone)
         return state
+
+    def _record(self, tool: ToolExecution, ended: dict[str, Any], *, of_run: bool) -> _Record:
+        """Return what is to be written of a call that is over; the result of a call that is `of_run` is kept."""
+        context, claim, version = tool.context, self.hosted.claim, ended["policy_version"]
+        request, begun, unexecuted = context.get(REQUEST), context.get(_BEGUN), context.get(UNRECORDED)
+        row = {**begun.row, "policy_version": version} if begun else self._row(tool.judged, version)
+        started_s = begun.started_s if begun is not None else None
+        duration_us = 0 if started_s is None else round((perf_counter() - started_s) * 1_000_000)
+        if started_s is not None and request is not None:
+            ended["result"] = request.keep(tool)
+        if (started_s is not None or unexecuted is not None) and claim is not None and of_run:
+            # It has no secret: the gate of gateway/redaction/hooks.py is inside this hook.
+            ended["result"] = result_json(tool.result, duration_us / 1_000_000) if tool.result else None
+        executor = context.get(EXECUTOR)
+        moves = executor if isinstance(executor, Moves) else None
+        entry = call_entry(self._thread, tool, row, ended, moves=moves, duration_us=duration_us)
+        if unexecuted is not None:
+            audited = [replace(entry, details={**entry.details, "error": unexecuted.cause()})]
+            write = partial(self._store.write_unexecuted_call, {**row, **ended}, claim=claim, audited=audited)
+        elif started_s is not None:
+            audited = [entry]
+            write = partial(self._store.finish_tool_call, tool.call.id, ended, claim=claim, audited=audited)
+        else:
+            audited = [entry]
+            write = partial(self._store.write_tool_call, {**row, **ended}, claim=claim, audited=audited)
+        return _Record(write, audited, ended["state"], executed=started_s is not None)
+
+    def _write_later(self, tool: ToolExecution, record: _Record, said: str) -> None:
+        """Have a record written when the database takes it."""
+        record.audited[0] = replace(record.audited[0], at_us=now_us())
+        request, unrecorded = tool.context.get(REQUEST), UnrecordedCall(tool.call.id, record.executed, said)
+        tool.context.set(UNRECORDED, tool.context.get(UNRECORDED) or unrecorded)
+        if self._late is not None:
+            # Its attempts, none of which executes, are one and the same to the audit.
+            again = (self._thread.tenant, request.id, request.digest, record.state) if request else None
+            self._late.add(unrecorded, record.write, once_for=None if record.executed else again)
 
     def _facts(self, tool: ToolExecution, version: str) -> dict[str, str | None]:
         """Return who called what, for the log; never the arguments."""
@@ -253,6 +261,26 @@ class JournalHook(Hook):
         except RedactionFailed:
             shown = WITHHELD
         return judged.canonical.decode() if shown is arguments else json.dumps(shown)
+
+
+def _ended(tool: ToolExecution, version: str) -> dict[str, Any]:
+    """Return the columns that say how a call ended."""
+    verdict, result = tool.verdict, tool.result
+    policy = verdict.policy if verdict else None
+    return {
+        "state": "blocked" if tool.blocked else "waiting" if tool.waiting else "finished",
+        "verdict": "deny" if tool.blocked else "ask" if verdict and verdict.kind is VerdictKind.ASK else "allow",
+        "rule": verdict.rule[:_RULE_LIMIT_CHARS] if verdict else None,
+        "reason": verdict.reason if verdict else None,
+        "outcome": result.outcome if result else None,
+        "exit_code": result.exit_code if result else None,
+        "is_error": result.is_error if result else None,
+        "result_bytes": len(result.content) if result else 0,
+        "would_be": policy.would_be or None if policy else None,
+        "would_be_rule": policy.would_be_rule or None if policy else None,
+        "approval_id": tool.approval_id or None,
+        "policy_version": version,
+    }
 
 
 def _not_begun(tool: ToolExecution, said: str, *, erased: bool = False) -> ToolResult:

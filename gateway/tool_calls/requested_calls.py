@@ -29,7 +29,7 @@ from gateway.storage.request_store import RequestedCall, RequestStore
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.quota_hook import QUOTA
 from gateway.tool_calls.stored_result import StoredResult
-from gateway.tool_calls.tool_calls import FinishedToolCall, ToolCalls
+from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
 from gateway.tool_calls.tool_request import ToolRequest
 
 LINGER_S = 3.0
@@ -93,7 +93,7 @@ class RequestedCalls:
         Raises RequestIdReused, InProgress, and what ToolCalls.call raises.
         """
         if not request_id:
-            return await self._tool_calls.call(tenant, thread, name, arguments_json, on_output=on_output)
+            return await self._tool_calls.call(tenant, NewCall(thread, name, arguments_json, on_output))
         request = ToolRequest.of(request_id, thread, name, arguments_json)
         key = (tenant.name, request_id)
         known = self._under_way.get(key)
@@ -143,9 +143,8 @@ class RequestedCalls:
         self, tenant: Tenant, request: ToolRequest, name: str, arguments_json: str, on_output: OnOutput | None
     ) -> FinishedToolCall:
         """Make the call for the first time, as far as this gateway knows."""
-        made = await self._tool_calls.call(
-            tenant, request.thread, name, arguments_json, on_output=on_output, request=request
-        )
+        new = NewCall(request.thread, name, arguments_json, on_output, request=request)
+        made = await self._tool_calls.call(tenant, new)
         if not request.taken:
             request.duration_s = made.duration_s  # a repetition says the same
             execution = made.execution

@@ -100,6 +100,30 @@ class ToolPath:
 
 
 @dataclass(frozen=True)
+class NewCall:
+    """A tool call of a service.
+
+    `arguments` are JSON text, which is bounded here, or a mapping that the service made and has bounded itself. If
+    `executor` is set, what it returns runs the call in place of the tools; it streams bytes past the result. A call
+    that is `past_stored` is made even when the tenant's stored bytes are used up, as long as the reserve lasts.
+    """
+
+    thread: str
+    name: str
+    arguments: str | Mapping[str, JsonValue]
+    on_output: OnOutput | None = None
+    executor: Callable[[ThreadSandbox], ToolExecutor] | None = None
+    request: ToolRequest | None = None
+    past_stored: bool = False
+
+    def tool_call(self, id_: str) -> ToolCall:
+        """Return the call with its id, as a model would have made it."""
+        if isinstance(self.arguments, str):
+            return ArgumentReader().call(id_, self.name, self.arguments)
+        return ToolCall(id=id_, name=self.name, arguments=dict(self.arguments))
+
+
+@dataclass(frozen=True)
 class FinishedToolCall:
     """A tool call that is over. `edited_arguments`, JSON, are set where an approver wants the call made with these."""
 
@@ -216,48 +240,27 @@ class ToolCalls:
         telemetry = self._telemetry
         return () if telemetry is None else (TelemetryHook(telemetry, thread.tenant, thread.name, run_id, redactor),)
 
-    async def call(  # noqa: PLR0913 - one keyword per property of the call
-        self,
-        tenant: Tenant,
-        thread_name: str,
-        name: str,
-        arguments: str | Mapping[str, JsonValue],
-        *,
-        on_output: OnOutput | None = None,
-        executor: Callable[[ThreadSandbox], ToolExecutor] | None = None,
-        request: ToolRequest | None = None,
-        past_stored: bool = False,
-    ) -> FinishedToolCall:
-        """Send one call down the way; `executor` stands in for the tools when bytes are streamed.
-
-        One `past_stored` is made also where as much is stored as may be, as long as the reserve for such lasts.
-
-        `arguments` are JSON text, which is bounded here, or a mapping that a service made and has bounded itself.
-        Raises QuotaExceeded for a call that waiting would let pass.
-        """
+    async def call(self, tenant: Tenant, new: NewCall) -> FinishedToolCall:
+        """Send one call down the way. Raises QuotaExceeded for a call that waiting would let pass."""
         started = perf_counter()
-        if not name or len(name) > _NAME_LIMIT_CHARS:
+        if not new.name or len(new.name) > _NAME_LIMIT_CHARS:
             raise InvalidArgument(f"name: must be the name of a tool, at most {_NAME_LIMIT_CHARS} characters")
-        await self._quotas.check_stored(tenant.name, tenant.policy.document.quotas, reserved=past_stored)
-        tool_path = await self._tool_path(tenant, thread_name)
-        tools = tool_path.toolbox if executor is None else executor(tool_path.sandbox)
-        runner = ToolRunner(tool_path.hook_engine, tools, discard, approver=tool_path.approver, on_output=on_output)
-        id_ = self._ids("call")
-        structlog.contextvars.bind_contextvars(thread=tool_path.thread.name, call_id=id_)
-        if isinstance(arguments, str):
-            call = ArgumentReader().call(id_, name, arguments)
-        else:
-            call = ToolCall(id=id_, name=name, arguments=dict(arguments))
+        await self._quotas.check_stored(tenant.name, tenant.policy.document.quotas, reserved=new.past_stored)
+        tool_path = await self._tool_path(tenant, new.thread)
+        tools = tool_path.toolbox if new.executor is None else new.executor(tool_path.sandbox)
+        runner = ToolRunner(tool_path.hook_engine, tools, discard, approver=tool_path.approver, on_output=new.on_output)
+        call = new.tool_call(self._ids("call"))
+        structlog.contextvars.bind_contextvars(thread=tool_path.thread.name, call_id=call.id)
         context = CallContext()
-        if request is not None:
-            context.set(REQUEST, request)
-        if executor is not None:
+        if new.request is not None:
+            context.set(REQUEST, new.request)
+        if new.executor is not None:
             context.set(EXECUTOR, tools)
         try:
             state = AgentState(run_id=call.id, thread=tool_path.thread.name)
             state = await runner.run(state, [call], context=context)
         finally:
-            if executor is not None:
+            if new.executor is not None:
                 await to_the_end(tool_path.quota.count_moved(tools))
         if (refused := context.get(REFUSED)) is not None:
             raise refused
@@ -268,7 +271,8 @@ class ToolCalls:
         execution = state.current.tool_executions[0]
         result = execution.result or ToolResult.error("the call ended without a result")
         edited = await self._edited(tenant, execution)
-        duration_s = perf_counter() - started if request is None else request.duration_s or perf_counter() - started
+        measured_s = new.request.duration_s if new.request is not None else None
+        duration_s = measured_s or perf_counter() - started
         return FinishedToolCall(tool_path.thread.name, execution, result, duration_s, edited)
 
     async def _edited(self, tenant: Tenant, execution: ToolExecution) -> str:

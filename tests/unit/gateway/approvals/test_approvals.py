@@ -26,7 +26,7 @@ from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.tool_calls import FinishedToolCall
+from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall
 from tests.unit.gateway.made_parts import made_tool_calls
 
 RULES = (
@@ -87,7 +87,8 @@ class Desk:
     async def call(
         self, arguments: dict[str, Any] | None = None, by: Tenant = ACME, thread: str = "t"
     ) -> FinishedToolCall:
-        return await self.tool_calls.call(by, thread, "execute", arguments or PUSH, executor=lambda _: self.ran)
+        new = NewCall(thread, "execute", arguments or PUSH, executor=lambda _: self.ran)
+        return await self.tool_calls.call(by, new)
 
     async def ask(self, arguments: dict[str, Any] | None = None) -> str:
         finished = await self.call(arguments)

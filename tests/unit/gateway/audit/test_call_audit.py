@@ -31,7 +31,7 @@ from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls import tool_calls as tool_calls_room
 from gateway.tool_calls.service_executor import ServiceExecutor
-from gateway.tool_calls.tool_calls import ToolCalls
+from gateway.tool_calls.tool_calls import NewCall, ToolCalls
 from gateway.tool_calls.tool_request import ToolRequest
 from tests.unit.gateway.made_parts import made_tool_calls
 
@@ -72,9 +72,8 @@ class Path:
 
     async def call(self, command: str, standing: Standing | None = None, thread: str = "th") -> Any:
         tools = standing or Standing()
-        return await self.calls.call(
-            ACME, thread, "execute", json.dumps({"command": command}), executor=lambda _: tools
-        )
+        new = NewCall(thread, "execute", json.dumps({"command": command}), executor=lambda _: tools)
+        return await self.calls.call(ACME, new)
 
     async def records(self) -> list[AuditRecord]:
         assert (await AuditReader(self.database).verified("acme")).whole
@@ -205,8 +204,9 @@ async def test_a_call_whose_beginning_may_have_been_written_is_not_left_executin
     store.write_tool_call = unheard  # type: ignore[method-assign]
     standing, arguments = Standing(), json.dumps({"command": "true"})
     request = ToolRequest.of("r1", "th", "execute", arguments)
+    new = NewCall("th", "execute", arguments, executor=lambda _: standing, request=request)
     with pytest.raises(Unavailable, match="was not executed"):
-        await path.calls.call(ACME, "th", "execute", arguments, executor=lambda _: standing, request=request)
+        await path.calls.call(ACME, new)
     assert standing.executed == 0
     assert await path.states() == ["finished"]
     assert await RequestStore(path.database).call_of("acme", "r1") is None

@@ -16,7 +16,7 @@ from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
 from gateway.storage.store import Store
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.tool_calls import ToolCalls
+from gateway.tool_calls.tool_calls import NewCall, ToolCalls
 from sandbox.filesystem import ExecResult, LinesPage, OutputPiece
 from tests.unit.gateway.made_parts import made_quotas
 from tests.unit.gateway.redaction.secrets import B64
@@ -82,7 +82,7 @@ async def _call(sqlite_url: str, sandbox: Sandbox, name: str, arguments: str, on
     try:
         keeper: Any = sandbox
         calls = ToolCalls(Store(database), keeper, approvals=ApprovalStore(database), quotas=made_quotas(database))
-        return (await calls.call(TENANT, "t", name, arguments, on_output=on_output)).result.content
+        return (await calls.call(TENANT, NewCall("t", name, arguments, on_output))).result.content
     finally:
         await database.close()
 

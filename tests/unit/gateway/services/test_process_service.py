@@ -44,7 +44,7 @@ from gateway.storage.tables import audit_records
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls import program_calls
 from gateway.tool_calls.requested_programs import RequestedPrograms
-from gateway.tool_calls.tool_calls import ToolCalls, ToolPath
+from gateway.tool_calls.tool_calls import NewCall, ToolCalls, ToolPath
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc
 from sandbox import errors as sandbox_errors
@@ -210,7 +210,8 @@ async def test_where_a_hook_redacts_nothing_is_streamed(
         with pytest.raises(PermissionDenied, match="redacted"):
             await call
     heard: list[bytes] = []
-    await tool_calls.call(TENANT, "t", "execute", '{"command": "env"}', on_output=lambda _, data: heard.append(data))
+    new = NewCall("t", "execute", '{"command": "env"}', on_output=lambda _, data: heard.append(data))
+    await tool_calls.call(TENANT, new)
     assert sandbox.asked == [("execute", None)]
 
 

@@ -23,7 +23,7 @@ from gateway.storage.store import Store
 from gateway.storage.tables import audit_records, metadata, threads, tool_calls
 from gateway.storage.tenant_rows import belongs_to_tenant
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.tool_calls import FinishedToolCall, ToolCalls
+from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
 from sandbox.errors import SandboxBusy
 from sandbox.filesystem import ExecResult
 from tests.unit.gateway.made_parts import made_tool_calls
@@ -138,7 +138,7 @@ async def _audited(database: Database, call_id: str) -> list[str]:
 
 
 async def _call(calls: ToolCalls, command: str = "true") -> FinishedToolCall:
-    return await calls.call(TENANT, "a", "execute", {"command": command})
+    return await calls.call(TENANT, NewCall("a", "execute", {"command": command}))
 
 
 async def test_a_call_that_waits_for_its_sandbox_keeps_its_thread(

@@ -15,7 +15,7 @@ from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
 from gateway.storage.store import Store
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.tool_calls import ToolCalls
+from gateway.tool_calls.tool_calls import NewCall, ToolCalls
 from tests.unit.gateway.made_parts import made_quotas
 from tests.unit.gateway.telemetry.seen import watching
 from tests.unit.gateway.tool_calls.test_requested_calls import Sandbox
@@ -82,7 +82,7 @@ async def test_hooks_used_by_many_calls_at_once_hold_nothing_that_changed(sqlite
         before = [_kept(hook) for hook in path.hooks]
         sandbox.free.clear()
         under_way = [
-            asyncio.create_task(calls.call(_TENANT, "t", "execute", f'{{"command": "true {number}"}}'))
+            asyncio.create_task(calls.call(_TENANT, NewCall("t", "execute", f'{{"command": "true {number}"}}')))
             for number in range(_AT_ONCE)
         ]
         async with asyncio.timeout(60):

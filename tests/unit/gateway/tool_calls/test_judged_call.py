@@ -27,7 +27,7 @@ from gateway.storage.database import Database
 from gateway.storage.store import Store
 from gateway.storage.tables import approvals, audit_records, tool_calls
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.tool_calls import ToolCalls
+from gateway.tool_calls.tool_calls import NewCall, ToolCalls
 from tests.unit.gateway.made_parts import made_quotas
 from tests.unit.gateway.telemetry.seen import watching
 from tests.unit.gateway.tool_calls.test_requested_calls import FullStore, Sandbox
@@ -81,7 +81,7 @@ def calls_on(database: Database, sandbox: Sandbox | None = None, store: Store | 
 async def test_the_arguments_of_a_call_are_validated_encoded_and_digested_once(
     database: Database, counted: Counter[str]
 ) -> None:
-    finished = await calls_on(database).call(TENANT, "t", "execute", '{"timeout_s": 5, "command": "true"}')
+    finished = await calls_on(database).call(TENANT, NewCall("t", "execute", '{"timeout_s": 5, "command": "true"}'))
     assert finished.result.outcome == "exited"
     assert counted == {"_validated": 1, "of": 1}
     canonical = b'{"command":"true","timeout_s":5}'
@@ -97,7 +97,7 @@ async def test_the_arguments_of_a_call_are_validated_encoded_and_digested_once(
 async def test_a_call_that_is_asked_about_is_approved_by_the_digest_of_what_was_judged(
     database: Database, counted: Counter[str]
 ) -> None:
-    finished = await calls_on(database).call(TENANT, "t", "execute", '{"command": "git push"}')
+    finished = await calls_on(database).call(TENANT, NewCall("t", "execute", '{"command": "git push"}'))
     assert finished.execution.waiting
     assert counted == {"_validated": 1, "of": 1}
     row = (await database.rows(select(approvals)))[0]._mapping
@@ -120,7 +120,7 @@ async def test_rewritten_arguments_are_prepared_once_more_and_those_run(
     path = await calls._tool_path(TENANT, "t")
     rewriting = Capability("rewrites", hooks=(Rewrites(1), Rewrites(0)))
     calls._tool_paths[path.thread.id] = replace(path, capabilities=(*path.capabilities, rewriting))
-    finished = await calls.call(TENANT, "t", "execute", '{"command": "git push"}')
+    finished = await calls.call(TENANT, NewCall("t", "execute", '{"command": "git push"}'))
     assert counted == {"_validated": 2, "of": 2}
     assert finished.execution.call.arguments == {"command": "echo 0"}
     assert finished.execution.judged.canonical == b'{"command":"echo 0"}'
@@ -148,7 +148,7 @@ async def test_a_call_that_a_ring_makes_again_after_the_database_refused_it_is_r
     path = await calls._tool_path(TENANT, "t")
     calls._tool_paths[path.thread.id] = replace(path, hooks=(*path.hooks, MakesAgain(store)))
     store.full = ("begin",)
-    finished = await calls.call(TENANT, "t", "execute", '{"command": "true"}')
+    finished = await calls.call(TENANT, NewCall("t", "execute", '{"command": "true"}'))
     assert (finished.result.outcome, sandbox.ran) == ("exited", 1)
     rows = await database.rows(select(tool_calls.c.state, tool_calls.c.outcome))
     assert [tuple(row) for row in rows] == [("finished", "exited")]
