@@ -1,1 +1,1 @@
-"""The one way of a tool call."""
+"""The path of every tool call."""

@@ -1,4 +1,4 @@
-"""What the gateway keeps in the context of a tool call (agent.call_context), beside what each hook has there."""
+"""The slots of a call's context (agent.call_context) that more than one part of the gateway uses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ REQUEST = Slot[ToolRequest]("request")
 """The request id that a service gave its call."""
 
 EXECUTOR = Slot[object]("service executor")
-"""What a service runs in place of the tools."""
+"""What runs a service's call in place of the tools."""
 
 REFUSED = Slot[QuotaExceeded]("refused by a quota")
 """Why a quota refused the call."""
 
 UNRECORDED = Slot[UnrecordedCall]("unrecorded")
-"""What the caller hears of a call whose record the database did not take, or that did not execute."""
+"""What the caller is told of a call that could not be recorded, or did not execute."""

@@ -1,6 +1,7 @@
-"""What a service does to files, down the same way as any tool call: the room that every such call shares.
+"""File operations of services take the path of every tool call.
 
-Each kind stands in for the tools of one call: policy judges its path, the journal has it, and its outcome goes past.
+Each kind runs one call in place of the tools: the policy judges its path, and the journal and the audit record it. The
+bytes do not pass through the result.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from sandbox.errors import SandboxError, said_outside
 
 
 class FileCall(ServiceExecutor):
-    """What all share: one path, and an error kept for the service to raise."""
+    """One operation on one path; `error` is for the service to raise."""
 
     def __init__(self, sandbox: ThreadSandbox) -> None:
         self._sandbox = sandbox
         self.moved_bytes = 0
         self.error: SandboxError | AirlockError | None = None
-        # What the service asked for: all but the path is in the call that was made, and not in what it executes.
+        # What the service asked for. A hook may rewrite the path only: the rest is not read from the judged call.
         self.asked: Mapping[str, JsonValue] = {}
 
     async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
-        """Do it to the path that was judged."""
+        """Run the operation on the judged path."""
         del context
         arguments = call.call.arguments or {}
         path = str(arguments["path"])
@@ -42,5 +43,5 @@ class FileCall(ServiceExecutor):
             return ToolResult.error(said_outside(error))
 
     async def _work(self, path: str) -> str:
-        """Return what the journal is told of it."""
+        """Run the operation; return the text of its result, for the journal."""
         raise NotImplementedError

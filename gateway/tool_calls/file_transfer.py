@@ -1,4 +1,4 @@
-"""Files in and out as streams: read_file and write_file for services."""
+"""Uploads and downloads: read_file and write_file for services, as streams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.filesystem import Entry
 
 Piece = tuple[Entry, bytes]
-"""Bytes of a file, and the file they are of."""
+"""A file and a piece of its content."""
 
 
 class Upload(FileCall):
@@ -39,7 +39,7 @@ class Upload(FileCall):
 class Download(FileCall):
     """Streams a file to a client, from `offset` and of `limit_bytes`, None for all.
 
-    `pieces` holds a few at most, so a slow client slows the sandbox, not the gateway; one comes also of no bytes.
+    The queue `pieces` is short, so a slow client slows the sandbox, not the gateway. An empty file yields one piece.
     """
 
     audit_kind = "file_read"
@@ -65,7 +65,7 @@ class Download(FileCall):
             async for entry, chunk in pieces:
                 self.moved_bytes += len(chunk)
                 try:
-                    async with asyncio.timeout(self._stall_limit_s):  # a reader that stalls must not hold a sandbox
+                    async with asyncio.timeout(self._stall_limit_s):  # a stalled reader must not keep a sandbox leased
                         await self._pieces.put((entry, chunk))
                 except TimeoutError:
                     stalled = f"nothing was read for {self._stall_limit_s:g} s; read on from where you are"

@@ -1,4 +1,4 @@
-"""What is in a thread's workspace, for services: listed, described, removed, made. Nothing is redacted."""
+"""Listing, describing, removing and making paths of a workspace, for services. Nothing is redacted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Listing(FileCall):
             self.page = await sandbox.glob(path, self._pattern, offset=offset, limit=limit)
         else:
             self.page = await sandbox.ls(path, offset=offset, limit=limit)
-        # What of a listing can grow without bound is names.
+        # Only the names can grow without bound.
         self.moved_bytes = sum(len(entry.name.encode(errors="surrogateescape")) for entry in self.page.entries)
         return f"{len(self.page.entries)} entries"
 

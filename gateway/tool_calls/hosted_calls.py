@@ -14,7 +14,7 @@ from gateway.tool_calls.journaled_result import earlier_call
 
 
 class HostedCalls:
-    """Whose run it is, as long as it is, and which results of its step are stored. Without `host` it has no host."""
+    """The claim of the gateway that hosts the run. Calls that belong to no run never call `host`."""
 
     def __init__(self, store: Store) -> None:
         self.claim: Claim | None = None
@@ -24,28 +24,28 @@ class HostedCalls:
         self._lease_over: Callable[[], bool] = lambda: False
 
     def host(self, claim: Claim, read_only: Collection[str], lease_over: Callable[[], bool] = lambda: False) -> None:
-        """Write for a run that is hosted here: as long as it is, and with its calls' results until they are kept.
+        """Write for a run under its claim, with the calls' results until their step is kept.
 
-        `read_only` are the tools whose calls may be made again when they were interrupted. No call begins once
-        `lease_over`, which a process that was stopped in the midst of it finds out last.
+        `read_only` are the tools whose interrupted calls may be made again. No call begins once `lease_over` returns
+        True: a process that was stopped finds out last that its lease expired.
         """
         self.claim, self.read_only, self._lease_over = claim, frozenset(read_only), lease_over
 
     def abandon(self) -> None:
-        """Let no further call begin and write nothing more: the run goes on elsewhere, and finds it as it is."""
+        """Begin no further call and write nothing more: the run continues on another gateway from what is stored."""
         self.abandoned = True
 
     def check(self, run_id: str | None) -> None:
-        """Raise LeaseLost where the run is another process' by now."""
+        """Raise LeaseLost if another process hosts the run by now."""
         if self.abandoned or self._lease_over():
             raise LeaseLost(run_id)
 
     async def earlier(self, calls: Sequence[ToolCall]) -> Mapping[str, EarlierCall]:
-        """Return what an earlier process made of these calls, but for those that may be made (again)."""
+        """Return the outcomes of these calls in an earlier process; calls that may be made again are left out."""
         if self.claim is None:
             return {}
         ids = [call.id for call in calls]
-        # The run has been taken: what cannot be read now must not be its end.
+        # The run is claimed: a failed read must not end it.
         read = partial(self._store.take_over_calls, self.claim, ids)
         rows = await retried(read, run_id=self.claim.run_id, what="its earlier calls")
         again = {

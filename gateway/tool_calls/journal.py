@@ -1,12 +1,13 @@
-"""The journal hook: a tool call is written down before it executes, and its outcome before anybody sees the result.
+"""The journal hook writes a tool call before it executes, and its outcome before anyone sees the result.
 
-With the outcome goes the audit's record of the call, in one transaction. Where the database does not take them, a call
-that was to execute does not: its outcome is not_executed, and its request id free. The result of one that did is
-withheld. Either is written as soon as it can be.
+The audit record is written in one transaction with the outcome. If the database fails before the call, the call does
+not execute: its outcome is not_executed, and its request id stays free. If it fails after the call, the result is
+withheld. In both cases the record is written as soon as the database accepts it.
 
-Innermost of the rings and first of the after hooks. A call that was blocked is written once, when it is over;
-so is one of a service that waits for an approval. A run's call that waits is written when it goes on. The result of a
-run's call is in its row until the step is kept: a gateway that takes the run over does not make the call again.
+The hook is the innermost ring and the first of the after hooks, but for the gate of redaction. A blocked call is
+written once, when it is over; so is a service's call that waits for an approval. A run's waiting call is written when
+it continues. The row of a run's call has its result until the step is kept, so that a gateway that takes the run over
+does not make the call again.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ from gateway.tool_calls.unrecorded_call import NOT_EXECUTED, UnrecordedCall
 
 # Innermost: below every priority that a capability may have, so that its ring wraps nothing but the executor.
 INNERMOST_PRIORITY = -1_000_000
-# What is kept of the arguments themselves; the digest covers all of them.
+# Longer arguments are cut; the digest covers all of them.
 _ARGUMENTS_LIMIT_CHARS = 16_384
-# As long as the column: a hook may call its rules what it likes.
+# The length of the column: a hook chooses the names of its rules.
 _RULE_LIMIT_CHARS = 128
 _LOGGED = ("verdict", "rule", "outcome", "exit_code")
 _REASON_LIMIT_CHARS = 200
-# These reasons are the policy's own words about a call, and quote what it was to do.
+# The reasons of these rules quote the call's arguments.
 _QUOTES_ARGUMENTS = (DEFAULT_DENY, OPAQUE, INVALID_ARGUMENTS)
 _DELETED = (
     "its thread is being deleted or its files are being restored, or were just now; make the call again, or restore "
@@ -67,7 +68,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class _Begun:
-    """What was written of a call before it executed, made once: looking for secrets takes its time."""
+    """The row of a call as it was written before it executed. It is made once: finding secrets takes time."""
 
     row: dict[str, str | None]
     started_s: float | None
@@ -102,9 +103,9 @@ class JournalHook(Hook):
         redactor: Redactor | None = None,
         late: OutcomeRetryQueue | None = None,
     ) -> None:
-        """Take the policy's version, or what tells the one in force at each call. Stored arguments are redacted.
+        """Take the policy's version, or a function that returns the one in force. Stored arguments are redacted.
 
-        `late` keeps what the database does not take at once; without it that is lost.
+        `late` retries what the database does not accept; without it that is lost.
         """
         self._late = late
         self._redactor = redactor
@@ -118,10 +119,10 @@ class JournalHook(Hook):
         """Write "about to execute"."""
         self.hosted.check(self._run_id)
         call, context, claim = tool.judged.call, tool.context, self.hosted.claim
-        told = self._row(tool.judged, self._policy_version())
-        context.set(_BEGUN, _Begun(told, perf_counter()))
-        context.pop(UNRECORDED)  # a ring may make a call again that did not execute
-        row: dict[str, Any] = {**told, "state": "executing"}
+        begun = self._row(tool.judged, self._policy_version())
+        context.set(_BEGUN, _Begun(begun, perf_counter()))
+        context.pop(UNRECORDED)  # a ring may repeat a call that did not execute
+        row: dict[str, Any] = {**begun, "state": "executing"}
         if claim is not None:
             row["read_only"] = call.name in self.hosted.read_only
         request = context.get(REQUEST)
@@ -133,35 +134,35 @@ class JournalHook(Hook):
                 return _not_begun(tool, _DELETED, erased=True)
             if request is None or not is_of_request_id(error):
                 raise
-            request.taken = True  # the same request is under way elsewhere: this one does not execute
+            request.taken = True  # another gateway executes the same request
             raise request.in_progress() from None
         except Unavailable as error:
             return _not_begun(tool, str(error))
-        self.hosted.check(self._run_id)  # lost while it was written: who takes the run over says it was interrupted
+        self.hosted.check(self._run_id)  # lost meanwhile: the gateway that takes the run over records it as interrupted
         with structlog.contextvars.bound_contextvars(call_id=call.id):
             return await next_(tool)
 
-    async def after_tool_use(self, state: AgentState) -> AgentState:  # noqa: PLR0915 - the steps of a call's end
-        """Write the outcome; the runner comes here for cancelled calls too."""
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        """Write the outcome, of cancelled calls too."""
         tool = state.current.tool
         request, unexecuted = tool.context.get(REQUEST), tool.context.get(UNRECORDED)
         if request is not None and request.taken:
             return state
         if self.hosted.abandoned or tool.recalled:
-            return state  # its row is for who takes the run over, or is as an earlier process left it
+            return state  # its row belongs to the gateway that takes the run over, or to an earlier process
         policy = tool.verdict.policy if tool.verdict else None
         version = policy.version if policy else self._policy_version()
         ended = _ended(tool, version)
-        told = {name: ended[name] for name in _LOGGED} | self._why(tool)
-        log.info("tool call", **self._facts(tool, version), **told)
+        logged = {name: ended[name] for name in _LOGGED} | self._why(tool)
+        log.info("tool call", **self._facts(tool, version), **logged)
         record = self._record(tool, ended, of_run=not state.depth)
         try:
             await record.write()
         except (Unavailable, asyncio.CancelledError) as error:
-            # Cancelled by the hook's time limit: what waits for the database may yet be written, and once is enough.
+            # Cancelled by the hook's time limit: the write may still succeed, and a second one changes nothing.
             self._write_later(tool, record, str(error))
             if unexecuted is not None and isinstance(error, Unavailable):
-                return state  # that it did not execute is what its caller has to know
+                return state  # the caller is told that it did not execute
             raise
         except CallErased:
             tool.context.set(UNRECORDED, UnrecordedCall(tool.call.id, executed=True, erased=True))
@@ -169,13 +170,13 @@ class JournalHook(Hook):
         except ConstraintViolated as error:
             if record.executed or not is_of_deletion(error):
                 raise
-            # Its thread is gone by now, and it did nothing.
+            # Its thread was deleted, and the call did nothing.
             gone = UnrecordedCall(tool.call.id, executed=False, said=_DELETED, erased=True)
             tool.context.set(UNRECORDED, unexecuted or gone)
         return state
 
     def _record(self, tool: ToolExecution, ended: dict[str, Any], *, of_run: bool) -> _Record:
-        """Return what is to be written of a call that is over; the result of a call that is `of_run` is kept."""
+        """Return the record of a call that is over. `of_run`: with its result, as long as the run has a claim."""
         context, claim, version = tool.context, self.hosted.claim, ended["policy_version"]
         request, begun, unexecuted = context.get(REQUEST), context.get(_BEGUN), context.get(UNRECORDED)
         row = {**begun.row, "policy_version": version} if begun else self._row(tool.judged, version)
@@ -184,7 +185,7 @@ class JournalHook(Hook):
         if started_s is not None and request is not None:
             ended["result"] = request.keep(tool)
         if (started_s is not None or unexecuted is not None) and claim is not None and of_run:
-            # It has no secret: the gate of gateway/redaction/hooks.py is inside this hook.
+            # Redacted already: the gate of gateway/redaction/hooks.py is inside this hook.
             ended["result"] = result_json(tool.result, duration_us / 1_000_000) if tool.result else None
         executor = context.get(EXECUTOR)
         moves = executor if isinstance(executor, Moves) else None
@@ -201,17 +202,17 @@ class JournalHook(Hook):
         return _Record(write, audited, ended["state"], executed=started_s is not None)
 
     def _write_later(self, tool: ToolExecution, record: _Record, said: str) -> None:
-        """Have a record written when the database takes it."""
+        """Retry a record until the database accepts it."""
         record.audited[0] = replace(record.audited[0], at_us=now_us())
         request, unrecorded = tool.context.get(REQUEST), UnrecordedCall(tool.call.id, record.executed, said)
         tool.context.set(UNRECORDED, tool.context.get(UNRECORDED) or unrecorded)
         if self._late is not None:
-            # Its attempts, none of which executes, are one and the same to the audit.
+            # Attempts that do not execute count once in the audit.
             again = (self._thread.tenant, request.id, request.digest, record.state) if request else None
             self._late.add(unrecorded, record.write, once_for=None if record.executed else again)
 
     def _facts(self, tool: ToolExecution, version: str) -> dict[str, str | None]:
-        """Return who called what, for the log; never the arguments."""
+        """Return the call's tenant, thread, run and tool, for the log; never its arguments."""
         whose = {"tenant": self._thread.tenant, "thread": self._thread.name, "run_id": self._run_id}
         facts = {
             "call_id": tool.call.id,
@@ -222,19 +223,19 @@ class JournalHook(Hook):
         return facts | {"approval_id": tool.approval_id} if tool.approval_id else facts
 
     def _why(self, tool: ToolExecution) -> dict[str, str]:
-        """Return what else the log says of a verdict: the operator's own reason, none that quotes the arguments."""
+        """Return the reason of a verdict, for the log, unless it quotes the arguments."""
         verdict = tool.verdict
         policy = verdict.policy if verdict is not None else None
         if verdict is None or policy is None:
             return {}
-        told = {}
+        why = {}
         if verdict.hook == PolicyHook.name and verdict.rule not in _QUOTES_ARGUMENTS:
-            told["reason"] = verdict.reason[:_REASON_LIMIT_CHARS]
+            why["reason"] = verdict.reason[:_REASON_LIMIT_CHARS]
             if verdict.rule == QUOTA:
-                told["quota"] = verdict.reason.partition(":")[0]  # it begins with the quota's name
+                why["quota"] = verdict.reason.partition(":")[0]  # it begins with the quota's name
         if policy.would_be:
-            told |= {"would_be": policy.would_be, "would_be_rule": policy.would_be_rule}
-        return told
+            why |= {"would_be": policy.would_be, "would_be_rule": policy.would_be_rule}
+        return why
 
     def _row(self, judged: JudgedCall, version: str) -> dict[str, str | None]:
         call = judged.call
@@ -284,7 +285,7 @@ def _ended(tool: ToolExecution, version: str) -> dict[str, Any]:
 
 
 def _not_begun(tool: ToolExecution, said: str, *, erased: bool = False) -> ToolResult:
-    """Take note that a call does not execute, which is all there is to be written of it; return its result."""
+    """Note that a call does not execute; return its result."""
     begun = tool.context.get(_BEGUN)
     if begun is not None:
         begun.started_s = None

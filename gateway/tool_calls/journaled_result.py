@@ -1,4 +1,4 @@
-"""What the journal says of a run's call to the gateway that takes the run over."""
+"""The journal's answer to a gateway that takes a run over: what became of the run's calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agent.tools.asking import blocked_result
 from agent.tools.recovery import INTERRUPTED, EarlierCall
 from gateway.tool_calls.stored_result import StoredResult
 
-# What is longer is not kept: after a crash the model is told that the call ended and that its result is lost.
+# Longer results are not kept: after a crash the model reads that the call ended and its result is lost.
 _CONTENT_LIMIT_BYTES = 1024 * 1024
 _KINDS = {"allow": VerdictKind.PROCEED, "ask": VerdictKind.ASK, "deny": VerdictKind.BLOCK}
 
@@ -25,7 +25,7 @@ def result_json(result: ToolResult, duration_s: float) -> str | None:
 
 
 def earlier_call(row: Mapping[str, Any]) -> EarlierCall:
-    """Return what an earlier process made of a call, by its row in the journal."""
+    """Return the outcome of a call in an earlier process, from its row in the journal."""
     if row["state"] == "blocked":
         return EarlierCall(blocked_result(_verdict(row)), _verdict(row), approval_id=row["approval_id"] or "")
     if row["state"] == "executing":
@@ -45,8 +45,8 @@ def _interrupted(row: Mapping[str, Any]) -> ToolResult:
 
 
 def _lost(row: Mapping[str, Any]) -> ToolResult:
-    """Return what is known of a call that ended and whose result is not there."""
-    if row["state"] == "interrupted":  # taken over for the second time
+    """Return a result for a call that ended and whose own result is lost."""
+    if row["state"] == "interrupted":  # the run is taken over for the second time
         return _interrupted(row)
     code = f", exit code {row['exit_code']}" if row["exit_code"] is not None else ""
     return ToolResult.error(

@@ -1,11 +1,10 @@
-"""Outcomes of tool calls that the database did not take: kept here, and written in their order once it does.
+"""Outcomes that the database did not accept wait here and are written in order once it does.
 
-Nobody has seen such a call's result: it is withheld, for what has no record must not be known. What the call did in its
-sandbox stands all the same, so its row and the audit must come to say so. Should this process end before, the row is
-still `executing`, and whoever looks after the dead finds it interrupted. Until then a repetition of the call is told
-here that its result is withheld: nobody can say for how long.
+The result of such a call is withheld: a call without a record must not be seen. Its effects in the sandbox remain, so
+its row and the audit must record them. If this process ends first, the row stays `executing` until another gateway
+marks it interrupted. Until then a repetition of the call gets the error that its result is withheld.
 
-A call that did not execute is kept too, once for a request id, however often its caller has come back.
+A call that did not execute is queued too, once for each request id.
 """
 
 from __future__ import annotations
@@ -23,15 +22,14 @@ from gateway.storage.database import ConstraintViolated
 from gateway.tool_calls.unrecorded_call import UnrecordedCall
 
 log = structlog.get_logger(__name__)
-# A call is written before it executes, so there are no more than were under way when the database went away; blocked
-# calls do not execute, and can be many.
+# Executed calls are bounded by those under way when the database failed. Blocked calls are not.
 _LIMIT = 10_000
 _FIRST_RETRY_S = 0.1
 _LAST_RETRY_S = 2.0
 _CLOSE_S = 5.0
 
 Write = Callable[[], Awaitable[None]]
-"""Writes one call's outcome; done twice it is the same as once."""
+"""Writes one call's outcome; idempotent."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class _Late:
 
 
 class OutcomeRetryQueue:
-    """Writes what could not be written, in the background."""
+    """Retries writes in the background."""
 
     def __init__(self, *, first_retry_s: float = _FIRST_RETRY_S) -> None:
         self._late: OrderedDict[str, _Late] = OrderedDict()
@@ -51,11 +49,11 @@ class OutcomeRetryQueue:
         self._writing: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of waiting outcomes."""
         return len(self._late)
 
     def add(self, call: UnrecordedCall, write: Write, *, once_for: Hashable = None) -> None:
-        """Take an outcome; of several that are `once_for` the same thing the first stands for all."""
+        """Queue an outcome; of several with the same `once_for` only the first."""
         if once_for is not None and once_for in self._once:
             return
         if len(self._late) >= _LIMIT:
@@ -70,18 +68,18 @@ class OutcomeRetryQueue:
             self._writing = asyncio.create_task(self._write_all(), name="late outcomes", context=contextvars.Context())
 
     def refuse(self, call_id: str) -> None:
-        """Raise Unavailable where the outcome of a call waits here."""
+        """Raise Unavailable if the outcome of a call waits here."""
         late = self._late.get(call_id)
         if late is not None:
             raise late.call.error()
 
     async def written(self) -> None:
-        """Return when nothing waits any more."""
+        """Wait until the queue is empty."""
         while self._writing is not None and not self._writing.done():
             await asyncio.wait({self._writing})
 
     async def close(self) -> None:
-        """Give the database a last few seconds."""
+        """Retry for a few seconds more, then give up."""
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await self.written()

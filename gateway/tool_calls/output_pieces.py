@@ -1,7 +1,7 @@
-"""What a call prints, on its way to a client that may be slow: pieces that nobody took yet grow together.
+"""Buffers the output of a call for a client that may be slow: pieces that wait are merged.
 
-So a program that prints bytes one by one costs the memory of its bytes, which the limit of a result bounds, and not
-that of as many messages.
+A program that prints byte by byte then costs the memory of its bytes, which the limit of a result bounds, and not that
+of as many messages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OutputPieces:
         self._changed.set()
 
     def end(self) -> None:
-        """Say that nothing more comes."""
+        """Mark the end of the output."""
         self._ended = True
         self._changed.set()
 

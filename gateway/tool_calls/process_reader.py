@@ -1,4 +1,4 @@
-"""The output of background processes, redacted: each page is read with the bytes before it."""
+"""Reads the output of background processes, redacted: each page with the bytes around it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from sandbox.process import ProcessPage
 
 @dataclass(frozen=True)
 class ProcessReader:
-    """Reads pages. Without a redactor they are as the sandbox gives them."""
+    """Reads pages; without a redactor, as they are."""
 
     sandbox: ThreadSandbox
     redactor: FairRedactor | None
 
     async def read(self, process_id: str, *, stderr: bool, offset: int, wait_s: float) -> ProcessPage:
-        """Return a page; what may be the start of a secret waits until more is written or the stream is closed."""
+        """Return a page up to what may be the start of a secret, which waits for more output or the stream's end."""
         page = await self.sandbox.read_process(process_id, stderr=stderr, offset=offset, wait_s=wait_s)
         if self.redactor is None or not page.data:
             return page

@@ -1,7 +1,7 @@
-"""Programs with streams and background processes: `execute` for services, down the same way as any tool call.
+"""Programs with streams and background processes: `execute` for services, on the path of every tool call.
 
-Each class stands in for the tools of one call: policy judges the program as a shell line, the journal has the line and
-how it ended, and the bytes flow past.
+Each class runs one call in place of the tools: the policy judges the program as a shell line, and the journal records
+the line and how it ended. The streams do not pass through the result.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from sandbox.process import Process, ProcessSpec, ProgramResult, ProgramSpec
 
 TOOL = "execute"
 _STREAMS: tuple[OutputStream, ...] = ("stdout", "stderr")
-# Past a program's own time limit: its sandbox may have had to be made first, and its last output is on the way.
+# Added to a program's time limit: for making the sandbox first, and for the last output.
 _GRACE_S = 60.0
 
 
 class _ProgramCall(ServiceExecutor):
-    """What both kinds share: one line, and an error kept for the service to raise."""
+    """One program; `error` is for the service to raise."""
 
     def __init__(self, sandbox: ThreadSandbox, program: Program) -> None:
         self._sandbox = sandbox
@@ -51,7 +51,7 @@ class _ProgramCall(ServiceExecutor):
             return ToolResult.error(said_outside(error))
 
     def _check_unchanged(self, call: ToolCall, context: ToolContext) -> None:
-        """Raise PermissionDenied where a hook asks for what cannot be done to a program or to a stream."""
+        """Raise PermissionDenied if a hook needs something that a program or a stream cannot do."""
         if (call.arguments or {}).get("command") != self._program.line():
             raise PermissionDenied(
                 "a hook rewrote the command line, and a program cannot be run as another line than its own: call the "
@@ -70,14 +70,14 @@ class _ProgramCall(ServiceExecutor):
 
 @dataclass(frozen=True)
 class EndedProgram:
-    """How a program ended; `call_id` is what the journal calls it."""
+    """How a program ended; `call_id` is its id in the journal."""
 
     call_id: str
     result: ProgramResult
 
 
 class ProgramRun(_ProgramCall):
-    """Runs a program to its end. `pieces` holds a few at most, so a slow client slows the program, not the gateway."""
+    """Runs a program to its end. The queue `pieces` is short, so a slow client slows the program, not the gateway."""
 
     audit_kind = "program"
 
@@ -125,7 +125,7 @@ class ProgramRun(_ProgramCall):
         )
 
     async def _watched(self, stdin: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Keep what went wrong with the input: it is the caller's fault, and must not look like the program's."""
+        """Keep an error of the input: it is the caller's, and must not look like the program's."""
         try:
             async for chunk in stdin:
                 yield chunk
@@ -134,11 +134,11 @@ class ProgramRun(_ProgramCall):
             raise
 
     async def _take(self, stream: OutputStream, data: bytes) -> None:
-        """Redact a piece and hand it on."""
+        """Redact a piece and queue it."""
         await self._hand_on(stream, await filtered(self._filters or (), stream, data))
 
     async def _hand_on(self, stream: OutputStream, data: bytes) -> None:
-        """Hand a piece on; as long as nobody takes it, the program waits, but not past its time limit."""
+        """Queue a piece; while the queue is full the program waits, up to its time limit."""
         if not data:
             return
         try:

@@ -1,7 +1,7 @@
-"""Quotas as a hook: mandatory, and outermost, so that it sees the usage that all others add and the final results.
+"""The quota hook is mandatory, and outermost: it sees the usage that all other hooks add, and the final results.
 
-The taking for a tool call is the policy hook's last act (`take`): what is denied has used its place in the minute and
-nothing else, and what is refused here is a block like the policy's own, so it is journaled as one.
+The policy hook calls `take` last. A denied call has used its place in the minute and nothing else; a call that a quota
+refuses is blocked, and journaled like one that the policy blocks.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gateway.tenancy.quotas import CallQuota, Quotas, micro_usd
 from gateway.tool_calls.call_slots import EXECUTOR, REFUSED
 
 QUOTA = "quota"
-"""The rule that is named where a quota of the tenant refuses a call."""
+"""The rule of a verdict with which a quota of the tenant refuses a call."""
 
 COUNTED = "quota.counted"
-"""The note that says what of the usage of this run, or of this subagent, is counted: {"tokens", "micro_usd"}."""
+"""The note with the usage of this run, or subagent, that is counted already: {"tokens", "micro_usd"}."""
 
-# Outside of all that adds to the usage, and of the ledger that subagents share.
+# Outside all hooks that add usage, and outside the ledger that subagents share.
 OUTERMOST_PRIORITY = 950_000
 _TAKEN = Slot[CallQuota]("taken of the quotas")
 # What the rules limit of a call that is asked about, until an approval lets it pass.
@@ -34,7 +34,7 @@ _ASKED = Slot[Sequence[RuleLimit]]("limits of a call that is asked about")
 
 @runtime_checkable
 class MovesBytes(Protocol):
-    """What stands in for tools and moves bytes past their results: `moved_bytes` of them by now."""
+    """A service executor that streams bytes past its result: `moved_bytes` so far."""
 
     moved_bytes: int
 
@@ -57,8 +57,8 @@ class QuotaHook(Hook):
     async def take(self, decision: Decision, tool: ToolExecution) -> tuple[str, str] | None:
         """Take what a call that was judged uses; return the rule and the reason of a refusal.
 
-        It is its place in the minute, and for one that the policy allows what its rules limit. What one that is asked
-        about would take of that is remembered until somebody's approval lets it pass, or it is over.
+        Every call takes its place in the minute, and an allowed one what its rules limit. A call that the policy asks
+        about takes the latter when it is approved and runs.
         """
         limits = self._limits()
         try:
@@ -74,13 +74,13 @@ class QuotaHook(Hook):
         return None
 
     async def count_moved(self, tools: object) -> None:
-        """Count the bytes that a service moved past a call's result."""
+        """Count the bytes that were streamed past a call's result."""
         limits = self._limits()
         if limits.bytes_per_day is not None and isinstance(tools, MovesBytes):
             await self._quotas.add_bytes(self._tenant, limits, tools.moved_bytes)
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
-        """Take for a call that runs because somebody approved it: the policy asked, and did not let it pass itself."""
+        """Take what an approved call uses: the policy asked about it, so `take` did not."""
         limits, quota, asked = self._limits(), _quota_of(tool), tool.context.get(_ASKED)
         of_rules = asked or ()
         if not of_rules and limits.tool_calls_per_minute is None and limits.bytes_per_day is None:
@@ -95,25 +95,25 @@ class QuotaHook(Hook):
         return await next_(tool)
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
-        """Release what the call held and count what it brought."""
+        """Release the call's holds and count the bytes of its result."""
         tool = state.current.tool
         await self._quotas.end_call(_quota_of(tool))
         limits = self._limits()
-        # What stands in for the tools may move bytes past the result, which only says how many: count_moved().
+        # count_moved() counts what a service executor streams.
         counts = not tool.blocked and not isinstance(tool.context.get(EXECUTOR), MovesBytes)
         if limits.bytes_per_day is not None and tool.result is not None and counts:
             await self._quotas.add_bytes(self._tenant, limits, len(tool.result.content))
         return state
 
     def suspended(self, state: AgentState) -> None:
-        """Give up what the calls of a step took that waits: they are judged again, and take it again."""
+        """Give up what the calls of a waiting step took: they are judged again when the run continues."""
         for tool in state.current.tool_executions:
             self._quotas.give_up_call(_quota_of(tool))
 
     # --- tokens and money ---
 
     async def before_inference(self, state: AgentState) -> AgentState:
-        """End the run before it asks a model that the tenant may not ask any more today."""
+        """Stop a run whose tenant has used up its tokens or money of the day."""
         state = await self._settled(state)
         refused = await self._quotas.check_inference(self._tenant, self._limits())
         if refused is None:
@@ -121,19 +121,19 @@ class QuotaHook(Hook):
         return state.forbid_continuation(self.name, f"quota_{refused.details['quota']}", str(refused))
 
     async def after_inference(self, state: AgentState) -> AgentState:
-        """Count what the answer has used."""
+        """Count the usage of the answer."""
         return await self._settled(state)
 
     async def on_error(self, state: AgentState) -> AgentState:
-        """Count what attempts that failed have used."""
+        """Count the usage of failed attempts."""
         return await self._settled(state)
 
     async def execution_end(self, state: AgentState) -> AgentState:
-        """Count what came after the last answer: an inference that was cancelled, a critique."""
+        """Count usage after the last answer: a cancelled inference, a critique."""
         return await self._settled(state)
 
     async def _settled(self, state: AgentState) -> AgentState:
-        """Count what the usage has grown by: a subagent's is in its own state, and its hooks count it."""
+        """Count the growth of the usage. A subagent's usage is in its own state, and its hooks count it."""
         limits = self._limits()
         if limits.tokens_per_day is None and limits.cost_usd_per_day is None:
             return state
