@@ -1,8 +1,8 @@
-"""A thread's files and shell as an agent's tools see them: what they read is redacted where it is cut into pages.
+"""A thread's files and shell as an agent's tools see them: pages and excerpts are redacted where they are cut.
 
-A secret may lie across two pages, or across the edge of an excerpt. So each read has a margin around it, is redacted
-with it, and is cut down to what was asked for. What has no edge is left to the redaction of the whole result, a ring
-that every tool call has (gateway/redaction/hooks.py), so that no output is scanned twice.
+A secret may cross the edge of a page or an excerpt. Each read therefore includes a margin, is redacted with it, and is
+cut to the requested range. Output without edges is left to the ring that redacts every whole result
+(gateway/redaction/hooks.py), so that nothing is scanned twice.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from sandbox.filesystem import (
     OutputStream,
 )
 
-# The daemon sends no longer excerpts than these together.
+# The limit of the daemon for both excerpts together.
 _EXCERPTS_LIMIT_CHARS = 150_000
-# A line that grep shows has 1,000 bytes; one about as long was cut, between characters.
+# grep cuts lines at 1,000 bytes, between characters.
 _CUT_MATCH_BYTES = 994
 _KEY_HEADER = "-----BEGIN [A-Z0-9 ]*PRIVATE KEY"
-# What a line of a private key has in it, however short its lines are.
+# Part of every line of a private key, however short its lines are.
 _KEY_LINE = compiled(r"[A-Za-z0-9+/=]{4}")
 _KEY_RUN = compiled(r"[A-Za-z0-9+/=]{4,}")
-# A line of a key is no further from its header.
+# The distance in lines between a key's header and its last line.
 _KEY_LINES_LIMIT = 4096
 _HEADERS_LIMIT = 1000
-# Up to so many files are each searched for headers; for more, all that was searched is searched once more.
+# Up to this many files are searched for headers one by one; for more, the whole search is repeated.
 _FILES_LIMIT = 8
 _CONTEXTS_LIMIT = 32
 _CONTEXT_LINES = 2000
@@ -49,13 +49,13 @@ _CONTEXT_BYTES = 65_536
 
 @dataclass(frozen=True)
 class RedactedWorkspace:
-    """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell. What is written is written as it is."""
+    """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell. Writes are not redacted."""
 
     inner: ThreadSandbox
     redactor: FairRedactor
 
     async def ls(self, path: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
-        """List a directory; names are redacted with the whole result."""
+        """List a directory. Names are redacted with the whole result."""
         return await self.inner.ls(path, offset=offset, limit=limit)
 
     async def stat(self, path: str) -> Entry:
@@ -84,7 +84,7 @@ class RedactedWorkspace:
             yield piece
 
     async def read_lines(self, path: str, *, offset: int = 0, limit: int = 2000, limit_bytes: int = 65536) -> LinesPage:
-        """Read a page of lines, and the bytes around it."""
+        """Read a page of lines, redacted with the bytes around it."""
         page = await self.inner.read_lines(path, offset=offset, limit=limit, limit_bytes=limit_bytes)
         if not page.data or page.binary:
             return page
@@ -107,7 +107,7 @@ class RedactedWorkspace:
         return await self.inner.write(path, data)
 
     async def edit(self, path: str, old_text: bytes, new_text: bytes, *, replace_all: bool = False) -> EditResult:
-        """Replace an exact match of what is in the file, which is not the text that was shown where that is masked."""
+        """Replace an exact match in the file itself; where the shown text is masked it does not match."""
         return await self.inner.edit(path, old_text, new_text, replace_all=replace_all)
 
     async def glob(self, path: str, pattern: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
@@ -117,7 +117,7 @@ class RedactedWorkspace:
     async def grep(
         self, path: str, pattern: str, *, include: str = "", offset: int = 0, limit: int = 200, timeout_s: float = 10.0
     ) -> GrepPage:
-        """Search contents; a line that may belong to a private key is looked at with the lines before it."""
+        """Search contents; a line that may belong to a private key is redacted with the lines before it."""
         page = await self.inner.grep(path, pattern, include=include, offset=offset, limit=limit, timeout_s=timeout_s)
         shown = [await self._line(match) for match in page.matches]
         paths = {match.path for match, data in zip(page.matches, shown, strict=True) if _KEY_LINE.search(data)}
@@ -127,7 +127,7 @@ class RedactedWorkspace:
             cut = _is_cut(match)
             if _KEY_LINE.search(shown[place]) is not None and headers.may_reach(match, cut=cut):
                 line = None if cut else await self._line_in_its_file(match, contexts)
-                # Without its key-like runs where it cannot be told what it is, or the file has changed.
+                # Key-like runs are masked if the line cannot be read in its file, or the file has changed.
                 same = line is not None and len(line) == len(shown[place].rstrip(b"\r"))
                 shown[place] = line if line is not None and same else _without_key_runs(shown[place])
         matches = (
@@ -137,13 +137,13 @@ class RedactedWorkspace:
         return replace(page, matches=tuple(matches))
 
     async def _line(self, match: GrepMatch) -> bytes:
-        """Return the line of a match without the secrets that it shows by itself."""
+        """Return the line of a match, redacted by itself."""
         cut = _is_cut(match)
         data = match.text.encode("utf-8", "surrogateescape")
         return await self.redactor.redact(data, cut_start=cut, cut_end=cut)
 
     async def _key_headers(self, paths: Collection[str], path: str, include: str, timeout_s: float) -> _KeyHeaders:
-        """Return where private keys begin in some files of those that were searched."""
+        """Return where private keys begin in these files of a search."""
         few = len(paths) <= _FILES_LIMIT
         lines: set[tuple[str, int]] = set()
         all_known = True
@@ -163,7 +163,7 @@ class RedactedWorkspace:
         return _KeyHeaders(frozenset(lines), all_known)
 
     async def _line_in_its_file(self, match: GrepMatch, contexts: _Contexts) -> bytes | None:
-        """Return the line as it looks within its file, without its end; None where that cannot be told."""
+        """Return the line redacted within its file, without its line end; None if it cannot be read."""
         if (line := contexts.line(match)) is not None or contexts.read >= _CONTEXTS_LIMIT:
             return line
         contexts.read += 1
@@ -200,10 +200,10 @@ class RedactedWorkspace:
         tail_chars: int,
         on_output: OnOutput | None = None,
     ) -> ExecResult:
-        """Run a command line; head and tail of a long output are asked for with a margin, and cut when redacted.
+        """Run a command line; head and tail of a long output are fetched with a margin, and cut when redacted.
 
-        What begins a secret that the tail ends stands before it, so that margin is whole, whatever the limit. What
-        follows the head is needed less: a secret is known by its beginning.
+        The margin before the tail is always whole: a secret that the tail ends begins there. The margin after the head
+        may be shorter, because a secret is recognised by its beginning.
         """
         margin_chars = self.redactor.margin_bytes
         asked_tail_chars = tail_chars + margin_chars
@@ -219,11 +219,11 @@ class RedactedWorkspace:
         )
         ended = done.outcome == "exited"
         if done.evicted is None and ended and len({piece.stream for piece in done.output}) <= 1:
-            return done  # it has no edges, and no stream is split by the other
+            return done  # no edges, and no stream is split by the other
         if done.evicted is None:
             return replace(done, output=await self._pieces(done.output, cut_end=not ended))
         if _size_bytes(done.output) + _size_bytes(done.tail) == done.output_bytes:
-            # All of it came, the one right after the other.
+            # Head and tail are the whole output.
             whole = await self._pieces((*done.output, *done.tail), cut_end=not ended)
             return replace(done, output=_first(whole, head_chars), tail=_last(whole, tail_chars))
         head = await self._pieces(done.output, cut_end=True)
@@ -233,7 +233,7 @@ class RedactedWorkspace:
     async def _pieces(
         self, pieces: Sequence[OutputPiece], *, cut_start: bool = False, cut_end: bool = False
     ) -> tuple[OutputPiece, ...]:
-        """Return the pieces, each stream redacted as one; sizes stay, so it comes apart again as it was."""
+        """Return the pieces, each stream redacted as a whole; redaction keeps sizes, so pieces keep theirs."""
         streams: dict[OutputStream, bytes] = {}
         for stream in {piece.stream for piece in pieces}:
             whole = b"".join(piece.data for piece in pieces if piece.stream == stream)
@@ -249,13 +249,13 @@ class RedactedWorkspace:
 
 @dataclass(frozen=True)
 class _KeyHeaders:
-    """Where private keys begin, as (path, line); without `all_known` there may be others."""
+    """Where private keys begin, as (path, line); unless `all_known` there may be more."""
 
     lines: Collection[tuple[str, int]]
     all_known: bool
 
     def may_reach(self, match: GrepMatch, *, cut: bool) -> bool:
-        """Return whether a line may belong to a key that begins above it, or left of what a long line shows."""
+        """Return whether a line may belong to a key that begins above it, or before the shown part of a long line."""
         return not self.all_known or any(
             path == match.path and (line < match.line <= line + _KEY_LINES_LIMIT or (cut and line == match.line))
             for path, line in self.lines
@@ -263,18 +263,18 @@ class _KeyHeaders:
 
 
 class _Contexts:
-    """Lines as they look within their files: the last that were read of each file."""
+    """Lines redacted within their files: the last read of each file."""
 
     def __init__(self) -> None:
         self.read = 0
         self._lines: dict[str, tuple[int, list[bytes]]] = {}
 
     def keep(self, first: GrepMatch, lines: list[bytes]) -> None:
-        """Keep what was read from the line of a match on."""
+        """Keep the lines that were read from a match on."""
         self._lines[first.path] = (first.line, lines)
 
     def line(self, match: GrepMatch) -> bytes | None:
-        """Return the line of a match, None where it was not read."""
+        """Return the line of a match, None if it was not read."""
         start, lines = self._lines.get(match.path, (0, []))
         place = match.line - start
         return lines[place].rstrip(b"\r") if 0 <= place < len(lines) else None

@@ -1,4 +1,4 @@
-"""Tool calls with request ids: each is done once, however often it is asked for.
+"""Tool calls with request ids: each executes once, however often it is requested.
 
     first time                      it runs; what is remembered is written with its outcome
     while it runs, the same gateway waits for the same call
@@ -9,8 +9,8 @@
     its gateway was lost meanwhile  a result whose outcome is interrupted
     other arguments, same id        RequestIdReused
 
-A call of this kind outlives its connection for a moment, for a caller whose connection broke comes back for the result,
-but not the deadline of its last caller; `cancel` ends it at once, and so does the end of the gateway.
+Such a call outlives its connection for a moment, so that a caller whose connection broke can come back for the result.
+It does not outlive the deadline of its last caller; `cancel` and the end of the gateway end it at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
 from gateway.tool_calls.tool_request import ToolRequest
 
 LINGER_S = 3.0
-# Calls of one tenant that go on without a caller; one more is ended when its caller goes.
+# Calls of one tenant that continue without a caller; one more ends when its caller leaves.
 _LINGERING_LIMIT = 32
 _LOST = "the gateway was lost while this call ran: what it had done by then is not known, and it was not run again"
 
@@ -43,13 +43,13 @@ class _UnderWay:
     digest: str
     task: asyncio.Task[FinishedToolCall]
     callers: int = 0
-    # Until when one of the callers who left may come back, as loop.time().
+    # Until when a caller that left may come back, as loop.time().
     wanted_until_s: float = 0.0
     counted: Callable[[], None] | None = None
     ending: asyncio.TimerHandle | None = None
 
     def stop_lingering(self) -> None:
-        """Leave it to its callers, or its end, again."""
+        """Stop the timer and the count of a call without callers."""
         if self.ending is not None:
             self.ending.cancel()
             self.ending = None
@@ -59,7 +59,7 @@ class _UnderWay:
 
 
 class RequestedCalls:
-    """The calls with request ids that this process executes, and the way to the results of others."""
+    """The calls with request ids that this process executes, and the stored results of others."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class RequestedCalls:
         linger_s: float = LINGER_S,
         lingering: Callable[[str], Callable[[], None]] | None = None,
     ) -> None:
-        """`lingering` counts a call of a tenant that goes on without a caller; it returns what takes it off again."""
+        """`lingering` counts a call of a tenant that continues without a caller, and returns what uncounts it."""
         self._lingering = lingering
         self._tool_calls = tool_calls
         self._store = store
@@ -88,7 +88,7 @@ class RequestedCalls:
         on_output: OnOutput | None = None,
         deadline_s: float | None = None,
     ) -> FinishedToolCall:
-        """Make a call, or return the result of the same one. `deadline_s` is when its caller gives up, as loop.time().
+        """Make a call, or return the result of the same request. `deadline_s` is the caller's, as loop.time().
 
         Raises RequestIdReused, InProgress, and what ToolCalls.call raises.
         """
@@ -101,7 +101,7 @@ class RequestedCalls:
             stored = await self._store.call_of(*key)
             if stored is not None and key not in self._under_way:
                 return self._answered(stored, request)
-            # Nothing is awaited from here to the task: of two that come at once the second finds the first's.
+            # No await up to the task: of two concurrent requests the second finds the first's call.
             known = self._under_way.get(key)
             if known is None:
                 known = self._begin(key, request, self._made(tenant, request, name, arguments_json, on_output))
@@ -110,7 +110,7 @@ class RequestedCalls:
         return await self._result(key, known, deadline_s)
 
     def cancel(self, tenant: Tenant, request_id: str) -> None:
-        """End a call that is under way here; NotFound where there is none, also when it is another tenant's."""
+        """End a call that is under way here; NotFound if there is none, or it is another tenant's."""
         known = self._under_way.get((tenant.name, request_id))
         if known is None:
             raise NotFound(f"no call with the request id {request_id[:64]!r} is running on this gateway")
@@ -134,7 +134,7 @@ class RequestedCalls:
             self._under_way.pop(key, None)
             known.stop_lingering()
             if not task.cancelled():
-                task.exception()  # where nobody waits any more, nobody is told
+                task.exception()  # retrieved, as there may be no caller left
 
         known.task.add_done_callback(over)
         return known
@@ -142,11 +142,11 @@ class RequestedCalls:
     async def _made(
         self, tenant: Tenant, request: ToolRequest, name: str, arguments_json: str, on_output: OnOutput | None
     ) -> FinishedToolCall:
-        """Make the call for the first time, as far as this gateway knows."""
+        """Make a call that this gateway does not know yet."""
         new = NewCall(request.thread, name, arguments_json, on_output, request=request)
         made = await self._tool_calls.call(tenant, new)
         if not request.taken:
-            request.duration_s = made.duration_s  # a repetition says the same
+            request.duration_s = made.duration_s  # the same as in a repetition
             execution = made.execution
             remembered = not execution.waiting and not _refused_by_quota(execution)
             changed = request.kept is not made.result
@@ -162,7 +162,7 @@ class RequestedCalls:
         return self._answered(stored, request)
 
     def _answered(self, stored: RequestedCall, request: ToolRequest) -> FinishedToolCall:
-        """Return what a repetition is answered with."""
+        """Return the answer to a repetition."""
         if stored.digest != request.digest:
             raise _reused(request)
         if stored.state == "executing":
@@ -171,19 +171,19 @@ class RequestedCalls:
         return _remembered(stored, request)
 
     async def _result(self, key: tuple[str, str], known: _UnderWay, deadline_s: float | None) -> FinishedToolCall:
-        """Wait for a call with whoever else does; the last caller who goes leaves it a moment."""
+        """Wait for a call with its other callers; when the last one leaves, the call lingers."""
         known.callers += 1
         known.stop_lingering()
         try:
             return await asyncio.shield(known.task)
         except asyncio.CancelledError:
-            if known.task.cancelled():  # not this caller: grpc would send no status at all for a cancel of its own
+            if known.task.cancelled():  # not this caller: grpc sends no status for its own cancellation
                 raise Cancelled("the client cancelled the call, and everything it started was killed") from None
             raise
         finally:
             known.callers -= 1
-            # A client that gives up at its deadline resets the RPC, and the reset arrives a moment before the deadline
-            # passes here. Only the deadline itself tells it from a connection that broke.
+            # A client that gives up at its deadline resets the RPC, and the reset arrives just before the deadline
+            # passes here. Only the deadline distinguishes it from a broken connection.
             back_s = asyncio.get_running_loop().time() + self._linger_s
             known.wanted_until_s = max(known.wanted_until_s, back_s if deadline_s is None else min(back_s, deadline_s))
             if not known.callers and not known.task.done():
@@ -195,7 +195,7 @@ class RequestedCalls:
         if self._closing or alone > _LINGERING_LIMIT or loop.time() >= known.wanted_until_s:
             known.task.cancel()
             return
-        # Its caller's place is free in a moment, and the work is not done: it is counted until it is.
+        # The caller's place is about to be freed, but the work continues and must count.
         known.counted = None if self._lingering is None else self._lingering(key[0])
         known.ending = loop.call_at(known.wanted_until_s, known.task.cancel)
 
@@ -211,7 +211,7 @@ def _reused(request: ToolRequest) -> RequestIdReused:
 
 
 def _remembered(stored: RequestedCall, request: ToolRequest) -> FinishedToolCall:
-    """Return what is remembered of a call that is over."""
+    """Return the remembered result of a call that is over."""
     call = ToolCall(id=stored.id, name=stored.name, arguments={})
     if stored.result is None or stored.state == "interrupted":
         result = ToolResult.error(_LOST, outcome="interrupted")

@@ -1,4 +1,4 @@
-"""Programs and background processes with request ids: each is started once, however often it is asked for.
+"""Programs and background processes with request ids: each starts once, however often it is requested.
 
     first time                      it runs; how it ended is written with its outcome
     while it runs, or is started    InProgress
@@ -9,7 +9,7 @@
     its gateway was lost meanwhile  a program was interrupted; a process is there, or NotFound
     another program, same id        RequestIdReused
 
-Unlike a tool call (requested_calls.py) a program ends with its connection: nobody else could have its output.
+Unlike a tool call (requested_calls.py) a program ends with its connection, the only reader of its output.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ _ID_CHARS = 32
 def program_request(
     request_id: str, kind: str, thread: str, program: Program, how: Mapping[str, JsonValue]
 ) -> ToolRequest | None:
-    """Return the request of a program, None where it has no id; `kind` is the RPC, `how` all else that was asked."""
+    """Return the request of a program, None if it has no id; `kind` is the RPC, `how` its other fields."""
     if not request_id:
         return None
-    told: list[JsonValue] = [list(program.argv), program.cwd, dict(program.env), dict(how)]
-    return ToolRequest.of(request_id, thread, kind, json.dumps(told, sort_keys=True))
+    content: list[JsonValue] = [list(program.argv), program.cwd, dict(program.env), dict(how)]
+    return ToolRequest.of(request_id, thread, kind, json.dumps(content, sort_keys=True))
 
 
 def made_process_id(tenant: Tenant, request: ToolRequest) -> str:
-    """Return the id of a process whose caller gave none: the same for the same request, on any gateway."""
-    told = json.dumps([tenant.name, request.thread, request.id])
-    return f"proc_{hashlib.sha256(told.encode('utf-8', 'surrogatepass')).hexdigest()[:_ID_CHARS]}"
+    """Return the id of a process whose caller gave none: the same for the same request on every gateway."""
+    content = json.dumps([tenant.name, request.thread, request.id])
+    return f"proc_{hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest()[:_ID_CHARS]}"
 
 
 class RequestedPrograms:
-    """What is known of earlier requests."""
+    """Looks up earlier requests."""
 
     def __init__(self, store: RequestStore, late: OutcomeRetryQueue) -> None:
-        """`late` has the outcomes of this process that are not written yet."""
+        """`late` has the unwritten outcomes of this process."""
         self._store = store
         self._late = late
 
     async def ended(self, tenant: Tenant, request: ToolRequest) -> EndedProgram | None:
-        """Return how a program ended that the same request ran, None where there was none.
+        """Return how the program of the same request ended, None if there was none.
 
         Raises RequestIdReused, and InProgress while it runs.
         """
@@ -79,7 +79,7 @@ class RequestedPrograms:
     async def process(
         self, tenant: Tenant, request: ToolRequest, sandbox: ThreadSandbox, process_id: str, argv: Sequence[bytes]
     ) -> Process | None:
-        """Return the process that the same request started, None where it is to be started.
+        """Return the process that the same request started, None if it is to be started.
 
         Raises RequestIdReused, InProgress while it is being started, and NotFound where it is gone.
         """
@@ -88,7 +88,7 @@ class RequestedPrograms:
             return None
         remembered = _remembered(stored)
         failed = remembered is not None and remembered.is_error
-        # One that failed may have done so because another process has its id.
+        # A start may have failed because another process has the id.
         if not failed or (remembered is not None and remembered.outcome == "cancelled"):
             found = await self.kept(sandbox, process_id, argv)
             if found is not None:
@@ -102,7 +102,7 @@ class RequestedPrograms:
         return None
 
     async def kept(self, sandbox: ThreadSandbox, process_id: str, argv: Sequence[bytes]) -> Process | None:
-        """Return the background process with an id, where it runs this as far as its argv is shown."""
+        """Return the background process with an id, if it runs this argv, as far as that is known."""
         shown = b"\0".join(argv)
         found = (await sandbox.list_processes()).processes
         return next((one for one in found if one.id == process_id and shown.startswith(b"\0".join(one.argv))), None)

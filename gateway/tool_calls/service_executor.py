@@ -1,4 +1,4 @@
-"""What stands in for the tools of a service's call that is no call of a model: its arguments are the service's own."""
+"""Runs a service's call in place of the tools; the service has made and checked the arguments itself."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from agent.tools.tool import ToolContext
 
 
 class ServiceExecutor:
-    """No tools to list and nothing to check; satisfies agent.tools.tool.ToolExecutor once it has `execute`."""
+    """A ToolExecutor that lists no tools; subclasses implement `execute`."""
 
     def specs(self) -> Sequence[ToolSpec]:
-        """List nothing: no model is shown it."""
+        """Return no tools: no model calls it."""
         return ()
 
     def prepare(self, call: ToolCall) -> JudgedCall:
-        """Return the call as it is: the service has brought it into its final form."""
+        """Return the call as it is: the service has made it in its final form."""
         return JudgedCall.of(call)
 
     async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
-        """Do what the judged call says."""
+        """Run the judged call."""
         raise NotImplementedError

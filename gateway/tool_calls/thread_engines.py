@@ -1,6 +1,6 @@
-"""Which engine a thread's workspace is on: decided by its first sandbox, and never changed after that.
+"""Binds a thread's workspace to the engine of its first sandbox, for good.
 
-A gateway on another engine would find no files and make an empty second workspace. It refuses the thread instead.
+A gateway on another engine would find no files and make a second, empty workspace. It refuses the thread instead.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from gateway.storage.entities import Thread
 from sandbox.engines.engine import Identity
 from sandbox.errors import EngineUnavailable
 
-# The threads that are known to be on this engine; when there are more, they are asked about again.
+# Threads known to be on this engine. Past the limit they are looked up again.
 _KNOWN_LIMIT = 100_000
 
 
@@ -24,7 +24,7 @@ class ThreadEngines:
         self._known: set[str] = set()
 
     async def refuse_other(self, thread: Thread) -> None:
-        """Raise OtherEngine for a thread whose workspace is on another engine. Whose is on none may be on this one."""
+        """Raise OtherEngine for a thread whose workspace is on another engine; one without a workspace passes."""
         if thread.id in self._known:
             return
         engine = await self._store.engine_of(thread.id)
@@ -32,10 +32,10 @@ class ThreadEngines:
             try:
                 self._check(thread, engine, await self._engine.id())
             except EngineUnavailable:
-                return  # nothing can be done in it anyhow, and whoever tries is told why
+                return  # calls in it fail anyway, with the reason
 
     async def claim(self, thread: Thread) -> None:
-        """Have a thread's workspace on this engine from now on; OtherEngine where it is on another."""
+        """Bind a thread's workspace to this engine; OtherEngine if it is on another."""
         if thread.id in self._known:
             return
         own = await self._engine.id()

@@ -1,7 +1,7 @@
-"""A thread's files and shell: what the agent's tools are given. Each operation borrows the thread's sandbox.
+"""A thread's files and shell, for the agent's tools. Each operation leases the thread's sandbox.
 
-The sandbox is made on first use, and made again, with the same workspace, when it was removed for being idle or died.
-Looking after processes is no use of that kind: where no sandbox lives, there are none.
+The sandbox is made on first use. If it was removed because it was idle, or died, it is made again with the same
+workspace. Operations on processes do not make one: without a sandbox there are no processes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The one way of a tool call, for runs and for services with a loop of their own.
+"""The path of every tool call, of runs and of services.
 
     policy and other hooks -> journal "about to execute" -> sandbox -> journal the outcome -> after hooks -> result
 
-`ToolPath` is that way laid out for one thread: the hooks that nobody can take out, and the tools over its sandbox.
+`ToolPath` is the path for one thread: the mandatory hooks, and the tools over its sandbox.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ from sandbox.keeper.keeper import Leases
 
 _THREAD_LIMIT_CHARS = 256
 _NAME_LIMIT_CHARS = 128
-# Threads whose way stays laid, and whose id is remembered; the one that was used longest ago is forgotten first.
+# The caches of threads and of their paths: least recently used entries go first.
 _THREADS_LIMIT = 4096
-# For so long a thread's id is not looked up again: another gateway may have deleted the thread.
+# A thread's id is looked up again after this time: another gateway may have deleted the thread.
 _THREAD_KNOWN_S = 2.0
 
 
 @dataclass(frozen=True)
 class ToolPath:
-    """The way of a tool call in one thread. The mandatory hooks are in `hooks`; no request can take one out.
+    """The path of a tool call in one thread. No request can remove one of `hooks`.
 
-    `capabilities` are for calls that belong to no run; an agent brings its own (gateway.agents.agents).
+    `capabilities` are for calls that belong to no run; an agent has its own (gateway.agents.agents).
     """
 
     thread: Thread
@@ -125,7 +125,7 @@ class NewCall:
 
 @dataclass(frozen=True)
 class FinishedToolCall:
-    """A tool call that is over. `edited_arguments`, JSON, are set where an approver wants the call made with these."""
+    """A tool call that is over. `edited_arguments`, JSON, is set if an approver wants the call made with these."""
 
     thread: str
     execution: ToolExecution
@@ -134,7 +134,7 @@ class FinishedToolCall:
     edited_arguments: str = ""
 
     def raise_waiting(self) -> None:
-        """Raise ApprovalPending where the call waits for an approval."""
+        """Raise ApprovalPending if the call waits for an approval."""
         if self.execution.waiting:
             verdict = self.execution.verdict
             why = f"{verdict.reason} (rule {verdict.rule})" if verdict else "the policy asks"
@@ -146,7 +146,7 @@ class FinishedToolCall:
 
 
 class ToolCalls:
-    """Lays tool paths and sends calls down them."""
+    """Makes tool paths and runs the calls of services."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class ToolCalls:
         telemetry: Telemetry | None = None,
         engines: ThreadEngines | None = None,
     ) -> None:
-        """Without `engines` no thread is known to have its files elsewhere; without `telemetry` nobody is told."""
+        """Without `engines` every thread's files are taken to be here; without `telemetry` nothing is measured."""
         self._quotas = quotas
         self._telemetry = telemetry if telemetry is not None and telemetry.on else None
         self._approvals = approvals
@@ -173,7 +173,7 @@ class ToolCalls:
         self._tool_paths: dict[str, ToolPath] = {}
 
     async def thread(self, tenant: Tenant, name: str) -> Thread:
-        """Return a thread, made on first use; an empty name means "default". OtherEngine where its files are on one."""
+        """Return a thread, made on first use; an empty name is "default". OtherEngine if its files are on another."""
         name = name or "default"
         if len(name) > _THREAD_LIMIT_CHARS or not name.isprintable():
             raise InvalidArgument(f"thread: {_THREAD_LIMIT_CHARS} printable characters at most")
@@ -190,11 +190,11 @@ class ToolCalls:
         return thread
 
     def forget_thread(self, tenant: Tenant, name: str) -> None:
-        """Forget a thread that was deleted: the next call in one of its name makes another."""
+        """Forget a deleted thread: the next call in a thread of its name makes a new one."""
         self._threads.pop((tenant.name, name), None)
 
     def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None, agent: str = "") -> ToolPath:
-        """Lay the way of a tool call for a thread."""
+        """Make the path of the tool calls of a thread."""
         sandbox = ThreadSandbox(self._leases, tenant.sandbox_spec(thread.name), self._claim(thread))
         document = tenant.policy.document
         redactor = redactor_of(document)
@@ -236,12 +236,12 @@ class ToolCalls:
         return None if self._engines is None else partial(self._engines.claim, thread)
 
     def _observing(self, thread: Thread, run_id: str | None, redactor: Redactor | None) -> tuple[Hook, ...]:
-        """Return the hook that tells of the calls, where there is anybody to tell."""
+        """Return the telemetry hook, if telemetry is on."""
         telemetry = self._telemetry
         return () if telemetry is None else (TelemetryHook(telemetry, thread.tenant, thread.name, run_id, redactor),)
 
     async def call(self, tenant: Tenant, new: NewCall) -> FinishedToolCall:
-        """Send one call down the way. Raises QuotaExceeded for a call that waiting would let pass."""
+        """Run one call. Raises QuotaExceeded for a call that would pass later."""
         started = perf_counter()
         if not new.name or len(new.name) > _NAME_LIMIT_CHARS:
             raise InvalidArgument(f"name: must be the name of a tool, at most {_NAME_LIMIT_CHARS} characters")
@@ -265,7 +265,7 @@ class ToolCalls:
         if (refused := context.get(REFUSED)) is not None:
             raise refused
         if (unrecorded := context.get(UNRECORDED)) is not None:
-            if unrecorded.erased:  # on another gateway, maybe
+            if unrecorded.erased:  # maybe by another gateway
                 self.forget_thread(tenant, tool_path.thread.name)
             raise unrecorded.error()
         execution = state.current.tool_executions[0]
@@ -276,7 +276,7 @@ class ToolCalls:
         return FinishedToolCall(tool_path.thread.name, execution, result, duration_s, edited)
 
     async def _edited(self, tenant: Tenant, execution: ToolExecution) -> str:
-        """Return the arguments that an approver wants a refused call made with."""
+        """Return the arguments that an approver wants the refused call made with instead."""
         if not (execution.blocked and execution.approval_id):
             return ""
         approval = await self._approvals.get(tenant.name, execution.approval_id)
@@ -289,26 +289,26 @@ class ToolCalls:
         return tools.prepare(call) if known else JudgedCall.of(call)
 
     async def process_reader(self, tenant: Tenant, thread_name: str) -> ProcessReader:
-        """Return what reads the output of a thread's background processes, redacted."""
+        """Return the reader of the output of a thread's background processes."""
         tool_path = await self._tool_path(tenant, thread_name)
         return ProcessReader(tool_path.sandbox, tool_path.fair_redactor)
 
     async def sandbox(self, tenant: Tenant, thread_name: str) -> ThreadSandbox:
-        """Return a thread's sandbox, for looking after what judged calls have started in it."""
+        """Return a thread's sandbox, for operations on what judged calls started in it."""
         return (await self._tool_path(tenant, thread_name)).sandbox
 
     async def take_place(self, tenant: Tenant) -> None:
-        """Take a place in the tenant's minute for what is done to what a judged call has started; QuotaExceeded."""
+        """Take a place in the tenant's minute for an operation on what a judged call started; QuotaExceeded."""
         await self._quotas.take_place(tenant.name, tenant.policy.document.quotas)
 
     def specs(self, tenant: Tenant) -> Sequence[ToolSpec]:
-        """Return the tools of a tenant's threads; no sandbox is made for it."""
+        """Return the tools of a tenant's threads, without making a sandbox."""
         return self.tool_path(tenant, Thread(id="", tenant=tenant.name, name="")).toolbox.specs()
 
     async def record(self, *entries: AuditEntry) -> None:
-        """Append to the audit what was done to what judged calls have started, before anybody hears of it.
+        """Append operations on what judged calls started to the audit, before the caller gets the answer.
 
-        Where the database does not take it, it follows once that does, and may be there twice: Unrecorded.
+        Raises Unrecorded if the database fails: the entries follow once it is back, and may be there twice.
         """
         await to_the_end(self._recorded(entries))
 
@@ -317,9 +317,9 @@ class ToolCalls:
             await self._store.audit.write(*entries)
         except Unavailable as error:
             at_us = now_us()
-            told = [replace(entry, at_us=at_us) for entry in entries]
+            late = [replace(entry, at_us=at_us) for entry in entries]
             unrecorded = UnrecordedCall(self._ids("record"), executed=True, said=str(error))
-            self.late.add(unrecorded, partial(self._store.audit.write, *told))
+            self.late.add(unrecorded, partial(self._store.audit.write, *late))
             what = ", ".join(entry.kind.replace("_", " ") for entry in entries)
             raise Unrecorded(
                 f"the operation succeeded ({what}), but its record could not be stored and follows as soon as the "
@@ -327,12 +327,12 @@ class ToolCalls:
             ) from error
 
     async def close(self) -> None:
-        """Write what the database did not take, if it does by now; call it when no call is under way any more."""
+        """Write outcomes that wait, if the database accepts them by now. Call it when no call is under way."""
         await self.late.close()
         self._heavy_work.close()
 
     async def _tool_path(self, tenant: Tenant, thread_name: str) -> ToolPath:
-        """Return the way for calls that belong to no run, laid once for a thread in use and a version of the policy."""
+        """Return the path for calls that belong to no run, made once for each thread and version of the policy."""
         thread = await self.thread(tenant, thread_name)
         found = self._tool_paths.pop(thread.id, None)
         if found is None or found.policy_version != tenant.policy.version:

@@ -1,7 +1,7 @@
-"""A tool call that its caller gave a request id: what tells it from another, and what is remembered of it.
+"""The request id of a tool call: what identifies the request, and what is remembered of the call.
 
-The journal finds it in the call's context (REQUEST of gateway/tool_calls/call_slots.py). Its unique constraint on
-tenant and id lets one of two gateways execute the call; see gateway/tool_calls/requested_calls.py for the rest.
+The journal finds it in the call's context (REQUEST of gateway/tool_calls/call_slots.py). The unique constraint of its
+table on tenant and id lets only one gateway execute the call; see gateway/tool_calls/requested_calls.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sandbox.process import ProgramResult
 
 @dataclass
 class ToolRequest:
-    """A request with an id. `taken`: another call has the id, and this one did not execute.
+    """A request with an id. `taken`: another call has the id, so this one did not execute.
 
     `program` is how a program with streams ended (gateway/tool_calls/program_calls.py).
     """
@@ -36,17 +36,17 @@ class ToolRequest:
 
     @classmethod
     def of(cls, request_id: str, thread: str, name: str, arguments_json: str) -> ToolRequest:
-        """Return the request of a call; the same request is one of the same thread, name and text of arguments."""
+        """Return the request of a call. Requests with equal thread, name and text of arguments are the same."""
         thread = thread or "default"
-        told = json.dumps([thread, name, arguments_json])
-        return cls(request_id, hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest(), thread)
+        content = json.dumps([thread, name, arguments_json])
+        return cls(request_id, hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest(), thread)
 
     def columns(self) -> dict[str, str]:
-        """Return what the journal's row has of the request."""
+        """Return the request's columns of the journal's row."""
         return {"request_id": self.id, "request_digest": self.digest}
 
     def keep(self, execution: ToolExecution) -> str | None:
-        """Return what is remembered of a call that is over, as JSON; its time ends here, for the answer too."""
+        """Return what is remembered of a call that is over, as JSON, and fix its duration for every answer."""
         result = execution.result
         if result is None:
             return None
@@ -56,5 +56,5 @@ class ToolRequest:
         return StoredResult.of(result, self.duration_s, **more).model_dump_json()
 
     def in_progress(self) -> InProgress:
-        """Return the error of a repetition that is too early."""
+        """Return the error for a repetition while the call runs."""
         return InProgress(f"request {self.id!r} is still running: repeat it in a moment to get its result")

@@ -1,4 +1,4 @@
-"""What the caller of a tool call hears whose record the database did not take: did it execute, or did it not?"""
+"""The error of a tool call that could not be recorded: it says whether the call executed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _SAID_LIMIT_CHARS = 200
 
 @dataclass(frozen=True)
 class UnrecordedCall:
-    """A call by its id. `executed` says whether it did, `said` why the database took no record of it.
+    """A call that could not be recorded. `said` is the database's error.
 
-    Of one that is `erased` nothing is to be written any more: its thread is deleted, or all of its tenant.
+    `erased`: its thread or its tenant was deleted, and nothing more is written.
     """
 
     call_id: str
@@ -23,11 +23,11 @@ class UnrecordedCall:
     erased: bool = False
 
     def cause(self) -> str:
-        """Return what the database said, at most 200 characters."""
+        """Return the database's error, at most 200 characters."""
         return self.said[:_SAID_LIMIT_CHARS] or "the database did not answer in time"
 
     def words(self) -> str:
-        """Return what people are told."""
+        """Return the text of the error."""
         if not self.executed:
             return (
                 f"the call {self.call_id} was not executed and changed nothing, for it could not be written down: "
@@ -44,5 +44,5 @@ class UnrecordedCall:
         )
 
     def error(self) -> Unavailable:
-        """Return what is raised."""
+        """Return the error to raise."""
         return Unavailable(self.words(), call_id=self.call_id, outcome=WITHHELD if self.executed else NOT_EXECUTED)
