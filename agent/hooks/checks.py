@@ -1,4 +1,4 @@
-"""What is wrong with a hook can be told when an agent is put together, not when a call should have been blocked."""
+"""Checks hooks when an agent is made, not when a call should have been blocked."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import inspect
 from agent.hooks.hook import Hook
 
 RINGS = ("around_inference", "around_tool_use")
-# A method named like this that is no point is one that somebody misspelled: it would never be called.
+# A method with such a prefix that is not a point is misspelled: it would never be called.
 _LIKE_A_POINT = ("before_", "after_", "around_", "on_", "execution_", "should_")
 
 
 def overrides(hook: Hook, method: str) -> bool:
-    """Return whether a hook has a method of its own for a point."""
+    """Return whether a hook overrides the method of a point."""
     return getattr(getattr(hook, method), "__func__", None) is not getattr(Hook, method)
 
 
 def check_hook(hook: Hook, points: tuple[str, ...]) -> None:
-    """Raise TypeError or ValueError for a hook that could not do what it is there for; says how to mend it."""
+    """Raise TypeError or ValueError for a hook that could not work; says how to fix it."""
     if isinstance(hook, type):
         raise TypeError(f"{hook.__name__} is a class: give a hook made of it, as in {hook.__name__}()")
     if not isinstance(hook, Hook):

@@ -5,8 +5,8 @@ execution_start, should_continue and on_error run outermost first; `after_*` and
 order. The innermost hook (policy; one at most) is inside all others whatever its priority, so that at before_tool_use
 it judges the final arguments.
 
-What a hook returns is compared with what it was given (see agent.hooks.guard). A hook that fails never raises into the
-run: what it was for happens instead, as its failure policy says (see Hook), and the hooks after it still run.
+The guard compares what a hook returns with what it was given (agent.hooks.guard). A hook that fails never raises into
+the run: its failure policy applies (see Hook), and the hooks after it still run.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ Point = Literal[
 POINTS: tuple[Point, ...] = get_args(Point)
 _INNERMOST_FIRST = frozenset({"after_inference", "after_tool_use", "after_step", "execution_end"})
 
-# A value of the metadata longer than this, as JSON, is not repeated in the event log.
+# Longer metadata values, as JSON, are not repeated in the event log.
 _SHOWN_LIMIT_CHARS = 64 * 1024
 
 HOOK_FAILED = "hook_failed"
-"""The rule named when a closed hook's failure blocks, withholds or stops."""
+"""The rule with which the failure of a closed hook blocks, withholds or stops."""
 
 _Asked = TypeVar("_Asked")
 _Given = TypeVar("_Given")
@@ -57,12 +57,12 @@ _Handler = Callable[[AgentState], Awaitable[AgentState]]
 
 
 class HookEngine:
-    """The hooks of an agent, ready to run. It has no state of its own: any number of runs may share one."""
+    """The hooks of an agent, ready to run. It has no state: any number of runs may share one."""
 
     def __init__(self, hooks: Iterable[Hook] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
         """Register the overridden methods of the hooks.
 
-        Raises ValueError for two innermost hooks, and for one that does nothing; TypeError for what is no hook.
+        Raises ValueError for two innermost hooks or one that does nothing, TypeError for something that is not a hook.
         """
         hooks = tuple(hooks)
         for hook in hooks:
@@ -112,12 +112,12 @@ class HookEngine:
         return state
 
     def suspended(self, state: AgentState) -> None:
-        """Tell the hooks that a run begins to wait."""
+        """Notify the hooks that a run begins to wait."""
         for hear in self._suspended:
             hear(state)
 
     async def judged_again(self, state: AgentState, events: EventSink) -> Verdict | None:
-        """Return what the innermost hook says of the tool call in question now; None where there is no such hook."""
+        """Return the innermost hook's verdict on the tool call in question now; None without such a hook."""
         for hook, handler in self._points["before_tool_use"]:
             if hook.innermost:
                 blank = state.with_(current=state.current.with_tool(state.current.tool.with_(verdict=None)))
@@ -125,7 +125,7 @@ class HookEngine:
         return None
 
     async def _judge(self, hook: Hook, handler: _Handler, state: AgentState, events: EventSink) -> AgentState:
-        """Let the innermost hook speak for itself: what outer hooks let pass must not count as its verdict."""
+        """Run the innermost hook without the outer hooks' verdict, which must not count as its own."""
         tool = state.current.tool
         if tool.blocked:
             return await self._guarded("before_tool_use", hook, handler, state, events)
@@ -175,7 +175,7 @@ def _finalised(state: AgentState, finalise: Callable[[ToolExecution], ToolExecut
 
 
 async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentState) -> AgentState:
-    """Run one hook at one point; every way to fail becomes HookFailed, and only a true cancellation is passed on."""
+    """Run one hook at one point; every failure becomes HookFailed, and only a cancellation of the task passes."""
     cancellation = await Cancellation.watch()
     limit = asyncio.timeout(hook.timeout_s)
     problem = ""
@@ -190,17 +190,17 @@ async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentStat
         elif returned is not state:
             kept = kept_strict(point, hook, state, returned)
     except asyncio.CancelledError as error:
-        # Ours only when nobody asked this task to end: the hook's time limit, or something the hook awaited.
+        # The hook's own, unless this task was cancelled: its time limit, or something that it awaited.
         if cancellation.asked:
             raise
         problem, cause = "it was cancelled from within", error
     except GeneratorExit:
         raise
-    except BaseException as error:  # whatever a hook raises is a failure of that hook and of nothing else
+    except BaseException as error:  # any exception is a failure of this hook alone
         problem, cause = f"{type(error).__name__}: {error}", error
     cancellation.heed()
     due_s = limit.when()
-    # The second for one that never waited: it was late all the same.
+    # The second condition is for a hook that never awaited.
     if limit.expired() or (due_s is not None and asyncio.get_running_loop().time() > due_s):
         problem = f"it took longer than {hook.timeout_s:g} s"
     if problem:
@@ -209,7 +209,7 @@ async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentStat
 
 
 def hook_name(hook: Hook) -> str:
-    """Return the name that verdicts, stops and events give a hook."""
+    """Return the name of a hook in verdicts, stops and events."""
     return hook.name or type(hook).__name__
 
 
@@ -233,7 +233,7 @@ def _tell(failure: HookFailed, hook: Hook, events: EventSink) -> bool:
 
 
 def _tell_changes(point: Point, hook: Hook, before: AgentState, after: AgentState, events: EventSink) -> None:
-    """Emit state_changed for what lasts as long as the thread; a large value is named, not shown."""
+    """Emit state_changed for messages and metadata; a large value is named, not shown."""
     if after.metadata is before.metadata and after.messages is before.messages:
         return
     changed = _written(before.metadata, after.metadata)
@@ -273,7 +273,7 @@ def _closed(failure: HookFailed, state: AgentState) -> AgentState:
 
 
 def withheld(result: ToolResult | None, reason: str) -> ToolResult:
-    """Return what stands in for a result that must not be shown; the outcome stays, for it is true."""
+    """Return a replacement for a result that must not be shown; it keeps the outcome."""
     message = f"The result of this call is withheld: {reason}".encode("utf-8", "replace")
     if result is None:
         return ToolResult(content=message, outcome="failed", is_error=True)
@@ -296,7 +296,7 @@ def _ring(
         async def next_(again: _Asked) -> _Given:
             try:
                 given.append(await inner(again))
-            except Exception as error:  # passed on; noted, for a ring may swallow it
+            except Exception as error:  # noted, because the ring may swallow it
                 raised.append(error)
                 raise
             return given[-1]
@@ -320,7 +320,7 @@ def _ring(
             failure = HookFailed(hook_name(hook), point, problem)
             if _tell(failure, hook, events):
                 raise failure from error
-            # An open ring is as if it were not there; what it wrapped must not happen a second time.
+            # A failed open ring is ignored; what it wraps must not happen twice.
             return given[-1] if given else await inner(asked)
         return returned
 

@@ -1,7 +1,7 @@
-"""What a hook may not do: weaken what was decided, or change what is not its to change.
+"""Keeps hooks from weakening decisions and from changing what they do not own.
 
-The guard compares what a hook returned with what it was given. Where a hook went too far the given value stays, without
-an error: the rest of what the hook said still counts.
+The guard compares the state that a hook returned with the given one. A change that the hook may not make is reverted
+without an error; its other changes count.
 
 - Verdicts and continuations only get stricter; of equal ones the first stays.
 - Of a tool call only the arguments can be rewritten, only at before_tool_use, not after a block and not by the

@@ -1,10 +1,9 @@
 """A hook: a class that overrides the points it needs. The engine registers exactly those.
 
 The ten points take an AgentState and return one. The two rings wrap the model call and the tool call and see no state,
-so that the rings of concurrent tool calls cannot race on it. A hook serves many calls at once and keeps nothing of them
-in itself: what it must know later of a tool call is in that call's context (agent.call_context). `before_*` and
-`execution_start` run from the highest priority (outermost) to the lowest, `after_*` and `execution_end` the other way
-round; ties keep registration order.
+so that the rings of concurrent tool calls cannot race on it. A hook serves many calls at once and stores nothing about
+them in itself: the call's context is for that (agent.call_context). `before_*` and `execution_start` run from the
+highest priority (outermost) to the lowest, `after_*` and `execution_end` in reverse; ties keep registration order.
 """
 
 from __future__ import annotations
@@ -35,10 +34,9 @@ NextToolUse = Callable[[ToolExecution], Awaitable[ToolResult]]
 
 
 class OutputFilter(Protocol):
-    """Takes things out of the output of one call while it arrives; what it raises ends the showing.
+    """Redacts the output of one call while it arrives; after an exception nothing more is shown.
 
-    What comes back of a stream is as long, in all, as what was fed; `cut` says that its end is missing. Either method
-    may be `async`.
+    The output of a stream has the length of its input; `cut` means that its end is missing. Both methods may be async.
     """
 
     def feed(self, stream: OutputStream, data: bytes) -> bytes | Awaitable[bytes]: ...
@@ -51,8 +49,8 @@ class Hook:
     `timeout_s` bounds each of the ten points (rings are bounded by what they wrap). When a point raises or times out:
     `on_failure` "closed" blocks the call at before_tool_use, withholds the result at after_tool_use, and stops the run
     elsewhere; "open" leaves the state as it was and is an event. `mandatory` hooks are always closed and are inherited
-    by subagents. `innermost` is for the policy hook alone. Where a hook `redacts`, it takes things out of results that
-    nobody must see: output is then shown live only through its `output_filter`, and not at all where it has none.
+    by subagents. `innermost` is for the policy hook alone. A hook that `redacts` removes secrets from results: then
+    output is shown live only through its `output_filter`, or not at all if it has none.
     """
 
     name: str = ""
@@ -69,14 +67,14 @@ class Hook:
         return self.when is None or self.when(state)
 
     def output_filter(self) -> OutputFilter | None:
-        """Return a new filter for the output of one call, where the hook redacts and has one."""
+        """Return a new filter for the output of one call, if the hook redacts and has one."""
         return None
 
     def hook_ran(self, point: str, hook: str, state: AgentState, elapsed_s: float) -> None:
-        """Hear how long another hook took at a point. For hooks that tell of others; it must not raise or block."""
+        """Observe how long another hook took at a point. It must not raise or block."""
 
     def suspended(self, state: AgentState) -> None:
-        """Hear that a run begins to wait: the calls of its step are judged again when it goes on. Must not raise."""
+        """Observe that a run begins to wait: its step's calls are judged again later. It must not raise."""
 
     async def execution_start(self, state: AgentState) -> AgentState:
         """Once per run; a resumed run does not repeat it."""

@@ -1,13 +1,13 @@
-"""Approval of a tool call that the hooks want somebody's word for.
+"""Approval of tool calls that the hooks ask about.
 
     Agent.run      a call's settled verdict is ASK -> Approver.answer
                      Granted   the call executes, once
-                     Denied    the call is blocked; the model is told the message
-                     Pending   no call of the step executes: the run is suspended, and `pending` of its state says for
-                               what. A state with `pending` that is given to Agent.run goes on from there: the hooks
-                               see the step's calls again, the policy judges them again, the approver is asked again
+                     Denied    the call is blocked; the model reads the message
+                     Pending   no call of the step executes: the run is suspended, and `pending` of its state has the
+                               step. Agent.run continues a state with `pending` there: the hooks see the step's calls
+                               again, the policy judges them again, and the approver is asked again
 
-A suspended run is nothing but its state. Subagents are not suspended: what they would have to ask for is blocked.
+A suspended run is nothing but its state. A subagent is not suspended: calls that need an approval are blocked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from agent.state import AgentState, ModelResponse, ToolExecution
 
 @dataclass(frozen=True)
 class Granted:
-    """Somebody approved this very call; `note` is told to the model after the result."""
+    """The call is approved; the model reads `note` after the result."""
 
     approval_id: str
     note: str = ""
@@ -35,10 +35,10 @@ class Granted:
 
 @dataclass(frozen=True)
 class Denied:
-    """Somebody refused, or nobody answered in time; `message` is told to the model.
+    """The approval is denied or expired; the model reads `message`.
 
-    `rule` is named as what blocks the call where it is not the one that asked. `outcome` is what became of the
-    approval, denied or expired, where that is why.
+    `rule` is the rule that blocks the call, if it is not the one that asked. `outcome` is denied or expired if that is
+    the reason.
     """
 
     message: str
@@ -49,29 +49,29 @@ class Denied:
 
 @dataclass(frozen=True)
 class Pending:
-    """Nobody has answered yet."""
+    """There is no answer yet."""
 
     approval_id: str
 
 
 class Approver(Protocol):
-    """Knows what was approved. What it raises blocks the call."""
+    """Answers for calls that need an approval. An exception blocks the call."""
 
     async def edited(self, state: AgentState, call_ids: Sequence[str]) -> Mapping[str, dict[str, JsonValue]]:
-        """Return the arguments that an approver put in the place of a call's own, by the call's id."""
+        """Return the arguments that approvers changed, by the call's id."""
         ...
 
     async def answer(self, state: AgentState, execution: ToolExecution) -> Granted | Denied | Pending:
-        """Return the word on a call as it was judged; one that nobody was asked about is asked now."""
+        """Return the answer for a judged call; ask now if that has not been done."""
         ...
 
     async def use(self, granted: Granted) -> str:
-        """Use an approval up, just before its call executes; return why it cannot be used, nothing when it can."""
+        """Use up an approval, just before its call executes; return why it cannot be used, or nothing."""
         ...
 
 
 class ApprovalSought(Value):
-    """One call that a suspended run waits for."""
+    """A call whose approval a suspended run waits for."""
 
     approval_id: str
     call_id: str
@@ -81,7 +81,7 @@ class ApprovalSought(Value):
 
 
 class Suspended(Exception):
-    """Calls of the step wait for an approval; none has executed. `state` is what their before pass made of it."""
+    """Calls of the step wait for approvals; none has executed. `state` is the state after their before pass."""
 
     def __init__(self, sought: Sequence[ApprovalSought], state: AgentState) -> None:
         super().__init__("the step waits for an approval")
@@ -90,7 +90,7 @@ class Suspended(Exception):
 
 
 class _AskedCall(Value):
-    """A tool call as text: its arguments may hold what no JSON encoder but an escaping one takes."""
+    """A tool call as text: its arguments may need an escaping JSON encoder."""
 
     id: str
     name: str
@@ -100,7 +100,7 @@ class _AskedCall(Value):
 
 
 class PendingStep(Value):
-    """The step of a run that is suspended or was kept, as it was when the model had answered and no call had begun."""
+    """The step of a suspended or stored run, after the model's answer and before its first call."""
 
     content: Text
     calls: tuple[_AskedCall, ...]
@@ -115,7 +115,7 @@ class PendingStep(Value):
 
     @classmethod
     def of(cls, state: AgentState, response: ModelResponse, suspended: Suspended | None = None) -> Self:
-        """Return what must be kept of the step in flight; `suspended` where calls of it wait for an approval."""
+        """Return the step in flight; `suspended` if its calls wait for approvals."""
         calls = tuple(
             _AskedCall(
                 id=call.id,
@@ -141,7 +141,7 @@ class PendingStep(Value):
         )
 
     def response(self) -> ModelResponse:
-        """Return the model's answer again."""
+        """Return the model's answer."""
         calls = tuple(
             ToolCall.model_construct(
                 id=call.id,

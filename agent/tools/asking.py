@@ -1,4 +1,4 @@
-"""The approvals of one step: every call that is asked about gets its answer before any call of the step executes."""
+"""The approvals of one step: all are answered before any call of the step executes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ _WAITING = "this call waits for an approval and did not run"
 
 @dataclass(frozen=True)
 class Answered:
-    """What became of the calls that were asked about: those with a result do not execute, `notes` are for the others.
-
-    Both are by the call's index.
-    """
+    """The answers, by the call's index: calls with a result do not execute, `notes` are for the others."""
 
     state: AgentState
     results: Mapping[int, ToolResult]
@@ -31,7 +28,7 @@ class Answered:
 
 
 def blocked_result(verdict: Verdict, unfit: ToolResult | None = None) -> ToolResult:
-    """Return what the model is told of a call that was blocked; `unfit` is what was wrong with it besides."""
+    """Return the result of a blocked call; `unfit` is another error of the call."""
     reason = verdict.reason.removesuffix(".")
     message = f"Blocked by rule {verdict.rule} of {verdict.hook}: {reason}. The call did not run."
     if verdict.policy_version:
@@ -44,9 +41,9 @@ def blocked_result(verdict: Verdict, unfit: ToolResult | None = None) -> ToolRes
 async def answered(
     approver: Approver, state: AgentState, judged: Sequence[JudgedCall | None], *, suspend: bool
 ) -> Answered:
-    """Have the calls of a step answered that are asked about; `judged` has None for those that cannot run anyway.
+    """Ask the approver about the calls of a step; `judged` has None for calls that cannot run.
 
-    Raises Suspended, with `suspend`, when one waits. Approvals are used up last, so that nothing waits behind them.
+    Raises Suspended, with `suspend`, if one waits. Approvals are used up last, when no call waits any more.
     """
     asked = [
         (index, execution)
@@ -88,9 +85,9 @@ async def answered(
 async def edited_calls(
     approver: Approver, state: AgentState, calls: Sequence[ToolCall], sought: Collection[str]
 ) -> Sequence[ToolCall]:
-    """Return calls with the arguments that an approver put in the place of their own.
+    """Return calls with the arguments that an approver changed.
 
-    Where the approver fails those that an approval was sought for, by their ids, do not run: it may be for arguments
+    If the approver fails, the calls whose ids are in `sought` do not run: they may have been approved with arguments
     that are not known here.
     """
     try:
@@ -112,7 +109,7 @@ async def _answer(approver: Approver, state: AgentState, execution: ToolExecutio
         answer: object = await approver.answer(state, execution)
     except (asyncio.CancelledError, GeneratorExit):
         raise
-    except BaseException as error:  # an approver of the host's: one that cannot be asked has not allowed it
+    except BaseException as error:  # the host's approver: a failure is no approval
         _log.exception("the approver failed")
         return Denied(f"this call needs an approval, and requesting it failed: {type(error).__name__}")
     if isinstance(answer, Granted | Denied | Pending):

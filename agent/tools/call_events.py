@@ -20,7 +20,7 @@ def emit_started(events: EventSink, call: ToolCall) -> None:
 
 
 def emit_verdict(events: EventSink, asked: ToolCall, judged: ToolCall, verdict: Verdict) -> None:
-    """Emit hook_verdict for a call as it came and as it was judged."""
+    """Emit hook_verdict for a call as requested and as judged."""
     emit(
         events,
         "hook_verdict",
@@ -60,7 +60,7 @@ def emit_finished(events: EventSink, tool: ToolExecution, result: ToolResult) ->
 
 
 def _policy(verdict: Verdict | None) -> dict[str, JsonValue]:
-    """Return what the events say of the policy that judged a call."""
+    """Return the policy's part of a verdict in events."""
     policy = verdict.policy if verdict is not None else None
     would_be: JsonValue = None
     if policy is not None and policy.would_be:

@@ -1,4 +1,4 @@
-"""Which calls of a step wait for which: those that share a file, where one of them writes it."""
+"""The order of a step's calls: calls that share a file run one after the other if one of them writes it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from agent.messages import ToolCall, ToolSpec
 
 
 def predecessors(specs: Iterable[ToolSpec], calls: Sequence[ToolCall | None]) -> list[list[int]]:
-    """Return for each call the ones before it that it must wait for; a call that is None does not run.
+    """Return for each call the earlier ones that it must wait for; a call that is None does not run.
 
-    That is each call on the same path when one of the two writes it, and, for a call that may write anywhere, each that
-    writes. Two that may write anywhere do not wait for each other: what they share is theirs to know.
+    A call waits for one on the same path if one of the two writes, and a call that may write anywhere waits for each
+    that writes. Two that may write anywhere do not wait for each other.
     """
     specs = tuple(specs)
     writers = {spec.name for spec in specs if spec.writes}

@@ -1,8 +1,8 @@
 """Eviction: a result that is too large for a thread stays in a file, and only its head and tail are shown.
 
-execute evicts at the source, where the output is made. EvictionHook is for every other tool but the six file tools,
-whose results come in pages; it writes the result to /workspace/.airlock/output/<call id>.txt. Between head and tail
-stands a marker: what is left out, and the calls that read it.
+execute evicts its output in the sandbox. EvictionHook serves every other tool but the six file tools, whose results
+come in pages; it writes the result to /workspace/.airlock/output/<call id>.txt. A marker between head and tail says
+what is left out, and which calls read it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from agent.state import ToolExecution
 from agent.tools.paths import WORKSPACE
 
 PRIVATE_DIRECTORY = f"{WORKSPACE}/.airlock"
-"""What is kept beside the project's own files; searches skip it unless they start inside it."""
+"""Holds files of the agent; searches skip it unless they start inside it."""
 
 OUTPUT_DIRECTORY = f"{PRIVATE_DIRECTORY}/output"
 
 PAGING_TOOLS = frozenset({"ls", "read_file", "write_file", "edit_file", "glob", "grep"})
-"""Never evicted: their results are bounded, and a note says how to get the next page."""
+"""Never evicted: their results are bounded, and a note names the call for the next page."""
 
-# Innermost of the rings but one: further out every ring sees the short result, further in the gateway's journal.
+# Almost innermost: rings further out see the short result; only the gateway's own rings are further in.
 EVICTION_PRIORITY = -900_000
 
 _UTF8_BYTES = 4  # what a character takes at most
@@ -41,14 +41,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Eviction:
-    """From how many characters on a result is evicted, and how many of its start and end are kept in sight."""
+    """The size from which a result is evicted, and the sizes of its head and tail."""
 
     limit_chars: int = 80_000
     head_chars: int = 2_000
     tail_chars: int = 2_000
 
     def __post_init__(self) -> None:
-        """Raise ValueError for sizes that would show more than the limit."""
+        """Raise ValueError if head and tail exceed the limit."""
         if self.limit_chars < 1 or self.head_chars < 0 or self.tail_chars < 0:
             raise ValueError("limit_chars is 1 or more, head_chars and tail_chars are 0 or more")
         shown_chars = self.head_chars + self.tail_chars
@@ -60,10 +60,10 @@ class Eviction:
 
 
 class EvictionHook(Hook):
-    """Writes a result that is too large to a file and shows head and tail; `per_tool` has the sizes of some tools.
+    """Writes a result that is too large to a file and shows head and tail; `per_tool` overrides the sizes.
 
-    A result that cannot be kept is cut all the same: the marker says that the rest is lost, and `evicted` is None.
-    `timeout_s` is how long the writing may take.
+    A result that cannot be written is cut too: the marker says that the rest is lost, and `evicted` is None.
+    `timeout_s` bounds the writing.
     """
 
     name = "eviction"
@@ -82,7 +82,7 @@ class EvictionHook(Hook):
         self._per_tool = per_tool
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
-        """Evict what came back, unless that has happened at the source."""
+        """Evict the result, unless the tool has done so."""
         result, call = await next_(tool), tool.call
         sizes = self._per_tool.get(call.name, self._eviction)
         if call.name in PAGING_TOOLS or result.evicted is not None or not _exceeds(result.content, sizes.limit_chars):
@@ -93,7 +93,7 @@ class EvictionHook(Hook):
         try:
             async with asyncio.timeout(self.timeout_s):
                 await self._files.write(kept.path, result.content)
-        except Exception as error:  # a full disk, a lost sandbox, ...: the call did run, and its result is still told
+        except Exception as error:  # a full disk, a lost sandbox, ...: the call did run, and its result is still shown
             problem = " ".join((str(error) or type(error).__name__).split())[:_PROBLEM_CHARS]
             _log.warning("the result of call %r could not be kept: %s", call.id, problem)
             return replace(result, content=head + _lost_marker(left_out_bytes, kept.path, problem) + tail)
@@ -101,7 +101,7 @@ class EvictionHook(Hook):
         return replace(result, content=head + marker(kept, left_out_bytes) + tail, evicted=kept)
 
     async def _hide_from_git(self) -> None:
-        """Keep evicted results out of the project's history, as the sandbox does for output that it evicts itself."""
+        """Keep evicted results out of the project's history, as the sandbox does for output of execute."""
         path = f"{PRIVATE_DIRECTORY}/.gitignore"
         try:
             async with asyncio.timeout(self.timeout_s):
@@ -114,7 +114,7 @@ class EvictionHook(Hook):
 
 
 def marker(kept: SpilledOutput, left_out_bytes: int) -> bytes:
-    """Return the lines between head and tail: what is left out and how to read it."""
+    """Return the marker: what is left out and how to read it."""
     holds = "holds the output from its start, as far as there was room" if kept.incomplete else "is the whole output"
     grep = f"grep {json.dumps({'pattern': '...', 'path': kept.path})}"
     read = f"read_file {json.dumps({'path': kept.path, 'offset': 0})}"
@@ -140,21 +140,21 @@ def _described(path: str, content: bytes) -> Evicted:
 
 
 def _file_name(call_id: str) -> str:
-    """Return the call's id where it is fit to name a file, else a digest of it."""
+    """Return the call's id if it can name a file, else a digest of it."""
     if _FILE_NAME.fullmatch(call_id):
         return call_id
     return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
 
 
 def _exceeds(content: bytes, limit_chars: int) -> bool:
-    """Return whether the content has more characters, as they are shown; decoded only where the bytes do not say."""
+    """Return whether the content has more characters; it is decoded only if its size does not tell."""
     if len(content) <= limit_chars:
         return False
     return len(content) > limit_chars * _UTF8_BYTES or len(content.decode("utf-8", "replace")) > limit_chars
 
 
 def _head(content: bytes, chars: int) -> bytes:
-    """Return the first characters; a byte that is no UTF-8 counts as one, and no character is cut."""
+    """Return the first characters whole; a byte that is not UTF-8 counts as one."""
     # A character that the end of the window cuts is never among the first ones: those fit before it.
     text = content[: chars * _UTF8_BYTES].decode("utf-8", "surrogateescape")
     return text[:chars].encode("utf-8", "surrogateescape")

@@ -5,9 +5,9 @@
         "Return the weather of a town."
         return ...
 
-The function may be async; a plain one runs in a thread, which a cancelled run does not wait for. It returns a text,
-bytes, a ToolResult, or anything that pydantic can write as JSON; what it raises is an error that the model reads. A
-parameter of the type ToolContext is given the call's context and is not shown to the model.
+The function may be async; a plain one runs in a thread, which a cancelled run does not wait for. It returns a str,
+bytes, a ToolResult, or anything that pydantic can write as JSON; the model reads its exceptions as errors. A parameter
+of type ToolContext gets the call's context and is not shown to the model.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def tool(
 ) -> Tool | Callable[[Function], Tool]:
     """Make a tool of a function: `tool(function)`, `@tool` or `@tool(name="...")`.
 
-    The name and the description are the function's own unless given; `read_only` is as in ToolSpec. Raises TypeError
-    for what is no function, has no description, or has a parameter that a model cannot fill in.
+    The defaults of name and description are the function's own; `read_only` is as in ToolSpec. Raises TypeError for
+    something that is not a function, has no description, or has a parameter that a model cannot fill in.
     """
     if function is None:
         return lambda decorated: _made(decorated, name, description, read_only=read_only)

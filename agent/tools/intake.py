@@ -1,7 +1,7 @@
 """The bounds of a tool call, before anything judges, stores or copies it.
 
-A model's output and a service's request are read many times on their way: what is absurd is refused here, once, with a
-text that says which bound and how to mend it. What passes is strict JSON that comes back the same from any store.
+A model's output and a service's request are read many times. Absurd ones are refused here, once, with the bound and a
+remedy. What passes is strict JSON that every store returns unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from agent.frozen import storable_text
 from agent.messages import ToolCall
 
 ARGUMENTS_LIMIT_CHARS = 4 * 1024 * 1024
-"""As many as a request to the gateway can have bytes, so that a service never meets this limit before that one."""
+"""The size limit of a request to the gateway in bytes, so that a service never meets this limit first."""
 
 ARGUMENTS_LIMIT_VALUES = 20_000
 ARGUMENTS_LIMIT_DEPTH = 96
@@ -23,7 +23,7 @@ _RAW_LIMIT_CHARS = 1_000
 
 
 def bounded(call: ToolCall) -> ToolCall:
-    """Return the call as it may go on: a name that can be shown, and arguments within bounds or a problem instead."""
+    """Return the call with a printable name, and with arguments within bounds or else a problem."""
     name = call.name if call.name.isprintable() else repr(call.name[:NAME_LIMIT_CHARS])
     changes: dict[str, object] = {}
     if len(name) > NAME_LIMIT_CHARS or name != call.name:
@@ -40,7 +40,7 @@ def bounded(call: ToolCall) -> ToolCall:
 
 
 def _problem(raw: str, arguments: dict[str, JsonValue] | None) -> str:
-    """Return what keeps the arguments from going on."""
+    """Return what is wrong with the arguments, or nothing."""
     if len(raw) > ARGUMENTS_LIMIT_CHARS:
         return (
             f"have {len(raw):,} characters, the limit is {ARGUMENTS_LIMIT_CHARS:,}: do it in several calls, or build "

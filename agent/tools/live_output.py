@@ -15,9 +15,9 @@ _log = logging.getLogger(__name__)
 
 
 def output_filters(hooks: Iterable[Hook]) -> list[OutputFilter] | None:
-    """Return new filters for one call, the innermost first; None where a hook redacts without one, or fails to make it.
+    """Return new filters for one call, the innermost first.
 
-    Then nothing may be shown before the result.
+    None if a hook redacts without a filter, or fails to make one: then nothing is shown before the result.
     """
     filters: list[OutputFilter] = []
     for hook in hooks:
@@ -25,7 +25,7 @@ def output_filters(hooks: Iterable[Hook]) -> list[OutputFilter] | None:
             continue
         try:
             made = hook.output_filter()
-        except Exception:  # a hook of anybody's: without its filter nothing is shown live
+        except Exception:  # any hook may fail: without its filter nothing is shown live
             _log.exception("the output filter of %s could not be made", hook.name)
             made = None
         if made is None:
@@ -37,7 +37,7 @@ def output_filters(hooks: Iterable[Hook]) -> list[OutputFilter] | None:
 async def filtered(
     filters: Sequence[OutputFilter], stream: OutputStream, data: bytes, *, cut: bool | None = None
 ) -> bytes:
-    """Return bytes of a stream as the filters leave them; with `cut` given, the stream ends with these."""
+    """Return bytes of a stream after the filters; with `cut` given, they end the stream."""
     for filter_ in filters:
         passed = b""
         if data:
@@ -51,9 +51,9 @@ async def filtered(
 
 
 class LiveOutput:
-    """Passes a call's output on, filtered, as fast as the filters are; what waits for them grows together.
+    """Shows a call's output, filtered; pieces that wait for the filters are merged.
 
-    Once a filter has failed nothing more is shown; the result has the rest.
+    After a filter fails nothing more is shown; the result has the rest.
     """
 
     def __init__(self, filters: Sequence[OutputFilter], shown: OnOutput) -> None:
@@ -65,7 +65,7 @@ class LiveOutput:
         self._ended = False
 
     def __call__(self, stream: OutputStream, data: bytes) -> None:
-        """Take a piece as it arrives."""
+        """Show a piece, once it is filtered."""
         if self._over or self._ended or not data:
             return
         if not self._filters:
@@ -79,7 +79,7 @@ class LiveOutput:
             self._task = asyncio.get_running_loop().create_task(self._pass_waiting())
 
     async def end(self, *, cut: bool) -> None:
-        """Show what was held back; `cut` says that more had been written than came here. Only the first end counts."""
+        """Show what the filters hold back; `cut`: output is missing. Only the first end counts."""
         if self._ended:
             return
         self._ended = True
@@ -102,7 +102,7 @@ class LiveOutput:
             return
         try:
             data = await filtered(self._filters, stream, data, cut=cut)
-        except Exception:  # a filter of anybody's: nothing more is shown live
+        except Exception:  # any filter may fail: nothing more is shown live
             _log.exception("a filter of live output failed")
             self._over = True
             return

@@ -1,4 +1,4 @@
-"""The way of a tool call: judged, executed, shown. The loop and the gateway's CallTool both come through here.
+"""The path of a tool call: judged, executed, shown. The loop and the gateway's CallTool both use it.
 
 prepare           validates, encodes and digests a call; one that cannot run is judged too, for the record
 before_tool_use   in call order; a call whose arguments a hook rewrites is prepared again; last, policy judges it
@@ -50,10 +50,10 @@ class ToolRunner:
         approver: Approver | None = None,
         on_output: OnOutput | None = None,
     ) -> None:
-        """Without an approver a call that somebody would have to be asked about is blocked.
+        """Without an approver a call that needs an approval is blocked.
 
-        `on_output` hears the bytes of what is shown live. Where nobody listens, a program's output comes with its
-        result and not before.
+        `on_output` gets the bytes of live output. Without it, and without a sink for events, a program's output comes
+        with its result only.
         """
         self._hooks = hooks
         self._executor = executor
@@ -76,11 +76,11 @@ class ToolRunner:
     ) -> AgentState:
         """Return the state with one finished execution per call, in call order, in state.current.tool_executions.
 
-        Calls that wait for an approval raise Suspended with `suspend`, before any call of the step has executed;
-        without it they end with the outcome "waiting". A call that is among `earlier` ran in a process that is lost: it
-        is neither judged nor run again. `context` is that of a single call, for its caller to read. Raises nothing else
-        but cancellation: then every call in flight has been cancelled and has ended, after_tool_use has seen all that
-        began, each has its tool_call_finished event, and `keep` has been given the state.
+        Calls that wait for an approval raise Suspended with `suspend`, before any call of the step executes; without
+        it they end with the outcome "waiting". A call in `earlier` ran in a process that was lost: it is neither judged
+        nor run again. `context` is for a single call, whose caller reads it. Otherwise only cancellation is raised:
+        then every call in flight has ended, after_tool_use has seen all that began, each has its tool_call_finished
+        event, and `keep` has the state.
         """
         executions = tuple(
             ToolExecution(call, judged.call, judged, context=context or CallContext())
@@ -141,7 +141,7 @@ class ToolRunner:
         return tool.with_(call=judged.call, judged=judged)
 
     def _recalled(self, state: AgentState, index: int, known: EarlierCall) -> AgentState:
-        """Return the state with what an earlier process made of a call."""
+        """Return the state with the outcome of a call in an earlier process."""
         state = state.with_current(tool_index=index)
         tool = state.current.tool
         emit_started(self._events, tool.call)
@@ -150,7 +150,7 @@ class ToolRunner:
         return state.with_(current=state.current.with_tool(tool))
 
     def _settled(self, verdict: Verdict | None, depth: int) -> Verdict:
-        """Return the verdict that counts: nobody's silence lets a call pass where there is a policy."""
+        """Return the verdict that counts: if there is a policy, a call passes only with its verdict."""
         if verdict is None:
             if self._hooks.innermost is not None:
                 return Verdict(
@@ -199,7 +199,7 @@ class ToolRunner:
             finally:
                 done[index].set()
 
-        # A task group: when the run is cancelled it cancels every call in flight and waits until they have ended.
+        # When the run is cancelled the group cancels every call in flight and waits for its end.
         async with asyncio.TaskGroup() as group:
             for index, call in runnable:
                 group.create_task(one(index, call))
@@ -231,10 +231,10 @@ class ToolRunner:
             except asyncio.CancelledError:
                 if cancellation.asked:
                     raise
-                return _CANCELLED  # something the tool waited for was; the run was not
+                return _CANCELLED  # the tool was cancelled from within, not the run
             except GeneratorExit:
                 raise
-            except BaseException as error:  # an executor must not raise; if one does, the call failed, not the run
+            except BaseException as error:  # an executor must not raise; if it does, only the call fails
                 return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")
 
         try:
@@ -259,7 +259,7 @@ class ToolRunner:
         return both
 
     async def _refused_again(self, index: int, run: RunInFlight) -> ToolResult | None:
-        """Return why a ring may not execute the call another time; what was let pass once may be refused by now."""
+        """Return why a ring may not execute the call again: the verdict may be another by now."""
         state = run.state.with_current(tool_index=index)
         first = state.current.tool.verdict
         if first is not None and first.kind is VerdictKind.ASK:
@@ -275,7 +275,7 @@ class ToolRunner:
         results: Sequence[tuple[ToolResult, float] | None],
         keep: Callable[[AgentState], None] | None,
     ) -> AgentState:
-        """Run the after passes. The record must be complete: hooks such as audit see what became of each call."""
+        """Run the after passes. Hooks such as the audit must see the outcome of every call."""
         for index, result in enumerate(results):
             state = await self._finish(state, index, *(result or (_CANCELLED, 0.0)))
         state = state.with_(current=state.current.with_(tool_index=None), tool_calls=state.tool_calls + len(results))
@@ -284,14 +284,14 @@ class ToolRunner:
         return state
 
     async def _finish(self, state: AgentState, index: int, result: ToolResult, duration_s: float) -> AgentState:
-        """Run the after pass of one call and tell what became of it."""
+        """Run the after pass of one call and emit its end."""
         current = state.current.with_(tool_index=index)
         before = current.tool.with_(result=result, duration_s=duration_s)
         state = state.with_(current=current.with_tool(before))
         state = await self._hooks.run("after_tool_use", state, self._events)
         tool = state.current.tool
         if tool.blocked and not before.blocked and tool.verdict is not None:
-            # Too late to refuse the call, not too late to keep its result back; it did run, so its verdict stands.
+            # The call did run, so its verdict stands; its result can still be withheld.
             reason = f"rule {tool.verdict.rule} of {tool.verdict.hook}: {tool.verdict.reason}"
             tool = tool.with_(verdict=before.verdict, result=withheld(tool.result, reason))
             state = state.with_(current=state.current.with_tool(tool))
@@ -303,13 +303,13 @@ _CANCELLED = ToolResult.error("the call was cancelled", outcome="cancelled")
 
 
 def _frozen(call: ToolCall) -> ToolCall:
-    """Return the call with arguments that no hook can change in place."""
+    """Return the call with arguments that hooks cannot change in place."""
     arguments = frozen_arguments(call.arguments)
     return call if arguments is call.arguments else call.with_(arguments=arguments)
 
 
 def _passes_by(verdict: Verdict) -> str:
-    """Return the approval by whose grant a call passes."""
+    """Return the approval whose grant lets a call pass."""
     granted = verdict.kind is VerdictKind.PROCEED and verdict.policy is not None
     return verdict.policy.approval_id if granted and verdict.policy is not None else ""
 

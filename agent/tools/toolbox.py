@@ -1,4 +1,4 @@
-"""The tools of an agent behind one door: validated arguments in, a result for every failure out."""
+"""The tools of an agent: validated arguments in, a result for every failure out."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _log = logging.getLogger(__name__)
 _SHOWN_PROBLEMS = 10
 _SHOWN_TOOLS = 50
 _JSON_SCALARS = (str, int, float, bool, type(None))
-_LISTED_PROBLEMS = 1_000  # pydantic makes all of a list or none
+_LISTED_PROBLEMS = 1_000  # pydantic builds the whole list or nothing
 
 
 class Toolbox:
     """A ToolExecutor over Tool objects."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
-        """Take the tools in the order the model is shown them.
+        """Take the tools, in the order in which the model sees them.
 
-        Raises ValueError for two of one name, and TypeError for one that could never run.
+        Raises ValueError for two tools of one name, and TypeError for a tool that could never run.
         """
         self._tools: dict[str, Tool] = {}
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
@@ -55,7 +55,7 @@ class Toolbox:
         )
 
     def specs(self) -> Sequence[ToolSpec]:
-        """Return what a model sees of the tools."""
+        """Return the specs for the model."""
         return self._specs
 
     def prepare(self, call: ToolCall) -> JudgedCall:
@@ -72,7 +72,7 @@ class Toolbox:
         return JudgedCall.of(self._with_path(call), unfit=checked)
 
     def _with_path(self, call: ToolCall) -> ToolCall:
-        """Return a call that will not run with its path absolute all the same: it is judged, and not for its form."""
+        """Return a call that will not run with an absolute path: it is judged for the record."""
         tool = self._tools.get(call.name)
         field = tool.arguments.model_fields.get("path") if tool is not None else None
         if field is None or call.arguments is None:
@@ -107,7 +107,7 @@ class Toolbox:
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:  # also SystemExit and the like, which libraries raise
-            # A file system that is gone says how the call ended (filesystem.py); anything else is the tool's own fault.
+            # A lost file system says how the call ended (filesystem.py); anything else is the tool's fault.
             outcome = getattr(error, "outcome", None)
             if isinstance(outcome, str):
                 return ToolResult.error(str(error), outcome=outcome)
@@ -116,7 +116,7 @@ class Toolbox:
 
     @contextlib.asynccontextmanager
     async def _writing(self, path: str) -> AsyncIterator[None]:
-        """Keep others that write the same file waiting, whosever calls they are: subagents share these tools."""
+        """Serialize calls that write the same file, of any run: subagents share these tools."""
         lock, waiting = self._locks.get(path, (asyncio.Lock(), 0))
         self._locks[path] = lock, waiting + 1
         try:
@@ -160,13 +160,13 @@ class Toolbox:
 
 
 def _check_tool(tool: object) -> None:
-    """Raise TypeError for what is no tool, or is one whose every call would fail; says how to fix it."""
+    """Raise TypeError for something that is not a tool, or whose calls would all fail; says how to fix it."""
     if not isinstance(tool, Tool):
         raise TypeError(f"{tool!r} is no tool: make one with agent.tools.tool.Tool(...)")
     arguments: Any = tool.arguments
     if not (isinstance(arguments, type) and issubclass(arguments, BaseModel)):
         raise TypeError(f"tool {tool.name}: arguments must be a pydantic model class, not {arguments!r}")
-    # A lambda may well return a coroutine; a function that is written without async does not.
+    # A lambda may return a coroutine; a function without async does not.
     run: Any = tool.run
     if inspect.isroutine(run) and run.__name__ != "<lambda>" and not inspect.iscoroutinefunction(tool.run):
         raise TypeError(f"tool {tool.name}: run is a plain function: write `async def {tool.run.__name__}`")
@@ -175,7 +175,7 @@ def _check_tool(tool: object) -> None:
 
 
 def _with_path_absolute(arguments: BaseModel) -> BaseModel:
-    """Return arguments with `path` as policy judges it, also where it is a plain str of the tool's model."""
+    """Return arguments with `path` absolute, also if it is a plain str of the tool's model."""
     path = getattr(arguments, "path", None)
     is_given = "path" in type(arguments).model_fields and "path" in arguments.model_fields_set
     if not is_given or not isinstance(path, str) or (resolved := resolve(path)) == path:
@@ -206,7 +206,7 @@ def _thawed(value: Any) -> Any:
 
 
 def no_such_tool(name: str, tools: Collection[str]) -> ToolResult:
-    """Return the result of a call to a tool that is not there."""
+    """Return the result of a call to an unknown tool."""
     shown = ", ".join(islice(tools, _SHOWN_TOOLS)) or "none"
     more = f" and {len(tools) - _SHOWN_TOOLS} more" if len(tools) > _SHOWN_TOOLS else ""
     return ToolResult.error(f"unknown tool {_shortened(name)!r}; the tools are {shown}{more}")
@@ -239,7 +239,7 @@ def _takes(tool: Tool) -> str:
 
 
 def _parameters(arguments: type[BaseModel]) -> dict[str, JsonValue]:
-    """Return the JSON Schema without pydantic's titles, which only cost tokens."""
+    """Return the JSON Schema without pydantic's titles, which cost tokens."""
     schema = arguments.model_json_schema()
     schema.pop("title", None)
     schema.pop("description", None)
