@@ -16,7 +16,6 @@ ALLOWED = {
     "gateway/policy/document.py": "the schema of a policy, read as a whole",
     "gateway/policy/shell_grammar.py": "one grammar",
     "gateway/policy/shell_grammar.py:_Reader": "one method per rule of the grammar",
-    "gateway/tool_calls/journal.py:after_tool_use": "the steps of a call's end, in order",
     "gateway/tool_calls/thread_sandbox.py:ThreadSandbox": "implements the file, shell and process protocols",
     "sandbox/daemon/limits/disk_ledger.py:DiskLedger": "the ledger's invariants need one object",
     "sandbox/daemon/limits/disk_watch.py:DiskWatch": "one state machine",
