@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sandbox.daemon.supervisor.control_wire import FILE_RULES_LIMIT
+from sandbox.daemon.supervisor.control_wire import FILE_RULES_LIMIT, FILE_RULES_LIMIT_BYTES
 
 
 class RuleNumbers:
@@ -20,10 +20,15 @@ class RuleNumbers:
 
     @contextmanager
     def used(self, rules: bytes | None) -> Iterator[int]:
-        """Have a number of file rules, 0 for none, during a start. BlockingIOError when all have a start under way."""
+        """Have a number of file rules, 0 for none, during a start.
+
+        BlockingIOError when all have a start under way; OSError for rules that are too long, which init would cut.
+        """
         if rules is None:
             yield 0
             return
+        if len(rules) > FILE_RULES_LIMIT_BYTES:
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
         number = self._numbers.pop(rules, 0)
         if not number:
             number = self._free()
@@ -36,8 +41,10 @@ class RuleNumbers:
             self._starts[number] -= 1
 
     def _free(self) -> int:
-        if len(self._numbers) < FILE_RULES_LIMIT:
-            return len(self._numbers) + 1
+        # Also one that could not be announced, so not the next after those in use.
+        free = set(range(1, FILE_RULES_LIMIT + 1)).difference(self._numbers.values())
+        if free:
+            return min(free)
         for rules, number in self._numbers.items():
             if not self._starts[number]:
                 del self._numbers[rules]
