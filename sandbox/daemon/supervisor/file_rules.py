@@ -26,7 +26,10 @@ class TooManyFiles(Exception):
 
 
 class FileRules:
-    """Absolute paths, each for itself and all below it. What is forbidden is so also where it is allowed."""
+    """Absolute paths, each for itself and all below it. What is forbidden is so also where it is allowed.
+
+    A path may be written in any way: no link is followed, so ".." leads to what stands before it. ValueError for NUL.
+    """
 
     __slots__ = ("readable", "unreadable", "unwritable", "writable")
 
@@ -37,13 +40,13 @@ class FileRules:
         unreadable: tuple[bytes, ...] = (),
         unwritable: tuple[bytes, ...] = (),
     ) -> None:
-        self.readable = readable
-        self.writable = writable
-        self.unreadable = unreadable
-        self.unwritable = unwritable
+        self.readable = tuple(map(_plain, readable))
+        self.writable = tuple(map(_plain, writable))
+        self.unreadable = tuple(map(_plain, unreadable))
+        self.unwritable = tuple(map(_plain, unwritable))
 
     def encode(self) -> bytes:
-        """Return the rules as bytes; no path has NUL."""
+        """Return the rules as bytes, separated by NUL."""
         return b"\0".join(
             flag + path
             for flag, paths in (
@@ -130,3 +133,9 @@ def _identity(path: bytes, *, listed: bool) -> Identity:
 
 def _is_at_or_below(path: bytes, directory: bytes) -> bool:
     return directory in {path, b"/"} or path.startswith(directory + b"/")
+
+
+def _plain(path: bytes) -> bytes:
+    if b"\0" in path:
+        raise ValueError(f"{path!r} has NUL, which no path has")
+    return os.path.normpath(b"/" + path.lstrip(b"/"))

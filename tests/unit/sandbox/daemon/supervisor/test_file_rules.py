@@ -116,6 +116,18 @@ def test_a_link_in_the_place_of_an_allowed_directory_grants_nothing(tree: Path) 
     assert run(Grants(rules), "cat src/key", tree) not in (0, 77)
 
 
+@pytest.mark.parametrize("written", ["{}/secrets/", "{}//secrets", "{}/./secrets/.", "{}/src/../secrets"])
+def test_a_path_forbids_however_it_is_written(written: str, tree: Path) -> None:
+    rules = FileRules(paths(tree), unreadable=(written.format(tree).encode(),))
+    assert run(Grants(rules), "cat docs/page.md", tree) == 0
+    assert run(Grants(rules), "cat secrets/key", tree) not in (0, 77)
+
+
+def test_a_path_with_nul_is_no_path() -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        FileRules((b"/workspace\0w/",))
+
+
 def test_rules_are_read_as_they_were_written() -> None:
     rules = FileRules((b"/a", b"/b"), (b"/c",), (b"/d",), (b"/e\n",))
     read = FileRules.decode(rules.encode())
