@@ -94,8 +94,6 @@ class Grants:
         for top in allowed:
             for path in self._allowed(top, forbidden):
                 self.rights[path] = self.rights.get(path, 0) | rights
-                if len(self.rights) > _LIMIT_GRANTS:
-                    raise TooManyFiles
 
     def _allowed(self, path: bytes, forbidden: tuple[bytes, ...]) -> Iterator[bytes]:
         if any(_is_at_or_below(path, one) for one in forbidden):
@@ -106,16 +104,14 @@ class Grants:
         if not inner:
             yield path
         elif identity is not None:
-            try:
-                names = os.listdir(path)
-            except OSError:  # no directory, or one that tool code may not list: then it is granted nothing in it
-                return
-            for name in names:
+            for name in _names(path):
                 yield from self._allowed(os.path.join(path, name), inner)
 
 
 def _image_directories() -> tuple[bytes, ...]:
     """Return what stands at the root of the image, links aside: what they lead to is granted where it is."""
+        if len(self._seen) > _LIMIT_GRANTS:
+            raise TooManyFiles
     with os.scandir(b"/") as entries:
         return tuple(
             entry.path for entry in entries if entry.name not in _BY_RULES | _NOT_LISTED and not entry.is_symlink()
@@ -133,6 +129,20 @@ def _identity(path: bytes, *, listed: bool) -> Identity:
 
 def _is_at_or_below(path: bytes, directory: bytes) -> bool:
     return directory in {path, b"/"} or path.startswith(directory + b"/")
+
+
+def _names(directory: bytes) -> list[bytes]:
+    """Return what is in a directory; nothing where there is none, or one that tool code may not list."""
+    names: list[bytes] = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                names.append(entry.name)
+                if len(names) > _LIMIT_GRANTS:  # a million names would be all of the sandbox's memory
+                    raise TooManyFiles
+    except OSError:
+        return []
+    return names
 
 
 def _plain(path: bytes) -> bytes:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sandbox.daemon.supervisor.file_rules import FileRules, Grants
+from sandbox.daemon.supervisor.file_rules import FileRules, Grants, TooManyFiles
 from sandbox.daemon.supervisor.landlock import ALL, TRUNCATE_VERSION, landlock_version, restrict
 
 pytestmark = pytest.mark.skipif(
@@ -126,6 +127,27 @@ def test_a_path_forbids_however_it_is_written(written: str, tree: Path) -> None:
 def test_a_path_with_nul_is_no_path() -> None:
     with pytest.raises(ValueError, match="NUL"):
         FileRules((b"/workspace\0w/",))
+
+
+def test_a_huge_directory_is_not_read_to_the_end(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = iter(range(1_000_000))
+
+    class Entry:
+        def __init__(self, number: int) -> None:
+            self.name = b"%d" % number
+
+    scandir = os.scandir
+
+    class Listing:
+        def __enter__(self) -> Iterator[Entry]:
+            return map(Entry, names)
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(os, "scandir", lambda path: Listing() if path == os.fsencode(tree) else scandir(path))
+    with pytest.raises(TooManyFiles):
+        Grants(FileRules(paths(tree), unreadable=paths(tree / "secrets")))
+    assert next(names) < 10_000
 
 
 def test_rules_are_read_as_they_were_written() -> None:
