@@ -19,6 +19,8 @@ _LIMIT_GRANTS = 4096
 _READABLE, _WRITABLE, _UNREADABLE, _UNWRITABLE = b"r", b"w", b"R", b"W"
 
 Identity = tuple[int, int, int] | None
+_NOT_LISTED_NS = -1
+_ANOTHER = -1, -1, -1  # no file's
 
 
 class TooManyFiles(Exception):
@@ -77,7 +79,7 @@ class Grants:
     def __init__(self, rules: FileRules, daemon_paths: tuple[bytes, ...] = ()) -> None:
         """`daemon_paths` are granted to nobody. Raises TooManyFiles."""
         self.rights: dict[bytes, int] = {}
-        self._seen: dict[tuple[bytes, bool], Identity] = {}
+        self._seen: dict[tuple[bytes, bool], Identity] = {}  # by path and whether it was listed
         unreadable = (*rules.unreadable, *daemon_paths)
         self._add((*_image_directories(), *rules.readable), unreadable, READ)
         # Nor what leads to an unreadable one: under another name it would be granted the next time.
@@ -90,6 +92,17 @@ class Grants:
         """Return whether the same grants would be made now."""
         return all(_identity(path, listed=listed) == seen for (path, listed), seen in self._seen.items())
 
+    def is_meant(self, path: bytes, state: os.stat_result) -> bool:
+        """Return whether a file is the one that was granted; tool code may have put another one in its place.
+
+        With another one the grants are not current any more, even if the first one comes back.
+        """
+        seen = self._seen.get((path, False))
+        if seen == (state.st_dev, state.st_ino, _NOT_LISTED_NS) or (path, False) not in self._seen:
+            return True
+        self._seen[path, False] = _ANOTHER
+        return False
+
     def _add(self, allowed: tuple[bytes, ...], forbidden: tuple[bytes, ...], rights: int) -> None:
         for top in allowed:
             for path in self._allowed(top, forbidden):
@@ -101,6 +114,8 @@ class Grants:
         inner = tuple(one for one in forbidden if _is_at_or_below(one, path))
         identity = _identity(path, listed=bool(inner))
         self._seen[path, bool(inner)] = identity
+        if len(self._seen) > _LIMIT_GRANTS:
+            raise TooManyFiles
         if not inner:
             yield path
         elif identity is not None:
@@ -110,25 +125,10 @@ class Grants:
 
 def _image_directories() -> tuple[bytes, ...]:
     """Return what stands at the root of the image, links aside: what they lead to is granted where it is."""
-        if len(self._seen) > _LIMIT_GRANTS:
-            raise TooManyFiles
     with os.scandir(b"/") as entries:
         return tuple(
             entry.path for entry in entries if entry.name not in _BY_RULES | _NOT_LISTED and not entry.is_symlink()
         )
-
-
-def _identity(path: bytes, *, listed: bool) -> Identity:
-    """Return which file a path names, and of a directory that was listed when it changed; -1 for one that was not."""
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns if listed and stat.S_ISDIR(found.st_mode) else -1
-
-
-def _is_at_or_below(path: bytes, directory: bytes) -> bool:
-    return directory in {path, b"/"} or path.startswith(directory + b"/")
 
 
 def _names(directory: bytes) -> list[bytes]:
@@ -143,6 +143,19 @@ def _names(directory: bytes) -> list[bytes]:
     except OSError:
         return []
     return names
+
+
+def _identity(path: bytes, *, listed: bool) -> Identity:
+    """Return which file a path names, and of a directory that was listed when it changed."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns if listed and stat.S_ISDIR(found.st_mode) else _NOT_LISTED_NS
+
+
+def _is_at_or_below(path: bytes, directory: bytes) -> bool:
+    return directory in {path, b"/"} or path.startswith(directory + b"/")
 
 
 def _plain(path: bytes) -> bytes:

@@ -32,6 +32,8 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CREATE_RULESET_VERSION = 1
 _PATH_BENEATH = 1
 
+IsMeant = Callable[[bytes, os.stat_result], bool]
+
 
 def landlock_version() -> int:
     """Return the version of the kernel's interface, less than 1 where there is none."""
@@ -39,10 +41,11 @@ def landlock_version() -> int:
     return 0 if call is None else call("syscall", _CREATE_RULESET, 0, 0, _CREATE_RULESET_VERSION)
 
 
-def restrict(handled: int, grants: Mapping[bytes, int]) -> bool:
+def restrict(handled: int, grants: Mapping[bytes, int], is_meant: IsMeant = lambda _path, _state: True) -> bool:
     """Put this process into a domain that refuses what it handles but for the grants, by path; return whether it is.
 
-    A path that is not there, or that leads through a symbolic link, grants nothing. It needs no-new-privileges.
+    A path that is not there, that leads through a symbolic link, or whose file is not the one that `is_meant`, grants
+    nothing. It needs no-new-privileges.
     """
     call = libc()
     if call is None:
@@ -53,22 +56,23 @@ def restrict(handled: int, grants: Mapping[bytes, int]) -> bool:
         return False
     try:
         for path, rights in grants.items():
-            if not _grant(call, ruleset, path, rights & handled):
+            if not _grant(call, ruleset, path, rights & handled, is_meant):
                 return False
         return call("syscall", _RESTRICT_SELF, ruleset, 0) == 0
     finally:
         os.close(ruleset)
 
 
-def _grant(call: Callable[..., int], ruleset: int, path: bytes, rights: int) -> bool:
+def _grant(call: Callable[..., int], ruleset: int, path: bytes, rights: int, is_meant: IsMeant) -> bool:
     try:
         fd = open_without_links(path)
     except OSError:
         return True
     try:
-        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+        state = os.fstat(fd)
+        if not stat.S_ISDIR(state.st_mode):
             rights &= _OF_FILES
-        if not rights:
+        if not rights or not is_meant(path, state):
             return True
         return call("syscall", _ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, fd), 0) == 0
     finally:
