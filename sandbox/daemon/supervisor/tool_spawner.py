@@ -5,8 +5,9 @@ kernel could kill it in place of tool code. When the kernel kills the tool spawn
 init's, as orphans do, and init forks another one at the next start.
 
 A tool spawner may have file rules (file_rules.py). It is then in the domain that they make of the files there are at
-its fork, and so is all that it starts. When the files have changed since, it returns its order to init, which forks
-another one for it.
+its fork, and so is all that it starts. When the files have changed since, or there is no domain for there were too
+many, it returns its order to init, which forks another one for it. The first order of each is never returned: it is
+carried out, or refused without a domain.
 
 Init to tool spawner: (kind, call) of control_wire with the program and descriptors of the order, or (REAP, pid): a pid
 stays reserved until init knows of the end. Tool spawner to init: (RUNNING, call, 0, pid), (REFUSED, call, errno, 0),
@@ -169,7 +170,7 @@ def _serve(line: socket.socket, tool: ToolIdentity, rules: FileRules | None) -> 
     held = rules is None or grants is not None
     # Tool code never runs without the filter, nor out of its domain.
     ready = held and (not tool.contained or filter_tool_code(own_filters=tool.own_filters))
-    _Children(line, tool, grants, ready=ready).serve()
+    _Children(line, tool, grants, held=held, ready=ready).serve()
 
 
 def _enter_domain(tool: ToolIdentity, rules: FileRules) -> Grants | None:
@@ -199,12 +200,15 @@ class _PendingChild:
 
 
 class _Children:
-    """The tool spawner's end: starts children and reports them."""
+    """The tool spawner's end: starts children and reports them. It is not `held` where its rules made no domain."""
 
-    def __init__(self, line: socket.socket, tool: ToolIdentity, grants: Grants | None, *, ready: bool) -> None:
+    def __init__(
+        self, line: socket.socket, tool: ToolIdentity, grants: Grants | None, *, held: bool, ready: bool
+    ) -> None:
         self._line = line
         self._tool = tool
         self._grants = grants
+        self._held = held
         self._ready = ready
         self._fresh = True
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
@@ -243,20 +247,22 @@ class _Children:
                 os.close(fd)
 
     def _is_outdated(self) -> bool:
-        """Return whether the files have changed; never of the first order, so that each fork starts something."""
+        """Return whether another fork may have another domain; never of the first order, so that each fork has one."""
         fresh, self._fresh = self._fresh, False
-        return not fresh and self._grants is not None and not files_as_tool(self._tool, self._grants.is_current)
+        if fresh or not self._held:
+            return not fresh
+        return self._grants is not None and not files_as_tool(self._tool, self._grants.is_current)
 
     def _start(self, kind: int, call: int, program: bytes, fds: list[int]) -> None:
         try:
             if kind == PROBE:
                 self._report_running(call, self._probe(call, program, *fds))
                 return
-            if not self._ready:
-                self._report(REFUSED, call, errno.EPERM, 0)
-                return
             if self._is_outdated():
                 _send(self._line, _NEWS.pack(RETURNED, call, kind, 0) + program, fds)
+                return
+            if not self._ready:
+                self._report(REFUSED, call, errno.EPERM, 0)
                 return
             if not program:
                 file, *fds = fds

@@ -182,3 +182,17 @@ async def test_a_rules_spawner_that_is_killed_is_made_again(starts: Starts, tree
         await asyncio.sleep(0.01)
     assert (await starts.run("cat secrets/key", tree, rules))[0] != 0
     assert (await starts.run("cat docs/page.md", tree, rules))[0] == 0
+
+
+async def test_rules_that_made_no_domain_are_tried_again_once_there_are_fewer_files(starts: Starts, tree: Path) -> None:
+    rules = FileRules(paths(tree), unreadable=paths(tree / "secrets"))
+    many = [tree / f"file{number}" for number in range(4097)]
+    for path in many:
+        path.touch()
+    for _ in range(2):
+        with pytest.raises(PermissionError):
+            await starts.run("cat docs/page.md", tree, rules)
+    for path in many:
+        path.unlink()
+    assert await starts.run("cat docs/page.md", tree, rules) == (0, b"docs/page.md")
+    assert (await starts.run("cat secrets/key", tree, rules))[0] != 0
