@@ -64,13 +64,18 @@ class Init:
                     poller.unregister(fd)
             if news:
                 self._reap()
-            for spawner in self._all_spawners():
-                for call in spawner.lost():
-                    kill_call_tree(call, self._reap)
-                    self._notify(control_wire.FAILED, call, errno.ENOMEM)
-            self._retired = [spawner for spawner in self._retired if spawner.fileno() >= 0]
+            self._end_lost()
         print(f"airlock daemon: the server ended, {_describe(self._server_status)}; the sandbox ends", file=sys.stderr)
         return 70
+
+    def _end_lost(self) -> None:
+        """Kill what lost starts have started, report them, and forget the retired tool spawners that have ended."""
+        # To kill is to reap, which finds out about more of them.
+        while lost := [call for spawner in self._all_spawners() for call in spawner.lost()]:
+            for call in lost:
+                kill_call_tree(call, self._reap)
+                self._notify(control_wire.FAILED, call, errno.ENOMEM)
+        self._retired = [spawner for spawner in self._retired if spawner.fileno() >= 0]
 
     def _obey(self) -> bool:
         """Carry out one order; return False when the server hung up."""
