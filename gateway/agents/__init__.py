@@ -1,5 +1,5 @@
 """Agents: settings become capabilities, hooks and a model.
 
-Start at `agents.py`, the one place where settings become capabilities. `models.py` makes a tenant's model driver.
-Imports config, policy and telemetry; no tool call and no run.
+Start at `agents.py`, which turns settings into capabilities. `models.py` creates a tenant's models. Imports config,
+policy and telemetry, but nothing of tool calls and runs.
 """

@@ -1,8 +1,8 @@
-"""Settings become capabilities here and nowhere else: what an agent is made of, in one order whatever its YAML says.
+"""The only place where settings become capabilities, in a fixed order whatever an agent's YAML says.
 
-Every agent has the eviction of large results, a flow, and the limits of its tenant's policy; journal and policy come
-with the tool path (gateway.tool_calls.tool_calls). Its settings add to that, and can neither take away nor reorder
-any of it.
+Every agent has the eviction of large results, a flow, and the limits of its tenant's policy; the tool path adds journal
+and policy (gateway.tool_calls.tool_calls). An agent's settings add capabilities, but can neither remove nor reorder
+these.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from gateway.config.model_settings import ModelSettings
 from gateway.errors import Misconfigured
 from gateway.policy import PolicyDocument
 
-# How long a command may take when neither the call, the agent nor a shorter limit of the policy says.
+# The time limit of a command, unless the call, the agent or a shorter policy limit sets one.
 _TIMEOUT_S = 120.0
 _CONTEXT_WINDOW_TOKENS = 128_000
 _FORCED_CONTINUATIONS = 5
@@ -53,7 +53,7 @@ class Workspace(FileSystem, Shell, Protocol):
 
 
 def seven_tools(document: PolicyDocument, sandbox: Workspace) -> tuple[Capability, ...]:
-    """Return the file tools and execute: what services with a loop of their own call."""
+    """Return the file tools and execute, for services with their own agent loop."""
     return (_files(document, sandbox), _shell(BashSettings(), document, sandbox))
 
 
@@ -65,9 +65,9 @@ def build(
     model_of: ModelOf,
     recorder: Recorder | None = None,
 ) -> tuple[Capability, ...]:
-    """Return an agent's capabilities; where its settings name no model it asks the `usual_model`.
+    """Return an agent's capabilities; an agent without a model in its settings uses the `usual_model`.
 
-    The models in its settings are whole (AgentSettings.within).
+    The models in its settings are complete (AgentSettings.within).
     """
     asked = agent.capabilities
     own_model = agent.model or usual_model
@@ -101,18 +101,18 @@ def build(
 
 
 def check(agent: AgentSettings, usual_model: ModelSettings, document: PolicyDocument) -> None:
-    """Build an agent that runs nowhere; Misconfigured names the field and what would be right."""
+    """Build an agent that does not run; Misconfigured names the field and what it needs."""
     try:
-        # Nothing is read, run or asked before a run begins.
+        # Nothing uses the sandbox or the model before a run begins.
         built = build(agent, usual_model, document, cast(Workspace, None), lambda _: cast(Model, None))
     except ValueError as error:
         raise Misconfigured(f"capabilities: {error}") from error
     known = [tool for capability in built for tool in capability.tools]
-    tools, lent = [tool.name for tool in known], [tool.name for tool in known if not tool.own_state]
+    tools, shareable = [tool.name for tool in known], [tool.name for tool in known if not tool.own_state]
     asked = agent.capabilities
     definitions = asked.subagents.definitions if asked.subagents is not None else {}
     for name, definition in definitions.items():
-        _known(f"capabilities.subagents.definitions.{name}.tools", definition.tools or (), lent)
+        _known(f"capabilities.subagents.definitions.{name}.tools", definition.tools or (), shareable)
     if asked.tool_registry is not None:
         _known("capabilities.tool_registry.always", asked.tool_registry.always, tools)
     _priced(agent, usual_model, document)
@@ -125,7 +125,7 @@ def _known(field: str, named: Sequence[str], tools: Sequence[str]) -> None:
 
 
 def _priced(agent: AgentSettings, usual_model: ModelSettings, document: PolicyDocument) -> None:
-    """Refuse a limit on money where it is not known what is spent: it would hold nothing."""
+    """Refuse a cost limit on a model without known prices: it would have no effect."""
     asked = agent.capabilities.subagents
     definitions = asked.definitions if asked is not None else {}
     limited = document.limits.cost_usd is not None or document.quotas.cost_usd_per_day is not None
@@ -148,7 +148,7 @@ def _files(document: PolicyDocument, sandbox: Workspace) -> Capability:
 
 
 def _eviction(document: PolicyDocument, sandbox: Workspace) -> Capability:
-    """Return what an agent without the file tools has of them."""
+    """Return the eviction of an agent without the file tools."""
     per_tool = {tool: _sizes(document, tool) for tool in document.eviction.tools}
     return Capability("eviction", hooks=(EvictionHook(sandbox, _sizes(document), per_tool),))
 
@@ -166,7 +166,7 @@ def _shell(asked: BashSettings, document: PolicyDocument, sandbox: Workspace) ->
 
 
 def _sizes(document: PolicyDocument, tool: str = "") -> Eviction:
-    """Return how results are evicted: of one tool, or of all that have no sizes of their own."""
+    """Return the eviction sizes of one tool, or of all tools without their own."""
     kept = document.eviction.sizes(tool)
     return Eviction(kept.limit_chars, kept.head_chars, kept.tail_chars)
 
@@ -198,6 +198,6 @@ def _limits(document: PolicyDocument, asked: CapabilitiesSettings) -> Capability
         execution_time_s=allowed.run_s,
         tool_calls=allowed.tool_calls,
         cost_usd=allowed.cost_usd,
-        # The steps that the agent's own settings ask for must not be what stops it.
+        # Continuations that the agent's own settings require must not stop it.
         forced_continuations=max(_FORCED_CONTINUATIONS, retries + rounds),
     )

@@ -1,7 +1,7 @@
-"""The models of one tenant: equal settings share a client, and only so many requests are under way.
+"""The models of one tenant: equal settings share a client, and the number of concurrent requests is limited.
 
-Requests wait for their turn in the order in which they come. The wait is reported and is not the model's time. So a run
-with many subagents takes its turns like others, and can neither fill an endpoint nor use up this process's descriptors.
+Requests run in the order in which they arrive. Waiting is reported, and does not count as the model's time. So a run
+with many subagents can neither flood an endpoint nor use up this process's descriptors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agent.models.openai_model import OpenAIModel
 
 log = structlog.get_logger(__name__)
-# The endpoint's client library is a third of what a gateway imports: none that only calls tools waits for it.
+# The client library is a third of a gateway's imports: it is loaded at the first inference.
 _DRIVER = "agent.models.openai_model"
 
 
@@ -34,29 +34,29 @@ class Models:
     """Opens models by their settings."""
 
     def __init__(self, requests_limit: int = CONCURRENT_INFERENCES, telemetry: Telemetry | None = None) -> None:
-        """Let `requests_limit` requests be under way at once, to all of the models together."""
+        """Limit the concurrent requests to all of the models together."""
         self._telemetry = telemetry
-        self._turns = _Turns(requests_limit)
+        self._slots = _Slots(requests_limit)
         self._opened: dict[ModelSettings, _Endpoint] = {}
 
     def of(self, settings: ModelSettings) -> Model:
-        """Return the model; nothing is connected yet. Raises Misconfigured when the environment has no key for it."""
+        """Return the model, not connected yet; Misconfigured if the environment has no key for it."""
         if settings not in self._opened:
             self._opened[settings] = _Endpoint(settings)
         model: Model = self._opened[settings]
         if self._telemetry is not None and self._telemetry.on:
             model = ObservedModel(model, self._telemetry, settings.resolved_base_url())
-        return _InTurn(model, self._turns)
+        return _LimitedModel(model, self._slots)
 
     async def close(self) -> None:
-        """Close the connections of all of them."""
+        """Close all connections."""
         for closed in await asyncio.gather(*(model.close() for model in self._opened.values()), return_exceptions=True):
-            if isinstance(closed, Exception):  # nobody is left to act on it, and the run is settled all the same
+            if isinstance(closed, Exception):  # the runs are settled, so a log line is enough
                 log.warning("a model's connections did not close", error=str(closed))
 
 
-class _Turns:
-    """Lets so many requests be under way."""
+class _Slots:
+    """Limits the number of concurrent requests."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -64,7 +64,7 @@ class _Turns:
 
     @contextlib.asynccontextmanager
     async def one(self, on_wait: OnWait | None) -> AsyncIterator[None]:
-        """Have a turn; where one must be waited for, report that."""
+        """Take a slot; report if it must be waited for."""
         reason = f"this tenant has as many inferences under way as it may (concurrent_inferences: {self._limit})"
         with on_wait(reason) if on_wait is not None and self._free.locked() else contextlib.nullcontext():
             await self._free.acquire()
@@ -74,12 +74,12 @@ class _Turns:
             self._free.release()
 
 
-class _InTurn:
-    """A model that is asked when it is one's turn."""
+class _LimitedModel:
+    """A model whose requests need a slot."""
 
-    def __init__(self, model: Model, turns: _Turns, on_wait: OnWait | None = None) -> None:
+    def __init__(self, model: Model, slots: _Slots, on_wait: OnWait | None = None) -> None:
         self._model = model
-        self._turns = turns
+        self._slots = slots
         self._on_wait = on_wait
 
     @property
@@ -87,15 +87,15 @@ class _InTurn:
         return self._model.name
 
     def reporting(self, on_wait: OnWait) -> Model:
-        return _InTurn(self._model, self._turns, on_wait)
+        return _LimitedModel(self._model, self._slots, on_wait)
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
-        async with self._turns.one(self._on_wait):
+        async with self._slots.one(self._on_wait):
             return await self._model.infer(request, on_delta)
 
 
 class _Endpoint:
-    """A model whose client is made when it is asked for the first time."""
+    """A model whose client is created at its first request."""
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings

@@ -1,4 +1,4 @@
-"""The agents that tenants can name, looked at when the configuration is read and again with each new policy."""
+"""The agents of each tenant, checked when the configuration is read and again with each new policy."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _UNLIMITED = PolicyDocument(version=1)
 
 
 def agents_of_all(config: Config) -> Mapping[str, Mapping[str, AgentSettings]]:
-    """Return the agents that each tenant can name. A bad one is found now, not when a run names it.
+    """Return each tenant's agents. A bad one is reported now, not when a run names it.
 
-    What depends on a tenant's policy is looked at with the policy. Tenants without settings of their own share theirs.
+    What depends on a tenant's policy is checked with the policy. Tenants without settings of their own share theirs.
     """
     shared: Mapping[str, AgentSettings] | None = None
     found: dict[str, Mapping[str, AgentSettings]] = {}
@@ -49,7 +49,7 @@ def each_agent(
     agents: Mapping[str, AgentSettings],
     look: Callable[[str, AgentSettings], None],
 ) -> None:
-    """Look at each agent of a tenant; Misconfigured has what was wrong with all of them, and where that stands."""
+    """Check each agent of a tenant; Misconfigured lists what is wrong with all of them, and where."""
     problems = []
     for name, agent in agents.items():
         try:

@@ -1,5 +1,5 @@
-"""Approvals: a rule asks, a person answers, and a grant answers for the next calls.
+"""Approvals: a rule asks, an approver answers, and a grant answers for later calls.
 
-Start at `approver.py`, which a call waits at; `approvals.py` lists and answers, `grant_hook.py` applies grants.
-Imports tenancy, policy and storage.
+Start at `approver.py`, where a call waits; `approvals.py` lists and resolves, `grant_hook.py` applies grants. Imports
+tenancy, policy and storage.
 """

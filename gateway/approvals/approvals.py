@@ -1,7 +1,7 @@
-"""Approvals as those who answer them see them: listed, watched and resolved. Asking is gateway/approvals/approver.py's.
+"""Approvals as approvers see them: list, watch, resolve. gateway/approvals/approver.py creates them.
 
-The first answer counts. An answer that allows more than the one call stands for the rule that was proposed with it, and
-is kept as a grant: a narrow allow rule that holds where the policy asks, and nowhere else.
+The first answer counts. An answer that allows more than the one call applies to the rule that was proposed with it, and
+is stored as a grant: a narrow allow rule that takes effect only where the policy asks.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import structlog
@@ -19,12 +20,12 @@ from agent.messages import ToolCall
 from agent.tools.intake import bounded
 from gateway.approvals.approver import call_digest
 from gateway.errors import AirlockError, AlreadyResolved, EditRefused, Internal, InvalidArgument, NotFound
-from gateway.policy import Policy
 from gateway.policy.decision import Facts
 from gateway.redaction.hooks import redactor_of
 from gateway.storage.approval_store import Approval, ApprovalStore, Resolution
 from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, EXPIRED, PENDING
 from gateway.storage.grant_store import Grant, NewGrant
+from gateway.support.background import pause
 from gateway.support.paging import PAGE_LIMIT, Place, page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
 
@@ -36,8 +37,18 @@ _CHANGES_LIMIT = 200
 _ANSWERS: Sequence[str] = get_args(AnswerName)
 log = structlog.get_logger(__name__)
 
-# Brings a call into the form that policy judges.
+# Brings a call into the form that the policy judges.
 Prepare = Callable[[Tenant, ToolCall], JudgedCall]
+
+
+@dataclass(frozen=True)
+class _Given:
+    """An answer as the approver gave it."""
+
+    answer: str
+    by: str
+    message: str
+    arguments_json: str
 
 
 class Approvals:
@@ -50,7 +61,7 @@ class Approvals:
         resolved: Callable[[Approval], None] = lambda _: None,
         poll_s: float = _POLL_S,
     ) -> None:
-        """`resolved` is told of each answer given here, at once."""
+        """`resolved` is called with each approval that is answered here."""
         self._store = store
         self._prepare = prepare
         self.resolved = resolved
@@ -58,7 +69,7 @@ class Approvals:
         self._closing = asyncio.Event()
 
     async def get(self, tenant: Tenant, approval_id: str) -> Approval:
-        """Return an approval; NotFound also when it is another tenant's."""
+        """Return an approval; NotFound also for another tenant's."""
         await self._store.expire(tenant.name)
         found = await self._store.get(tenant.name, approval_id)
         if found is None:
@@ -68,7 +79,7 @@ class Approvals:
     async def page(
         self, tenant: Tenant, *, status: str | None, thread: str, run_id: str, size: int, token: str
     ) -> tuple[Sequence[Approval], str]:
-        """Return approvals, the newest first, and the token of the next page, empty at the end."""
+        """Return approvals, newest first, and the token of the next page, "" at the end."""
         query = ("approvals", status, thread, run_id)
         size = page_size(size)
         await self._store.expire(tenant.name)
@@ -85,7 +96,7 @@ class Approvals:
     async def grants(
         self, tenant: Tenant, *, thread: str, include_ended: bool, size: int, token: str
     ) -> tuple[Sequence[Grant], str]:
-        """Return what was granted, the newest first, and the token of the next page, empty at the end."""
+        """Return grants, newest first, and the token of the next page, "" at the end."""
         query = ("grants", thread, include_ended)
         size = page_size(size)
         found = await self._store.grants.page(
@@ -98,7 +109,7 @@ class Approvals:
         return paged(found, size, _place, *query)
 
     async def revoke(self, tenant: Tenant, grant_id: str, *, by: str) -> Grant:
-        """Take a grant back; NotFound also when it is another tenant's. One that was revoked stays as it is."""
+        """Revoke a grant; NotFound also for another tenant's. A revoked one stays as it is."""
         first = await self._store.grants.revoke(tenant.name, grant_id)
         found = await self._store.grants.get(tenant.name, grant_id)
         if found is None:
@@ -109,7 +120,7 @@ class Approvals:
         return found
 
     async def watch(self, tenant: Tenant) -> AsyncIterator[Approval | None]:
-        """Yield the approvals that wait, then None, then each that changes, as it is then; ends with the gateway."""
+        """Yield the pending approvals, then None, then each approval that changes; ends with the gateway."""
         if self._closing.is_set():
             return
         await self._store.expire(tenant.name)
@@ -130,18 +141,18 @@ class Approvals:
                 yield approval
                 seen_us = approval.changed_us
             if not changed:
-                await _first_of(self._closing, self._poll_s)
+                await pause(self._closing, self._poll_s)
 
     def close(self) -> None:
-        """End those who watch."""
+        """End all watches."""
         self._closing.set()
 
     async def resolve(
         self, tenant: Tenant, approval_id: str, answer: str, *, by: str, message: str = "", arguments_json: str = ""
     ) -> Approval:
-        """Answer; the first one counts. AlreadyResolved says who was first and when.
+        """Answer; the first answer counts. AlreadyResolved says who was first and when.
 
-        The same answer of the same approver again is one whose own answer was lost, and changes nothing.
+        A repeated answer of the same approver, whose response may have been lost, changes nothing.
         """
         if answer not in _ANSWERS:
             raise InvalidArgument(f"answer: one of {', '.join(_ANSWERS)}")
@@ -152,41 +163,36 @@ class Approvals:
                 "arguments_json: must be a JSON object for the answer edit and empty for any other answer"
             )
         redactor = redactor_of(tenant.policy.document)
-        message = message if redactor is None else redactor.shown(message)
-        approval = await self.get(tenant, approval_id)
-        if approval.status != PENDING:
-            if self._is_repeated(tenant, approval, answer, by, message, arguments_json):
-                return approval
-            raise _already(approval)
-        resolution = self._resolution(tenant, approval, answer, by, message, arguments_json)
-        first = await self._store.resolve(approval, resolution)
-        approval = await self.get(tenant, approval_id)
+        given = _Given(answer, by, message if redactor is None else redactor.shown(message), arguments_json)
+        approval, first, granted = await self.get(tenant, approval_id), False, {}
+        if approval.status == PENDING:
+            resolution = self._resolution(tenant, approval, given)
+            first = await self._store.resolve(approval, resolution)
+            approval = await self.get(tenant, approval_id)
+            granted = {"grant_id": resolution.grant.id} if resolution.grant is not None else {}
         if not first:
-            if self._is_repeated(tenant, approval, answer, by, message, arguments_json):
+            if self._is_repeated(tenant, approval, given):
                 return approval
             raise _already(approval)
         whose = {"tenant": tenant.name, "thread": approval.thread, "run_id": approval.run_id}
-        granted = {"grant_id": resolution.grant.id} if resolution.grant is not None else {}
         log.info(
             "approval resolved", approval_id=approval.id, answer=answer, by=by, tool=approval.tool, **whose, **granted
         )
         self.resolved(approval)
         return approval
 
-    def _is_repeated(
-        self, tenant: Tenant, approval: Approval, answer: str, by: str, message: str, arguments_json: str
-    ) -> bool:
-        """Return whether an approval was answered with just this; whether its call has run since does not matter."""
-        if (approval.answer, approval.resolved_by, approval.message or "") != (answer, by[:128], message):
+    def _is_repeated(self, tenant: Tenant, approval: Approval, given: _Given) -> bool:
+        """Return whether an approval has just this answer, even if its call has run since."""
+        answered = (approval.answer, approval.resolved_by, approval.message or "")
+        if answered != (given.answer, given.by[:128], given.message):
             return False
-        if answer != "edit":
+        if given.answer != "edit":
             return True
-        judged = self._prepare(tenant, _edited_call(approval, arguments_json))
+        judged = self._prepare(tenant, _edited_call(approval, given.arguments_json))
         return call_digest(tenant.name, judged, approval.policy_version) == approval.edited_digest
 
-    def _resolution(
-        self, tenant: Tenant, approval: Approval, answer: str, by: str, message: str, arguments_json: str
-    ) -> Resolution:
+    def _resolution(self, tenant: Tenant, approval: Approval, given: _Given) -> Resolution:
+        answer, by, message = given.answer, given.by, given.message
         match answer:
             case "deny":
                 return Resolution(DENIED, answer, by, message)
@@ -201,19 +207,18 @@ class Approvals:
                 grant = NewGrant(self._store.ids("grant"), approval.proposed_rule, to_run)
                 return Resolution(APPROVED, answer, by, message, grant=grant)
             case "edit":
-                return self._edit(tenant, approval, by, message, arguments_json)
+                return self._edit(tenant, approval, given)
             case _:
                 return Resolution(APPROVED, answer, by, message)
 
-    def _edit(self, tenant: Tenant, approval: Approval, by: str, message: str, arguments_json: str) -> Resolution:
-        """Judge the new arguments at once, for an approver is not above the policy."""
-        judged = self._prepare(tenant, _edited_call(approval, arguments_json))
+    def _edit(self, tenant: Tenant, approval: Approval, given: _Given) -> Resolution:
+        """Judge the new arguments at once: an approver is not above the policy."""
+        judged = self._prepare(tenant, _edited_call(approval, given.arguments_json))
         if judged.unfit is not None:
             raise InvalidArgument(f"arguments_json: {judged.unfit.text()}")
         arguments = judged.call.arguments or {}
         facts = Facts(tenant=tenant.name, thread=approval.thread, run_id=approval.run_id or "")
-        policy: Policy = tenant.policy
-        decision = policy.judge(approval.tool, arguments, facts)
+        decision = tenant.policy.judge(approval.tool, arguments, facts)
         if decision.verdict == "deny":
             raise EditRefused(
                 f"the policy denies the call with these arguments (rule {decision.rule}): {decision.reason}",
@@ -222,8 +227,8 @@ class Approvals:
         return Resolution(
             APPROVED,
             "edit",
-            by,
-            message,
+            given.by,
+            given.message,
             edited_arguments=judged.canonical.decode(),
             edited_digest=call_digest(tenant.name, judged, approval.policy_version),
         )
@@ -262,11 +267,3 @@ def _already(approval: Approval) -> AirlockError:
 
 def _place(one: Approval | Grant) -> Place:
     return one.created_us, one.id
-
-
-async def _first_of(event: asyncio.Event, timeout_s: float) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        return

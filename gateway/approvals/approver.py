@@ -1,8 +1,8 @@
-"""Who is asked about the calls of a thread: the approvals in the database, as one run or its service sees them.
+"""The Approver of a thread's calls: the approvals in the database, as one run or a service uses them.
 
-A run's call is known by its id, which it keeps while the run waits. A call of a service with a loop of its own is made
-again once it was approved, so it is known by its digest. What is approved is the digest: a call that is judged with
-other arguments, or by another version of the policy, is another call and is asked about anew.
+A run's call is identified by its id, which it keeps while the run waits. A service with its own loop repeats its call
+once it is approved, so that call is identified by its digest. The digest is what is approved: a call with other
+arguments, or under another version of the policy, is another call and needs its own approval.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from gateway.support.heavy_work import Work, at_once
 from gateway.support.retry import retried
 
 APPROVAL = "approval"
-"""The rule that is named where nobody can be asked about a call."""
+"""The rule of a call that needs an approval which cannot be requested."""
 
-# Arguments past this are not kept to be shown, and nobody can approve what cannot be shown.
+# Longer arguments are not stored, and a call cannot be approved without showing its arguments.
 _ARGUMENTS_LIMIT_CHARS = 1024 * 1024
 log = structlog.get_logger(__name__)
 
 
 def call_digest(tenant: str, judged: JudgedCall, policy_version: str) -> str:
-    """Return what is approved, as SHA-256 in hex."""
-    told = json.dumps([tenant, judged.call.name, judged.canonical.decode(), policy_version])
-    return hashlib.sha256(told.encode()).hexdigest()
+    """Return the SHA-256 of what is approved, in hex."""
+    fields = json.dumps([tenant, judged.call.name, judged.canonical.decode(), policy_version])
+    return hashlib.sha256(fields.encode()).hexdigest()
 
 
 class _UsedBefore(Granted):
@@ -48,7 +48,7 @@ class _UsedBefore(Granted):
 
 
 class ThreadApprover:
-    """The Approver of the calls of one thread, outside runs or of one run."""
+    """The Approver of one thread's calls, of one run or outside runs."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ThreadApprover:
         work: Work = at_once,
         redactor: Redactor | None = None,
     ) -> None:
-        """`policy` gives the one in force: it says how long an answer is waited for, and what rule one may grant."""
+        """`policy` returns the policy in force, which sets the approval's lifetime and the rule that it may grant."""
         self._store = store
         self._thread = thread
         self._run_id = run_id
@@ -71,16 +71,16 @@ class ThreadApprover:
         self._not_begun: frozenset[str] = frozenset()
 
     def not_begun(self, call_ids: Collection[str]) -> None:
-        """Let these calls run by approvals that an earlier process used up for them: it was lost before they began."""
+        """Let calls that did not begin before their process was lost use the approvals that it used up for them."""
         self._not_begun = frozenset(call_ids)
 
     async def edited(self, state: AgentState, call_ids: Sequence[str]) -> Mapping[str, dict[str, JsonValue]]:
-        """Return the arguments that approvers gave calls of this run."""
+        """Return the arguments that approvers gave to calls of this run."""
         del state
         if self._run_id is None:
             return {}
         edits: dict[str, dict[str, JsonValue]] = {}
-        # The run has been taken out of its wait: what cannot be read now must not be its end.
+        # The run no longer waits, so a failed read must not end it.
         read = partial(self._store.of_calls, self._run_id, call_ids)
         for approval in await retried(read, run_id=self._run_id, what="the answers to what it asked"):
             if approval.edited_arguments is not None:
@@ -88,7 +88,7 @@ class ThreadApprover:
         return edits
 
     async def answer(self, state: AgentState, execution: ToolExecution) -> Granted | Denied | Pending:
-        """Return what was answered; what nobody was asked about is asked now."""
+        """Return the answer; a call without an approval gets one now."""
         del state
         verdict = execution.verdict
         digest = call_digest(self._thread.tenant, execution.judged, verdict.policy_version if verdict else "")
@@ -98,7 +98,7 @@ class ThreadApprover:
         return await self._answer_run(execution, digest, self._run_id)
 
     async def use(self, granted: Granted) -> str:
-        """Use an approval up, once whoever else makes the same call."""
+        """Use an approval up, unless an equal call was first."""
         if isinstance(granted, _UsedBefore) or await self._store.use(granted.approval_id):
             return ""
         return f"approval {granted.approval_id} was already used: it allowed one call"
@@ -109,7 +109,7 @@ class ThreadApprover:
             return await self._ask(execution, digest)
         approval = found[0]
         if approval.status not in (DENIED, EXPIRED, USED) and _approved_digest(approval) != digest:
-            # The policy is another by now, or a hook made other arguments of it: what was approved is not this.
+            # The policy has changed, or a hook changed the arguments: what was approved is another call.
             await self._store.cancel(approval.id)
             return await self._ask(execution, digest)
         if approval.status == CANCELLED:
@@ -125,9 +125,9 @@ class ThreadApprover:
         now = self._store.clock()
         if approval is None or approval.status in (USED, EXPIRED, CANCELLED):
             return await self._ask(execution, digest)
-        # An answer holds as long as it might have taken to give it.
-        held_us = (approval.resolved_us or now) + approval.expires_us - approval.created_us
-        if approval.status in (APPROVED, DENIED) and held_us <= now:
+        # An answer is valid for as long as the approval could have been pending.
+        valid_until_us = (approval.resolved_us or now) + approval.expires_us - approval.created_us
+        if approval.status in (APPROVED, DENIED) and valid_until_us <= now:
             await self._store.cancel(approval.id)
             return await self._ask(execution, digest)
         if approval.status == APPROVED and _approved_digest(approval) != digest:
@@ -195,7 +195,7 @@ class ThreadApprover:
 
 
 def _approved_digest(approval: Approval) -> str:
-    """Return the digest of the call that may run when the approval is given."""
+    """Return the digest of the call that an approval allows."""
     if approval.status == PENDING:
         return approval.digest
     return approval.edited_digest or approval.digest

@@ -1,7 +1,7 @@
-"""Grants as the calls of a thread meet them: read where the policy asks, and their approvals used up.
+"""Grants as a thread's calls use them: read when the policy asks, and their approvals used up.
 
-A call that passes by a grant carries the id of the approval that granted it. That approval was for one call first of
-all; when that call has run, it is used, and the grant goes on.
+A call that passes by a grant carries the id of the approval that granted it. That approval was for one call in the
+first place; when that call has run, the approval is used, and the grant remains.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _compiled(granted: tuple[tuple[str, str], ...]) -> HeldGrants:
     found: list[Rule] = []
     approvals: dict[str, str] = {}
     for text, approval_id in granted:
-        # By JSON, for the models are strict of Python's types: a list is no tuple.
+        # Through JSON, because the models are strict about Python types: a list is no tuple.
         for rule in (Rule.model_validate_json(json.dumps(rule)) for rule in yaml.safe_load(text)):
             found.append(rule)
             approvals.setdefault(rule.id, approval_id)
@@ -42,7 +42,7 @@ def _compiled(granted: tuple[tuple[str, str], ...]) -> HeldGrants:
 
 
 async def load_grants(store: ApprovalStore, thread: Thread, run_id: str | None) -> HeldGrants:
-    """Return what approvers granted to a thread, and to this run of it, and did not take back."""
+    """Return the grants in force of a thread and of this run of it."""
     granted: Sequence[tuple[str, str]] = await store.grants.rules(thread, run_id)
     return _compiled(tuple(granted))
 
@@ -59,12 +59,12 @@ class GrantHook(Hook):
         self._run_id = run_id
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
-        """Look at a call that passed by a grant."""
+        """Check whether the call passed by a grant."""
         tool = state.current.tool
         if tool.approval_id and tool.verdict is not None and tool.verdict.kind is VerdictKind.PROCEED:
             try:
                 await self._ran(tool.approval_id, tool.judged)
-            except AirlockError as error:  # the call is over: its result must not be lost for this
+            except AirlockError as error:  # the call is done, and its result must not be lost
                 log.warning("an approval is not marked as used", approval_id=tool.approval_id, error=str(error))
         return state
 
@@ -74,7 +74,7 @@ class GrantHook(Hook):
             await self._store.use(approval_id)
 
     def _is_of(self, approval: Approval, judged: JudgedCall) -> bool:
-        """Return whether a call is the one that was asked about, or the same made again by a service."""
+        """Return whether a call is the approved one, or the same call repeated by a service."""
         if approval.run_id is not None:
             return (approval.run_id, approval.call_id) == (self._run_id, judged.call.id)
         return self._run_id is None and approval.digest == call_digest(

@@ -1,9 +1,9 @@
-"""`airlock` as a sandbox of inspect-ai: each sample of an evaluation gets a thread, and so a sandbox, of its own.
+"""`airlock` as a sandbox of inspect-ai: each sample of an evaluation gets its own thread, and so its own sandbox.
 
-A thin adapter over the public client. AIRLOCK_ADDRESS (127.0.0.1:7443 when not set) and AIRLOCK_API_KEY say where and
-who; `sandbox=("airlock", AirlockConfig(...))` names other variables. See docs/inspect.md.
+A thin adapter over the public client. AIRLOCK_ADDRESS (default 127.0.0.1:7443) and AIRLOCK_API_KEY name the gateway and
+the key; `sandbox=("airlock", AirlockConfig(...))` names other variables. See docs/inspect.md.
 
-What the gateway or a sandbox could not do is raised, never returned: a result is what the program itself did.
+Failures of the gateway or a sandbox are raised, never returned: a result is what the program itself did.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _ERRNOS: Mapping[type[AirlockError], int] = {
 
 
 class AirlockConfig(BaseModel):
-    """Which gateway and which key. The key itself is never here: inspect writes configurations into its logs."""
+    """The gateway, and the variable with the key. The key is never here, since inspect logs configurations."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -81,7 +81,7 @@ class AirlockSandboxEnvironment(SandboxEnvironment):
     async def sample_init(
         cls, task_name: str, config: SandboxEnvironmentConfigType | None, metadata: dict[str, str]
     ) -> dict[str, SandboxEnvironment]:
-        """Connect; the sandbox itself is made by the first call."""
+        """Connect; the first call creates the sandbox."""
         settings = _settings(config)
         key = os.environ.get(settings.api_key_variable, "")
         if not key:
@@ -99,14 +99,14 @@ class AirlockSandboxEnvironment(SandboxEnvironment):
         environments: dict[str, SandboxEnvironment],
         interrupted: bool,
     ) -> None:
-        """Let go of the gateway, which removes the sandbox when nobody has used it for its idle timeout."""
+        """Close the connection; the gateway removes the sandbox after its idle timeout."""
         for environment in environments.values():
             await environment.as_type(AirlockSandboxEnvironment).close()
 
     @override
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
-        """Return a configuration as it was before it was logged."""
+        """Return a logged configuration."""
         return AirlockConfig.model_validate(config)
 
     async def close(self) -> None:
@@ -114,7 +114,7 @@ class AirlockSandboxEnvironment(SandboxEnvironment):
         await self._client.__aexit__(None, None, None)
 
     @override
-    async def exec(
+    async def exec(  # eight parameters, as inspect-ai declares it
         self,
         cmd: list[str],
         input: str | bytes | None = None,
@@ -125,9 +125,10 @@ class AirlockSandboxEnvironment(SandboxEnvironment):
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> ExecResult[str]:
-        """Run a program; the policy's limits.timeout_s bounds it where `timeout` does not.
+        """Run a program; without `timeout`, the policy's limits.timeout_s applies.
 
-        It is run once: what timed out may have had effects. The gateway, not this process, bounds how many run at once.
+        It runs once, as a program that timed out may have had effects. The gateway, not this process, limits
+        concurrency.
         """
         await self._check_user(user)
         limit_bytes = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
@@ -139,7 +140,7 @@ class AirlockSandboxEnvironment(SandboxEnvironment):
                 cwd=_resolved(cwd or "."),
                 env=env,
                 timeout_s=timeout,
-                # The limit is one stream's, the gateway's is for both.
+                # inspect's limit is for each stream, the gateway's for both.
                 output_limit_bytes=2 * limit_bytes,
             )
         except DeadlineExceeded as error:
@@ -152,7 +153,7 @@ class AirlockSandboxEnvironment(SandboxEnvironment):
 
     @override
     async def write_file(self, file: str, contents: str | bytes) -> None:
-        """Replace a file atomically; its parent directories are made."""
+        """Replace a file atomically; creates its parent directories."""
         try:
             data = contents.encode() if isinstance(contents, str) else contents
             await self._client.write_file(self.thread, _resolved(file), data)
@@ -180,13 +181,12 @@ class AirlockSandboxEnvironment(SandboxEnvironment):
         return data.decode() if text else bytes(data)
 
     async def _check_user(self, user: str | None) -> None:
-        """Raise SandboxUserUnsupportedError for anybody but the user that tool code has: there is no other."""
+        """Raise SandboxUserUnsupportedError for any user but the one of tool code."""
         if user is None:
             return
         if self._users is None:
-            told = await self.exec(["id", "-u"])
-            named = await self.exec(["id", "-un"])
-            self._users = frozenset(result.stdout.strip() for result in (told, named) if result.success)
+            results = [await self.exec(["id", option]) for option in ("-u", "-un")]
+            self._users = frozenset(result.stdout.strip() for result in results if result.success)
         if user not in self._users:
             raise SandboxUserUnsupportedError(
                 f"airlock runs nothing as {user!r}: tool code has one user, without privileges"
@@ -201,12 +201,12 @@ def _settings(config: SandboxEnvironmentConfigType | None) -> AirlockConfig:
 
 
 def _resolved(path: str) -> str:
-    """Return the path with its start; the gateway brings it into its final form before it judges it."""
+    """Return the path below the workspace; the gateway normalizes it before it judges it."""
     return posixpath.join(WORKSPACE, path)
 
 
 def _exec_result(result: ProgramResult, cmd: list[str], limit_bytes: int) -> ExecResult[str]:
-    """Return what a program did, as inspect has it. Raises what the program did not do."""
+    """Return a program's result as inspect has it. Raises what the program did not do."""
     if result.outcome == "output_limit" or max(len(result.stdout_bytes), len(result.stderr_bytes)) > limit_bytes:
         shown = (result.stdout_bytes or result.stderr_bytes)[:limit_bytes].decode("utf-8", "replace")
         raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, shown)
@@ -232,7 +232,7 @@ def _with_code(result: ProgramResult, code: int, said: str = "") -> ExecResult[s
 
 
 def _raise_os_error(error: AirlockError, file: str) -> NoReturn:
-    """Raise what open() would have; the file is named as the caller named it."""
+    """Raise what open() would raise, with the file's name as the caller wrote it."""
     if isinstance(error, DeadlineExceeded):
         raise TimeoutError(f"{file}: {error}") from error
     number = next((number for kind, number in _ERRNOS.items() if isinstance(error, kind)), None)

@@ -49,7 +49,7 @@ class Lease:
         self._started_us = store.clock()
 
     @contextlib.asynccontextmanager
-    async def held(self, predecessors: Sequence[str] = ()) -> AsyncIterator[None]:
+    async def hold(self, predecessors: Sequence[str] = ()) -> AsyncIterator[None]:
         """Hold the lease until the block ends. Leases of `predecessors`, which this process replaces, end now."""
         await self._store.end(predecessors)
         await self.renew()

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from agent.frozen import NotStorable, freeze
 from agent.messages import Message
 from gateway.credentials.caller import actor
-from gateway.errors import InvalidArgument, NotFound, ThreadBusy, TooLarge
+from gateway.errors import InvalidArgument, ThreadBusy, TooLarge
 from gateway.runs.thread_history import KEY_LIMIT_CHARS, KEYS_LIMIT, METADATA_LIMIT_BYTES, VALUE_LIMIT_CHARS
 from gateway.storage.store import Store
 from gateway.storage.stored_message import NOT_READ, read_message
@@ -72,7 +72,7 @@ class Threads:
 
     async def get(self, tenant: Tenant, name: str) -> WholeThread:
         """Return a thread; NotFound also for another tenant's. A missing thread is not created."""
-        row = await self._row(tenant, name)
+        row = await self._listed.known(tenant.name, name)
         metadata = await self._listed.metadata(row.id, limit_bytes=METADATA_LIMIT_BYTES)
         if metadata is None:
             raise TooLarge(
@@ -83,7 +83,7 @@ class Threads:
 
     async def messages(self, tenant: Tenant, name: str, *, size: int, token: str) -> tuple[Sequence[Said], str]:
         """Return messages, oldest first, and the token of the next page, "" at the end."""
-        row = await self._row(tenant, name)
+        row = await self._listed.known(tenant.name, name)
         query = ("messages", row.id)
         size = page_size(size)
         place = place_of(token, *query)
@@ -121,23 +121,17 @@ class Threads:
             ) from None
         if busy is not None:
             raise _busy(name, busy)
-        return WholeThread(await self._row(tenant, name), changed, 0)
+        return WholeThread(await self._listed.known(tenant.name, name), changed, 0)
 
     async def delete(self, tenant: Tenant, name: str) -> Mapping[str, int]:
         """Delete a thread with everything stored of it; return the number of deleted rows by table."""
-        row = await self._row(tenant, name)
+        row = await self._listed.known(tenant.name, name)
         if row.run_id is not None:
             raise _busy(name, row.run_id)
         try:
             return await self._erasure.thread(tenant.name, name, actor())
         finally:
             self._forget(tenant, name)
-
-    async def _row(self, tenant: Tenant, name: str) -> ThreadRow:
-        row = await self._listed.get(tenant.name, name)
-        if row is None:
-            raise NotFound(f"thread {name[:64]!r} not found: `airlock thread list` lists the threads")
-        return row
 
 
 class _NoJsonError(ValueError):

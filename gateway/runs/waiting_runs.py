@@ -6,7 +6,6 @@ Those are the runs whose approvals are answered, and the runs whose gateway is l
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
@@ -17,6 +16,7 @@ from gateway.errors import AirlockError, Unauthenticated
 from gateway.runs import endings
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.waiting_store import WaitingRun, WaitingStore
+from gateway.support.background import pause
 from gateway.tenancy.tenants import Tenant
 
 _POLL_S = 0.5
@@ -88,9 +88,7 @@ class WaitingRuns:
                 log.warning("waiting runs are not looked at", error=str(error))
             except Exception:
                 log.exception("waiting runs are not looked at")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._poll_s):
-                    await self._soon.wait()
+            await pause(self._soon, self._poll_s)
 
     async def _expire(self) -> None:
         """Mark expired approvals, even when no caller looks at them."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 
 from gateway.errors import InvalidArgument, NotFound, Unavailable
@@ -11,6 +9,7 @@ from gateway.runs.hosting import Hosting
 from gateway.storage.entities import LoggedEvent, Run
 from gateway.storage.store import Store
 from gateway.storage.tables import RUNS_UNDER_WAY
+from gateway.support.background import pause
 from gateway.tenancy.tenants import Tenant
 
 _EVENTS_PAGE = 200
@@ -48,7 +47,7 @@ async def watched(
         if live is not None:
             await live.log.wait(sequence - 1)
             if live.log.abandoned and not hosting.closing.is_set():
-                await _pause(hosting.closing)  # until the run has ended here, or others have it
+                await pause(hosting.closing, _POLL_S)  # until the run has ended here, or others have it
             continue
         # The run waits for an approval, another gateway has it, or its last event was just stored.
         if run.status not in RUNS_UNDER_WAY:
@@ -57,10 +56,4 @@ async def watched(
             raise Unavailable(f"the gateway is shutting down: watch again from sequence {sequence} when it is back")
         run = await stored_run(store, tenant, run_id)
         if run.status in RUNS_UNDER_WAY and run_id not in hosting.live and run.last_sequence < sequence:
-            await _pause(hosting.closing)
-
-
-async def _pause(closing: asyncio.Event) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_POLL_S):
-            await closing.wait()
+            await pause(hosting.closing, _POLL_S)

@@ -1,10 +1,11 @@
-"""What a tenant sees of its sandboxes, and what is kept of them.
+"""What a tenant sees of its sandboxes, and what is stored of them.
 
-    sandbox_admin                      made, stopped, resumed, removed because somebody asks for it
-    counted_creation                   counts creations by the policy's quota
-    sandbox_usage                      what they use
-    channel_claim                      which directory has their sockets and locks; a start with another is refused
-    history_writer, history_reader     what becomes of them, written down, and listed or followed
+    sandbox_admin                      creates, stops, resumes and removes sandboxes on request
+    counted_creation                   counts creations against the policy's quota
+    sandbox_usage                      what sandboxes use
+    channel_claim                      the directory of their sockets and locks; a start with another is refused
+    history_writer, history_reader     their state transitions, written, and listed or watched
 
-sandbox/keeper/sandbox_keeper.py leases a thread its sandbox; a call gets it by gateway/tool_calls/thread_sandbox.py.
+sandbox/keeper/sandbox_keeper.py leases a sandbox to each thread; a call gets it from
+gateway/tool_calls/thread_sandbox.py.
 """

@@ -1,8 +1,8 @@
-"""Which channel directory an engine's gateways use. One that would use another does not start.
+"""The channel directory that an engine's gateways use. A gateway that would use another one does not start.
 
-The directory has the locks by which gateways know of each other's sandboxes. Without them a gateway takes running
-sandboxes for orphans, and removes them. So the database has a record for each engine, the directory has an identity in
-a file, and containers are labelled with it: what does not agree is refused before anything is looked for or removed.
+The directory has the locks that show gateways each other's sandboxes. Without them, a gateway takes running sandboxes
+for orphans and removes them. So the database has a record for each engine, the directory has an identity in a file, and
+containers are labelled with it: a mismatch is refused before anything is adopted or removed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _CONFIGURED_BY = "sandbox.channel_dir or AIRLOCK_CHANNEL_DIR; unset, it is `chan
 
 @dataclass(frozen=True)
 class ChannelUse:
-    """What a gateway is configured with, and what its engine has of its instance.
+    """A gateway's configured directory, and what its engine has of its instance.
 
-    `identity` is the directory's, None where it has none.
+    `identity` is the directory's, None if it has none.
     """
 
     engine: str
@@ -48,7 +48,7 @@ class ChannelUse:
 
 
 async def channel_use(requests: DockerRequests, engine: str, instance: str, directory: Path) -> ChannelUse:
-    """Look at an engine, by its id, and the directory, and change neither. Raises SandboxError, Misconfigured."""
+    """Inspect an engine, by its id, and the directory, without changing either. Raises SandboxError, Misconfigured."""
     try:
         identity = read_identity(directory)
     except (OSError, ValueError) as error:
@@ -67,7 +67,7 @@ async def channel_use(requests: DockerRequests, engine: str, instance: str, dire
 
 
 async def claim_channels(use: ChannelUse, store: ChannelStore) -> str:
-    """Return the directory's identity, recorded for the engine. Misconfigured where another directory is in use."""
+    """Return the directory's identity, recorded for the engine. Misconfigured if another directory is in use."""
     records = await store.records()
     identity = check_channels(use, records)
     known = next((one for one in records if one.engine == use.engine), None)
@@ -85,7 +85,7 @@ async def claim_channels(use: ChannelUse, store: ChannelStore) -> str:
             ChannelRecord(use.engine, identity, use.directory), lambda found: _refuse_others(claimed, found)
         )
     except Misconfigured:
-        if written:  # a directory that is refused stays as it was
+        if written:  # a refused directory stays as it was
             (use.directory / IDENTITY).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 use.directory.rmdir()
@@ -97,7 +97,7 @@ async def claim_channels(use: ChannelUse, store: ChannelStore) -> str:
 
 
 def check_channels(use: ChannelUse, records: Sequence[ChannelRecord]) -> str:
-    """Return the identity that the directory has or is to have; Misconfigured where it is not the one to use."""
+    """Return the identity that the directory has or will have; Misconfigured if it is the wrong directory."""
     identity = use.identity
     if identity is None:
         mine = next((one for one in records if one.engine == use.engine), None)
@@ -112,13 +112,13 @@ def check_channels(use: ChannelUse, records: Sequence[ChannelRecord]) -> str:
                 "If the directory was removed, stop that gateway first; a killed one counts for some seconds more"
             )
         else:
-            identity = mine.identity  # lost, and made again
+            identity = mine.identity  # lost, and created again
     _refuse_others(dataclasses.replace(use, identity=identity), records)
     return identity
 
 
 def _refuse_others(use: ChannelUse, records: Sequence[ChannelRecord]) -> None:
-    """Raise Misconfigured where the database or the engine knows another directory than this one."""
+    """Raise Misconfigured if the database or the engine knows another directory."""
     for record in records:
         if record.engine == use.engine:
             if record.identity != use.identity:
@@ -137,13 +137,13 @@ def _refuse_others(use: ChannelUse, records: Sequence[ChannelRecord]) -> None:
             raise Misconfigured(
                 f"sandboxes of this database on engine {use.engine} use the channel directory {found.path}, and this "
                 f"gateway would use {use.directory} and remove them. Set the channel directory to {found.path} "
-                f"({_CONFIGURED_BY}). {_copies(use)} If nobody needs these sandboxes, remove them: `docker rm -f "
+                f"({_CONFIGURED_BY}). {_copies(use)} If these sandboxes are not needed, remove them: `docker rm -f "
                 f"$(docker ps -aq --filter label=airlock.instance={use.instance})`"
             )
 
 
 def _refuse_copy(use: ChannelUse, record: ChannelRecord) -> None:
-    """Raise Misconfigured where the directory was copied from the recorded one, which is there still."""
+    """Raise Misconfigured if the directory is a copy of the recorded one, which still exists."""
     with contextlib.suppress(OSError, ValueError):
         original = record.path
         if original != use.directory and read_identity(original) == use.identity:

@@ -1,22 +1,22 @@
-"""HistoryReader: what became of a tenant's sandboxes, listed and followed. It is read from the database alone."""
+"""HistoryReader: the state transitions of a tenant's sandboxes, listed and watched, from the database alone."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Sequence
 
 from gateway.errors import NotFound
 from gateway.storage.thread_store import ThreadStore
 from gateway.storage.transition_store import StoredTransition, TransitionStore
+from gateway.support.background import pause
 
 _PAGE = 200
-# What another gateway did is seen so much later, at most.
+# The longest delay until another gateway's transitions are seen.
 _POLL_S = 0.5
 
 
 class HistoryReader:
-    """The history of every tenant's sandboxes, whichever gateway wrote it."""
+    """The history of every tenant's sandboxes, on all gateways."""
 
     def __init__(self, store: TransitionStore, threads: ThreadStore, poll_s: float = _POLL_S) -> None:
         self._store = store
@@ -27,19 +27,16 @@ class HistoryReader:
     async def page(
         self, tenant: str, *, thread: str | None, before: int | None, limit: int
     ) -> Sequence[StoredTransition]:
-        """Return a tenant's transitions, the newest first; of one thread, when it is given.
-
-        NotFound where there is no such thread.
-        """
+        """Return a tenant's transitions, or those of one thread, newest first; NotFound for an unknown thread."""
         await self._refuse_unknown(tenant, thread)
         return await self._store.page(tenant, thread=thread, before=before, limit=limit)
 
     async def watch(
         self, tenant: str, *, thread: str | None, after: int | None
     ) -> AsyncIterator[StoredTransition | None]:
-        """Yield None, then what came after an id, the oldest first; ends with the gateway.
+        """Yield None, then the transitions after an id, by default from now on, oldest first; ends with the gateway.
 
-        Without an id it is what comes from now on. NotFound where there is no such thread.
+        NotFound for an unknown thread.
         """
         await self._refuse_unknown(tenant, thread)
         if after is None:
@@ -52,12 +49,10 @@ class HistoryReader:
                 yield one
                 after = one.id
             if not found:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._poll_s):
-                        await self._closing.wait()
+                await pause(self._closing, self._poll_s)
 
     def close(self) -> None:
-        """End those who watch."""
+        """End all watches."""
         self._closing.set()
 
     async def _refuse_unknown(self, tenant: str, thread: str | None) -> None:

@@ -1,4 +1,4 @@
-"""A thread's sandbox, made ahead of its calls, stopped, and removed with its files: each with its audit record."""
+"""Creates a thread's sandbox ahead of its calls, stops it, and removes it with its files, each with its audit entry."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from sandbox.sandbox import ListedSandbox
 log = structlog.get_logger(__name__)
 
 
-class Tended(Listing, Removal, Protocol):
-    """What it needs of an engine."""
+class AdminEngine(Listing, Removal, Protocol):
+    """The parts of an engine that SandboxAdmin needs."""
 
 
 class SandboxAdmin:
-    """The sandboxes of every tenant, as it looks after them itself. Names of threads are whole: "" is none."""
+    """The sandboxes of every tenant, for their tenants. Thread names are exact: "" is not a default."""
 
-    def __init__(self, engine: Tended, keeper: Keeper, tool_calls: ToolCalls, threads: ThreadStore) -> None:
+    def __init__(self, engine: AdminEngine, keeper: Keeper, tool_calls: ToolCalls, threads: ThreadStore) -> None:
         self._engine = engine
         self._keeper = keeper
         self._tool_calls = tool_calls
@@ -37,18 +37,18 @@ class SandboxAdmin:
         self._remove_files = remove_files_of(engine)
 
     async def find(self, tenant: Tenant, thread: str) -> ListedSandbox | None:
-        """Return the sandbox of a thread in whatever state, whichever gateway of the engine has it; None for none."""
+        """Return the sandbox of a thread in any state, on any gateway of the engine; None if there is none."""
         return next((one for one in await self._engine.listed(tenant.name) if one.thread == thread), None)
 
     async def get(self, tenant: Tenant, thread: str) -> ListedSandbox:
-        """Return the sandbox of a thread, in whatever state; NotFound where there is none."""
+        """Return the sandbox of a thread in any state; NotFound if there is none."""
         found = await self.find(tenant, thread)
         if found is None:
             raise await self.missing(tenant, thread)
         return found
 
     async def missing(self, tenant: Tenant, thread: str) -> NotFound:
-        """Return the error of a thread whose sandbox was looked for where none is, or none that runs."""
+        """Return the error for a thread without a sandbox, or without a running one."""
         found = await self.find(tenant, thread)
         if found is not None and found.state == "idle_stopped":
             return NotFound(
@@ -60,9 +60,9 @@ class SandboxAdmin:
         return NotFound(f"thread {thread!r} has no sandbox; its next call creates one with the same files")
 
     async def create(self, tenant: Tenant, thread: str) -> ListedSandbox:
-        """Return the sandbox of a thread, made or started again as for a call where none lives.
+        """Return the sandbox of a thread, created or started as for a call.
 
-        Raises QuotaExceeded, OtherEngine, and SandboxError where there can be none.
+        Raises QuotaExceeded, OtherEngine, and SandboxError if there can be none.
         """
         sandbox = await self._tool_calls.sandbox(tenant, thread)
         await self._tool_calls.take_place(tenant)
@@ -77,23 +77,23 @@ class SandboxAdmin:
             if before is None or before.id != sandbox_id:
                 details = {"sandbox": sandbox_id, "image": found.image, "runtime": found.runtime}
                 kind = "sandbox_resumed" if stopped == sandbox_id else "sandbox_created"
-                await self._tell(_entry(tenant, kind, thread, **details))
+                await self._record(_entry(tenant, kind, thread, **details))
             return found
 
-        # Whoever goes away has it made all the same, for what is made has its record.
+        # Completed even if the caller goes away, so that the sandbox has its audit entry.
         return await to_the_end(made())
 
     async def resume(self, tenant: Tenant, thread: str) -> ListedSandbox:
-        """Return the sandbox of a thread, started where it was stopped; NotFound where there is none."""
+        """Return the sandbox of a thread, started if it was stopped; NotFound if there is none."""
         found = await self.get(tenant, thread)
         return found if found.state == "running" else await self.create(tenant, thread)
 
     async def stop(self, tenant: Tenant, thread: str) -> ListedSandbox | None:
-        """Stop the sandbox of a thread, whichever gateway has it, and return it as it is then; None for none.
+        """Stop the sandbox of a thread, on any gateway, and return it as it is then; None if there is none.
 
-        Its next call starts it again. One that is stopped already stays so; one that cannot be stopped, or is not to
-        be, is removed. SandboxBusy while calls are under way in it, QuotaExceeded as for a call: to start it again
-        costs the engine as much as to make one.
+        Its next call starts it again. A stopped one stays stopped; one that cannot be stopped, or must not be, is
+        removed. SandboxBusy while it has calls, QuotaExceeded as for a call, since restarting costs the engine as much
+        as creating.
         """
         await self._tool_calls.take_place(tenant)
 
@@ -102,15 +102,15 @@ class SandboxAdmin:
             found = await self._keeper.stop(tenant.name, thread)
             if found is not None and (found.id != before or found.state != "idle_stopped"):
                 kind = "sandbox_stopped" if found.state == "idle_stopped" else "sandbox_removed"
-                await self._tell(_entry(tenant, kind, thread, sandbox=found.id))
+                await self._record(_entry(tenant, kind, thread, sandbox=found.id))
             return found
 
         return await to_the_end(stopped())
 
     async def delete(self, tenant: Tenant, thread: str) -> tuple[ListedSandbox | None, bool]:
-        """Remove the sandbox of a thread and its files for good; return it as it was, and whether there were files.
+        """Remove the sandbox of a thread and its files; return it as it was, and whether there were files.
 
-        Raises ThreadBusy while a run is under way in the thread, SandboxBusy while a call is, NotFound, QuotaExceeded.
+        Raises ThreadBusy during a run in the thread, SandboxBusy during a call, NotFound, QuotaExceeded.
         """
         row = await self._threads.get(tenant.name, thread)
         if row is None:
@@ -119,7 +119,7 @@ class SandboxAdmin:
             raise ThreadBusy(
                 f"thread {thread!r} is busy with run {row.run_id}: wait for it or cancel it", run_id=row.run_id
             )
-        await self._tool_calls.thread(tenant, thread)  # OtherEngine, where its files are on one
+        await self._tool_calls.thread(tenant, thread)  # OtherEngine, if its files are on another engine
         await self._tool_calls.take_place(tenant)
 
         async def removed() -> tuple[ListedSandbox | None, bool]:
@@ -133,7 +133,7 @@ class SandboxAdmin:
                 if there:
                     done.append(_entry(tenant, "workspace_removed", thread))
             finally:
-                await self._tell(*done)
+                await self._record(*done)
             return was, there
 
         was, files = await to_the_end(removed())
@@ -149,7 +149,7 @@ class SandboxAdmin:
         found = await self.find(tenant, thread)
         return found if found is not None and found.state == "running" else None
 
-    async def _tell(self, *done: AuditEntry) -> None:
+    async def _record(self, *done: AuditEntry) -> None:
         for entry in done:
             log.info(entry.kind, tenant=entry.tenant, thread=entry.thread, **entry.details)
         if done:

@@ -1,18 +1,18 @@
-"""What sandboxes use, as their tenant may watch it: read at most twice a second each, whoever and however many ask.
+"""What sandboxes use, for their tenants to watch: each is read at most twice a second, however many watch.
 
-Where this process has the sandbox at hand its daemon is asked, and else the engine, which may take a second. What files
-take only the daemon can count. To look is no use of a sandbox.
+A sandbox of this process is read through its daemon, any other through the engine, which may take a second. Only the
+daemon can count what files take. Reading does not reset a sandbox's idle timer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
+from gateway.support.background import pause
 from sandbox.client.cgroup_usage import read_usage
 from sandbox.engines.engine import Listing
 from sandbox.errors import SandboxError, SandboxUnavailable
@@ -23,22 +23,22 @@ from sandbox.sandbox import ListedSandbox, Sandbox
 from sandbox.usage import Usage
 
 SANDBOXES_LIMIT = 200
-"""So many sandboxes of a tenant are read at once."""
-# A reading of this age is told again.
+"""The number of a tenant's sandboxes that are read at once."""
+# A younger reading is returned again.
 _FRESH_S = 0.4
-# Over less than this the scheduler's slices show, and after more nobody watches: the share is not said.
+# A shorter interval shows the scheduler's slices, and after a longer one nothing was watching: no share is returned.
 _SHORTEST_S, _LONGEST_S = 0.1, 60.0
 _DISK_FRESH_S = 10.0
 _DISK_TIMEOUT_S = 2.0
-_TOLD_TIMEOUT_S = 1.0
-# Few of the threads that wait for the engine: an engine 20.10 tells its counts once a second.
+_DAEMON_TIMEOUT_S = 1.0
+# Few of the engine's threads: an engine 20.10 returns its counts once a second.
 _ENGINE_AT_ONCE, _OF_ONE_TENANT = 3, 2
 _METERS_LIMIT = 4096
 
 
 @dataclass(frozen=True)
 class Disk:
-    """What files take of the disk; `partial` says that there are more. No limit is one that is not known."""
+    """What files take of the disk; `partial` if there are more. The limit is None if it is not known."""
 
     used_bytes: int
     partial: bool
@@ -47,7 +47,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class SandboxStats:
-    """A reading. `cpus` are those used since the reading before; None is unknown."""
+    """A reading. `cpus` are those used since the previous reading; None is unknown."""
 
     sandbox: ListedSandbox
     calls: int
@@ -59,7 +59,7 @@ class SandboxStats:
 
 
 class _Meter:
-    """What was read of a sandbox last, and when."""
+    """The last reading of a sandbox, and its time."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -77,13 +77,13 @@ class SandboxUsage:
         self._engine = engine
         self._keeper = keeper
         self._clock = clock
-        # By the sandbox's id; the one that was read longest ago goes first.
+        # By sandbox id, the least recently read first.
         self._meters: OrderedDict[str, _Meter] = OrderedDict()
         self._asking = FairSemaphore(_ENGINE_AT_ONCE, of_one=_OF_ONE_TENANT)
         self._closing = asyncio.Event()
 
     async def read(self, tenant: str, thread: str | None = None) -> Sequence[SandboxStats]:
-        """Return what a tenant's sandboxes use, by id, or what that of one thread does; none where none lives."""
+        """Return what a tenant's running sandboxes, or that of one thread, use, by id."""
         live = [one for one in await self._engine.listed(tenant) if one.state == "running"]
         asked = [one for one in live if thread in (None, one.thread)][:SANDBOXES_LIMIT]
         found = await asyncio.gather(*(self._stats(tenant, one) for one in asked))
@@ -92,19 +92,17 @@ class SandboxUsage:
     async def watch(
         self, tenant: str, thread: str | None, *, interval_s: float, readings: int
     ) -> AsyncIterator[Sequence[SandboxStats]]:
-        """Yield so many readings, 0 for no end; it ends early where the gateway does."""
+        """Yield so many readings, 0 for no end; ends early with the gateway."""
         done = 0
         while not self._closing.is_set():
             yield await self.read(tenant, thread)
             done += 1
             if done == readings:
                 return
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(interval_s):
-                    await self._closing.wait()
+            await pause(self._closing, interval_s)
 
     def close(self) -> None:
-        """End those who watch."""
+        """End all watches."""
         self._closing.set()
 
     async def _stats(self, tenant: str, one: ListedSandbox) -> SandboxStats | None:
@@ -129,8 +127,8 @@ class SandboxUsage:
             return SandboxStats(one, calls, meter.usage, meter.cpus, limit, workspace, tmp)
 
     async def _count(self, tenant: str, meter: _Meter, one: ListedSandbox, at_hand: Sandbox | None) -> None:
-        """Read the kernel's counts: none where the sandbox is gone, unknown where the engine does not tell them."""
-        usage = None if at_hand is None else await _told(at_hand)
+        """Read the kernel's counts: None if the sandbox is gone, unknown if the engine does not return them."""
+        usage = None if at_hand is None else await _daemon_usage(at_hand)
         if usage is None:
             async with self._asking.turn(tenant):
                 try:
@@ -140,7 +138,7 @@ class SandboxUsage:
         now_s, before = self._clock(), meter.usage
         passed_s = now_s - meter.read_s
         meter.cpus = None
-        # Counts begin anew where a stopped sandbox was started again.
+        # Counts restart at 0 when a stopped sandbox is started.
         if (
             usage is not None
             and before is not None
@@ -153,10 +151,10 @@ class SandboxUsage:
         meter.usage, meter.read_s = usage, now_s
 
 
-async def _told(sandbox: Sandbox) -> Usage | None:
-    """Return what a sandbox's daemon says; None where it does not, or not within a moment."""
+async def _daemon_usage(sandbox: Sandbox) -> Usage | None:
+    """Return what a sandbox's daemon reports; None if it does not answer in time."""
     try:
-        async with asyncio.timeout(_TOLD_TIMEOUT_S):
+        async with asyncio.timeout(_DAEMON_TIMEOUT_S):
             return await read_usage(sandbox)
     except (SandboxError, TimeoutError):
         return None
@@ -168,14 +166,14 @@ def _cpus_limit(sandbox: Sandbox | None) -> float | None:
 
 
 async def _disks(sandbox: Sandbox) -> tuple[Disk | None, Disk | None]:
-    """Return what files in the workspace and in /tmp take; None for what is not known within a moment."""
+    """Return what files in the workspace and in /tmp take; None for what is not known in time."""
     try:
         async with asyncio.timeout(_DISK_TIMEOUT_S):
             said = await sandbox.health(count_disk=True)
     except (SandboxError, TimeoutError):
         return None, None
     limits = sandbox.spec.limits
-    # One that is lent though it was made of another spec has limits of its own.
+    # A leased sandbox that was created from an older spec has its own limits.
     known = not sandbox.outdated
     return (
         _disk(said.workspace, limits.workspace_bytes if known else None),

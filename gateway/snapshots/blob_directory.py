@@ -1,7 +1,7 @@
-"""BlobDirectory: pieces of files by their SHA-256, each kept once, compressed where that helps.
+"""BlobDirectory: pieces of files by their SHA-256, each stored once, compressed if that helps.
 
-A name is there only with all of its bytes, though this process may be killed at any moment. What is read is compared
-with its name, so a disk that loses bytes gives an error and no file.
+A name exists only with all of its bytes, even if this process is killed. What is read is compared with its name, so a
+disk that loses bytes causes an error, never a wrong file.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ BLOB_LIMIT_BYTES = 4 * 1024 * 1024
 DIGEST_BYTES = 32
 _RAW, _DEFLATED = b"r", b"z"
 _LEVEL = 1
-# What of a piece is tried first: where that does not shrink by a tenth, the piece is kept as it is.
+# A sample of a piece is compressed first: unless it shrinks by a tenth, the piece is stored as it is.
 _SAMPLE_BYTES = 4 * 1024
 _WORTH = 0.9
 _BLOCK_BYTES = 4096
-# The database is on the same disk as a rule, and a gateway whose database has no room serves nobody.
+# The database is usually on the same disk, and a gateway whose database has no space cannot serve.
 _KEPT_FREE_BYTES = 512 * 1024 * 1024
 _LOOK_EVERY_BYTES = 16 * 1024 * 1024
 
 
 class BlobDirectory:
-    """Blocks; for threads, also several at once. One process at a time writes and sweeps, others may read."""
+    """Blocking; for threads, several at once. One process at a time writes and sweeps, others may read."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._unlooked_bytes = _LOOK_EVERY_BYTES
         self._lock = threading.Lock()
-        # What some thread is writing: no second one does.
+        # The pieces that a thread is writing, so that no second one does.
         self._writing: set[bytes] = set()
 
     def put(self, data: bytes) -> tuple[bytes, int]:
-        """Keep a piece of at most BLOB_LIMIT_BYTES; return its digest, and how many bytes of disk that took.
+        """Store a piece of at most BLOB_LIMIT_BYTES; return its digest, and how many bytes of disk that took.
 
-        NoSpace, before the disk is full. Where another thread is writing the very same piece, its name is there when
-        that is done.
+        NoSpace, before the disk is full. If another thread is writing the same piece, its name exists once that is
+        done.
         """
         digest = hashlib.sha256(data).digest()
         path = self._path(digest.hex())
@@ -69,7 +69,7 @@ class BlobDirectory:
         return on_disk(len(kept))
 
     def get(self, digest: bytes) -> bytes:
-        """Return a piece; Internal where it is gone or not what it was."""
+        """Return a piece; Internal if it is gone or damaged."""
         try:
             kept = self._path(digest.hex()).read_bytes()
             data = _unpacked(kept)
@@ -80,7 +80,10 @@ class BlobDirectory:
         return data
 
     def sweep(self, kept: Iterable[bytes]) -> int:
-        """Remove every piece but those of some digests, which come in order; return how many bytes of disk are left."""
+        """Remove every piece except those of the digests, which come in order.
+
+        Return how many bytes of disk are left.
+        """
         wanted = iter(kept)
         following = next(wanted, None)
         left_bytes = 0
@@ -95,7 +98,7 @@ class BlobDirectory:
         return left_bytes
 
     def remove(self, digests: Collection[bytes]) -> int:
-        """Remove some pieces; return how many bytes of disk that freed. One that is not there is no error."""
+        """Remove pieces; return how many bytes of disk that freed. A missing one is no error."""
         freed_bytes = 0
         for digest in digests:
             path = self._path(digest.hex())
@@ -108,7 +111,7 @@ class BlobDirectory:
         return freed_bytes
 
     def _names(self) -> Iterator[tuple[str, Path]]:
-        """Yield what is in here in the order of digests, a fraction in memory at a time."""
+        """Yield the names in the order of digests, with a fraction of them in memory at a time."""
         for fraction in sorted(self._directory.iterdir()) if self._directory.exists() else ():
             for path in sorted(fraction.iterdir()):
                 yield fraction.name + path.name, path
@@ -132,7 +135,7 @@ def on_disk(size_bytes: int) -> int:
 
 
 def _packed(data: bytes) -> bytes:
-    # From its midst: many formats begin with what is packed well, and are packed already.
+    # From the middle: many compressed formats begin with a compressible header.
     begin = max(0, (len(data) - _SAMPLE_BYTES) // 2)
     sample = data[begin : begin + _SAMPLE_BYTES]
     deflated = zlib.compress(sample, _LEVEL)
@@ -146,7 +149,7 @@ def _unpacked(kept: bytes) -> bytes:
         return kept[1:]
     if kept[:1] != _DEFLATED:
         raise ValueError(kept[:1])
-    # What was written is trusted no further than its digest: no more is inflated than a piece may have.
+    # The stored bytes are trusted only after the digest is checked: inflate no more than a piece may have.
     return zlib.decompressobj().decompress(kept[1:], BLOB_LIMIT_BYTES)
 
 

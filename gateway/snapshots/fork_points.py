@@ -1,7 +1,7 @@
-"""Where a thread may be forked: what was said by then, and the snapshot that has the files of that moment.
+"""Where a thread can be forked: its messages by then, and the snapshot of its files at that moment.
 
-A step that called tools and was kept is such a point. So is one after it that called none, and with it the run's end:
-the files were the same. Others are none, and who asks for one is told the nearest.
+A step that called tools and has a snapshot is such a point. So is a step after it that called none, and with it the
+run's end, as the files were the same. For any other moment, the error names the nearest points.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gateway.storage.snapshot_store import Snapshot, SnapshotStore
 from gateway.storage.stored_message import read_message
 from gateway.storage.thread_store import MessageRow, ThreadRow
 
-# As many tool calls as a step can hardly have.
+# More messages than a step can have.
 _STEP_MESSAGES = 2_000
 _SHOWN = 5
 
@@ -45,7 +45,7 @@ class ForkPoints:
     async def of_run(self, row: ThreadRow, run_id: str, step: int | None) -> ForkPoint:
         """Return the end of a run, or of one of its steps.
 
-        NotFound for a run that said nothing in the thread, WorkspaceNotSaved where the files are not known.
+        NotFound for a run without messages in the thread, WorkspaceNotSaved if the files are not known.
         """
         said = await self._store.said_in(row.id, run_id, 0)
         if not said:
@@ -63,7 +63,7 @@ class ForkPoints:
         raise _not_saved(row, run_id, step, kept)
 
     async def _whole(self, thread_id: str, count: int) -> int:
-        """Return how many of the first messages have no call without its answer."""
+        """Return how many of the first messages leave no call without its answer."""
         last = await self._store.last_said(thread_id, count, _STEP_MESSAGES)
         answered: set[str | None] = set()
         for one in reversed(last):
@@ -76,7 +76,7 @@ class ForkPoints:
 
 
 def _without_tools(said: Sequence[MessageRow], before: Snapshot, step: int | None) -> tuple[int | None, int]:
-    """Return how many messages there are up to a step, or the end, and its number; None where tools were called."""
+    """Return how many messages there are up to a step or the end, and its number; None if tools were called."""
     count, reached = before.messages, before.step
     for one in said:
         message = read_message(one.message).message

@@ -32,11 +32,10 @@ from gateway.errors import (
 from gateway.snapshots.fork_points import ForkPoint, ForkPoints
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshots import Snapshots
-from gateway.snapshots.taking import Taken, going
+from gateway.snapshots.taking import Taken, going, no_snapshot, thread_errors
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import Thread
-from gateway.storage.erasure_store import CallUnderWay, RunUnderWay
 from gateway.storage.fork_store import Fork, ForkStore
 from gateway.storage.restore_store import RestoreStore, WorkspaceRequest
 from gateway.storage.snapshot_store import FORK, Snapshot, SnapshotStore
@@ -146,39 +145,27 @@ class Forks:
                         await self._undone(thread)
 
     async def _source(self, tenant: Tenant, source: str, at: ForkAt) -> tuple[ThreadRow, Snapshot | None]:
-        snapshot = None
         if at.snapshot_id:
             snapshot = await self._stores.snapshots.get(tenant.name, at.snapshot_id)
             if snapshot is None:
-                raise NotFound(
-                    f"snapshot {at.snapshot_id[:64]!r} not found: `airlock sandbox snapshots` lists the snapshots"
-                )
+                raise no_snapshot(at.snapshot_id)
             source = source or snapshot.thread
-        row = await self._stores.threads.get(tenant.name, source or "default")
-        if snapshot is not None and (row is None or row.id != snapshot.thread_id):
-            raise NotFound(
-                f"snapshot {snapshot.id} belongs to no existing thread {source[:64]!r}: restore it into a thread "
-                "instead"
-            )
-        if row is None:
-            raise NotFound(f"thread {source[:64]!r} not found: `airlock thread list` lists the threads")
-        return row, snapshot
+            row = await self._stores.threads.get(tenant.name, source)
+            if row is None or row.id != snapshot.thread_id:
+                raise NotFound(
+                    f"snapshot {snapshot.id} belongs to no existing thread {source[:64]!r}: restore it into a thread "
+                    "instead"
+                )
+            return row, snapshot
+        return await self._stores.threads.known(tenant.name, source or "default"), None
 
     async def _now(self, tenant: Tenant, row: ThreadRow, directory: SnapshotDirectory) -> Snapshot:
         """Take a snapshot of a thread now.
 
         ThreadBusy while anything is under way: messages and files would not match.
         """
-        try:
+        with thread_errors(row.name, "wait for it, or fork at one of its steps"):
             await self._stores.forks.refuse_busy(row.id)
-        except RunUnderWay as error:
-            raise ThreadBusy(
-                f"thread {row.name!r} is busy with run {error}: wait for it, or fork at one of its steps"
-            ) from error
-        except CallUnderWay as error:
-            raise ThreadBusy(f"thread {row.name!r} is busy with tool calls: wait until they finish") from error
-        except ThreadGoing:
-            raise going(row.name) from None
         metadata = await self._stores.threads.metadata(row.id, limit_bytes=_METADATA_LIMIT_BYTES)
         said = await self._stores.snapshots.message_count(row.id)
         what = Taken(row.id, row.name, said, FORK, metadata=metadata or {})

@@ -1,27 +1,26 @@
-"""Restoring: a snapshot in the place of a thread's files, and nothing begins in the thread meanwhile.
+"""Restoring: replaces a thread's files with a snapshot, while nothing begins in the thread.
 
-A crash in the midst of it leaves the thread shut: nobody knows its files, until it is restored again or deleted.
+A crash in between leaves the thread closed: its files are unknown, until it is restored again or deleted.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from gateway.errors import ThreadBusy, TooLarge, Unavailable
+from gateway.errors import TooLarge, Unavailable
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
-from gateway.snapshots.taking import going, told
+from gateway.snapshots.taking import audit_entry, thread_errors
 from gateway.storage.entities import Thread
-from gateway.storage.erasure_store import CallUnderWay, RunUnderWay
 from gateway.storage.restore_store import RestoreStore, WorkspaceRequest
 from gateway.storage.snapshot_store import Snapshot
-from gateway.storage.thread_marks import RESTORING, ThreadGoing
+from gateway.storage.thread_marks import RESTORING
 from gateway.support.clock import MakeId
 from gateway.tool_calls.thread_engines import ThreadEngines
 from sandbox.engines.engine import Workspaces
 from sandbox.errors import WorkspaceIncomplete
 from sandbox.sandbox import SandboxSpec
 
-# What a file takes of a disk beside what is in it, at most: the rest of its last block.
+# The most that a file takes on a disk beyond its content: the rest of its last block.
 _BLOCK_BYTES = 4096
 
 
@@ -35,10 +34,10 @@ class Restoring:
         self._ids = ids
 
     async def fill(self, snapshot: Snapshot, directory: SnapshotDirectory, target: Thread, spec: SandboxSpec) -> None:
-        """Have a snapshot in the place of a thread's files, in which nothing begins; the caller shares the directory.
+        """Replace the files of a thread in which nothing begins; the caller has the directory's shared lock.
 
-        Raises OtherEngine, TooLarge, Internal, WorkspaceIncomplete and other SandboxErrors, NoSpace of them where
-        the engine's disk is down to its reserve.
+        Raises OtherEngine, TooLarge, Internal, WorkspaceIncomplete and other SandboxErrors, including NoSpace if the
+        engine's disk is down to its reserve.
         """
         if snapshot.size_bytes > spec.limits.workspace_bytes:
             raise TooLarge(
@@ -58,20 +57,14 @@ class Restoring:
         spec: SandboxSpec,
         request: WorkspaceRequest | None,
     ) -> None:
-        """Have a snapshot in the place of a thread's files; the caller shares the directory.
+        """Replace a thread's files with a snapshot; the caller has the directory's shared lock.
 
-        Raises ThreadBusy, Unavailable where the old files may be gone and the new ones are not there, and as fill()
-        does.
+        Raises ThreadBusy, Unavailable if the old files may be gone without the new ones in place, and what fill()
+        raises.
         """
         mark = self._ids(RESTORING.removesuffix("_"))
-        try:
+        with thread_errors(target.name, "cancel it first"):
             earlier = await self._store.begin(target.id, mark, request)
-        except ThreadGoing:
-            raise going(target.name) from None
-        except RunUnderWay as error:
-            raise ThreadBusy(f"thread {target.name!r} is busy with run {error}: cancel it first") from error
-        except CallUnderWay as error:
-            raise ThreadBusy(f"thread {target.name!r} is busy with tool calls: wait until they finish") from error
         try:
             await self.fill(snapshot, directory, target, spec)
         except WorkspaceIncomplete as error:
@@ -82,4 +75,4 @@ class Restoring:
         except Exception:
             await self._store.give_up(target.id, mark, earlier)
             raise
-        await self._store.end(target.id, told("snapshot_restored", snapshot, target.name), request)
+        await self._store.end(target.id, audit_entry("snapshot_restored", snapshot, target.name), request)

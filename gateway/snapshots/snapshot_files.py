@@ -1,10 +1,10 @@
 """One snapshot as files: its manifest and the digests of its pieces.
 
     <id>.pieces      the digests, in order, each once: what a sweep keeps
-    <id>.metadata    what was kept with the thread, compressed JSON; goes with the thread
-    <id>.manifest    a line of JSON for each entry, compressed; the last says how many there were
+    <id>.metadata    the thread's metadata, compressed JSON; removed with the thread
+    <id>.manifest    a line of JSON for each entry, compressed; the last line has their number
 
-The manifest gets its name last, when all that it points to is on the disk. None is ever changed after that.
+The manifest gets its name last, when everything it refers to is on the disk. It never changes after that.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -27,12 +28,12 @@ from sandbox.engines.workspace_archive import PERMISSIONS, Contents, WorkspaceEn
 
 MANIFEST, PIECES, METADATA, HALF = ".manifest", ".pieces", ".metadata", ".half"
 KINDS = (MANIFEST, PIECES, METADATA)
-# Far more than a thread may have (gateway/runs/thread_history.py), so that no file is inflated without end.
+# Far more than a thread may have (gateway/runs/thread_history.py): bounds what is inflated.
 _METADATA_LIMIT_BYTES = 64 * 1024 * 1024
-# The digests of the pieces of one snapshot are in memory while it is written.
+# The digests of one snapshot's pieces are in memory while it is written.
 _PIECES_LIMIT = 250_000
 _READ_BYTES = 64 * 1024
-# What is hashed and packed at a time, and by how many; what is under way is in memory.
+# The bytes that threads hash and compress at a time, all in memory.
 _WAITING_BYTES = 2 * BLOB_LIMIT_BYTES
 _THREADS = min(4, os.cpu_count() or 1)
 _VERSION = 1
@@ -41,7 +42,7 @@ _LEVEL = 1
 
 @dataclass(frozen=True)
 class Limits:
-    """What one snapshot may have: bytes and entries of the workspace, and bytes of disk that it may add."""
+    """The limits of a snapshot: bytes and entries of the workspace, and bytes of disk that it may add."""
 
     size_bytes: int
     stored_bytes: int
@@ -50,7 +51,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Written:
-    """What a snapshot has. `skipped` is what cannot be copied (devices, pipes, sockets), `stripped` lost set-id bits.
+    """A written snapshot.
+
+    `skipped` entries cannot be copied (devices, pipes, sockets), `stripped` ones lost set-id bits.
 
     `stored_bytes` is what it added on the disk.
     """
@@ -70,7 +73,7 @@ def write(
     limits: Limits,
     metadata: Mapping[str, str] = MappingProxyType({}),
 ) -> Written:
-    """Write a snapshot, from the beginning each time; OSError, TooLarge, QuotaExceeded, NoSpace leave none."""
+    """Write a snapshot from the beginning; OSError, TooLarge, QuotaExceeded and NoSpace leave none."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     manifest = directory / f"{id_}{MANIFEST}"
     half = directory / f"{id_}{MANIFEST}{HALF}"
@@ -101,16 +104,16 @@ def write(
 
 
 def read(directory: Path, id_: str, blobs: BlobDirectory) -> Contents:
-    """Yield what a snapshot has; Internal where its files are gone or damaged."""
+    """Yield a snapshot's content; Internal if its files are gone or damaged."""
     for line in _entries(directory / f"{id_}{MANIFEST}"):
         entry, digests = _entry(line)
         yield entry, (blobs.get(digest) for digest in digests)
 
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a manifest that are entries; Internal where it does not end as it was written."""
+    """Yield a manifest's entries; Internal if it does not end as it was written."""
     count, whole = 0, False
-    for line in _lines(path):  # all of them: the checksum comes last
+    for line in _lines(path):  # all of them, since the checksum comes last
         if whole:
             raise _damaged()
         if "entries" in line:
@@ -131,7 +134,7 @@ def _entry(line: dict[str, Any]) -> tuple[WorkspaceEntry, list[bytes]]:
 
 
 def read_metadata(directory: Path, id_: str) -> Mapping[str, str] | None:
-    """Return what was kept with a snapshot's thread; None where it is gone, Internal where it is damaged."""
+    """Return the metadata of a snapshot's thread; None if it is gone, Internal if it is damaged."""
     try:
         packed = (directory / f"{id_}{METADATA}").read_bytes()
         found = json.loads(zlib.decompressobj().decompress(packed, _METADATA_LIMIT_BYTES))
@@ -143,9 +146,9 @@ def read_metadata(directory: Path, id_: str) -> Mapping[str, str] | None:
 
 
 def check_whole(directory: Path, id_: str, blobs: BlobDirectory) -> None:
-    """Raise Internal where anything of a snapshot is gone or damaged: all of it is read, and compared with its digests.
+    """Raise Internal if any part of a snapshot is gone or damaged; reads everything and compares it with its digests.
 
-    To be asked before anything is removed for the sake of this snapshot.
+    Call it before removing anything that this snapshot is to replace.
     """
     if not (directory / f"{id_}{MANIFEST}").exists():
         raise Internal("the snapshot's files are not in this gateway's snapshots_dir: all gateways must have the same")
@@ -167,27 +170,27 @@ def digests_of(path: Path) -> Iterator[bytes]:
 
 
 class _Writing:
-    """What has been taken so far; pieces are hashed and packed by some threads, a few of them at a time."""
+    """What has been taken so far; a few threads hash and compress the pieces, a few at a time."""
 
     def __init__(self, blobs: BlobDirectory, limits: Limits, threads: Executor) -> None:
         self._blobs = blobs
         self._limits = limits
         self._threads = threads
-        # Lines with a piece each, and with none when they are whole.
+        # Manifest lines, each with one of its pieces, and with None once the line is complete.
         self._waiting: deque[tuple[dict[str, Any], Future[tuple[bytes, int]] | None, int]] = deque()
         self._waiting_bytes = 0
         self.digests: set[bytes] = set()
         self.entries = self.files = self.size_bytes = self.stored_bytes = self.skipped = self.stripped = 0
 
     def take(self, entry: WorkspaceEntry, content: Iterator[bytes]) -> Iterator[dict[str, Any]]:
-        """Keep an entry, unless it is to be skipped; yield lines of the manifest whose pieces are kept by now."""
+        """Store an entry unless it is skipped; yield the manifest lines that are complete."""
         if entry.kind in ("special", "misnamed"):
             self.skipped += 1
             return
         limits = self._limits
         if self.entries >= limits.entries or len(self.digests) >= _PIECES_LIMIT:
             raise TooLarge(f"a snapshot has at most {limits.entries:,} files; remove some")
-        # Before it is read: a file may say that it has more bytes than any disk.
+        # Before it is read: a file may claim to have more bytes than any disk.
         if self.size_bytes + entry.size_bytes > limits.size_bytes:
             raise TooLarge(f"a snapshot has at most {limits.size_bytes:,} bytes, as a workspace has; remove some files")
         self.stripped += bool(entry.mode & ~PERMISSIONS)
@@ -202,7 +205,7 @@ class _Writing:
         self._waiting.append((line, None, 0))
 
     def rest(self, limit_bytes: int = -1) -> Iterator[dict[str, Any]]:
-        """Yield lines of the manifest until no more bytes than that are under way; below 0 until nothing is."""
+        """Yield complete manifest lines until at most so many bytes are in progress; below 0, until none are."""
         while self._waiting and self._waiting_bytes > limit_bytes:
             line, putting, size_bytes = self._waiting.popleft()
             if putting is None:
@@ -239,7 +242,7 @@ class _Lines:
 
 
 def quota_exceeded(left_bytes: int) -> QuotaExceeded:
-    """Return the error of a snapshot that is too large for what is left of the quota."""
+    """Return the error for a snapshot that exceeds what is left of the quota."""
     return QuotaExceeded(
         f"snapshot_bytes: this snapshot would need more than the {left_bytes:,} bytes left of the tenant's quota: "
         "delete others (`airlock sandbox snapshots --delete ID`)",
@@ -248,25 +251,25 @@ def quota_exceeded(left_bytes: int) -> QuotaExceeded:
 
 
 def _cut(content: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield content in pieces of one length, but for the last: the same file gives the same pieces."""
-    held: list[bytes] = []
-    held_bytes = 0
+    """Yield content in pieces of one length, except the last: equal files give equal pieces."""
+    parts: list[bytes] = []
+    size_bytes = 0
     for data in content:
         rest = memoryview(data)
         while rest:
-            part = rest[: BLOB_LIMIT_BYTES - held_bytes]
-            held.append(bytes(part))
-            held_bytes += len(part)
+            part = rest[: BLOB_LIMIT_BYTES - size_bytes]
+            parts.append(bytes(part))
+            size_bytes += len(part)
             rest = rest[len(part) :]
-            if held_bytes == BLOB_LIMIT_BYTES:
-                yield b"".join(held)
-                held, held_bytes = [], 0
-    if held:
-        yield b"".join(held)
+            if size_bytes == BLOB_LIMIT_BYTES:
+                yield b"".join(parts)
+                parts, size_bytes = [], 0
+    if parts:
+        yield b"".join(parts)
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a manifest after its first; Internal for one that cannot be read."""
+    """Yield a manifest's lines after the first; Internal if it cannot be read."""
     begun = b""
     version = None
     try:
@@ -290,7 +293,7 @@ def _inflated(path: Path) -> Iterator[bytes]:
                 yield inflating.decompress(packed, _READ_BYTES)
                 packed = inflating.unconsumed_tail
     yield inflating.flush()
-    if not inflating.eof:  # nor was its checksum compared
+    if not inflating.eof:  # so its checksum was not compared
         raise ValueError("the manifest ends early")
 
 
@@ -299,19 +302,22 @@ def _damaged() -> Internal:
 
 
 def _sync_disk(directory: Path) -> None:
-    """Have all that was written to a directory's file system on the disk itself: at once, not thousands of times."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    """Flush everything written to a directory's file system, at once instead of file by file."""
+    with _opened(directory) as descriptor:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
-    finally:
-        os.close(descriptor)
 
 
 def _sync(directory: Path) -> None:
+    with _opened(directory) as descriptor:
+        os.fsync(descriptor)
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[int]:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)

@@ -1,27 +1,29 @@
-"""Taking a snapshot: room for it made and looked at, files written, and last of all its row.
+"""Taking a snapshot: first space for it, then its files, and its row last.
 
-A snapshot that somebody asked for is never removed for another. Those that nobody asked for are: the oldest of the
-tenant where a quota is reached, and the oldest of the thread past `sandbox.snapshots_kept`.
+A snapshot taken on request is never removed for another. Automatic ones are: the tenant's oldest when a quota is
+reached, and the thread's oldest beyond `sandbox.snapshots_kept`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import structlog
 from pydantic import JsonValue
 
 from agent.cancellation import to_the_end
 from gateway.credentials.caller import actor
-from gateway.errors import InProgress, QuotaExceeded, ThreadBusy, Unavailable
+from gateway.errors import InProgress, NotFound, QuotaExceeded, ThreadBusy, Unavailable
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshot_files import Limits, Written, quota_exceeded
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
+from gateway.storage.erasure_store import CallUnderWay, RunUnderWay
 from gateway.storage.snapshot_store import ASKED, Snapshot, SnapshotStore
 from gateway.storage.thread_marks import ThreadGoing
 from gateway.support.clock import MakeId, NowUs
@@ -36,7 +38,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True)
 class Taken:
-    """What is to be kept: the files of a thread as they are, and what else is known of it at that moment."""
+    """What a snapshot is taken of: a thread's files, and what else is known of the thread at that moment."""
 
     thread_id: str
     thread: str
@@ -50,7 +52,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class _Books:
-    """Which snapshots a tenant has, and how many bytes of disk they take."""
+    """The ids of a tenant's snapshots, and how many bytes of disk they take."""
 
     ids: frozenset[str]
     used_bytes: int
@@ -68,10 +70,9 @@ class Taking:
     async def take(
         self, tenant: Tenant, directory: SnapshotDirectory, what: Taken, request: tuple[str, str] = ("", "")
     ) -> Snapshot:
-        """Keep the files of a thread; the caller is alone with the directory. What goes wrong leaves nothing of it.
+        """Take a snapshot; the caller has the directory's exclusive lock. A failure leaves nothing of it.
 
-        Raises QuotaExceeded, TooLarge, NoSpace, ThreadBusy, InProgress where another has the request's id, and
-        SandboxError.
+        Raises QuotaExceeded, TooLarge, NoSpace, ThreadBusy, InProgress if another has the request id, and SandboxError.
         """
         books = await self._opened(tenant.name, directory)
         try:
@@ -92,12 +93,12 @@ class Taking:
             raise
 
     async def remove(self, tenant: str, directory: SnapshotDirectory, gone: Collection[Snapshot]) -> None:
-        """Remove snapshots. The caller is alone with the directory."""
+        """Remove snapshots. The caller has the directory's exclusive lock."""
         books = await self._without(tenant, directory, await self._opened(tenant, directory), gone)
         await in_thread(directory.end, books.ids, books.used_bytes)
 
     async def sweep(self, directory: SnapshotDirectory, tenant: str) -> None:
-        """Sweep, though the caller went away; what cannot be removed now is with the next."""
+        """Sweep even if the caller goes away; what cannot be removed now is removed next time."""
 
         async def work() -> None:
             await in_thread(directory.sweep, await self._store.ids_of(tenant))
@@ -122,8 +123,10 @@ class Taking:
         id_ = self._ids("snap")
         written = await self._written(spec, directory, id_, limits, what.metadata)
         snapshot = self._snapshot(tenant.name, id_, what, written)
-        # Whoever goes away has it committed all the same, and its files must not be swept before.
-        replaced = await to_the_end(self._store.add(snapshot, request, told("snapshot_created", snapshot, what.thread)))
+        # Committed even if the caller goes away, and its files must not be swept before.
+        replaced = await to_the_end(
+            self._store.add(snapshot, request, audit_entry("snapshot_created", snapshot, what.thread))
+        )
         books = _Books((books.ids | {id_}) - replaced, books.used_bytes + written.stored_bytes)
         freed_bytes = await in_thread(directory.remove, replaced, books.ids)
         books = replace(books, used_bytes=books.used_bytes - freed_bytes)
@@ -140,12 +143,12 @@ class Taking:
         written = await self._engine.save_workspace(
             spec, lambda contents: directory.write(id_, contents, limits, metadata)
         )
-        if written is None:  # no call has made files yet
+        if written is None:  # the thread has no files yet
             written = await in_thread(directory.write, id_, iter(()), limits, metadata)
         return written
 
     async def _with_a_place(self, tenant: Tenant, directory: SnapshotDirectory, books: _Books) -> _Books:
-        """Have room for one more by their number; QuotaExceeded where all are asked for."""
+        """Make room for one more by number; QuotaExceeded if all were taken on request."""
         limit = tenant.policy.document.quotas.snapshots_limit
         too_many = len(books.ids) - limit + 1
         if too_many <= 0:
@@ -161,47 +164,31 @@ class Taking:
         return await self._without(tenant.name, directory, books, automatic[:too_many], "snapshots")
 
     async def _with_more_room(self, tenant: str, directory: SnapshotDirectory, missed: QuotaExceeded) -> _Books:
-        """Remove the older half of what nobody asked for; raises `missed` where there is nothing of that."""
+        """Remove the older half of the automatic snapshots; raises `missed` if there are none."""
         automatic = await self._store.automatic(tenant)
         if not automatic:
             raise missed
-        # What was written of the one that did not fit goes first, for nobody knows how much that is.
+        # The files of the one that did not fit go first, since their size is unknown.
         books = await self._opened(tenant, directory)
         return await self._without(tenant, directory, books, automatic[: len(automatic) // 2 + 1], "snapshot_bytes")
 
     async def _without(
         self, tenant: str, directory: SnapshotDirectory, books: _Books, gone: Collection[Snapshot], because: str = ""
     ) -> _Books:
-        """Remove snapshots, rows first, for what has a row must be whole."""
+        """Remove snapshots, rows first: a snapshot with a row must be complete."""
         for one in gone:
-            await self._store.remove(tenant, one.id, told("snapshot_deleted", one, one.thread, because=because))
+            await self._store.remove(tenant, one.id, audit_entry("snapshot_deleted", one, one.thread, because=because))
         ids = books.ids - {one.id for one in gone}
         freed_bytes = await in_thread(directory.remove, [one.id for one in gone], ids)
         return _Books(ids, books.used_bytes - freed_bytes)
 
     def _snapshot(self, tenant: str, id_: str, what: Taken, written: Written) -> Snapshot:
-        return Snapshot(
-            id=id_,
-            tenant=tenant,
-            thread=what.thread,
-            created_us=self._clock(),
-            created_by=actor(),
-            comment=what.comment,
-            run_id=what.run_id,
-            messages=what.messages,
-            files=written.files,
-            size_bytes=written.size_bytes,
-            stored_bytes=written.stored_bytes,
-            skipped=written.skipped,
-            stripped=written.stripped,
-            thread_id=what.thread_id,
-            kind=what.kind,
-            step=what.step,
-        )
+        fields: dict[str, Any] = vars(what) | vars(written) | {"created_us": self._clock(), "created_by": actor()}
+        return Snapshot(id=id_, tenant=tenant, **{name: fields[name] for name in fields if name != "metadata"})
 
 
-def told(kind: str, snapshot: Snapshot, thread: str, **more: JsonValue) -> AuditEntry:
-    """Return the audit's record of what was done with a snapshot."""
+def audit_entry(kind: str, snapshot: Snapshot, thread: str, **more: JsonValue) -> AuditEntry:
+    """Return the audit entry of an operation on a snapshot."""
     details: dict[str, JsonValue] = {"snapshot": snapshot.id, "of_thread": snapshot.thread, "files": snapshot.files}
     if snapshot.automatic:
         details |= {"taken_for": snapshot.kind, "step": snapshot.step}
@@ -212,13 +199,31 @@ def told(kind: str, snapshot: Snapshot, thread: str, **more: JsonValue) -> Audit
 
 
 def going(name: str) -> ThreadBusy:
-    """Return the error of a thread that is going."""
+    """Return the error for a thread that is being deleted or restored."""
     return ThreadBusy(
         f"thread {name[:64]!r} is being deleted or restored, or was a moment ago: use another thread, or repeat a "
         "restore that was interrupted"
     )
 
 
+def no_snapshot(id_: str) -> NotFound:
+    """Return the error for an unknown snapshot."""
+    return NotFound(f"snapshot {id_[:64]!r} not found: `airlock sandbox snapshots` lists the snapshots")
+
+
+@contextmanager
+def thread_errors(name: str, advice: str) -> Iterator[None]:
+    """Raise ThreadBusy for the store's errors about a thread; `advice` is for a run under way."""
+    try:
+        yield
+    except RunUnderWay as error:
+        raise ThreadBusy(f"thread {name!r} is busy with run {error}: {advice}") from error
+    except CallUnderWay as error:
+        raise ThreadBusy(f"thread {name!r} is busy with tool calls: wait until they finish") from error
+    except ThreadGoing:
+        raise going(name) from None
+
+
 async def in_thread(work: Callable[_Asked, _Value], *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Value:
-    """Return what `work` does in a thread, to its end: whoever goes away frees the lock of what it works in."""
+    """Return the result of `work` in a thread, which always completes before the caller releases its lock."""
     return await to_the_end(asyncio.to_thread(work, *args, **kwargs))

@@ -1,4 +1,4 @@
-"""What gateways left that died in the midst of a snapshot or a fork is removed when the next one starts."""
+"""Removes what gateways left of snapshots and forks when they died, at the next start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 @contextlib.asynccontextmanager
 async def tidying(remove: Callable[[], Awaitable[None]], what: str) -> AsyncIterator[None]:
-    """Do `remove` in the background, once; the block's end ends it. `what` it is about is logged."""
+    """Run `remove` once in the background; the block's end cancels it. `what` it is about is logged."""
 
     async def work() -> None:
         try:

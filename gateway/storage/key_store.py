@@ -211,7 +211,7 @@ class KeyStore(Queries):
         if found.used_us is not None or over or known.created_us <= now - _ASKED_AGAIN_US:
             raise Conflict(
                 f"request {request.id!r} created the key {known.id}, which has been used or is more than "
-                f"{_ASKED_AGAIN_US // 60000000} minutes old: revoke it if its secret is lost, and create another",
+                f"{_ASKED_AGAIN_US // 60_000_000} minutes old: revoke it if its secret is lost, and create another",
                 key_id=known.id,
             )
         fresh = {"digest": key.digest, "shown": key.shown}

@@ -1,4 +1,4 @@
-"""The tables. Times are UTC microseconds since 1970, so that both databases order and compare them alike."""
+"""The tables. Times are UTC microseconds since 1970, which both databases order and compare alike."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ api_keys = Table(
     Column("digest", String(64), nullable=False, unique=True),
     Column("created_us", BigInteger, nullable=False),
     Column("revoked_us", BigInteger),
-    # Names between commas: run, tool, files, approve, operate, audit.
+    # Comma-separated: run, tool, files, approve, operate, audit.
     Column("scopes", String(128), nullable=False, server_default="run,tool,files"),
-    # An operator's key has the tenant "".
+    # The tenant is "" for an operator's key.
     Column("name", String(128), nullable=False, server_default=""),
     Column("expires_us", BigInteger),
     Column("replaced_by", String(64)),
-    # The request that made it, where that had an id; and when such a key was first used: until then it may be asked for
-    # again, for nobody has its secret.
+    # The request id that created it, if any, and the first use of such a key: until then the request may be repeated,
+    # since its secret may not have arrived.
     Column("request_id", String(128)),
     Column("request_digest", String(64)),
     Column("used_us", BigInteger),
@@ -40,7 +40,7 @@ api_keys = Table(
 RUNS_UNDER_WAY = ("running", "waiting")
 """The statuses of a run that has not ended."""
 
-# What all gateways on this database have in common, by name: "instance" labels their containers and volumes.
+# What all gateways on this database share, by name: "instance" labels their containers and volumes.
 settings = Table(
     "settings",
     metadata,
@@ -48,12 +48,12 @@ settings = Table(
     Column("value", Text, nullable=False),
 )
 
-# The processes that serve, each with a lease: what one hosted whose lease is over belongs to who takes it.
+# The gateway processes, each with a lease: the runs of a process whose lease has expired may be taken over.
 gateways = Table(
     "gateways",
     metadata,
     Column("id", String(64), primary_key=True),
-    # The Docker engine that its sandboxes are on, and where their sockets are: who shares both can take a run over.
+    # Its Docker engine and the directory of its sandboxes' sockets: a gateway that shares both can take over its runs.
     Column("engine", String(128), nullable=False),
     Column("channels", Text, nullable=False),
     Column("address", String(256), nullable=False, server_default=""),
@@ -68,12 +68,11 @@ threads = Table(
     Column("tenant", String(64), nullable=False),
     Column("name", String(256), nullable=False),
     Column("created_us", BigInteger, nullable=False),
-    # The engine that its workspace is on, since its first sandbox.
+    # The engine that has its workspace, since its first sandbox.
     Column("engine", String(128)),
-    # When a run last added to what was said in it, or somebody set its metadata; NULL where nobody did.
+    # When a run last added messages or a caller set its metadata; NULL for never.
     Column("used_us", BigInteger),
-    # The deletion that has begun to remove its files: no run and no call begins in it any more, for a trigger refuses
-    # them (migrations/versions/0004).
+    # The deletion that is removing its files: a trigger refuses runs and calls in it (migrations/versions/0004).
     Column("deletion", String(64)),
     Unique("tenant", "name"),
     Index("ix_threads_tenant_created", "tenant", "created_us", "id"),
@@ -88,7 +87,7 @@ messages = Table(
     Column("message", Text, nullable=False),
 )
 
-# What lasts as long as the thread: the agent's own, its capabilities' and the gateway's, one value a key.
+# What lasts as long as the thread, of the agent, its capabilities and the gateway: one value per key.
 thread_metadata = Table(
     "thread_metadata",
     metadata,
@@ -114,21 +113,21 @@ runs = Table(
     Column("last_sequence", Integer, nullable=False),
     Column("started_us", BigInteger, nullable=False),
     Column("finished_us", BigInteger),
-    # The gateway (a process: gateways.id) that hosts it; pin or follow; and the state that it goes on from as JSON.
+    # The process (gateways.id) that hosts it; pin or follow; and the state that it continues from, as JSON.
     Column("gateway", String(64)),
     Column("policy_mode", String(8), nullable=False, server_default="pin"),
     Column("checkpoint", Text),
-    # Grows whenever a gateway takes the run: what an earlier one still writes is refused.
+    # Increases whenever a gateway takes the run: writes under an earlier epoch are refused.
     Column("epoch", Integer, nullable=False, server_default="0"),
-    # When somebody asked for its end, on whichever gateway.
+    # When its end was requested, on any gateway.
     Column("cancel_us", BigInteger),
-    # The credential that started it, as the audit shows it; empty where there was none.
+    # The credential that started it, as the audit shows it; "" for none.
     Column("started_by", String(128), nullable=False, server_default=""),
     Column("request_id", String(128)),
     Column("request_digest", String(64)),
     Unique("tenant", "request_id", name="uq_runs_request_id"),
     Index("ix_runs_tenant_started", "tenant", "started_us"),
-    # One run at a time in a thread, for both would write the same history.
+    # One run at a time in a thread, since two would write the same history.
     Index(
         "uq_runs_under_way",
         "thread_id",
@@ -170,11 +169,11 @@ tool_calls = Table(
     Column("started_us", BigInteger, nullable=False),
     Column("finished_us", BigInteger),
     Column("gateway", String(64)),
-    # What the verdict would have been with the rules in shadow, where that differs.
+    # The verdict with the shadow rules, if it differs.
     Column("would_be", String(16)),
     Column("would_be_rule", String(128)),
     Column("approval_id", String(64)),
-    # Whether it may be run again after a crash; and the result as JSON: of a run's call until its step is kept, of a
+    # Whether it may be repeated after a crash; and the result as JSON: of a run's call until its step is stored, of a
     # call with a request id as long as that is remembered.
     Column("read_only", Boolean, nullable=False, server_default=text("false")),
     Column("result", Text),
@@ -185,8 +184,8 @@ tool_calls = Table(
     Index("ix_tool_calls_tenant", "tenant", "started_us"),
 )
 
-# What was kept of threads' files; the files themselves are in snapshots_dir. A thread that is deleted leaves those that
-# somebody asked for; the others go with it: `step` and `run` were taken by themselves, `fork` for a fork.
+# Snapshots of threads' files, which are in snapshots_dir. Those taken on request survive their thread; the automatic
+# ones (`step`, `run`, `fork`) are deleted with it.
 snapshots = Table(
     "snapshots",
     metadata,
@@ -203,7 +202,7 @@ snapshots = Table(
     Column("stored_bytes", BigInteger, nullable=False),
     Column("skipped", Integer, nullable=False),
     Column("stripped", Integer, nullable=False),
-    # The thread that it was taken of, which may be gone; asked, step, run or fork; the step of run_id that it follows.
+    # The thread, which may be gone; asked, step, run or fork; the step of run_id that it follows.
     Column("thread_id", String(64), nullable=False),
     Column("kind", String(8), nullable=False),
     Column("step", Integer, nullable=False),
@@ -214,7 +213,7 @@ snapshots = Table(
     Index("ix_snapshots_thread_id", "thread_id", "run_id", "step"),
 )
 
-# Restores and forks with a request id: what was answered, NULL until it is done. Each goes with the thread it is of.
+# Restores and forks with a request id, and the answer once they are done. They are deleted with their thread.
 workspace_requests = Table(
     "workspace_requests",
     metadata,
@@ -226,7 +225,7 @@ workspace_requests = Table(
     Column("at_us", BigInteger, nullable=False),
 )
 
-# What became of sandboxes: creating, running, idle_stopped, failed, removed, and why.
+# State transitions of sandboxes (creating, running, idle_stopped, failed, removed), and their reasons.
 sandbox_transitions = Table(
     "sandbox_transitions",
     metadata,
@@ -253,7 +252,7 @@ policies = Table(
     Column("created_us", BigInteger, nullable=False),
 )
 
-# What was applied when and by whom; the last one of a tenant is in force. The operator's layer has the tenant "".
+# The changes of policies; a tenant's last one is in force. The operator's layer has the tenant "".
 policy_changes = Table(
     "policy_changes",
     metadata,
@@ -293,14 +292,14 @@ approvals = Table(
     Column("created_us", BigInteger, nullable=False),
     Column("expires_us", BigInteger, nullable=False),
     Column("resolved_us", BigInteger),
-    # Grows with every change, so that a watcher can ask for what is new.
+    # Increases with every change, so that watchers can query for what is new.
     Column("changed_us", BigInteger, nullable=False),
     Index("ix_approvals_tenant", "tenant", "status"),
     Index("ix_approvals_thread_id", "thread_id", "digest"),
     Index("ix_approvals_changed_us", "changed_us"),
 )
 
-# Narrow rules that an approver granted to a run or to a thread.
+# Narrow rules that an approver granted to a run or a thread.
 grants = Table(
     "grants",
     metadata,
@@ -314,7 +313,7 @@ grants = Table(
     Column("revoked_us", BigInteger),
 )
 
-# What was used of a quota in one window of the clock, by its start; 0 for what is counted without an end.
+# The use of a quota in one window of the clock, by its start; 0 for a counter without windows.
 counters = Table(
     "counters",
     metadata,
@@ -324,7 +323,7 @@ counters = Table(
     Column("used", BigInteger, nullable=False),
 )
 
-# What is held at the moment of something that only so many may have at once.
+# The current uses of quotas that limit concurrency.
 holds = Table(
     "holds",
     metadata,
@@ -336,8 +335,8 @@ holds = Table(
     Index("ix_holds_tenant", "tenant", "name"),
 )
 
-# How many threads a tenant has, and how many bytes are stored of it: of the long texts of its rows, and 256 a row. The
-# database keeps it itself, by triggers (migrations/versions/0004), so that it is exact whoever writes or deletes.
+# A tenant's number of threads, and its stored bytes: of its rows' long texts, and 256 per row. Triggers maintain it
+# (migrations/versions/0004), so it is always exact.
 storage_use = Table(
     "storage_use",
     metadata,
@@ -346,7 +345,7 @@ storage_use = Table(
     Column("bytes", BigInteger, nullable=False),
 )
 
-# The audit: a chain of records in each tenant; the operators' own has the tenant "".
+# The audit: a chain of records for each tenant; the operators' own has the tenant "".
 audit_records = Table(
     "audit_records",
     metadata,
@@ -373,7 +372,7 @@ audit_records = Table(
     Index("ix_audit_records_run_id", "tenant", "run_id"),
 )
 
-# Where each chain ends, and where it begins since older records were pruned.
+# The end of each chain, and its beginning since older records were pruned.
 audit_heads = Table(
     "audit_heads",
     metadata,

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, LargeBinary, Select, cast, delete, func, insert, select, update
 
+from gateway.errors import NotFound
 from gateway.storage.entities import Run
 from gateway.storage.queries import Queries
 from gateway.storage.rows import mapped, newest_first, older
@@ -71,6 +72,13 @@ class ThreadStore(Queries):
         query = select(threads).where(threads.c.tenant == tenant, threads.c.name == name, is_visible())
         found = await self._found(query)
         return found[0] if found else None
+
+    async def known(self, tenant: str, name: str) -> ThreadRow:
+        """Return a thread; NotFound also for another tenant's."""
+        row = await self.get(tenant, name)
+        if row is None:
+            raise NotFound(f"thread {name[:64]!r} not found: `airlock thread list` lists the threads")
+        return row
 
     async def metadata(self, thread_id: str, *, limit_bytes: int) -> dict[str, str] | None:
         """Return a thread's metadata, JSON texts by key; None if it exceeds `limit_bytes`.

@@ -17,3 +17,10 @@ async def in_background(work: Coroutine[Any, Any, None], name: str) -> AsyncIter
     finally:
         task.cancel()
         await asyncio.wait({task})
+
+
+async def pause(event: asyncio.Event, timeout_s: float) -> None:
+    """Wait for an event, but not longer than the timeout."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()

@@ -354,7 +354,7 @@ async def test_a_lease_that_was_not_renewed_in_time_ends_what_is_hosted(world: H
     leases = LeaseStore(world.database)
     lease = Lease(leases, "gw_1", lease_s=0.05, clock=lambda: now_s)
     lease.lost = lost.set
-    async with lease.held():
+    async with lease.hold():
         now_s = 10.0
         async with asyncio.timeout(20):
             await lost.wait()

@@ -144,7 +144,7 @@ def test_a_disk_that_is_nearly_full_is_left_alone(
 async def test_one_takes_and_deletes_at_a_time_and_several_restore(
     directory: SnapshotDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.snapshots.snapshot_directory.PATIENCE_S", 0.0)
+    monkeypatch.setattr("gateway.snapshots.snapshot_directory.LOCK_TIMEOUT_S", 0.0)
     async with directory.shared(), directory.shared():
         with pytest.raises(InProgress):
             async with directory.alone():
