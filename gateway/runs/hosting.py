@@ -1,22 +1,28 @@
-"""Hosting: the runs under way in this process, from reserving the thread to storing the last event."""
+"""Hosting: the runs under way in this process, from reserving the thread to storing the last event.
+
+A run that waited, or that a lost gateway left, is taken by exactly one gateway: the first to change its epoch. The run
+itself ends the calls that the lost gateway may still have, before it continues (gateway/runs/agent_run.py).
+"""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import structlog
 
 from agent.errors import AgentError
-from gateway.errors import AirlockError
+from gateway.errors import AirlockError, QuotaExceeded
 from gateway.runs import endings
 from gateway.runs.agent_run import AgentRuns, Interrupted
 from gateway.runs.live_run import LiveRun
 from gateway.runs.run_log import RunLog
 from gateway.runs.run_parts import RunParts
+from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.entities import Run, Thread
 from gateway.storage.interrupted_calls import INTERRUPTED_REASON
 from gateway.storage.run_writes import Claim
-from gateway.storage.waiting_store import ClaimedRun, WaitingRun
+from gateway.storage.waiting_store import WaitingRun
 from gateway.tenancy.tenants import Tenant
 
 LIVE_LIMIT = 32
@@ -53,9 +59,35 @@ class Hosting:
         """Host a new run in a thread that is reserved for it."""
         self._host(self._live_run(run, thread, Claim(run.id)), tenant)
 
-    def go_on(self, run: Run, ready: WaitingRun, claimed: ClaimedRun, tenant: Tenant) -> None:
-        """Host a run that waited or was taken over from another gateway."""
-        work = self._live_run(run, ready.thread, claimed.claim, claimed.last_sequence)
+    async def take(self, ready: WaitingRun, waiting: WaitingRuns) -> None:
+        """Continue an unhosted run here, unless another gateway does."""
+        thread = ready.thread
+        if self.closing.is_set() or thread.id in self.busy:
+            return
+        if ready.because == "placed" and self.full(thread.tenant):
+            return  # a new run, which waits until there is capacity
+        self.busy[thread.id] = thread
+        try:
+            tenant = await waiting.tenant(thread.tenant)
+            await self.hold_quotas(tenant, ready.id)
+            # Read before the claim: once it is claimed, nothing may fail before it is hosted.
+            run = await self._store.run(thread.tenant, ready.id)
+            claimed = await waiting.store.claim(ready) if run is not None else None
+            if run is None or claimed is None:
+                self.busy.pop(thread.id, None)
+                await self.release_quotas(ready.id)
+                return
+        except QuotaExceeded:
+            self.busy.pop(thread.id, None)
+            return  # it waits until there is quota
+        except BaseException:
+            self.busy.pop(thread.id, None)
+            await self.release_quotas(ready.id)
+            raise
+        self._agent_runs.models_of(tenant)
+        log.info("run goes on", run_id=run.id, tenant=run.tenant, thread=run.thread, because=ready.because)
+        run = replace(run, status="running", last_sequence=claimed.last_sequence)
+        work = self._live_run(run, thread, claimed.claim, claimed.last_sequence)
         work.because, work.cancelled = ready.because, ready.cancelled
         self._host(work, tenant, claimed.checkpoint)
 

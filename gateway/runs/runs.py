@@ -4,10 +4,9 @@ A run that waits for an approval has no task: its state is in the database, and 
 answered continues it (gateway/runs/waiting_runs.py). A run whose gateway is lost or was stopped is taken over from its
 last checkpoint (gateway/runs/checkpoints.py); writes of its old gateway are then refused.
 
-    hosting.py     which runs are under way here, and their end      agent_run.py    one run's agent, from state to end
-    taking_over.py unhosted runs                                     cancelling.py   cancelling runs anywhere
-    watching.py    a run's events                                    live_run.py     the events that a run emits
-    placing.py     runs whose files are on another engine            saved_steps.py  snapshots after steps
+    hosting.py     the runs under way here: begin, takeover, end     agent_run.py    one run's agent, from state to end
+    watching.py    a run's events                                    cancelling.py   cancelling runs anywhere
+    live_run.py    the events that a run emits                       saved_steps.py  snapshots after steps
 """
 
 from __future__ import annotations
@@ -26,10 +25,8 @@ from gateway.runs.agent_run import AgentRuns, policy_reference
 from gateway.runs.cancelling import Cancelling
 from gateway.runs.hosting import LIVE_LIMIT, Hosting
 from gateway.runs.live_run import LiveRun
-from gateway.runs.placing import Placing
 from gateway.runs.run_parts import RunParts
 from gateway.runs.suspended_run import SuspendedRun
-from gateway.runs.taking_over import TakingOver
 from gateway.runs.thread_history import THREAD_LIMIT_CHARS
 from gateway.runs.watching import stored_run, watched
 from gateway.storage.call_journal import is_of_deletion
@@ -72,11 +69,9 @@ class Runs:
         self._agent_runs = AgentRuns(parts)
         self._hosting = Hosting(parts, self._agent_runs)
         self._cancelling = Cancelling(parts.store, self._hosting, parts.waiting)
-        self._placing = Placing(parts.store, self._hosting, parts.waiting)
-        taking = TakingOver(parts.store, self._hosting, self._agent_runs)
         self._following = [
             asyncio.create_task(self._cancelling.follow(), name="cancelled elsewhere"),
-            asyncio.create_task(parts.waiting.follow(taking.take), name="unhosted runs"),
+            asyncio.create_task(parts.waiting.follow(self._hosting.take), name="unhosted runs"),
         ]
 
     @property
@@ -111,7 +106,25 @@ class Runs:
         try:
             return await self._reserved(tenant, name), True
         except OtherEngine as elsewhere:
-            return await self._placing.thread(tenant, name, elsewhere), False
+            return await self._placed(tenant, name, elsewhere), False
+
+    async def _placed(self, tenant: Tenant, name: str, elsewhere: OtherEngine) -> Thread:
+        """Return a thread whose files are on another engine; OtherEngine if no gateway of that engine is serving.
+
+        Its run is recorded here and hosted there: a gateway of that engine finds it among the unhosted runs
+        (gateway/runs/waiting_runs.py). Any gateway can watch and cancel it.
+        """
+        if self._hosting.closing.is_set():
+            raise Unavailable("the gateway is shutting down: try again when it is back")
+        engine, waiting = elsewhere.details["engine"], self._parts.waiting.store
+        if not await waiting.serves(engine):
+            raise OtherEngine(f"{elsewhere}. No gateway is currently serving that engine", engine=engine)
+        if await waiting.placed(tenant.name) >= LIVE_LIMIT:
+            raise Overloaded(
+                f"{LIVE_LIMIT} runs of this tenant wait for a gateway on another engine, which is the limit: wait "
+                "for one or cancel one"
+            )
+        return await self._store.thread(tenant.name, name)
 
     async def _reserved(self, tenant: Tenant, thread_name: str) -> Thread:
         """Return a thread, reserved for a new run."""

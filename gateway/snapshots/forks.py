@@ -167,7 +167,7 @@ class Forks:
         with thread_errors(row.name, "wait for it, or fork at one of its steps"):
             await self._stores.forks.refuse_busy(row.id)
         metadata = await self._stores.threads.metadata(row.id, limit_bytes=_METADATA_LIMIT_BYTES)
-        said = await self._stores.snapshots.message_count(row.id)
+        said = await self._stores.threads.message_count(row.id)
         what = Taken(row.id, row.name, said, FORK, metadata=metadata or {})
         async with directory.alone():
             return await self._taking.take(tenant, directory, what)

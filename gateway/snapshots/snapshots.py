@@ -85,7 +85,7 @@ class Snapshots:
             if (known := await self._asked_before(tenant, request)) is not None:
                 return known
             metadata = await self._listed.metadata(row.id, limit_bytes=_METADATA_LIMIT_BYTES)
-            said = await self._store.message_count(row.id)
+            said = await self._listed.message_count(row.id)
             what = Taken(row.id, row.name, said, comment=comment, run_id=row.run_id or "", metadata=metadata or {})
             return await self.taking.take(tenant, directory, what, request)
 

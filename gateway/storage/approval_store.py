@@ -34,7 +34,7 @@ from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.grant_store import GrantStore, NewGrant
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, transaction
 from gateway.storage.rows import mapped, newest_first, older
 from gateway.storage.tables import approvals, grants, threads
 from gateway.support.clock import MakeId, NowUs, make_id, now_us
@@ -151,7 +151,8 @@ class ApprovalStore(Queries):
         super().__init__(database, clock, ids=ids)
         self.grants = GrantStore(database, clock)
 
-    async def ask(self, thread: Thread, run_id: str | None, asked: Asked) -> str:
+    @transaction
+    def ask(self, connection: Connection, thread: Thread, run_id: str | None, asked: Asked) -> str:
         """Return the id of the call's pending approval, created if there is none. Raises TooManyPending."""
         size_bytes = len(asked.arguments.encode())
         row = vars(asked) | {
@@ -172,20 +173,14 @@ class ApprovalStore(Queries):
         same &= approvals.c.status == PENDING
         # Two equal calls of one step are two calls; a service that repeats its call means the same one.
         same &= approvals.c.run_id.is_(None) if run_id is None else approvals.c.call_id == asked.call_id
-
-        def work(connection: Connection) -> str:
-            found = connection.execute(
-                select(approvals.c.id).where(same, approvals.c.expires_us > self.clock())
-            ).first()
-            if found is not None:
-                return str(found.id)
-            self._check_limits(connection, thread.tenant, size_bytes)
-            connection.execute(insert(approvals), {**row, "changed_us": next_change_us(connection, self.clock)})
-            if run_id is not None:  # a service's call is recorded with its journal entry
-                self.audit.append(connection, entries=[_sought(thread, run_id, str(row["id"]), asked, by)])
-            return str(row["id"])
-
-        return await self._database.transact(work)
+        found = connection.execute(select(approvals.c.id).where(same, approvals.c.expires_us > self.clock())).first()
+        if found is not None:
+            return str(found.id)
+        self._check_limits(connection, thread.tenant, size_bytes)
+        connection.execute(insert(approvals), {**row, "changed_us": next_change_us(connection, self.clock)})
+        if run_id is not None:  # a service's call is recorded with its journal entry
+            self.audit.append(connection, entries=[_sought(thread, run_id, str(row["id"]), asked, by)])
+        return str(row["id"])
 
     async def get(self, tenant: str, approval_id: str) -> Approval | None:
         """Return an approval of a tenant."""
@@ -239,7 +234,8 @@ class ApprovalStore(Queries):
         """Return the time of the last change, 0 if there was none."""
         return await self._database.scalar(select(func.max(approvals.c.changed_us))) or 0
 
-    async def resolve(self, approval: Approval, resolution: Resolution) -> bool:
+    @transaction
+    def resolve(self, connection: Connection, approval: Approval, resolution: Resolution) -> bool:
         """Answer a pending approval; return whether this answer was the first, and in time."""
         now = self.clock()
         changes = {
@@ -253,18 +249,14 @@ class ApprovalStore(Queries):
         }
         granted = resolution.grant
         still_open = (approvals.c.id == approval.id) & (approvals.c.status == PENDING) & (approvals.c.expires_us > now)
-
-        def work(connection: Connection) -> bool:
-            if not self._change(connection, still_open, changes):
-                return False
-            if granted is not None:
-                row = {"id": granted.id, "run_id": granted.run_id, "rule": granted.rule, "created_us": now}
-                whose = {"tenant": approval.tenant, "thread_id": approval.thread_id, "approval_id": approval.id}
-                connection.execute(insert(grants), row | whose)
-            self.audit.append(connection, entries=[_answered(approval, resolution)])
-            return True
-
-        return await self._database.transact(work)
+        if not self._change(connection, still_open, changes):
+            return False
+        if granted is not None:
+            row = {"id": granted.id, "run_id": granted.run_id, "rule": granted.rule, "created_us": now}
+            whose = {"tenant": approval.tenant, "thread_id": approval.thread_id, "approval_id": approval.id}
+            connection.execute(insert(grants), row | whose)
+        self.audit.append(connection, entries=[_answered(approval, resolution)])
+        return True
 
     async def use(self, approval_id: str) -> bool:
         """Use an approval up; return whether it could be used."""

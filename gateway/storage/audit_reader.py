@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, select
 
 from gateway.audit_chain.chain import MISSING, NOTHING_KNOWN, ChainCheck, ChainHead, ChainReport, Known
 from gateway.audit_chain.record import COLUMNS, AuditRecord
-from gateway.storage.database import Database
+from gateway.storage.queries import Queries
 from gateway.storage.rows import mapped
 from gateway.storage.tables import audit_heads, audit_records, runs, tool_calls
 
@@ -51,11 +51,8 @@ class AuditFilter:
 EVERYTHING = AuditFilter()
 
 
-class AuditReader:
+class AuditReader(Queries):
     """Reads the chains of all tenants; the caller names the tenant."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     async def heads(self) -> Mapping[str, ChainHead]:
         """Return where each tenant's chain ends."""

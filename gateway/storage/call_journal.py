@@ -11,7 +11,7 @@ from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.interrupted_calls import interrupt_calls
 from gateway.storage.prepared import Prepared
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, transaction
 from gateway.storage.run_writes import Claim, check_claim
 from gateway.storage.tables import tool_calls
 
@@ -128,7 +128,10 @@ class CallJournal(Queries):
         over = {} if row["state"] == "executing" else {"finished_us": now_us}
         return {"started_us": now_us, "gateway": self.gateway, **over, **row}
 
-    async def take_over_calls(self, claim: Claim, call_ids: Collection[str]) -> Mapping[str, dict[str, Any]]:
+    @transaction
+    def take_over_calls(
+        self, connection: Connection, claim: Claim, call_ids: Collection[str]
+    ) -> Mapping[str, dict[str, Any]]:
         """Return the journal's rows of calls of a claimed run, by id, as they were before.
 
         All open calls of the run are journaled as interrupted, except those of `call_ids` that only read: they may be
@@ -137,14 +140,10 @@ class CallJournal(Queries):
         asked = tool_calls.c.id.in_(list(call_ids)) & (tool_calls.c.run_id == claim.run_id)
         again = asked & tool_calls.c.read_only
         under_way = (tool_calls.c.run_id == claim.run_id) & (tool_calls.c.state == "executing")
-
-        def work(connection: Connection) -> dict[str, dict[str, Any]]:
-            check_claim(connection, claim)
-            found = connection.execute(select(tool_calls).where(asked)).all()
-            interrupt_calls(connection, self.audit, under_way & ~again, self.clock())
-            return {row.id: dict(row._mapping) for row in found}  # noqa: SLF001 - _mapping is public
-
-        return await self._database.transact(work)
+        check_claim(connection, claim)
+        found = connection.execute(select(tool_calls).where(asked)).all()
+        interrupt_calls(connection, self.audit, under_way & ~again, self.clock())
+        return {row.id: dict(row._mapping) for row in found}  # noqa: SLF001 - _mapping is public
 
     async def tool_call(self, tenant: str, call_id: str) -> dict[str, Any] | None:
         """Return a journaled tool call of a tenant."""

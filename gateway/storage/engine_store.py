@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from sqlalchemy import Connection, func, select, update
 
 from gateway.storage.audit_store import OPERATORS, AuditEntry
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, transaction
 from gateway.storage.tables import gateways, threads
 
 
@@ -43,18 +43,16 @@ class EngineStore(Queries):
         engine: str | None = await self._database.scalar(select(threads.c.engine).where(threads.c.id == thread_id))
         return engine
 
-    async def claim(self, thread_id: str, engine: str) -> str:
+    @transaction
+    def claim(self, connection: Connection, thread_id: str, engine: str) -> str:
         """Return the engine of a thread, which becomes the given one if it had none."""
+        free = (threads.c.id == thread_id) & threads.c.engine.is_(None)
+        connection.execute(update(threads).where(free).values(engine=engine))
+        found = connection.execute(select(threads.c.engine).where(threads.c.id == thread_id)).scalar_one_or_none()
+        return found or engine
 
-        def work(connection: Connection) -> str:
-            free = (threads.c.id == thread_id) & threads.c.engine.is_(None)
-            connection.execute(update(threads).where(free).values(engine=engine))
-            found = connection.execute(select(threads.c.engine).where(threads.c.id == thread_id)).scalar_one_or_none()
-            return found or engine
-
-        return await self._database.transact(work)
-
-    async def adopt(self, engine: str, *, to: str, tenant: str | None, by: str) -> Mapping[str, int]:
+    @transaction
+    def adopt(self, connection: Connection, engine: str, *, to: str, tenant: str | None, by: str) -> Mapping[str, int]:
         """Move the threads of an engine, of all tenants or one, to the engine `to`; return how many by tenant.
 
         It is recorded in each tenant's audit and the operators'. Raises EngineServed.
@@ -62,23 +60,19 @@ class EngineStore(Queries):
         chosen = threads.c.engine == engine
         if tenant is not None:
             chosen &= threads.c.tenant == tenant
-
-        def work(connection: Connection) -> Mapping[str, int]:
-            live = select(gateways.c.address).where(gateways.c.engine == engine, gateways.c.expires_us > self.clock())
-            if (address := connection.execute(live.limit(1)).scalar()) is not None:
-                raise EngineServed(address)
-            counted = select(threads.c.tenant, func.count().label("threads")).where(chosen).group_by(threads.c.tenant)
-            moved: dict[str, int] = {row.tenant: row.threads for row in connection.execute(counted)}
-            if moved:
-                connection.execute(update(threads).where(chosen).values(engine=to))
-                details: dict[str, JsonValue] = {"from": engine, "to": to}
-                entries = [
-                    AuditEntry(name, "threads_adopted", actor=by, details={**details, "threads": count})
-                    for name, count in sorted(moved.items())
-                ]
-                details |= {"threads": sum(moved.values()), "tenants": len(moved)}
-                entries.append(AuditEntry(OPERATORS, "threads_adopted", actor=by, details=details))
-                self.audit.append(connection, entries=entries)
-            return moved
-
-        return await self._database.transact(work)
+        live = select(gateways.c.address).where(gateways.c.engine == engine, gateways.c.expires_us > self.clock())
+        if (address := connection.execute(live.limit(1)).scalar()) is not None:
+            raise EngineServed(address)
+        counted = select(threads.c.tenant, func.count().label("threads")).where(chosen).group_by(threads.c.tenant)
+        moved: dict[str, int] = {row.tenant: row.threads for row in connection.execute(counted)}
+        if moved:
+            connection.execute(update(threads).where(chosen).values(engine=to))
+            details: dict[str, JsonValue] = {"from": engine, "to": to}
+            entries = [
+                AuditEntry(name, "threads_adopted", actor=by, details={**details, "threads": count})
+                for name, count in sorted(moved.items())
+            ]
+            details |= {"threads": sum(moved.values()), "tenants": len(moved)}
+            entries.append(AuditEntry(OPERATORS, "threads_adopted", actor=by, details=details))
+            self.audit.append(connection, entries=entries)
+        return moved

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, s
 
 from gateway.storage.audit_store import OPERATORS, AuditEntry
 from gateway.storage.interrupted_calls import interrupt_calls
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, transaction
 from gateway.storage.tables import (
     RUNS_UNDER_WAY,
     api_keys,
@@ -79,22 +79,19 @@ class TenantErasure:
 class ErasureStore(Queries):
     """Deletes rows permanently."""
 
-    async def begin(self, tenant: str, name: str, deletion: str) -> Begun | None:
+    @transaction
+    def begin(self, connection: Connection, tenant: str, name: str, deletion: str) -> Begun | None:
         """Let no run and no call begin in a thread any more; return None if there is no such thread.
 
         `deletion` is this deletion's id, which replaces an earlier one. Raises RunUnderWay and CallUnderWay, and then
         changes nothing.
         """
-
-        def work(connection: Connection) -> Begun | None:
-            found = connection.execute(_thread(tenant, name)).first()
-            if found is None:
-                return None
-            refuse_under_way(connection, found.id)
-            connection.execute(update(threads).where(threads.c.id == found.id).values(deletion=deletion))
-            return Begun(found.deletion)
-
-        return await self._database.transact(work)
+        found = connection.execute(_thread(tenant, name)).first()
+        if found is None:
+            return None
+        refuse_under_way(connection, found.id)
+        connection.execute(update(threads).where(threads.c.id == found.id).values(deletion=deletion))
+        return Begun(found.deletion)
 
     async def give_up(self, tenant: str, name: str, deletion: str, begun: Begun | None = None) -> None:
         """Let runs and calls begin in a thread again, unless another deletion has replaced this one.
@@ -105,29 +102,26 @@ class ErasureStore(Queries):
         mark = begun.mark if begun is not None else None
         await self._database.write((update(threads).where(own).values(deletion=mark), None))
 
-    async def remove_thread(
-        self, tenant: str, name: str, actor: str, deletion: str | None = None
+    @transaction
+    def remove_thread(
+        self, connection: Connection, tenant: str, name: str, actor: str, deletion: str | None = None
     ) -> Mapping[str, int] | None:
         """Delete a thread atomically; return the deleted rows by table, or None if it is gone.
 
         `deletion` is what begin() was called with, if it was. Raises DeletionLost, RunUnderWay and CallUnderWay. The
         audit stays, and records the deletion.
         """
-
-        def work(connection: Connection) -> Mapping[str, int] | None:
-            found = connection.execute(_thread(tenant, name)).first()
-            if found is None:
-                return None
-            if found.deletion != deletion:
-                raise DeletionLost
-            thread_id = found.id
-            refuse_under_way(connection, thread_id)
-            removed = remove_rows(connection, thread_id)
-            entry = AuditEntry(tenant, "thread_deleted", actor=actor, thread=name, details=dict(removed))
-            self.audit.append(connection, entries=[entry])
-            return removed
-
-        return await self._database.transact(work)
+        found = connection.execute(_thread(tenant, name)).first()
+        if found is None:
+            return None
+        if found.deletion != deletion:
+            raise DeletionLost
+        thread_id = found.id
+        refuse_under_way(connection, thread_id)
+        removed = remove_rows(connection, thread_id)
+        entry = AuditEntry(tenant, "thread_deleted", actor=actor, thread=name, details=dict(removed))
+        self.audit.append(connection, entries=[entry])
+        return removed
 
     async def stop_tenant(self, tenant: str) -> None:
         """Revoke all keys of a tenant, end its waiting runs, and request the end of its running ones.
@@ -155,7 +149,8 @@ class ErasureStore(Queries):
         executing = select(tool_calls.c.id).where(_is_executing(tenant)).limit(1)
         return bool(await self._database.rows(running) or await self._database.rows(executing))
 
-    async def take_runs(self, tenant: str) -> None:
+    @transaction
+    def take_runs(self, connection: Connection, tenant: str) -> None:
         """End the remaining runs; a gateway that still hosts one can no longer write to it.
 
         Open calls are recorded as interrupted, since their outcome can no longer be written.
@@ -163,12 +158,8 @@ class ErasureStore(Queries):
         now = self.clock()
         ended = {"status": "cancelled", "finished_us": now, "gateway": None, "epoch": runs.c.epoch + 1}
         left = (runs.c.tenant == tenant) & (runs.c.status == "running")
-
-        def work(connection: Connection) -> None:
-            connection.execute(update(runs).where(left).values(**ended))
-            interrupt_calls(connection, self.audit, _is_executing(tenant), now)
-
-        await self._database.transact(work)
+        connection.execute(update(runs).where(left).values(**ended))
+        interrupt_calls(connection, self.audit, _is_executing(tenant), now)
 
     async def threads_of(self, tenant: str, name: str | None = None) -> Mapping[str, str | None]:
         """Return a tenant's threads, or one of them, each with the engine of its files if known."""

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, exists, func, insert, literal, select, update
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.entities import Thread
 from gateway.storage.erasure_store import refuse_under_way, remove_rows
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, transaction
 from gateway.storage.quota_store import refuse_more_threads
 from gateway.storage.restore_store import WorkspaceRequest, answer_request, claim_request
 from gateway.storage.rows import mapped
@@ -41,39 +41,36 @@ class Fork:
 class ForkStore(Queries):
     """Typed access to forks."""
 
-    async def is_taken(self, tenant: str, name: str, limit: int) -> bool:
+    @transaction
+    def is_taken(self, connection: Connection, tenant: str, name: str, limit: int) -> bool:
         """Return whether there is a thread of a name, even an invisible one.
 
         If not, QuotaExceeded as begin() raises it.
 
         It saves useless work; begin() decides.
         """
+        query = select(threads.c.id).where(threads.c.tenant == tenant, threads.c.name == name)
+        if connection.execute(query).first() is not None:
+            return True
+        refuse_more_threads(connection, tenant, limit)
+        return False
 
-        def work(connection: Connection) -> bool:
-            query = select(threads.c.id).where(threads.c.tenant == tenant, threads.c.name == name)
-            if connection.execute(query).first() is not None:
-                return True
-            refuse_more_threads(connection, tenant, limit)
-            return False
-
-        return await self._database.transact(work)
-
-    async def begin(self, thread: Thread, mark: str, limit: int, request: WorkspaceRequest | None) -> None:
+    @transaction
+    def begin(
+        self, connection: Connection, thread: Thread, mark: str, limit: int, request: WorkspaceRequest | None
+    ) -> None:
         """Create an invisible thread; QuotaExceeded if it would exceed `limit`.
 
         ConstraintViolated if there is a thread of its name, even an invisible one, or another has the request id.
         """
         row = {**vars(thread), "created_us": self.clock()}
+        refuse_more_threads(connection, thread.tenant, limit)
+        connection.execute(insert(threads), {**row, "deletion": mark})
+        if request is not None:
+            claim_request(connection, request, thread.id, self.clock())
 
-        def work(connection: Connection) -> None:
-            refuse_more_threads(connection, thread.tenant, limit)
-            connection.execute(insert(threads), {**row, "deletion": mark})
-            if request is not None:
-                claim_request(connection, request, thread.id, self.clock())
-
-        await self._database.transact(work)
-
-    async def end(self, fork: Fork, snapshot: Snapshot, entry: AuditEntry) -> int:
+    @transaction
+    def end(self, connection: Connection, fork: Fork, snapshot: Snapshot, entry: AuditEntry) -> int:
         """Give a fork its messages, those of the snapshot's thread, and its metadata, and make it visible.
 
         Return how many messages it has: 0 if retention removed them since the snapshot was read, as those now at their
@@ -85,47 +82,37 @@ class ForkStore(Queries):
         still = select(snapshots.c.id).where(snapshots.c.id == snapshot.id, snapshots.c.messages == snapshot.messages)
         chosen = (_MESSAGES.thread_id == source) & (_MESSAGES.position < fork.messages) & exists(still)
         copied = select(literal(thread.id), _MESSAGES.position, _MESSAGES.run_id, _MESSAGES.message).where(chosen)
+        own = (threads.c.id == thread.id) & (threads.c.deletion == fork.mark)
+        lock_thread(connection, source)
+        if not connection.execute(update(threads).where(own).values(deletion=None, used_us=kept_us)).rowcount:
+            raise ThreadGoing
+        columns = ["thread_id", "position", "run_id", "message"]
+        connection.execute(insert(messages).from_select(columns, copied))
+        if values:
+            connection.execute(insert(thread_metadata), values)
+        if fork.request is not None:
+            answer_request(connection, fork.request)
+        self.audit.append(connection, entries=[entry])
+        written = select(func.count()).where(_MESSAGES.thread_id == thread.id)
+        return int(connection.execute(written).scalar_one())
 
-        def work(connection: Connection) -> int:
-            own = (threads.c.id == thread.id) & (threads.c.deletion == fork.mark)
-            lock_thread(connection, source)
-            if not connection.execute(update(threads).where(own).values(deletion=None, used_us=kept_us)).rowcount:
-                raise ThreadGoing
-            columns = ["thread_id", "position", "run_id", "message"]
-            connection.execute(insert(messages).from_select(columns, copied))
-            if values:
-                connection.execute(insert(thread_metadata), values)
-            if fork.request is not None:
-                answer_request(connection, fork.request)
-            self.audit.append(connection, entries=[entry])
-            written = select(func.count()).where(_MESSAGES.thread_id == thread.id)
-            return int(connection.execute(written).scalar_one())
-
-        return await self._database.transact(work)
-
-    async def undo(self, thread_id: str) -> None:
+    @transaction
+    def undo(self, connection: Connection, thread_id: str) -> None:
         """Delete an invisible thread; one that is visible by now, or is being deleted, stays."""
+        hidden = threads.c.deletion.startswith(FORKING, autoescape=True)
+        if connection.execute(select(threads.c.id).where(threads.c.id == thread_id, hidden)).first() is not None:
+            remove_rows(connection, thread_id)
 
-        def work(connection: Connection) -> None:
-            hidden = threads.c.deletion.startswith(FORKING, autoescape=True)
-            if connection.execute(select(threads.c.id).where(threads.c.id == thread_id, hidden)).first() is not None:
-                remove_rows(connection, thread_id)
-
-        await self._database.transact(work)
-
-    async def refuse_busy(self, thread_id: str) -> None:
+    @transaction
+    def refuse_busy(self, connection: Connection, thread_id: str) -> None:
         """Raise RunUnderWay or CallUnderWay if anything is under way in a thread.
 
         ThreadGoing if it is being deleted, or a restore was interrupted, so that its files are unknown.
         """
-
-        def work(connection: Connection) -> None:
-            whole = select(threads.c.id).where(threads.c.id == thread_id, threads.c.deletion.is_(None))
-            if connection.execute(whole).first() is None:
-                raise ThreadGoing
-            refuse_under_way(connection, thread_id)
-
-        await self._database.transact(work)
+        whole = select(threads.c.id).where(threads.c.id == thread_id, threads.c.deletion.is_(None))
+        if connection.execute(whole).first() is None:
+            raise ThreadGoing
+        refuse_under_way(connection, thread_id)
 
     async def half_made(self, tenant: str | None = None) -> Sequence[Thread]:
         """Return the invisible threads, all or a tenant's: forks in progress, or left by gateways that died."""

@@ -12,7 +12,7 @@ from gateway.credentials.caller import actor
 from gateway.storage.approval_writes import APPROVED, CANCELLED, change_approvals
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.entities import Thread
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, transaction
 from gateway.storage.rows import mapped, newest_first, older
 from gateway.storage.tables import RUNS_UNDER_WAY, approvals, grants, runs, threads
 from gateway.support.paging import Place
@@ -91,23 +91,20 @@ class GrantStore(Queries):
         query = _GRANTS.where(*conditions).order_by(*newest_first(grants)).limit(limit)
         return [_grant(row) for row in await self._database.rows(query)]
 
-    async def revoke(self, tenant: str, grant_id: str) -> bool:
+    @transaction
+    def revoke(self, connection: Connection, tenant: str, grant_id: str) -> bool:
         """Revoke a grant, and its approval unless the approved call has run; return whether it was in force."""
         not_revoked = (grants.c.id == grant_id) & (grants.c.tenant == tenant) & grants.c.revoked_us.is_(None)
         revoked = update(grants).where(not_revoked).values(revoked_us=self.clock())
         approval_id = select(grants.c.approval_id).where(grants.c.id == grant_id).scalar_subquery()
         unused = (approvals.c.id == approval_id) & (approvals.c.status == APPROVED)
         by = actor()
-
-        def work(connection: Connection) -> bool:
-            if not connection.execute(revoked).rowcount:
-                return False
-            change_approvals(connection, unused, {"status": CANCELLED}, self.clock)
-            row = connection.execute(_GRANTS.where(grants.c.id == grant_id)).one()
-            self.audit.append(connection, entries=[_revoked(row, by)])
-            return True
-
-        return await self._database.transact(work)
+        if not connection.execute(revoked).rowcount:
+            return False
+        change_approvals(connection, unused, {"status": CANCELLED}, self.clock)
+        row = connection.execute(_GRANTS.where(grants.c.id == grant_id)).one()
+        self.audit.append(connection, entries=[_revoked(row, by)])
+        return True
 
 
 def _revoked(row: Any, by: str) -> AuditEntry:

@@ -21,7 +21,7 @@ from gateway.errors import Conflict, InvalidArgument, NotFound, RequestIdReused
 from gateway.storage.audit_store import OPERATORS, AuditEntry
 from gateway.storage.database import Database
 from gateway.storage.key_runs import KeyRuns
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, transaction
 from gateway.storage.rows import mapped, newest_first, older
 from gateway.storage.tables import api_keys
 from gateway.support.clock import NowUs, now_us
@@ -77,8 +77,17 @@ class KeyStore(Queries):
         await self._database.transact(partial(self._insert, made=made, keys=keys, by=by))
         return made
 
-    async def add_requested(
-        self, tenant: str, key: NewKey, *, name: str, lifetime_us: int | None, by: str, request: KeyRequest | None
+    @transaction
+    def add_requested(
+        self,
+        connection: Connection,
+        tenant: str,
+        key: NewKey,
+        *,
+        name: str,
+        lifetime_us: int | None,
+        by: str,
+        request: KeyRequest | None,
     ) -> StoredKey:
         """Store a key, or give the secret of this one to the key that the same request created.
 
@@ -86,14 +95,10 @@ class KeyStore(Queries):
         """
         checked_name(name)
         (made,) = self._made(tenant, (key,), name, lifetime_us)
-
-        def work(connection: Connection) -> StoredKey:
-            again = self._asked_again(connection, request, key, by)
-            if again is None:
-                self._insert(connection, made=(made,), keys=(key,), by=by, request=request)
-            return again or made
-
-        return await self._database.transact(work)
+        again = self._asked_again(connection, request, key, by)
+        if again is None:
+            self._insert(connection, made=(made,), keys=(key,), by=by, request=request)
+        return again or made
 
     async def find(self, digest: str) -> StoredKey | None:
         """Return the key with a digest; None if it is unknown, revoked or expired."""
@@ -145,21 +150,41 @@ class KeyStore(Queries):
             query = query.where(older(api_keys, before))
         return [_key(row) for row in await self._database.rows(query)]
 
-    async def revoke(self, key_id: str, *, by: str) -> StoredKey:
+    @transaction
+    def revoke(self, connection: Connection, key_id: str, *, by: str) -> StoredKey:
         """Revoke a key; one that is revoked already stays as it is. NotFound."""
-        return await self._database.transact(partial(self._revoke, key_id=key_id, by=by))
+        found = _locked(connection, key_id)
+        if found.revoked_us is not None:
+            return found
+        connection.execute(update(api_keys).where(_KEYS.id == key_id).values(revoked_us=self.clock()))
+        self._record(connection, "key_revoked", found, by)
+        return _locked(connection, key_id)
 
-    async def rotate(
-        self, key_id: str, *, overlap_us: int, by: str, request: KeyRequest | None = None
+    @transaction
+    def rotate(
+        self, connection: Connection, key_id: str, *, overlap_us: int, by: str, request: KeyRequest | None = None
     ) -> tuple[StoredKey, NewKey]:
         """Create a key like another one, with the same lifetime; the old one works until the overlap is over.
 
         NotFound; InvalidArgument for a key that no longer works or was rotated already. For a repeated request as
         add_requested.
         """
-        return await self._database.transact(
-            partial(self._rotate, key_id=key_id, overlap_us=overlap_us, by=by, request=request)
-        )
+        old, now = _locked(connection, key_id), self.clock()
+        key = make_key(old.scopes, operator=not old.tenant)
+        again = self._asked_again(connection, request, key, by)
+        if again is not None:
+            return again, key
+        if old.replaced_by is not None:
+            raise InvalidArgument(f"key_id: {old.shown} was already rotated: rotate {old.replaced_by}")
+        if old.revoked_us is not None or (old.expires_us is not None and old.expires_us <= now):
+            raise InvalidArgument(f"key_id: {old.shown} is expired or revoked: create a key")
+        expires_us = None if old.expires_us is None else now + old.expires_us - old.created_us
+        new = _stored(old.tenant, key, old.name, now, expires_us)
+        ends_us = now + overlap_us if old.expires_us is None else min(now + overlap_us, old.expires_us)
+        self._insert(connection, made=(new,), keys=(key,), by=by, request=request)
+        connection.execute(update(api_keys).where(_KEYS.id == key_id).values(replaced_by=new.id, expires_us=ends_us))
+        self._record(connection, "key_rotated", old, by, replaced_by=new.id, works_until_us=ends_us)
+        return new, key
 
     def _made(self, tenant: str, keys: Sequence[NewKey], name: str, lifetime_us: int | None) -> Sequence[StoredKey]:
         now = self.clock()
@@ -219,34 +244,6 @@ class KeyStore(Queries):
         known = _locked(connection, known.id)
         self._record(connection, "key_reissued", known, by)
         return known
-
-    def _revoke(self, connection: Connection, *, key_id: str, by: str) -> StoredKey:
-        found = _locked(connection, key_id)
-        if found.revoked_us is not None:
-            return found
-        connection.execute(update(api_keys).where(_KEYS.id == key_id).values(revoked_us=self.clock()))
-        self._record(connection, "key_revoked", found, by)
-        return _locked(connection, key_id)
-
-    def _rotate(
-        self, connection: Connection, *, key_id: str, overlap_us: int, by: str, request: KeyRequest | None
-    ) -> tuple[StoredKey, NewKey]:
-        old, now = _locked(connection, key_id), self.clock()
-        key = make_key(old.scopes, operator=not old.tenant)
-        again = self._asked_again(connection, request, key, by)
-        if again is not None:
-            return again, key
-        if old.replaced_by is not None:
-            raise InvalidArgument(f"key_id: {old.shown} was already rotated: rotate {old.replaced_by}")
-        if old.revoked_us is not None or (old.expires_us is not None and old.expires_us <= now):
-            raise InvalidArgument(f"key_id: {old.shown} is expired or revoked: create a key")
-        expires_us = None if old.expires_us is None else now + old.expires_us - old.created_us
-        new = _stored(old.tenant, key, old.name, now, expires_us)
-        ends_us = now + overlap_us if old.expires_us is None else min(now + overlap_us, old.expires_us)
-        self._insert(connection, made=(new,), keys=(key,), by=by, request=request)
-        connection.execute(update(api_keys).where(_KEYS.id == key_id).values(replaced_by=new.id, expires_us=ends_us))
-        self._record(connection, "key_rotated", old, by, replaced_by=new.id, works_until_us=ends_us)
-        return new, key
 
     def _record(self, connection: Connection, kind: str, key: StoredKey, by: str, **more: str | int | None) -> None:
         facts: dict[str, JsonValue] = {"key_id": key.id, "shown": key.shown, "tenant": key.tenant}

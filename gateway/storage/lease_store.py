@@ -13,7 +13,7 @@ from sqlalchemy import BindParameter, Connection, Select, bindparam, delete, ins
 
 from gateway.storage.interrupted_calls import interrupt_calls
 from gateway.storage.prepared import Prepared
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, transaction
 from gateway.storage.tables import gateways, holds, tool_calls
 
 # Every gateway executes both all the time.
@@ -33,18 +33,23 @@ def live_gateways(now_us: int | BindParameter[int]) -> Select[tuple[str]]:
 class LeaseStore(Queries):
     """Typed access to the leases."""
 
-    async def take(
-        self, id_: str, length_us: int, *, engine: str = "", channels: str = "", address: str = "", started_us: int = 0
+    @transaction
+    def take(
+        self,
+        connection: Connection,
+        id_: str,
+        length_us: int,
+        *,
+        engine: str = "",
+        channels: str = "",
+        address: str = "",
+        started_us: int = 0,
     ) -> None:
         """Write or renew a process's lease for `length_us` from now."""
-
-        def work(connection: Connection) -> None:
-            now = self.clock()
-            row = {"engine": engine, "channels": channels, "address": address, "expires_us": now + length_us}
-            if not _RENEW.execute(connection, {**row, "whose": id_}).rowcount:
-                connection.execute(insert(gateways).values(id=id_, started_us=started_us or now, **row))
-
-        await self._database.transact(work)
+        now = self.clock()
+        row = {"engine": engine, "channels": channels, "address": address, "expires_us": now + length_us}
+        if not _RENEW.execute(connection, {**row, "whose": id_}).rowcount:
+            connection.execute(insert(gateways).values(id=id_, started_us=started_us or now, **row))
 
     async def end(self, ids: Collection[str]) -> None:
         """End leases at once, for processes that are known to be gone."""

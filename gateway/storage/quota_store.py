@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Select, and_, bindparam, delete, func, insert
 from gateway.errors import QuotaExceeded
 from gateway.storage.database import Database
 from gateway.storage.prepared import Prepared
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, transaction
 from gateway.storage.tables import counters, holds, runs, snapshots, storage_use
 from gateway.support.clock import NowUs, now_us
 
@@ -102,15 +102,12 @@ class QuotaStore(Queries):
             return refused.names
         return ()
 
-    async def add(self, tenant: str, takes: Sequence[Take]) -> None:
+    @transaction
+    def add(self, connection: Connection, tenant: str, takes: Sequence[Take]) -> None:
         """Count what was used already, even past its limit."""
-
-        def work(connection: Connection) -> None:
-            for take in sorted(takes, key=_name):
-                connection.execute(_ADD, _row(tenant, take))
-            self._forget_old(connection, tenant, takes)
-
-        await self._database.transact(work)
+        for take in sorted(takes, key=_name):
+            connection.execute(_ADD, _row(tenant, take))
+        self._forget_old(connection, tenant, takes)
 
     async def give_back(self, tenant: str, takes: Sequence[Take]) -> None:
         """Return what was taken and is not used."""

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.erasure_store import refuse_under_way
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, transaction
 from gateway.storage.request_store import REMEMBERED_US
 from gateway.storage.tables import threads, workspace_requests
 from gateway.storage.thread_marks import RESTORING, lock_thread
@@ -39,38 +39,36 @@ class RestoreStore(Queries):
         found = await self._database.first(query.where(_REQUESTS.tenant == tenant, _REQUESTS.request_id == id_))
         return None if found is None else WorkspaceRequest(tenant, id_, found.request_digest, found.answer)
 
-    async def begin(self, thread_id: str, mark: str, request: WorkspaceRequest | None = None) -> str | None:
+    @transaction
+    def begin(
+        self, connection: Connection, thread_id: str, mark: str, request: WorkspaceRequest | None = None
+    ) -> str | None:
         """Let nothing begin in a thread any more; return the mark that an earlier restore left.
 
         Raises ThreadGoing, RunUnderWay and CallUnderWay, and then changes nothing.
         """
-
-        def work(connection: Connection) -> str | None:
-            earlier = lock_thread(connection, thread_id)
-            refuse_under_way(connection, thread_id)
-            connection.execute(update(threads).where(threads.c.id == thread_id).values(deletion=mark))
-            if request is not None:
-                claim_request(connection, request, thread_id, self.clock())
-            return earlier
-
-        return await self._database.transact(work)
+        earlier = lock_thread(connection, thread_id)
+        refuse_under_way(connection, thread_id)
+        connection.execute(update(threads).where(threads.c.id == thread_id).values(deletion=mark))
+        if request is not None:
+            claim_request(connection, request, thread_id, self.clock())
+        return earlier
 
     async def give_up(self, thread_id: str, mark: str, earlier: str | None) -> None:
         """Return a thread to its state before `begin`: its workspace is unchanged."""
         own = (threads.c.id == thread_id) & (threads.c.deletion == mark)
         await self._database.write((update(threads).where(own).values(deletion=earlier), None))
 
-    async def end(self, thread_id: str, entry: AuditEntry, request: WorkspaceRequest | None = None) -> None:
+    @transaction
+    def end(
+        self, connection: Connection, thread_id: str, entry: AuditEntry, request: WorkspaceRequest | None = None
+    ) -> None:
         """Let runs and calls begin in a restored thread again; `request` has its answer."""
-
-        def work(connection: Connection) -> None:
-            restoring = threads.c.deletion.startswith(RESTORING, autoescape=True)
-            connection.execute(update(threads).where(threads.c.id == thread_id, restoring).values(deletion=None))
-            if request is not None:
-                answer_request(connection, request)
-            self.audit.append(connection, entries=[entry])
-
-        await self._database.transact(work)
+        restoring = threads.c.deletion.startswith(RESTORING, autoescape=True)
+        connection.execute(update(threads).where(threads.c.id == thread_id, restoring).values(deletion=None))
+        if request is not None:
+            answer_request(connection, request)
+        self.audit.append(connection, entries=[entry])
 
 
 def claim_request(connection: Connection, request: WorkspaceRequest, thread_id: str, at_us: int) -> None:

@@ -13,7 +13,7 @@ from gateway.credentials.caller import actor, caller_shown
 from gateway.storage.entities import LoggedEvent, Run, Thread
 from gateway.storage.interrupted_calls import interrupt_calls
 from gateway.storage.prepared import Prepared
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, transaction
 from gateway.storage.rows import mapped
 from gateway.storage.run_audit import run_changed, run_started
 from gateway.storage.run_writes import Claim, RunWrite, write_run
@@ -125,16 +125,13 @@ class RunQueries(Queries):
         query = _EVENTS.where(events.c.run_id == run_id, events.c.sequence > sequence, events.c.type.in_(ONCE))
         return [_logged_event(row) for row in await self._database.rows(query)]
 
-    async def ask_to_cancel(self, run_id: str) -> None:
+    @transaction
+    def ask_to_cancel(self, connection: Connection, run_id: str) -> None:
         """Request the end of a run from the gateway that hosts it, now or later."""
         under_way = (runs.c.id == run_id) & runs.c.status.in_(RUNS_UNDER_WAY) & runs.c.cancel_us.is_(None)
         by = actor()
-
-        def work(connection: Connection) -> None:
-            if connection.execute(update(runs).where(under_way).values(cancel_us=self.clock())).rowcount:
-                self.audit.append(connection, entries=run_changed(connection, "run_cancelled", run_id, by=by))
-
-        await self._database.transact(work)
+        if connection.execute(update(runs).where(under_way).values(cancel_us=self.clock())).rowcount:
+            self.audit.append(connection, entries=run_changed(connection, "run_cancelled", run_id, by=by))
 
     async def asked_to_cancel(self) -> Sequence[str]:
         """Return the runs of this gateway whose end was requested."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select
 
 from gateway.storage.audit_store import AuditEntry
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, transaction
 from gateway.storage.rows import mapped, newest_first, older
 from gateway.storage.tables import messages, snapshots, threads
 from gateway.storage.thread_marks import lock_thread
@@ -53,7 +53,10 @@ class Snapshot:
 class SnapshotStore(Queries):
     """Typed access to snapshots."""
 
-    async def add(self, snapshot: Snapshot, request: tuple[str, str], entry: AuditEntry) -> frozenset[str]:
+    @transaction
+    def add(
+        self, connection: Connection, snapshot: Snapshot, request: tuple[str, str], entry: AuditEntry
+    ) -> frozenset[str]:
         """Write a snapshot and its audit entry; return the ids that it replaces.
 
         `request` is the request id, or "", and digest.
@@ -62,29 +65,25 @@ class SnapshotStore(Queries):
         its thread is being deleted, ConstraintViolated if another snapshot has the request id.
         """
         id_, digest = request
-
-        def work(connection: Connection) -> frozenset[str]:
-            lock_thread(connection, snapshot.thread_id)
-            replaced: frozenset[str] = frozenset()
-            if snapshot.step:
-                of_run = (snapshots.c.thread_id == snapshot.thread_id) & (snapshots.c.run_id == snapshot.run_id)
-                later = of_run & (snapshots.c.step >= snapshot.step)
-                replaced = frozenset(row.id for row in connection.execute(select(snapshots.c.id).where(later)))
-                connection.execute(delete(snapshots).where(later))
-            said = snapshot.messages
-            if not snapshot.step:  # without a run, retention may remove messages while the files are read
-                said = min(said, int(connection.execute(_message_count(snapshot.thread_id)).scalar_one()))
-            row = {
-                **asdict(snapshot),
-                "messages": said,
-                "request_id": id_ or None,
-                "request_digest": digest if id_ else None,
-            }
-            connection.execute(insert(snapshots), row)
-            self.audit.append(connection, entries=[entry])
-            return replaced
-
-        return await self._database.transact(work)
+        lock_thread(connection, snapshot.thread_id)
+        replaced: frozenset[str] = frozenset()
+        if snapshot.step:
+            of_run = (snapshots.c.thread_id == snapshot.thread_id) & (snapshots.c.run_id == snapshot.run_id)
+            later = of_run & (snapshots.c.step >= snapshot.step)
+            replaced = frozenset(row.id for row in connection.execute(select(snapshots.c.id).where(later)))
+            connection.execute(delete(snapshots).where(later))
+        said = snapshot.messages
+        if not snapshot.step:  # without a run, retention may remove messages while the files are read
+            said = min(said, int(connection.execute(_message_count(snapshot.thread_id)).scalar_one()))
+        row = {
+            **asdict(snapshot),
+            "messages": said,
+            "request_id": id_ or None,
+            "request_digest": digest if id_ else None,
+        }
+        connection.execute(insert(snapshots), row)
+        self.audit.append(connection, entries=[entry])
+        return replaced
 
     async def get(self, tenant: str, id_: str) -> Snapshot | None:
         """Return a snapshot of a tenant."""
@@ -135,21 +134,14 @@ class SnapshotStore(Queries):
         """Return the tenants that have snapshots."""
         return [row.tenant for row in await self._database.rows(select(snapshots.c.tenant).distinct())]
 
-    async def remove(self, tenant: str, id_: str, entry: AuditEntry) -> bool:
+    @transaction
+    def remove(self, connection: Connection, tenant: str, id_: str, entry: AuditEntry) -> bool:
         """Delete a snapshot; return whether it existed."""
-
-        def work(connection: Connection) -> bool:
-            gone = delete(snapshots).where(snapshots.c.tenant == tenant, snapshots.c.id == id_)
-            if not connection.execute(gone).rowcount:
-                return False
-            self.audit.append(connection, entries=[entry])
-            return True
-
-        return await self._database.transact(work)
-
-    async def message_count(self, thread_id: str) -> int:
-        """Return how many messages a thread has."""
-        return int(await self._database.scalar(_message_count(thread_id)))
+        gone = delete(snapshots).where(snapshots.c.tenant == tenant, snapshots.c.id == id_)
+        if not connection.execute(gone).rowcount:
+            return False
+        self.audit.append(connection, entries=[entry])
+        return True
 
 
 def _message_count(thread_id: str) -> Select[int]:

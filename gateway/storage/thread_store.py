@@ -10,7 +10,7 @@ from sqlalchemy import Connection, LargeBinary, Select, cast, delete, func, inse
 
 from gateway.errors import NotFound
 from gateway.storage.entities import Run
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, transaction
 from gateway.storage.rows import mapped, newest_first, older
 from gateway.storage.run_writes import metadata_rows
 from gateway.storage.tables import RUNS_UNDER_WAY, messages, runs, thread_metadata, threads
@@ -129,8 +129,10 @@ class ThreadStore(Queries):
 
         return await self._database.read(query, take)
 
-    async def change_metadata(
+    @transaction
+    def change_metadata(
         self,
+        connection: Connection,
         thread_id: str,
         changed: Mapping[str, str],
         removed: Sequence[str],
@@ -146,31 +148,27 @@ class ThreadStore(Queries):
         columns = thread_metadata.c
         gone = {*changed, *removed}
         values = metadata_rows(thread_id, changed, self.clock())
-
-        def work(connection: Connection) -> str | None:
-            seen = select(threads.c.id).where(threads.c.id == thread_id, is_visible()).with_for_update()
-            if connection.execute(seen).first() is None:
-                raise ThreadGoing
-            busy = connection.execute(_under_way_in([thread_id])).first()
-            if busy is not None:
-                return str(busy.id)
-            if gone:
-                connection.execute(update(threads).where(threads.c.id == thread_id).values(used_us=self.clock()))
-                connection.execute(delete(thread_metadata).where(columns.thread_id == thread_id, columns.key.in_(gone)))
-            count = select(func.count()).select_from(thread_metadata).where(columns.thread_id == thread_id)
-            if (connection.execute(count).scalar() or 0) + len(values) > keys_limit:
-                raise MetadataFull(f"a thread can have at most {keys_limit:,} metadata keys")
-            if values:
-                connection.execute(insert(thread_metadata), values)
-                bytes_ = _bytes_of(connection, columns.key) + _bytes_of(connection, columns.value)
-                in_all = select(func.sum(bytes_)).where(columns.thread_id == thread_id)
-                if (connection.execute(in_all).scalar() or 0) > limit_bytes:
-                    raise MetadataFull(
-                        f"a thread can have at most {limit_bytes:,} bytes of metadata, keys and values together"
-                    )
-            return None
-
-        return await self._database.transact(work)
+        seen = select(threads.c.id).where(threads.c.id == thread_id, is_visible()).with_for_update()
+        if connection.execute(seen).first() is None:
+            raise ThreadGoing
+        busy = connection.execute(_under_way_in([thread_id])).first()
+        if busy is not None:
+            return str(busy.id)
+        if gone:
+            connection.execute(update(threads).where(threads.c.id == thread_id).values(used_us=self.clock()))
+            connection.execute(delete(thread_metadata).where(columns.thread_id == thread_id, columns.key.in_(gone)))
+        count = select(func.count()).select_from(thread_metadata).where(columns.thread_id == thread_id)
+        if (connection.execute(count).scalar() or 0) + len(values) > keys_limit:
+            raise MetadataFull(f"a thread can have at most {keys_limit:,} metadata keys")
+        if values:
+            connection.execute(insert(thread_metadata), values)
+            bytes_ = _bytes_of(connection, columns.key) + _bytes_of(connection, columns.value)
+            in_all = select(func.sum(bytes_)).where(columns.thread_id == thread_id)
+            if (connection.execute(in_all).scalar() or 0) > limit_bytes:
+                raise MetadataFull(
+                    f"a thread can have at most {limit_bytes:,} bytes of metadata, keys and values together"
+                )
+        return None
 
     async def runs(self, tenant: str, wanted: RunFilter, *, before: Place | None, limit: int) -> Sequence[Run]:
         """Return runs, newest first, with long tasks cut."""

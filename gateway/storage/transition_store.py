@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, insert, literal, or_, select, true
 
-from gateway.storage.database import Database
+from gateway.storage.queries import Queries
 from gateway.storage.rows import mapped
 from gateway.storage.tables import sandbox_transitions, threads
 from gateway.storage.thread_marks import is_there
@@ -60,11 +60,8 @@ class Unfinished:
     state: str
 
 
-class TransitionStore:
+class TransitionStore(Queries):
     """Typed access to the history of sandboxes."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     async def add(self, engine: str, transitions: Sequence[NewTransition]) -> None:
         """Write transitions in their order, except those of a thread that is gone or being deleted.

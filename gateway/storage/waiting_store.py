@@ -30,7 +30,7 @@ from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.lease_store import live_gateways
 from gateway.storage.prepared import Prepared
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, transaction
 from gateway.storage.run_audit import run_changed
 from gateway.storage.run_writes import Claim, finish_changes
 from gateway.storage.tables import approvals, events, gateways, runs, threads
@@ -163,41 +163,35 @@ class WaitingStore(Queries):
         run_id: str | None = await self._database.scalar(query)
         return run_id
 
-    async def claim(self, run: WaitingRun) -> ClaimedRun | None:
+    @transaction
+    def claim(self, connection: Connection, run: WaitingRun) -> ClaimedRun | None:
         """Claim a run for this gateway; None if another was first, or the run is over."""
         status = "waiting" if run.because == "approval" else "running"
         seen = (runs.c.id == run.id) & (runs.c.epoch == run.epoch) & (runs.c.status == status)
+        taken = update(runs).where(seen).values(status="running", gateway=self.gateway, epoch=run.epoch + 1)
+        if not connection.execute(taken).rowcount:
+            return None
+        query = select(runs.c.checkpoint, runs.c.last_sequence).where(runs.c.id == run.id)
+        row = connection.execute(query).one()
+        if run.because not in ("approval", "placed"):
+            entries = run_changed(connection, "run_taken_over", run.id, details={"because": run.because})
+            self.audit.append(connection, entries=entries)
+        return ClaimedRun(Claim(run.id, run.epoch + 1), row.checkpoint, row.last_sequence)
 
-        def work(connection: Connection) -> ClaimedRun | None:
-            taken = update(runs).where(seen).values(status="running", gateway=self.gateway, epoch=run.epoch + 1)
-            if not connection.execute(taken).rowcount:
-                return None
-            query = select(runs.c.checkpoint, runs.c.last_sequence).where(runs.c.id == run.id)
-            row = connection.execute(query).one()
-            if run.because not in ("approval", "placed"):
-                entries = run_changed(connection, "run_taken_over", run.id, details={"because": run.because})
-                self.audit.append(connection, entries=entries)
-            return ClaimedRun(Claim(run.id, run.epoch + 1), row.checkpoint, row.last_sequence)
-
-        return await self._database.transact(work)
-
-    async def end(self, run_id: str, finished: Event) -> bool:
+    @transaction
+    def end(self, connection: Connection, run_id: str, finished: Event) -> bool:
         """End a waiting run; return whether it was waiting."""
         payload = json.dumps(finished.payload)
-
-        def work(connection: Connection) -> bool:
-            now = self.clock()
-            waiting = (runs.c.id == run_id) & (runs.c.status == "waiting")
-            changes = {**finish_changes(finished, now), "last_sequence": runs.c.last_sequence + 1}
-            if not connection.execute(update(runs).where(waiting).values(**changes)).rowcount:
-                return False
-            sequence = connection.execute(select(runs.c.last_sequence).where(runs.c.id == run_id)).scalar_one()
-            row = {"run_id": run_id, "sequence": sequence, "type": finished.type, "at_us": now, "payload": payload}
-            connection.execute(insert(events), row)
-            self.audit.append(connection, entries=run_changed(connection, "run_finished", run_id))
-            return True
-
-        return await self._database.transact(work)
+        now = self.clock()
+        waiting = (runs.c.id == run_id) & (runs.c.status == "waiting")
+        changes = {**finish_changes(finished, now), "last_sequence": runs.c.last_sequence + 1}
+        if not connection.execute(update(runs).where(waiting).values(**changes)).rowcount:
+            return False
+        sequence = connection.execute(select(runs.c.last_sequence).where(runs.c.id == run_id)).scalar_one()
+        row = {"run_id": run_id, "sequence": sequence, "type": finished.type, "at_us": now, "payload": payload}
+        connection.execute(insert(events), row)
+        self.audit.append(connection, entries=run_changed(connection, "run_finished", run_id))
+        return True
 
 
 def _because(*, waited: bool, hosted: bool, epoch: int) -> Because:
