@@ -254,7 +254,7 @@ def _already(approval: Approval) -> AirlockError:
     if approval.status == PENDING:
         return Internal("the answer was not recorded; send it again")
     if approval.status in (EXPIRED, CANCELLED):
-        why = "nobody answered in time" if approval.status == EXPIRED else "it is not asked any more"
+        why = "it was not answered in time" if approval.status == EXPIRED else "it is no longer requested"
         return AlreadyResolved(f"the approval {approval.id} is {approval.status}: {why}", **details)
     seconds = math.floor((approval.resolved_us or 0) / 1_000_000)
     answered = {"resolved_by": approval.resolved_by or "", "answer": approval.answer or "", "resolved_s": str(seconds)}

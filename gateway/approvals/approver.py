@@ -149,7 +149,7 @@ class ThreadApprover:
                 )
             case "expired":
                 waited_s = round((approval.expires_us - approval.created_us) / 1_000_000, 2)
-                said = f"an approval was needed and nobody answered within {waited_s:g} s ({approval.reason})"
+                said = f"an approval was needed and not given within {waited_s:g} s ({approval.reason})"
                 return Denied(said, approval.id, outcome=EXPIRED)
             case _:
                 return Denied(f"approval {approval.id} was already used: it allowed one call", approval.id)
@@ -180,7 +180,7 @@ class ThreadApprover:
         try:
             approval_id = await self._store.ask(self._thread, self._run_id, asked)
         except TooManyPending as many:
-            said = f"an approval is needed, and nobody can be asked now: {many}. Try again when some are answered"
+            said = f"an approval is needed and cannot be requested now: {many}. Try again when some are answered"
             return Denied(said, rule=APPROVAL)
         whose = {"tenant": self._thread.tenant, "thread": self._thread.name, "run_id": self._run_id}
         log.info("approval sought", approval_id=approval_id, call_id=call.id, tool=call.name, rule=asked.rule, **whose)

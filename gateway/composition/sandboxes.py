@@ -94,14 +94,14 @@ def _engine(base: Foundation, history: HistoryWriter) -> DockerEngine | MemoryEn
     if settings.engine == "memory":
         log.warning("sandbox.engine is memory: every command runs on this machine, unconfined, as the gateway's user")
         root = config.path(config.state_dir) / "memory"
-        return MemoryEngine(root=root, lifetime_s=settings.lifetime_s, on_transition=history.tell)
+        return MemoryEngine(root=root, lifetime_s=settings.lifetime_s, on_transition=history.report)
     return DockerEngine(
         instance=base.instance,
         channel_root=config.resolved_channel_dir(),
         runtime_image=settings.runtime_image,
         requests=_requests(base),
         lifetime_s=settings.lifetime_s,
-        on_transition=history.tell,
+        on_transition=history.report,
     )
 
 

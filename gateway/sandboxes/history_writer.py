@@ -60,7 +60,7 @@ class HistoryWriter:
         self._reported = asyncio.Event()
         self._lost = 0
 
-    def tell(self, one: Transition) -> None:
+    def report(self, one: Transition) -> None:
         """Queue a transition; one of an unknown tenant is ignored."""
         tenant = self._tenants.get(one.tenant)
         if tenant is None:
@@ -71,7 +71,7 @@ class HistoryWriter:
         """Write the transitions of this engine's sandboxes that were never reported; return how many.
 
         Compares the last reported states with the current ones. Only a difference that the previous round saw too is
-        written: whoever caused it reports it a moment later. Raises SandboxError and Unavailable.
+        written: its cause reports it a moment later. Raises SandboxError and Unavailable.
         """
         unfinished = await self._store.unfinished(await engine.id(), since=self._since)
         owned = await self._owned(engine)

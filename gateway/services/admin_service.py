@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.credentials.caller import actor
 from gateway.credentials.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
 from gateway.errors import InvalidArgument
 from gateway.policy_versions.policy_admin import PolicyAdmin
-from gateway.services.messages import message
+from gateway.services.messages import message, numbers
 from gateway.serving.edge import Authenticator, unary
-from gateway.storage.key_store import KEY_EXPIRED, KEY_REVOKED, WORKING, KeyRequest, KeyStore
+from gateway.storage.key_store import KeyRequest, KeyStore
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenant_admin import TenantAdmin
 from gateway.tenancy.tenants import Tenant
@@ -21,11 +20,7 @@ from gateway.v1 import admin_service_pb2_grpc as grpc_pb
 _S = 1_000_000
 _OVERLAP_S, _OVERLAP_LIMIT_S = 86_400, 30 * 86_400
 _LIFETIME_LIMIT_S = 10 * 366 * 86_400
-_STATES: Mapping[int, str] = {
-    pb.KEY_STATE_WORKING: WORKING,
-    pb.KEY_STATE_EXPIRED: KEY_EXPIRED,
-    pb.KEY_STATE_REVOKED: KEY_REVOKED,
-}
+_STATES = {number: name for name, number in numbers(pb.KeyState, "KEY_STATE_").items()}
 
 
 @dataclass(frozen=True)

@@ -7,28 +7,15 @@ from collections.abc import AsyncIterator
 from gateway.approvals.approvals import Approvals
 from gateway.credentials.caller import caller_shown
 from gateway.errors import InvalidArgument, Unavailable
-from gateway.services.messages import message
+from gateway.services.messages import message, numbers
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.approval_store import LISTED_LIMIT_BYTES, Approval
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import approval_service_pb2 as pb
 from gateway.v1 import approval_service_pb2_grpc as grpc_pb
 
-_STATUS = {
-    "pending": pb.APPROVAL_STATUS_PENDING,
-    "approved": pb.APPROVAL_STATUS_APPROVED,
-    "used": pb.APPROVAL_STATUS_USED,
-    "denied": pb.APPROVAL_STATUS_DENIED,
-    "expired": pb.APPROVAL_STATUS_EXPIRED,
-    "cancelled": pb.APPROVAL_STATUS_CANCELLED,
-}
-_ANSWER = {
-    "allow_once": pb.ANSWER_ALLOW_ONCE,
-    "allow_run": pb.ANSWER_ALLOW_RUN,
-    "allow_thread": pb.ANSWER_ALLOW_THREAD,
-    "deny": pb.ANSWER_DENY,
-    "edit": pb.ANSWER_EDIT,
-}
+_STATUS = numbers(pb.ApprovalStatus, "APPROVAL_STATUS_")
+_ANSWER = numbers(pb.Answer, "ANSWER_")
 _STATUS_NAMES = {number: name for name, number in _STATUS.items()}
 _ANSWER_NAMES = {number: name for name, number in _ANSWER.items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -27,3 +28,8 @@ def message(kind: type[M], source: object, /, **given: Any) -> M:
             value = None if at_us is None else timestamp(at_us)
         given[name] = value
     return kind(**given)
+
+
+def numbers(enum: EnumTypeWrapper, prefix: str) -> dict[str, Any]:
+    """Return the numbers of an enum's values by their names without the prefix, in lower case."""
+    return {name.removeprefix(prefix).lower(): number for name, number in enum.items() if number}

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from gateway.errors import InvalidArgument
 from gateway.runs.requested_runs import RequestedRuns
 from gateway.runs.runs import PolicyMode, RunRequest, Runs
-from gateway.services.messages import message
+from gateway.services.messages import message, numbers
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.entities import Run
 from gateway.storage.thread_store import RunFilter, ThreadStore
@@ -16,14 +16,7 @@ from gateway.tenancy.tenants import Tenant
 from gateway.v1 import run_service_pb2 as pb
 from gateway.v1 import run_service_pb2_grpc as grpc_pb
 
-_STATUS = {
-    "running": pb.RUN_STATUS_RUNNING,
-    "completed": pb.RUN_STATUS_COMPLETED,
-    "stopped": pb.RUN_STATUS_STOPPED,
-    "cancelled": pb.RUN_STATUS_CANCELLED,
-    "failed": pb.RUN_STATUS_FAILED,
-    "waiting": pb.RUN_STATUS_WAITING,
-}
+_STATUS = numbers(pb.RunStatus, "RUN_STATUS_")
 _STATUS_NAMES = {number: name for name, number in _STATUS.items()}
 _MODES: dict[int, PolicyMode] = {
     pb.POLICY_MODE_UNSPECIFIED: "pin",

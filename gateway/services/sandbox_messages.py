@@ -7,19 +7,13 @@ from dataclasses import asdict
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway.sandboxes.sandbox_usage import Disk, SandboxStats
-from gateway.services.messages import message, timestamp
+from gateway.services.messages import message, numbers, timestamp
 from gateway.storage.transition_store import StoredTransition
 from gateway.v1 import sandbox_service_pb2 as pb
 from sandbox.sandbox import ListedSandbox
 
-_STATES = {
-    "creating": pb.SANDBOX_STATE_CREATING,
-    "running": pb.SANDBOX_STATE_RUNNING,
-    "idle_stopped": pb.SANDBOX_STATE_IDLE_STOPPED,
-    "failed": pb.SANDBOX_STATE_FAILED,
-    "removed": pb.SANDBOX_STATE_REMOVED,
-}
-_NAMES = {int(number): name for name, number in _STATES.items()}
+_STATES = numbers(pb.SandboxState, "SANDBOX_STATE_")
+_NAMES = {number: name for name, number in _STATES.items()}
 
 
 def sandbox_message(one: ListedSandbox, calls: int, ends_s: float | None) -> pb.Sandbox:

@@ -9,15 +9,11 @@ from pydantic import JsonValue
 from agent import errors as agent_errors
 from agent.tools.paths import resolve
 from gateway.errors import InvalidPath
+from gateway.services.messages import numbers
 from gateway.v1 import workspace_service_pb2 as pb
-from sandbox.filesystem import Entry, EntryType
+from sandbox.filesystem import Entry
 
-_KINDS: dict[EntryType, pb.FileKind] = {
-    "file": pb.FILE_KIND_FILE,
-    "directory": pb.FILE_KIND_DIRECTORY,
-    "symlink": pb.FILE_KIND_SYMLINK,
-    "other": pb.FILE_KIND_OTHER,
-}
+_KINDS = numbers(pb.FileKind, "FILE_KIND_")
 
 
 def entry_message(entry: Entry, *, below: str = "") -> pb.FileEntry:

@@ -25,7 +25,6 @@ from gateway.errors import (
     InvalidArgument,
     NotFound,
     OtherEngine,
-    RequestIdReused,
     ThreadBusy,
     Unavailable,
 )
@@ -114,8 +113,8 @@ class Forks:
         """
         asked = hashlib.sha256(json.dumps([source, name, asdict(at)]).encode()).hexdigest()
         request = WorkspaceRequest(tenant.name, request_id, asked) if request_id else None
-        if (known := await self._asked_before(request)) is not None:
-            return known
+        if (answer := await self._stores.restores.answer(request)) is not None:
+            return Forked(**answer)
         if at.step is not None and not at.run_id:
             raise InvalidArgument("step: it is one of a run; name the run as well")
         if at.snapshot_id and at.run_id:
@@ -239,13 +238,3 @@ class Forks:
             await to_the_end(work())
         except (SandboxError, Unavailable, OtherEngine) as error:
             log.warning("the remains of a fork will be removed later", tenant=thread.tenant, error=str(error))
-
-    async def _asked_before(self, request: WorkspaceRequest | None) -> Forked | None:
-        known = None if request is None else await self._stores.restores.request(request.tenant, request.id)
-        if request is None or known is None:
-            return None
-        if known.digest != request.digest:
-            raise RequestIdReused(
-                f"request_id: {request.id!r} was already used for a different request; use a new one for each request"
-            )
-        return None if known.answer is None else Forked(**json.loads(known.answer))

@@ -13,7 +13,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -141,7 +140,7 @@ class Snapshots:
         old files are gone without the new ones in place, and SandboxError.
         """
         request = WorkspaceRequest(tenant.name, request_id, _digest("restore", id_, thread)) if request_id else None
-        if request is not None and (answer := await self._answer(request)) is not None:
+        if (answer := await self._restores.answer(request)) is not None:
             return Snapshot(**answer["snapshot"]), str(answer["thread"])
         snapshot = await self.get(tenant, id_)
         limit = tenant.policy.document.quotas.threads_limit
@@ -191,17 +190,6 @@ class Snapshots:
                         await in_thread(directory.forget_metadata, gone)
                     else:
                         await in_thread(directory.sweep, ())
-
-    async def _answer(self, request: WorkspaceRequest) -> Any | None:
-        """Return the answer to a repeated restore request, None if it is not done."""
-        known = await self._restores.request(request.tenant, request.id)
-        if known is None:
-            return None
-        if known.digest != request.digest:
-            raise RequestIdReused(
-                f"request_id: {request.id!r} was already used for a different request; use a new one for each request"
-            )
-        return None if known.answer is None else json.loads(known.answer)
 
     async def _asked_before(self, tenant: Tenant, request: tuple[str, str]) -> Snapshot | None:
         found = await self._store.of_request(tenant.name, request[0]) if request[0] else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import ColumnElement, Connection, select
 
-from gateway.storage.approval_writes import EXPIRED, PENDING, change_approvals
+from gateway.storage.approval_writes import EXPIRED, PENDING, change_approvals, resolved_entry
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.tables import approvals, threads
 from gateway.support.clock import NowUs
@@ -28,21 +28,4 @@ def mark_expired(connection: Connection, which: ColumnElement[bool], clock: NowU
     found = connection.execute(query).all()
     if found:
         change_approvals(connection, approvals.c.id.in_([row.id for row in found]), {"status": EXPIRED}, clock)
-    return [
-        AuditEntry(
-            row.tenant,
-            "approval_resolved",
-            thread=row.thread,
-            run_id=row.run_id or "",
-            call_id=row.call_id,
-            tool=row.tool,
-            arguments_digest=row.digest,
-            verdict="deny",
-            rule=row.rule,
-            policy_version=row.policy_version,
-            outcome=EXPIRED,
-            details={"approval_id": row.id},
-            at_us=row.expires_us,
-        )
-        for row in found
-    ]
+    return [resolved_entry(row, "deny", EXPIRED, at_us=row.expires_us) for row in found]

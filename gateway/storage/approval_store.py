@@ -29,6 +29,7 @@ from gateway.storage.approval_writes import (
     USED,
     change_approvals,
     next_change_us,
+    resolved_entry,
 )
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import Database
@@ -335,26 +336,13 @@ def _sought(thread: Thread, run_id: str, approval_id: str, asked: Asked, by: str
 
 def _answered(approval: Approval, resolution: Resolution) -> AuditEntry:
     """Return the entry of an answer; its message is free text, and stays with the approval."""
-    details: dict[str, JsonValue] = {"approval_id": approval.id, "answer": resolution.answer}
+    details: dict[str, JsonValue] = {"answer": resolution.answer}
     if resolution.grant is not None:
         details["grant_id"] = resolution.grant.id
     if resolution.edited_digest is not None:
         details["edited_digest"] = resolution.edited_digest
-    return AuditEntry(
-        approval.tenant,
-        "approval_resolved",
-        resolution.by,
-        thread=approval.thread,
-        run_id=approval.run_id or "",
-        call_id=approval.call_id,
-        tool=approval.tool,
-        arguments_digest=approval.digest,
-        verdict="deny" if resolution.status == DENIED else "allow",
-        rule=approval.rule,
-        policy_version=approval.policy_version,
-        outcome=resolution.status,
-        details=details,
-    )
+    verdict = "deny" if resolution.status == DENIED else "allow"
+    return resolved_entry(approval, verdict, resolution.status, by=resolution.by, details=details)
 
 
 def _approval(row: Row[Any]) -> Approval:

@@ -6,10 +6,13 @@ that died stays: the workspace is unknown until it is restored again.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from gateway.errors import RequestIdReused
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.erasure_store import refuse_under_way
 from gateway.storage.queries import Queries, transaction
@@ -38,6 +41,17 @@ class RestoreStore(Queries):
         query = select(_REQUESTS.request_digest, _REQUESTS.answer)
         found = await self._database.first(query.where(_REQUESTS.tenant == tenant, _REQUESTS.request_id == id_))
         return None if found is None else WorkspaceRequest(tenant, id_, found.request_digest, found.answer)
+
+    async def answer(self, request: WorkspaceRequest | None) -> Any | None:
+        """Return the answer to a repeated request, parsed; None if there is none. Raises RequestIdReused."""
+        known = None if request is None else await self.request(request.tenant, request.id)
+        if request is None or known is None:
+            return None
+        if known.digest != request.digest:
+            raise RequestIdReused(
+                f"request_id: {request.id!r} was already used for a different request; use a new one for each request"
+            )
+        return None if known.answer is None else json.loads(known.answer)
 
     @transaction
     def begin(

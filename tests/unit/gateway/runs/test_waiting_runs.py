@@ -248,7 +248,7 @@ async def test_what_nobody_answers_is_a_refusal(world: World, host: Callable[...
     run = await gateway.start()
     await gateway.status(run, "completed")
     assert world.files.files == {}
-    assert "nobody answered within 0." in world.asked[-1].messages[-1].content
+    assert "not given within 0." in world.asked[-1].messages[-1].content
 
 
 async def test_edited_arguments_run_in_the_place_of_the_models(world: World, host: Callable[..., Host]) -> None:

@@ -56,8 +56,8 @@ async def test_what_is_told_is_written_in_its_order_with_the_engine_and_the_time
     store = FakeStore()
     kept = history(store)
     async with kept.writing(engine_id):
-        kept.tell(told("creating"))
-        kept.tell(told("running"))
+        kept.report(told("creating"))
+        kept.report(told("running"))
         async with asyncio.timeout(30):
             await store.wrote.wait()
     assert [(engine, one.tenant, one.thread, one.state, one.at_us) for engine, one in store.written] == [
@@ -74,9 +74,9 @@ async def test_what_is_told_last_is_written_before_it_ends_and_nobody_s_is_not()
         raise EngineUnavailable("gone")
 
     async with kept.writing(silent):
-        kept.tell(told("removed"))
-        kept.tell(told("removed", tenant="unknown"))
-        kept.tell(told("removed", name=""))
+        kept.report(told("removed"))
+        kept.report(told("removed", tenant="unknown"))
+        kept.report(told("removed", name=""))
     assert [(engine, one.state, one.thread) for engine, one in store.written] == [
         ("", "removed", "t"),
         ("", "removed", ""),
@@ -189,7 +189,7 @@ async def test_while_the_database_refuses_what_was_told_waits_the_newest_of_it(
     kept = history(store)
     async with kept.writing(engine_id):
         for state in ("creating", "running", "idle_stopped"):
-            kept.tell(told(cast(State, state)))
+            kept.report(told(cast(State, state)))
         async with asyncio.timeout(30):
             await store.wrote.wait()
     assert [one.state for _, one in store.written] == ["running", "idle_stopped"]
@@ -209,6 +209,6 @@ async def test_what_is_being_written_when_it_ends_is_written(monkeypatch: pytest
 
     monkeypatch.setattr(store, "add", never_at_first)
     async with kept.writing(engine_id):
-        kept.tell(told("removed"))
+        kept.report(told("removed"))
         await writing.wait()
     assert [one.state for _, one in store.written] == ["removed"]
