@@ -140,7 +140,7 @@ async def test_metadata_is_set_and_removed_and_bounded(served: Served) -> None:
     assert changed.metadata == {"a": 2}
     assert (await served.client.get_thread("t")).metadata == {"a": 2}
     full = {f"k{number}": number for number in range(1024)}
-    with pytest.raises(InvalidArgument, match="1,024 keys"):
+    with pytest.raises(InvalidArgument, match="1,024 metadata keys"):
         await served.client.set_thread_metadata("t", full)
     assert (await served.client.get_thread("t")).metadata == {"a": 2}
     await served.client.set_thread_metadata("t", full, remove=["a"])
