@@ -64,7 +64,8 @@ async def test_the_hook_and_the_capability_of_the_page_work() -> None:
     hook, capability = (defined(block) for block in blocks("python")[2:])
     HookEngine([hook["KeepSecrets"]()])
     tools = Toolbox(capability["counting"]().tools)
-    assert (await tools.execute(call("word_count", text="one two"), ToolContext("c1"))).content == b"2"
+    judged = tools.prepare(call("word_count", text="one two"))
+    assert (await tools.execute(judged, ToolContext("c1"))).content == b"2"
 
 
 def test_the_settings_of_the_page_load() -> None:

@@ -174,7 +174,7 @@ async def test_a_tool_that_returns_something_else_is_named(given: object, said: 
 
     result = await ran(Toolbox((tool("weather", wrong),)), call("weather"))
     assert result.is_error
-    assert "the tool weather is faulty" in result.text()
+    assert "the tool weather has a bug" in result.text()
     assert said in result.text()
 
 
