@@ -21,7 +21,7 @@ from tests.docker_state import containers_of, volumes_of
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorial.md"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
-_FILE = re.compile(r"Save this as `([\w.-]+)`:\n\n\Z")
+_FILE = re.compile(r"Save this as\s`([\w.-]+)`:\n\n\Z")
 _EXPORTED = re.compile(r'^declare -x (AIRLOCK_\w+)="(.*)"$', re.MULTILINE)
 _KEYS = ("SERVICE_KEY", "APPROVER_KEY", "OPERATOR_KEY")  # in the order in which `airlock init` prints them
 _DONE_ALREADY = ("make setup", ". .venv/bin/activate")  # by `make test`, and by PATH

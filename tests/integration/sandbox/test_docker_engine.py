@@ -134,7 +134,7 @@ async def test_a_runtime_image_of_another_release_is_refused_before_anything_of_
     with runtime_image_like(RUNTIME_IMAGE, {"BUILD": b"0" * 64, "bin/python3": b"never run"}) as image:
         engine = DockerEngine(instance=instance_id(), channel_root=tmp_path, runtime_image=image)
         for ask in (engine.prepare(), engine.create(spec())):
-            with pytest.raises(SandboxUnavailable, match=r"another release.*build is 000000000000.*make setup"):
+            with pytest.raises(SandboxUnavailable, match=r"different releases.*build is 000000000000.*make setup"):
                 await ask
         assert await engine.owned() == {}
         await engine.close()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from sandbox.engines.docker.blueprint import Blueprint
 from sandbox.engines.docker.container_config import CAPABILITIES, RUNTIME_DIRECTORY
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import FileError, PostureTooWeak
@@ -55,17 +56,16 @@ NO_OTHER_FILTER = json.dumps(
 Loosen = Callable[[dict[str, Any]], object]
 
 
-class LooserEngine(DockerEngine):
-    """An engine that somebody configured to ask Docker for less."""
+def loosened(monkeypatch: pytest.MonkeyPatch, loosen: Loosen) -> None:
+    """Have engines ask Docker for less than the spec asks them."""
+    body = Blueprint.body
 
-    def __init__(self, loosen: Loosen, **known: Any) -> None:
-        super().__init__(**known)
-        self._loosen = loosen
+    def looser(blueprint: Blueprint, sandbox_id: str, *, pooled: str = "") -> dict[str, Any]:
+        asked = body(blueprint, sandbox_id, pooled=pooled)
+        loosen(asked)
+        return asked
 
-    def _config(self, *asked: Any, **more: Any) -> dict[str, Any]:
-        body = super()._config(*asked, **more)
-        self._loosen(body)
-        return body
+    monkeypatch.setattr(Blueprint, "body", looser)
 
 
 def host(**changes: Any) -> Loosen:
@@ -142,9 +142,12 @@ def hostile_image() -> Iterator[str]:
         (own_seccomp_filters, "install seccomp filters"),
     ],
 )
-async def test_a_sandbox_weaker_than_asked_is_refused_and_removed(tmp_path: Path, loosen: Loosen, said: str) -> None:
+async def test_a_sandbox_weaker_than_asked_is_refused_and_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, loosen: Loosen, said: str
+) -> None:
     instance = instance_id()
-    engine = LooserEngine(loosen, instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
+    loosened(monkeypatch, loosen)
+    engine = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
     try:
         with pytest.raises(PostureTooWeak, match=said):
             await engine.create(spec())
