@@ -1,6 +1,6 @@
 """Ends calls and streams whose credential is revoked or expires while they are in progress.
 
-One task per process checks all calls at an interval, so a short call costs one dictionary entry.
+One task per process checks all calls at an interval, so a short call usually costs one dictionary entry.
 """
 
 from __future__ import annotations
@@ -44,16 +44,14 @@ class CallGuard:
         self._calls.pop(call, None)
 
     async def _watch(self) -> None:
-        seen: set[GuardedCall] = set()
         while self._calls:
             await asyncio.sleep(self._every_s)
-            for call in [one for one in self._calls if one in seen]:
+            for call in list(self._calls):
                 call.check()
-            seen = set(self._calls)
 
 
 class GuardedCall:
-    """One call or stream. Its credential is first checked again after at least one interval.
+    """One call or stream. Its credential is checked again within one interval, and then at each.
 
     A stream whose message is in grpc's hands fails when the message is sent; if the peer does not read it, at the next
     check.

@@ -99,6 +99,26 @@ async def test_callers_are_asked_about_in_the_turns_of_no_tenant() -> None:
         assert await asyncio.wait_for(asked_as.get(), 30) is None
 
 
+async def test_a_call_is_checked_within_one_interval_of_its_start() -> None:
+    checked = asyncio.Event()
+
+    async def authenticate(context: object) -> None:
+        checked.set()
+
+    async def ignore(context: object) -> None:
+        return
+
+    every_s = 0.3
+    guard, loop = CallGuard(every_s), asyncio.get_running_loop()
+    with guard.call(ignore, None):
+        await asyncio.sleep(every_s / 2)
+        started_s = loop.time()
+        with guard.call(authenticate, None):
+            await asyncio.wait_for(checked.wait(), 30)
+    # The next round of the guard, not the one after it, which is a whole interval later.
+    assert loop.time() - started_s < every_s + every_s / 3
+
+
 async def test_a_database_that_does_not_answer_ends_no_call() -> None:
     asked = 0
     again = asyncio.Event()
