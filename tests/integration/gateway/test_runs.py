@@ -226,7 +226,7 @@ async def test_a_call_is_journaled_before_it_runs_and_interrupted_after_a_kill(
                 while "started" not in (await airlock.call_tool("ls", {}, thread="t")).content:
                     await asyncio.sleep(0.02)
             assert ("execute", "executing", '{"command":"touch started; sleep 62"}') in journal()
-            assert ("ls", "finished", '{"path": "/workspace"}') in journal()
+            assert ("ls", "finished", '{"path":"/workspace"}') in journal()
             gateway.kill()
             await asyncio.gather(call, return_exceptions=True)
     with served(home):
