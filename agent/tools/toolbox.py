@@ -65,7 +65,7 @@ class Toolbox:
             if isinstance(checked, BaseModel):
                 arguments = _as_json(checked)
                 # 5 stays 5 where the model has 5.0: the digest is of the arguments as they were sent.
-                final = call if arguments == call.arguments else call.with_(arguments=arguments)
+                final = call if _is_as_sent(arguments, call.arguments) else call.with_(arguments=arguments)
                 return JudgedCall.of(final, model=checked)
         except (RecursionError, PydanticSerializationError) as error:
             checked = ToolResult.error(f"the arguments of {call.name} cannot be written as JSON: {error}")
@@ -196,6 +196,16 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [_as_json(member) for member in value]
     return value if type(value) in _JSON_SCALARS else to_jsonable_python(value)
+
+
+def _is_as_sent(value: Any, sent: Any) -> bool:
+    """Return whether values are equal. To Python 1 equals True, but to policy it does not: the tool is given True."""
+    if isinstance(value, dict):
+        same = isinstance(sent, dict) and value.keys() == sent.keys()
+        return same and all(_is_as_sent(member, sent[key]) for key, member in value.items())
+    if isinstance(value, list):
+        return isinstance(sent, list) and len(value) == len(sent) and all(map(_is_as_sent, value, sent))
+    return bool(value == sent) and isinstance(value, bool) == isinstance(sent, bool)
 
 
 def _thawed(value: Any) -> Any:

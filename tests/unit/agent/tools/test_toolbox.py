@@ -70,6 +70,18 @@ def test_policy_sees_what_the_tool_is_given_whatever_the_model_of_its_arguments_
     assert prepared.unfit is None
 
 
+@pytest.mark.parametrize("sent", [1, 1.0, [1, True]])
+def test_policy_sees_true_where_a_number_became_true(sent: JsonValue) -> None:
+    class Switches(BaseModel):
+        every: bool | list[bool] = False
+
+    switches = Toolbox([Tool("switch", "Switch.", Switches, done)])
+    prepared = switches.prepare(call("switch", every=sent))
+    assert prepared.validated(Switches).every == sent
+    assert b"1" not in prepared.canonical
+    assert b"true" in prepared.canonical
+
+
 async def test_a_tool_may_change_its_arguments_and_a_second_run_of_the_call_has_those_that_were_judged() -> None:
     seen: list[object] = []
 
