@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,10 +19,10 @@ _KINDS = {"allow": VerdictKind.PROCEED, "ask": VerdictKind.ASK, "deny": VerdictK
 
 
 def result_json(result: ToolResult, duration_s: float) -> str | None:
-    """Return the text of a result, None for one that is too large."""
+    """Return the text of a result without its streams, which no model reads; None for one that is too large."""
     if len(result.content) + len(result.note) > _CONTENT_LIMIT_BYTES:
         return None
-    return StoredResult.of(result, duration_s).model_dump_json()
+    return StoredResult.of(replace(result, stdout=b"", stderr=b""), duration_s).model_dump_json()
 
 
 def earlier_call(row: Mapping[str, Any]) -> EarlierCall:

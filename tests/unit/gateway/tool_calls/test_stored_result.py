@@ -10,6 +10,7 @@ import pytest
 
 from agent.decisions import PolicyWord, Verdict, VerdictKind
 from agent.messages import Evicted, ToolResult
+from gateway.tool_calls.journaled_result import result_json
 from gateway.tool_calls.stored_result import StoredResult
 from sandbox.process import ProgramResult
 
@@ -86,3 +87,10 @@ def test_rows_of_earlier_versions_are_read(earlier: dict[str, Any], content: byt
     assert (stored.result().content, stored.result().outcome, stored.duration_s) == (content, "exited", 2.0)
     assert stored.result().stdout == (BYTES if earlier is _OF_A_REQUEST else b"")
     assert stored.approval_id == ("apr_1" if earlier is _OF_A_REQUEST else "")
+
+
+def test_a_runs_result_is_kept_without_the_streams_that_no_model_reads() -> None:
+    kept = result_json(ToolResult(b"both", outcome="exited", stdout=b"o" * 2_000_000, stderr=b"e"), 1.0)
+    assert kept is not None
+    assert len(kept) < 1000
+    assert StoredResult.model_validate_json(kept).result().content == b"both"
