@@ -306,7 +306,7 @@ class Mount(_message.Message):
     def __init__(self, path: _Optional[str] = ..., type: _Optional[str] = ..., read_only: _Optional[bool] = ..., no_suid: _Optional[bool] = ..., no_dev: _Optional[bool] = ..., no_exec: _Optional[bool] = ..., tool_writable: _Optional[bool] = ...) -> None: ...
 
 class ExecRequest(_message.Message):
-    __slots__ = ("argv", "env", "cwd", "timeout_ms", "stdin", "output_limit", "stream", "stream_limit_bytes")
+    __slots__ = ("argv", "env", "cwd", "timeout_ms", "stdin", "output_limit", "stream", "stream_limit_bytes", "file_rules")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -322,6 +322,7 @@ class ExecRequest(_message.Message):
     OUTPUT_LIMIT_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     STREAM_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FILE_RULES_FIELD_NUMBER: _ClassVar[int]
     argv: _containers.RepeatedScalarFieldContainer[bytes]
     env: _containers.ScalarMap[str, str]
     cwd: str
@@ -330,7 +331,20 @@ class ExecRequest(_message.Message):
     output_limit: OutputLimit
     stream: bool
     stream_limit_bytes: int
-    def __init__(self, argv: _Optional[_Iterable[bytes]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., stdin: _Optional[bool] = ..., output_limit: _Optional[_Union[OutputLimit, _Mapping]] = ..., stream: _Optional[bool] = ..., stream_limit_bytes: _Optional[int] = ...) -> None: ...
+    file_rules: FileRules
+    def __init__(self, argv: _Optional[_Iterable[bytes]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., stdin: _Optional[bool] = ..., output_limit: _Optional[_Union[OutputLimit, _Mapping]] = ..., stream: _Optional[bool] = ..., stream_limit_bytes: _Optional[int] = ..., file_rules: _Optional[_Union[FileRules, _Mapping]] = ...) -> None: ...
+
+class FileRules(_message.Message):
+    __slots__ = ("readable", "writable", "unreadable", "unwritable")
+    READABLE_FIELD_NUMBER: _ClassVar[int]
+    WRITABLE_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
+    UNWRITABLE_FIELD_NUMBER: _ClassVar[int]
+    readable: _containers.RepeatedScalarFieldContainer[str]
+    writable: _containers.RepeatedScalarFieldContainer[str]
+    unreadable: _containers.RepeatedScalarFieldContainer[str]
+    unwritable: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, readable: _Optional[_Iterable[str]] = ..., writable: _Optional[_Iterable[str]] = ..., unreadable: _Optional[_Iterable[str]] = ..., unwritable: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OutputLimit(_message.Message):
     __slots__ = ("limit_chars", "head_chars", "tail_chars", "spill_path", "spill_limit_bytes", "spill_quota_bytes")
@@ -619,7 +633,7 @@ class Failure(_message.Message):
     def __init__(self, kind: _Optional[_Union[FailureKind, str]] = ..., message: _Optional[str] = ..., errno: _Optional[int] = ..., taken_bytes: _Optional[int] = ...) -> None: ...
 
 class ProcessStartRequest(_message.Message):
-    __slots__ = ("id", "argv", "env", "cwd", "terminal", "size", "stdin", "merge_stderr", "ring_bytes", "output_directory", "file_limit_bytes", "timeout_ms")
+    __slots__ = ("id", "argv", "env", "cwd", "terminal", "size", "stdin", "merge_stderr", "ring_bytes", "output_directory", "file_limit_bytes", "timeout_ms", "file_rules")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -639,6 +653,7 @@ class ProcessStartRequest(_message.Message):
     OUTPUT_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     FILE_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    FILE_RULES_FIELD_NUMBER: _ClassVar[int]
     id: str
     argv: _containers.RepeatedScalarFieldContainer[bytes]
     env: _containers.ScalarMap[str, str]
@@ -651,7 +666,8 @@ class ProcessStartRequest(_message.Message):
     output_directory: str
     file_limit_bytes: int
     timeout_ms: int
-    def __init__(self, id: _Optional[str] = ..., argv: _Optional[_Iterable[bytes]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[str] = ..., terminal: _Optional[bool] = ..., size: _Optional[_Union[WindowSize, _Mapping]] = ..., stdin: _Optional[bool] = ..., merge_stderr: _Optional[bool] = ..., ring_bytes: _Optional[int] = ..., output_directory: _Optional[str] = ..., file_limit_bytes: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    file_rules: FileRules
+    def __init__(self, id: _Optional[str] = ..., argv: _Optional[_Iterable[bytes]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[str] = ..., terminal: _Optional[bool] = ..., size: _Optional[_Union[WindowSize, _Mapping]] = ..., stdin: _Optional[bool] = ..., merge_stderr: _Optional[bool] = ..., ring_bytes: _Optional[int] = ..., output_directory: _Optional[str] = ..., file_limit_bytes: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., file_rules: _Optional[_Union[FileRules, _Mapping]] = ...) -> None: ...
 
 class WindowSize(_message.Message):
     __slots__ = ("rows", "columns")

@@ -71,7 +71,9 @@ class Executor:
                 await frames.send(wire.Reply(exec=reply))
                 return
             self._disk.begin()
-            process = await self._spawner.start(program.argv, program.env, program.cwd, io.stdio(), limit_s=limit_s)
+            process = await self._spawner.start(
+                program.argv, program.env, program.cwd, io.stdio(), limit_s=limit_s, file_rules=program.file_rules
+            )
         except OSError as error:
             reply.outcome = _START_OUTCOMES.get(error.errno or 0, wire.OUTCOME_FAILED_TO_START)
             if reply.outcome != wire.OUTCOME_TIMED_OUT:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.daemon.paths import components, real
+from sandbox.daemon.supervisor.control_wire import FILE_RULES_LIMIT_BYTES
+from sandbox.daemon.supervisor.file_rules import FileRules
 from sandbox.v1 import channel_pb2 as wire
 
 ENV_LIMIT = 4096
@@ -30,7 +32,7 @@ class Program:
     Without `stream_limit_bytes`, `limit` bounds what is kept and streamed. With it everything is streamed.
     """
 
-    __slots__ = ("argv", "cwd", "env", "limit", "stdin", "stream", "stream_limit_bytes", "timeout_s")
+    __slots__ = ("argv", "cwd", "env", "file_rules", "limit", "stdin", "stream", "stream_limit_bytes", "timeout_s")
 
     def __init__(self, request: wire.ExecRequest, workspace: str, environment: dict[bytes, bytes]) -> None:
         self.argv = check_argv(request.argv)
@@ -42,6 +44,7 @@ class Program:
         self.stdin = request.stdin
         self.stream = request.stream
         self.stream_limit_bytes = request.stream_limit_bytes
+        self.file_rules = check_file_rules(request.file_rules) if request.HasField("file_rules") else None
 
 
 def tool_environment(environment: dict[bytes, bytes], home: str) -> dict[bytes, bytes]:
@@ -67,6 +70,17 @@ def check_argv(given: Iterable[bytes]) -> list[bytes]:
             f"argv takes {size} bytes; {ARGV_LIMIT_BYTES} are allowed; write the data to a file and name the file",
         )
     return argv
+
+
+def check_file_rules(given: wire.FileRules) -> bytes:
+    """Return file rules as the spawner takes them."""
+    lists = (given.readable, given.writable, given.unreadable, given.unwritable)
+    if odd := [path for paths in lists for path in paths if not path.startswith("/") or "\0" in path]:
+        raise invalid_argument(f"file_rules: {odd[0][:200]!r} must be an absolute path without NUL")
+    rules = FileRules(*(tuple(map(os.fsencode, map(real, paths))) for paths in lists)).encode()
+    if len(rules) > FILE_RULES_LIMIT_BYTES:
+        raise invalid_argument(f"file_rules take {len(rules)} bytes; {FILE_RULES_LIMIT_BYTES} are allowed")
+    return rules
 
 
 def check_timeout(timeout_ms: int) -> float | None:

@@ -12,6 +12,7 @@ from sandbox.daemon.programs.exec_request import (
     check_argv,
     check_directory,
     check_environment,
+    check_file_rules,
     check_timeout,
 )
 from sandbox.v1 import channel_pb2 as wire
@@ -42,6 +43,7 @@ class StartRequest:
         if self.size is not None:
             environment = {**environment, b"TERM": _TERMINAL_KIND}
         self.env = check_environment(request.env, environment)
+        self.file_rules = check_file_rules(request.file_rules) if request.HasField("file_rules") else None
         self.cwd = check_directory(request.cwd or workspace)
         self.stdin = request.stdin
         self.merge_stderr = request.merge_stderr

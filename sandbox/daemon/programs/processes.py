@@ -114,7 +114,9 @@ class Processes:
             raise fault_of(error, name) from None
         try:
             process = await self._spawner.start(
-                request.argv, request.env, request.cwd, streams.stdio(), terminal=request.size is not None
+                *(request.argv, request.env, request.cwd, streams.stdio()),
+                terminal=request.size is not None,
+                file_rules=request.file_rules,
             )
         except BaseException as error:
             streams.close()
