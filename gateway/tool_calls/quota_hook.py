@@ -129,7 +129,9 @@ class QuotaHook(Hook):
         return await self._settled(state)
 
     async def execution_end(self, state: AgentState) -> AgentState:
-        """Count usage after the last answer: a cancelled inference, a critique."""
+        """Count usage after the last answer, as of a critique, and release the calls of a step that a fault ended."""
+        for tool in state.current.tool_executions:
+            await self._quotas.end_call(_quota_of(tool))
         return await self._settled(state)
 
     async def _settled(self, state: AgentState) -> AgentState:

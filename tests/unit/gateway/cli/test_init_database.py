@@ -11,9 +11,8 @@ from gateway.cli.main import app
 from gateway.config.config import Config
 
 
+@pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
 def test_it_names_the_database_and_makes_its_keys_there(tmp_path: Path, empty_url: str) -> None:
-    if not empty_url.startswith("postgresql"):
-        pytest.skip("SQLite needs no naming")
     password = tmp_path / "password"
     password.write_text("a secret\n", encoding="utf-8")
     home = tmp_path / "home"

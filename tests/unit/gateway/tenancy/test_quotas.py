@@ -513,6 +513,14 @@ async def test_a_suspended_step_gives_up_what_its_calls_took(quotas: Quotas, dat
     assert await _rows(database, holds) == 0
 
 
+async def test_a_step_that_a_fault_ended_holds_nothing_once_the_run_is_over(quotas: Quotas, database: Database) -> None:
+    hook, taken = _hook(quotas, QuotasSection()), _execution("c1")
+    assert await hook.take(_allowed(RuleLimit("r", at_once=1)), taken) is None
+    step = CurrentExecution(tool_executions=(taken, _execution("c2")))
+    await hook.execution_end(AgentState(run_id="r1", thread="t").with_(current=step))
+    assert await _rows(database, holds) == 0
+
+
 # --- on the wire ---
 
 
