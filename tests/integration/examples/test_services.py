@@ -67,7 +67,7 @@ def test_the_python_service_makes_its_report(gateway: tuple[Home, Served]) -> No
 def test_the_python_service_says_what_is_wrong(gateway: tuple[Home, Served]) -> None:
     done = run(sys.executable, "-m", "examples.report_service", gateway=gateway, key="alk_nobodys")
     assert done.returncode == 1
-    assert done.stderr.startswith("no report: this key is not known")
+    assert done.stderr.startswith("no report: the API key is not valid")
 
 
 def test_the_typescript_service_makes_the_same_report(gateway: tuple[Home, Served], typescript: Path) -> None:
@@ -80,5 +80,5 @@ def test_the_typescript_service_fails_without_a_key(gateway: tuple[Home, Served]
     done = run("npm", "run", "--silent", "start", cwd=typescript, gateway=gateway, key="alk_nobodys")
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("no report: this key is not known")
+    assert line.startswith("no report: the API key is not valid")
     assert line.endswith("(UNAUTHENTICATED)")

@@ -293,9 +293,9 @@ async def test_the_journal_has_the_line_and_the_outcome_and_not_the_stream(pair:
         (audited,) = database.execute(query, (rows[1][0],)).fetchone()
     assert rows[0][:5] == (result.call_id, "finished", "allow", "exited", 4)
     assert "cd -- /tmp && sh -c 'cat; exit 4'" in rows[0][5]
-    assert '"stdin": true' in rows[0][5]
+    assert '"stdin":true' in rows[0][5]
     assert rows[1][1:4] == ("finished", "allow", "completed")
-    assert '"background": true' in rows[1][5]
+    assert '"background":true' in rows[1][5]
     assert process.id in audited
 
 

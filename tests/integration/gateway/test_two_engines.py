@@ -17,7 +17,7 @@ from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
 from gateway.client import Client, Event, OtherEngine
 from tests import gateway_process
 from tests.docker_state import containers_of, volumes_of
-from tests.gateway_process import Home, airlock, make_home, served
+from tests.gateway_process import Home, airlock, airlock_process, make_home, served
 from tests.integration.gateway.on_other_engine import ENGINE
 
 ENV = {"OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
@@ -94,18 +94,18 @@ async def test_a_run_goes_where_its_files_are_and_elsewhere_only_once_they_were_
                             assert events[-1].payload["answer"] == "I see it."
                             assert _hosted(postgres_url, run_id) == engine
 
-                        refused = await asyncio.to_thread(airlock, *adopting, engine, check=False)
+                        refused = await asyncio.to_thread(airlock_process, *adopting, engine, check=False)
                         assert (refused.returncode, "still serves engine" in refused.stdout) == (2, True)
                         first.kill()
                         await _until_nobody_serves(postgres_url, engine)
                         with pytest.raises(OtherEngine, match="No gateway is currently serving that engine"):
                             await there.start_run("go", thread="t")
-                        adopted = await asyncio.to_thread(airlock, *adopting, engine)
+                        adopted = await asyncio.to_thread(airlock_process, *adopting, engine)
                         assert json.loads(adopted.stdout) == {"from": engine, "to": ENGINE, "threads": {"default": 1}}
                         # Both are one engine in truth, so the files are there.
                         _, events = await _run(there)
                         assert events[-1].payload["answer"] == "I see it."
-                        again = await asyncio.to_thread(airlock, *adopting, engine, check=False)
+                        again = await asyncio.to_thread(airlock_process, *adopting, engine, check=False)
                         assert again.returncode == 2
                         assert f"engines with threads: {ENGINE} (1, served by a gateway)" in again.stdout
         assert model.failures == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 
+from gateway.client import Client
 from sandbox.client.channel import Channel
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_pool
@@ -27,7 +29,7 @@ from sandbox.owner import owner_of
 from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.v1.channel_pb2 import Posture
 from tests.docker_state import containers_of, volumes_of
-from tests.gateway_process import airlock, make_home, served
+from tests.gateway_process import make_home, served
 from tests.integration.sandbox.claiming import STEPS
 from tests.integration.sandbox.live_engine import (
     IMAGE,
@@ -398,19 +400,11 @@ async def test_a_gateway_has_one_ready_gives_it_away_and_takes_the_others_along(
     home = make_home(tmp_path / "home")
     home.configure(sandbox={"pool_limit": 2, "pool_min": 1})
     with served(home) as gateway:
-        while len(containers_of(home.instance)) < 1 or not _ready(home.instance):
-            await asyncio.sleep(0.05)
-        said = await asyncio.to_thread(
-            airlock, "sandbox", "create", "t", "--json", "--address", gateway.address, env={"AIRLOCK_API_KEY": home.key}
-        )
-        assert json.loads(said.stdout)["id"].startswith("pool-")
+        async with Client(gateway.address, home.key) as client, asyncio.timeout(60):
+            # A container that is there may still be on its way into the pool.
+            for number in itertools.count():
+                if (await client.create_sandbox(f"t{number}")).id.startswith("pool-"):
+                    break
+                await asyncio.sleep(1)
     assert containers_of(home.instance) == []
     assert volumes_of(home.instance) == []
-
-
-def _ready(instance: str) -> bool:
-    return bool(
-        subprocess.run(
-            ["docker", "ps", "-q", "--filter", f"label=airlock.instance={instance}"], capture_output=True, check=True
-        ).stdout
-    )

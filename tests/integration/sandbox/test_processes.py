@@ -198,7 +198,7 @@ async def test_about_a_mebibyte_of_arguments_works_and_more_is_told(sandbox: San
     result, _ = await program(sandbox, b"echo", *[argument] * 9)
     assert (result.outcome, "and the limit is" in result.message) == ("failed_to_start", True)
     result, _ = await program(sandbox, b"echo", argument + b"x")
-    assert (result.outcome, "the kernel takes 131,071" in result.message) == ("failed_to_start", True)
+    assert (result.outcome, "the kernel allows 131,071" in result.message) == ("failed_to_start", True)
     assert sandbox.alive
 
 
