@@ -470,8 +470,10 @@ sending.join(5)
 os._exit(0)
 """
     going_on = asyncio.create_task(run(sandbox.shell, python(program)))
-    async with asyncio.timeout(20):
+    # What other tests write to this disk meanwhile has the program paused, for it is almost at its limit.
+    async with asyncio.timeout(60):
         while not (await sandbox.files.glob("/workspace", "ready")).entries:
+            assert not going_on.done(), told(await going_on)
             await asyncio.sleep(0.05)
     await sandbox.files.write("/workspace/more", b"x" * MIB)
     assert told(await going_on) == ("exited", " let go\n")
