@@ -29,7 +29,6 @@ CORE = (
     "gateway/test_approvals.py",
     "gateway/test_files.py",
     "gateway/test_memory_engine.py",
-    "gateway/test_recovery.py",
     "gateway/test_runs.py",
     "gateway/test_stopping.py",
     "gateway/test_tenants.py",

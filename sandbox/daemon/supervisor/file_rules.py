@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from sandbox.daemon.supervisor.landlock import READ, READ_DIR, READ_FILE, WRITE, WRITE_FILE
 
-# What tool code itself can change is granted by the rules alone, and what is the daemon's never.
+# What tool code itself can change is granted by the rules alone.
 _BY_RULES = frozenset({b"workspace", b"tmp"})
 _NOT_LISTED = frozenset({b"proc", b"dev"})
 _DEVICES = (b"null", b"zero", b"full", b"random", b"urandom", b"tty", b"ptmx", b"pts")
@@ -76,15 +76,14 @@ class Grants:
 
     __slots__ = ("_seen", "rights")
 
-    def __init__(self, rules: FileRules, daemon_paths: tuple[bytes, ...] = ()) -> None:
-        """`daemon_paths` are granted to nobody. Raises TooManyFiles."""
+    def __init__(self, rules: FileRules) -> None:
+        """Raises TooManyFiles."""
         self.rights: dict[bytes, int] = {}
         self._seen: dict[tuple[bytes, bool], Identity] = {}  # by path and whether it was listed
-        unreadable = (*rules.unreadable, *daemon_paths)
-        self._add((*_image_directories(), *rules.readable), unreadable, READ)
+        self._add((*_image_directories(), *rules.readable), rules.unreadable, READ)
         # Nor what leads to an unreadable one: under another name it would be granted the next time.
-        self._add(rules.writable, (*rules.unwritable, *unreadable), WRITE)
-        self._add((b"/proc",), unreadable, READ_FILE | READ_DIR)
+        self._add(rules.writable, (*rules.unwritable, *rules.unreadable), WRITE)
+        self._add((b"/proc",), rules.unreadable, READ_FILE | READ_DIR)
         for name in _DEVICES:
             self.rights[b"/dev/" + name] = READ_FILE | READ_DIR | WRITE_FILE
 
