@@ -141,11 +141,10 @@ class Init:
     def _start_again(self, spawner: tool_spawner.ToolSpawner, news: tool_spawner.News) -> None:
         """Start what a tool spawner has returned, whose grants are no longer what its rules make of the files."""
         try:
-            for number, present in list(self._spawners.items()):
-                if present is spawner:
-                    self._replace(number, spawner.rules)
-            current = [number for number, one in self._spawners.items() if one.rules is spawner.rules]
-            self._start(news.value, news.call, news.program, news.fds, rules=current[0] if current else -1)
+            number = next((number for number, one in self._spawners.items() if one.rules is spawner.rules), -1)
+            if self._spawners.get(number) is spawner:
+                self._replace(number, spawner.rules)
+            self._start(news.value, news.call, news.program, news.fds, rules=number)
         finally:
             for fd in news.fds:
                 os.close(fd)
