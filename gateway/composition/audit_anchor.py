@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.audit.anchoring import Anchoring, to_command, to_file
 from gateway.audit_chain.anchor import private_key
 from gateway.composition.foundation import Foundation
-from gateway.config.audit_settings import AnchorSettings
+from gateway.config.operation_settings import AnchorSettings
 from gateway.storage.audit_reader import AuditReader
 
 

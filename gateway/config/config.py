@@ -9,14 +9,17 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
-from gateway.config.admission_settings import AdmissionSettings
 from gateway.config.agent_settings import AgentSettings
-from gateway.config.audit_settings import AuditSettings
 from gateway.config.database_password import with_password
 from gateway.config.identity_settings import IdentitySettings, TlsSettings
 from gateway.config.model_settings import CONCURRENT_INFERENCES, MODEL_EXAMPLE, ModelSettings
-from gateway.config.recovery_settings import RecoverySettings, RunsSettings
-from gateway.config.retention_settings import RetentionSettings
+from gateway.config.operation_settings import (
+    AdmissionSettings,
+    AuditSettings,
+    RecoverySettings,
+    RetentionSettings,
+    RunsSettings,
+)
 from gateway.config.section import Name, Section, problems
 from gateway.config.telemetry_settings import TelemetrySettings
 from gateway.errors import Misconfigured

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 
 import structlog
 
-from gateway.config.retention_settings import RetentionSettings
+from gateway.config.operation_settings import RetentionSettings
 from gateway.data_lifecycle.trusted_time import TrustedTime
 from gateway.errors import Unavailable
 from gateway.storage.retention_store import RetentionStore

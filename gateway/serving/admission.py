@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from gateway.config.admission_settings import AdmissionSettings
+from gateway.config.operation_settings import AdmissionSettings
 from gateway.errors import Overloaded
 from gateway.serving.budget import Budget
 from gateway.serving.load_limit import LoadLimit, following

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, delete, insert, select, text, update
 from gateway.audit.anchoring import Anchoring, Put, to_command, to_file
 from gateway.audit_chain.anchor import Anchor, known_by
 from gateway.audit_chain.record import START_DIGEST, record_digest
-from gateway.config.audit_settings import AnchorSettings
+from gateway.config.operation_settings import AnchorSettings
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database

@@ -11,7 +11,7 @@ from sqlalchemy import Column, insert, select, update
 
 from agent.messages import Message
 from gateway.config.config import Config
-from gateway.config.retention_settings import RetentionSettings
+from gateway.config.operation_settings import RetentionSettings
 from gateway.data_lifecycle.retention import Retention
 from gateway.data_lifecycle.trusted_time import TrustedTime
 from gateway.errors import Misconfigured, Unavailable

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.config.admission_settings import AdmissionSettings
+from gateway.config.operation_settings import AdmissionSettings
 from gateway.errors import Overloaded
 from gateway.serving.admission import Admission
 from gateway.serving.anonymous_calls import REFLECTIONS, STREAMS
