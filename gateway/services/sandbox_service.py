@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import ClassVar
+
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway.errors import InvalidArgument, Unavailable
 from gateway.sandboxes.history_reader import HistoryReader
 from gateway.sandboxes.sandbox_admin import SandboxAdmin
-from gateway.sandboxes.sandbox_usage import SandboxUsage
-from gateway.services.sandbox_messages import sandbox_message, state_of, stats_message, transition_message
+from gateway.sandboxes.sandbox_usage import Disk, SandboxStats, SandboxUsage
+from gateway.services.messages import message, numbers, timestamp
 from gateway.services.snapshot_calls import SNAPSHOT_SCOPES, SnapshotCalls
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.snapshots.forks import Forks
 from gateway.snapshots.snapshots import Snapshots
+from gateway.storage.transition_store import StoredTransition
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb
@@ -23,6 +26,8 @@ from sandbox.keeper.keeper import Keeper
 from sandbox.sandbox import ListedSandbox
 
 _INTERVAL_MS, _SHORTEST_MS = 2000, 500
+_STATES = numbers(pb.SandboxState, "SANDBOX_STATE_")
+_NAMES = {number: name for name, number in _STATES.items()}
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class SandboxService(SnapshotCalls):
     @unary
     async def ListSandboxes(self, tenant: Tenant, request: pb.ListSandboxesRequest) -> pb.ListSandboxesResponse:
         size = page_size(request.page_size)
-        state = state_of(request.state)
+        state = _NAMES.get(request.state, "")
         query = ("sandboxes", tenant.name, request.runtime, request.image, state)
         after = place_of(request.page_token, *query)
         found = [
@@ -105,7 +110,7 @@ class SandboxService(SnapshotCalls):
         found = await self._usage.read(tenant.name, thread)
         if not found:
             raise await self._admin.missing(tenant, thread)
-        return pb.GetSandboxStatsResponse(stats=stats_message(found[0]))
+        return pb.GetSandboxStatsResponse(stats=_stats_message(found[0]))
 
     @streaming
     async def WatchSandboxStats(
@@ -121,7 +126,7 @@ class SandboxService(SnapshotCalls):
         watched = self._usage.watch(tenant.name, thread, interval_s=interval_ms / 1000, readings=request.readings)
         async for found in watched:
             sent += 1
-            yield pb.WatchSandboxStatsResponse(stats=[stats_message(one) for one in found])
+            yield pb.WatchSandboxStatsResponse(stats=[_stats_message(one) for one in found])
         if sent != request.readings or not sent:
             raise Unavailable("the gateway is shutting down: watch again when it is back")
 
@@ -137,7 +142,7 @@ class SandboxService(SnapshotCalls):
             tenant.name, thread=thread, before=None if after is None else after[0], limit=size + 1
         )
         shown, token = paged(found, size, lambda one: (one.id, ""), *query)
-        transitions = [transition_message(one) for one in shown]
+        transitions = [_transition_message(one) for one in shown]
         return pb.ListSandboxTransitionsResponse(transitions=transitions, next_page_token=token)
 
     @streaming
@@ -148,14 +153,54 @@ class SandboxService(SnapshotCalls):
         thread = _thread(request.thread) if request.HasField("thread") else None
         after = request.after_id if request.HasField("after_id") else None
         async for one in self._history.watch(tenant.name, thread=thread, after=after):
-            transition = None if one is None else transition_message(one)
+            transition = None if one is None else _transition_message(one)
             yield pb.WatchSandboxTransitionsResponse(transition=transition)
         raise Unavailable("the gateway is shutting down: watch again, after the last id received, when it is back")
 
     def _message(self, tenant: Tenant, one: ListedSandbox) -> pb.Sandbox:
         calls = self._keeper.users(tenant.name, one.thread)
-        return sandbox_message(one, calls, self._admin.ends_s(tenant, one))
+        return _sandbox_message(one, calls, self._admin.ends_s(tenant, one))
 
 
 def _thread(name: str) -> str:
     return name or "default"
+
+
+def _sandbox_message(one: ListedSandbox, calls: int, ends_s: float | None) -> pb.Sandbox:
+    """Return a sandbox with `calls` under way here; `ends_s` is when it is stopped or, once stopped, removed."""
+    stopped = one.state == "idle_stopped"
+    since, ends = _moment(one.since_s), _moment(ends_s)
+    return pb.Sandbox(
+        id=one.id,
+        thread=one.thread,
+        image=one.image,
+        runtime=one.runtime,
+        created_at=_moment(one.created_s),
+        calls=calls,
+        state=_STATES[one.state],
+        idle_since=None if stopped else since,
+        stops_at=None if stopped else ends,
+        stopped_since=since if stopped else None,
+        removes_at=ends if stopped else None,
+    )
+
+
+def _transition_message(one: StoredTransition) -> pb.SandboxTransition:
+    return message(pb.SandboxTransition, one, sandbox_id=one.sandbox, state=_STATES[one.state])
+
+
+def _stats_message(stats: SandboxStats) -> pb.SandboxStats:
+    """Return what a sandbox uses; unknown values are not set."""
+    sandbox, usage = stats.sandbox, asdict(stats.usage)
+    disks = {"workspace": _disk(stats.workspace), "tmp": _disk(stats.tmp)}
+    return message(
+        pb.SandboxStats, stats, id=sandbox.id, thread=sandbox.thread, runtime=sandbox.runtime, **usage, **disks
+    )
+
+
+def _moment(at_s: float | None) -> Timestamp | None:
+    return None if at_s is None else timestamp(round(at_s * 1_000_000))
+
+
+def _disk(disk: Disk | None) -> pb.DiskStats | None:
+    return None if disk is None else message(pb.DiskStats, disk)

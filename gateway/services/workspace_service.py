@@ -6,15 +6,17 @@ Nothing is redacted here: the caller is the tenant's own service, not a model, a
 from __future__ import annotations
 
 import asyncio
+import posixpath
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TypeVar
 
 from pydantic import JsonValue
 
-from agent.tools.paths import WORKSPACE
-from gateway.errors import InvalidArgument, NotFound, PermissionDenied, TooLarge
+from agent import errors as agent_errors
+from agent.tools.paths import WORKSPACE, resolve
+from gateway.errors import InvalidArgument, InvalidPath, NotFound, PermissionDenied, TooLarge
+from gateway.services.messages import numbers
 from gateway.services.streams import STALL_LIMIT_S, in_time, queued
-from gateway.services.workspace_messages import entry_message, judged
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.support.paging import page_size, place_of, token_of
 from gateway.tenancy.tenants import Tenant
@@ -25,10 +27,12 @@ from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
 from gateway.v1 import workspace_service_pb2 as pb
 from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
+from sandbox.filesystem import Entry
 
 _CHUNKS_IN_FLIGHT = 4
 _CHUNK_LIMIT_BYTES = 1024 * 1024
 _PAGE, _PAGE_LIMIT = 200, 1000
+_KINDS = numbers(pb.FileKind, "FILE_KIND_")
 
 F = TypeVar("F", bound=FileCall)
 
@@ -181,3 +185,30 @@ def _raise_failure(finished: FinishedToolCall, call: FileCall) -> None:
         raise call.error
     if finished.result.is_error:
         raise InvalidArgument(finished.result.text())
+
+
+def entry_message(entry: Entry, *, below: str = "") -> pb.FileEntry:
+    """Return an entry under its base name, or under its path relative to the directory `below`."""
+    name = posixpath.relpath(entry.name, below) if below else posixpath.basename(entry.name) or "/"
+    message = pb.FileEntry(
+        # Readable: a protobuf string cannot have bytes that are not UTF-8.
+        name=name.encode(errors="surrogateescape").decode(errors="backslashreplace"),
+        kind=_KINDS[entry.type],
+        size_bytes=entry.size_bytes,
+        mode=entry.mode,
+        etag=f"{entry.modified_ns:x}-{entry.size_bytes:x}",
+    )
+    message.modified_at.FromNanoseconds(entry.modified_ns)
+    return message
+
+
+def judged(path: str, **asked: JsonValue) -> dict[str, JsonValue]:
+    """Return the arguments of a call on a path: the absolute path, and whatever else was requested.
+
+    They are part of what an approval covers: approval to write a file does not allow removing it.
+    """
+    try:
+        resolved = resolve(path)
+    except agent_errors.InvalidPath as error:
+        raise InvalidPath(str(error)) from error
+    return {"path": resolved, **{name: value for name, value in asked.items() if value}}

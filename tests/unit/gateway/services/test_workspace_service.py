@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import InvalidPath, TooLarge
-from gateway.services.workspace_messages import entry_message, judged
-from gateway.services.workspace_service import _checked
+from gateway.services.workspace_service import _checked, entry_message, judged
 from gateway.v1 import workspace_service_pb2 as pb
 from sandbox.filesystem import Entry
 
