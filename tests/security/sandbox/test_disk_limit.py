@@ -453,7 +453,7 @@ try:
 except BlockingIOError:
     os.set_blocking(full, True)
 fd = os.open('.', os.O_RDWR | os.O_TMPFILE)
-fill(fd, 63 * MIB)
+fill(fd, 60 * MIB)
 def send():
     try:
         os.sendfile(full, fd, 0, 4096)
@@ -475,7 +475,7 @@ os._exit(0)
         while not (await sandbox.files.glob("/workspace", "ready")).entries:
             assert not going_on.done(), told(await going_on)
             await asyncio.sleep(0.05)
-    await sandbox.files.write("/workspace/more", b"x" * MIB)
+    await sandbox.files.write("/workspace/more", b"x" * 4 * MIB)
     assert told(await going_on) == ("exited", " let go\n")
 
 
