@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator
 from typing import Protocol
 
+from sandbox.file_rules import FileRules
 from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage, OnOutput
 from sandbox.process import OnProgramOutput, Process, ProcessList, ProcessPage, ProcessSpec, ProgramResult, ProgramSpec
 
@@ -38,6 +39,10 @@ class FileSystem(Protocol):
 class Shell(Protocol):
     """Runs commands and programs; cancelling the await kills everything they started. No outcome is an exception."""
 
+    def under(self, rules: FileRules) -> Shell:
+        """Return this shell with everything it starts held to file rules."""
+        ...
+
     async def execute(
         self,
         command: str,
@@ -62,6 +67,7 @@ class Shell(Protocol):
 class Processes(Protocol):
     """Background processes: each lives until it ends, is removed, or its sandbox goes. See remote_processes.py."""
 
+    def under(self, rules: FileRules) -> Processes: ...
     async def start(self, spec: ProcessSpec) -> Process: ...
     async def list(self) -> ProcessList: ...
     async def read(

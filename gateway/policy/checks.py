@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gateway.policy.denials import Denials
 from gateway.policy.document import PolicyDocument, Rule
+from gateway.policy.file_rules import check_kernel
 from gateway.policy.groups import all_rules, group_problems
 from gateway.policy.scoped_rule import ScopedRule, scoped_rules
 from gateway.policy.yaml_lines import Path, YamlReading
@@ -25,6 +26,8 @@ def wrong_places(document: PolicyDocument, reading: YamlReading) -> Iterator[tup
     yield from group_problems(document)
     yield from _refused_image(document)
     yield from _contradictions(document, reading)
+    if document.enforcement == "kernel":
+        yield from check_kernel(document)
     examples = sum(len(rule.examples.match) + len(rule.examples.not_match) for _, rule in all_rules(document))
     if examples > LIMIT_EXAMPLES:
         yield (), f"{examples} examples; a policy has at most {LIMIT_EXAMPLES}"

@@ -461,6 +461,11 @@ class Rule(Condition):
     unless: Unless | None = Field(default=None, description="Where all of this holds, the rule does not match.")
     rate: Rate | None = Field(default=None, description="How often the rule lets a call pass.")
     at_once: int | None = Field(default=None, ge=1, le=100_000, description="How many such calls may be under way.")
+    enforcement: Literal["gateway", "reading"] | None = Field(
+        default=None,
+        description="Under enforcement: kernel, what enforces this rule instead: the gateway, for file tools only; or "
+        "reading of the command line, for execute.",
+    )
     examples: Examples = Field(
         Examples(), description="Calls that it must match, and must not; untrue ones do not load."
     )
@@ -490,6 +495,9 @@ class Rule(Condition):
                 tools, what = _ONLY_FOR.get(name, (None, ""))
                 if tools is not None and not tools.issuperset(self.tools):
                     raise ValueError(f"{name} is for {what}")
+        accepted = {"gateway": bool(FILE_TOOLS.intersection(self.tools)), "reading": "execute" in self.tools}
+        if self.enforcement is not None and not accepted[self.enforcement]:
+            raise ValueError("enforcement is gateway for a rule about file tools, and reading for one about execute")
         if self.effect == "deny" and (self.rate is not None or self.at_once is not None):
             raise ValueError("rate and at_once limit the calls that a rule lets pass, so a deny rule cannot have them")
         return self
@@ -526,6 +534,10 @@ class PolicyDocument(Section):
     quotas: QuotasSection = QuotasSection()
     redaction: RedactionSection = RedactionSection()
     results: tuple[ResultRule, ...] = Field(default=(), max_length=1000)
+    enforcement: Literal["reading", "kernel"] = Field(
+        "reading",
+        description="What holds rules on files for commands: reading the command line, or the sandbox's kernel.",
+    )
     opaque: Literal["deny", "ask", "allow"] = Field(
         "deny",
         description="What happens to command lines that cannot be read for sure, where argv would have to judge.",

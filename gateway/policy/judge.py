@@ -10,6 +10,9 @@ An opaque command line gets what the policy says for opaque, except that
   - a deny rule that matches a part seen in it denies it, and an ask rule asks about it where it would be allowed;
   - a rule without argv that allows execute allows it too, unless some rule denies or asks about particular commands,
     files or hosts: whether that one is broken cannot be known, so the policy's word on opaque holds.
+
+With `enforcement: kernel` the sandbox's kernel holds the rules on files for all that a command starts (file_rules.py),
+and hosts are out of its reach. Then a command line is judged for its programs and their arguments alone.
 """
 
 from __future__ import annotations
@@ -23,14 +26,16 @@ from agent.tools.paths import WORKSPACE
 from gateway.policy.conditions import Call, CompiledRule, Hit, hit
 from gateway.policy.decision import INVALID_ARGUMENTS, Decision, Facts, Layer
 from gateway.policy.document import CONNECT, FILE_TOOLS, PolicyDocument, Rule
+from gateway.policy.file_rules import file_rules_of
 from gateway.policy.globs import PathGlob, compile_glob
 from gateway.policy.layers import effective_document
 from gateway.policy.parts import Part, cut, shown
 from gateway.policy.rules import RuleIndex, ToolRules, compile_rules
 from gateway.policy.ruling import WHOLE_LINE, Judged, Ruling
-from gateway.policy.scoped_rule import scoped_rules
+from gateway.policy.scoped_rule import scoped_in_both, scoped_rules
 from gateway.policy.shell_line import START
 from gateway.policy.versions import digest_of
+from sandbox.file_rules import FileRules
 
 # The file systems of a sandbox in which tool code can make names.
 _WRITABLE_ROOTS = (WORKSPACE, "/tmp", "/dev/shm")  # noqa: S108 - names in the sandbox
@@ -86,6 +91,13 @@ class Policy:
         return f"policy_{self.digest[:12]}"
 
     @cached_property
+    def file_rules(self) -> FileRules | None:
+        """What commands may read and write, for the sandbox's kernel to enforce; None leaves it to reading the line."""
+        if self.document.enforcement != "kernel":
+            return None
+        return file_rules_of(scoped_in_both(self.tenant_document, self.operator_document))
+
+    @cached_property
     def tells_paths_apart(self) -> bool:
         """Whether a rule of a file tool treats two paths of one writable file system differently.
 
@@ -107,7 +119,8 @@ class Policy:
         grants: Grants | None = None,
     ) -> Decision:
         """Judge a call on its final arguments. Never raises; what cannot be judged is denied."""
-        parts = cut(tool, arguments, effects=self._judges_effects)
+        kernel = self.file_rules is not None
+        parts = cut(tool, arguments, effects=self._judges_effects and not kernel, redirects=not kernel)
         if parts.invalid is not None:
             reason = shown(f"{tool} was not judged: {parts.invalid}")
             return Decision("deny", INVALID_ARGUMENTS, reason, self.version)
@@ -164,9 +177,8 @@ class Policy:
 
     @cached_property
     def _narrows(self) -> frozenset[bool]:
-        return frozenset(
-            shadow for layer in self._layers for tool in _TOOLS_OF_COMMANDS for shadow in layer.of(tool).narrows
-        )
+        tools = _TOOLS_OF_COMMANDS if self.file_rules is None else ("execute",)
+        return frozenset(shadow for layer in self._layers for tool in tools for shadow in layer.of(tool).narrows)
 
 
 class _Keyed(NamedTuple):

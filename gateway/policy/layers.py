@@ -40,6 +40,7 @@ def effective_document(tenant: PolicyDocument, operator: PolicyDocument | None) 
         "quotas": QuotasSection(**_smallest(tenant.quotas, operator.quotas)),
         "redaction": _redaction(tenant.redaction, operator.redaction),
         "results": (*(_operators(rule) for rule in operator.results), *tenant.results),
+        "enforcement": "kernel" if "kernel" in (tenant.enforcement, operator.enforcement) else "reading",
         "opaque": max(written, key=lambda effect: STRICTNESS[effect], default=tenant.opaque),
     }
     return tenant.model_copy(update=sections)

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from gateway.policy.checks import wrong_places
 from gateway.policy.document import PolicyDocument
+from gateway.policy.file_rules import check_kernel
 from gateway.policy.judge import Policy
 from gateway.policy.messages import translated
 from gateway.policy.policy_tests import untrue_examples, untrue_tests
@@ -47,6 +48,8 @@ def load_policy(text: str, source: str, operator: PolicyDocument | None = None) 
     """
     document, reading = _read(text, source)
     policy = Policy(document, operator)
+    if operator is not None and operator.enforcement == "kernel" != document.enforcement:
+        _raise_if(source, reading, list(check_kernel(document)))
     _raise_if(source, reading, list(untrue_tests(document, policy)))
     return policy
 

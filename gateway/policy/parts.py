@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from gateway.policy.document import CONNECT, FILE_TOOLS, WRITING_TOOLS
@@ -74,12 +75,15 @@ class Parts:
     opaque: str | None = None
 
 
-def cut(tool: str, arguments: Mapping[str, object], *, effects: bool = True) -> Parts:
-    """Cut a call into its parts; without `effects` what programs do with files and hosts is left out. Never raises."""
+def cut(tool: str, arguments: Mapping[str, object], *, effects: bool = True, redirects: bool = True) -> Parts:
+    """Cut a call into its parts. Never raises.
+
+    Without `effects` what programs do with files and hosts is left out, and without `redirects` what the shell opens.
+    """
     if tool in FILE_TOOLS:
         return _cut_file_call(tool, arguments)
     if tool == "execute":
-        return _cut_command(arguments, effects=effects)
+        return _cut_command(arguments, effects=effects, redirects=redirects)
     if tool == CONNECT:
         return _cut_connection(arguments)
     return Parts((Part("tool", shown(tool), tool),))
@@ -138,27 +142,29 @@ def _cut_connection(arguments: Mapping[str, object]) -> Parts:
     return Parts((Part("host", f"{name}:{port}", CONNECT, host=name, port=port),))
 
 
-def _cut_command(arguments: Mapping[str, object], *, effects: bool) -> Parts:
+def _cut_command(arguments: Mapping[str, object], *, effects: bool, redirects: bool) -> Parts:
     command = arguments.get("command")
     if not isinstance(command, str):
         return Parts(invalid="command must be text" if "command" in arguments else "command is missing")
-    return _COMMANDS.get((command, effects), lambda: _read_command(command, effects=effects))
+    read = partial(_read_command, command, effects=effects, redirects=redirects)
+    return _COMMANDS.get((command, effects, redirects), read)
 
 
-def _size_bytes(key: tuple[str, bool], parts: Parts) -> int:
+def _size_bytes(key: tuple[str, bool, bool], parts: Parts) -> int:
     """Return about how much memory a command and its parts take."""
     words = sum(len(part.words) for part in parts.parts)
     return 1000 + 8 * len(key[0]) + 600 * len(parts.parts) + 200 * words
 
 
-_COMMANDS: Recent[tuple[str, bool], Parts] = Recent(_LIMIT_KEPT_BYTES, _size_bytes)
+_COMMANDS: Recent[tuple[str, bool, bool], Parts] = Recent(_LIMIT_KEPT_BYTES, _size_bytes)
 """A command is judged before it runs, explained, and tried again; it says the same every time."""
 
 
-def _read_command(command: str, *, effects: bool) -> Parts:
+def _read_command(command: str, *, effects: bool, redirects: bool) -> Parts:
     programs = read_programs(command)
     parts: list[Part] = []
-    opaque = programs.opaque or _device(programs.redirects)
+    opened = programs.redirects if redirects else ()
+    opaque = programs.opaque or _device(opened)
     for program in programs.programs:
         text = " ".join(word.text for word in program.words)
         parts.append(
@@ -166,7 +172,7 @@ def _read_command(command: str, *, effects: bool) -> Parts:
         )
         if effects:
             parts.extend(_effect_parts(program))
-    for redirect in programs.redirects:
+    for redirect in opened:
         parts.extend(_redirect_parts(redirect))
     return Parts(tuple(dict.fromkeys(parts)), opaque=opaque)
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from agent.filesystem import OnOutput
 from sandbox.client.process_replies import PROCESSES_LIMIT
 from sandbox.errors import Conflict, Exhausted, NotFound, SandboxError
+from sandbox.file_rules import FileRules
 from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage
 from sandbox.keeper.keeper import Leases
 from sandbox.process import (
@@ -25,6 +26,7 @@ from sandbox.process import (
     ProgramResult,
     ProgramSpec,
 )
+from sandbox.protocols import Shell
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 Claim = Callable[[], Awaitable[None]]
@@ -33,10 +35,16 @@ Claim = Callable[[], Awaitable[None]]
 class ThreadSandbox:
     """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell; programs and processes are for services."""
 
-    def __init__(self, leases: Leases, spec: SandboxSpec, claim: Claim | None = None) -> None:
-        """`claim` is awaited before the first sandbox is used: it has the thread's files on this engine or raises."""
+    def __init__(
+        self, leases: Leases, spec: SandboxSpec, file_rules: Callable[[], FileRules | None], claim: Claim | None = None
+    ) -> None:
+        """Hold all that is started to what `file_rules` returns then, if anything.
+
+        `claim` is awaited before the first sandbox is used: it has the thread's files on this engine or raises.
+        """
         self._leases = leases
         self._spec = spec
+        self._file_rules = file_rules
         self._claim = claim
 
     def _borrow(self) -> AbstractAsyncContextManager[Sandbox]:
@@ -158,7 +166,7 @@ class ThreadSandbox:
         """Run a command line; a sandbox that cannot be had is an outcome, for it is no fault of the command."""
         try:
             async with self._borrow() as sandbox:
-                done = await sandbox.shell.execute(
+                done = await self._shell(sandbox).execute(
                     command,
                     timeout_s=timeout_s,
                     call_id=call_id,
@@ -172,6 +180,10 @@ class ThreadSandbox:
         except SandboxError as error:
             return ExecResult(outcome="failed_to_start", message=error.outside)
 
+    def _shell(self, sandbox: Sandbox) -> Shell:
+        rules = self._file_rules()
+        return sandbox.shell if rules is None else sandbox.shell.under(rules)
+
     async def run_program(
         self, program: ProgramSpec, *, stdin: AsyncIterable[bytes] | None, on_output: OnProgramOutput
     ) -> ProgramResult:
@@ -180,7 +192,7 @@ class ThreadSandbox:
         try:
             async with self._borrow() as sandbox:
                 borrowed = True
-                return await sandbox.shell.run_program(program, stdin=stdin, on_output=on_output)
+                return await self._shell(sandbox).run_program(program, stdin=stdin, on_output=on_output)
         except SandboxError as error:
             # Once borrowed, what is raised comes from the caller's own stdin or on_output.
             if borrowed:
@@ -191,7 +203,9 @@ class ThreadSandbox:
         """Start a background process; Conflict where its id is in use, Exhausted where no more may run."""
         async with self._borrow() as sandbox:
             try:
-                return await sandbox.processes.start(spec)
+                rules = self._file_rules()
+                processes = sandbox.processes if rules is None else sandbox.processes.under(rules)
+                return await processes.start(spec)
             except Conflict as error:
                 # The daemon calls both a conflict; whoever asked has to free another thing for each.
                 found = (await sandbox.processes.list()).processes

@@ -195,7 +195,8 @@ class ToolCalls:
 
     def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None, agent: str = "") -> ToolPath:
         """Make the path of the tool calls of a thread."""
-        sandbox = ThreadSandbox(self._leases, tenant.sandbox_spec(thread.name), self._claim(thread))
+        spec = tenant.sandbox_spec(thread.name)
+        sandbox = ThreadSandbox(self._leases, spec, lambda: tenant.policy.file_rules, self._claim(thread))
         document = tenant.policy.document
         redactor = redactor_of(document)
         work = self._heavy_work.of(thread.tenant)

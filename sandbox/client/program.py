@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from sandbox.arguments import checked_path
 from sandbox.daemon.frames import MAX_FRAME_BYTES
 from sandbox.errors import InvalidArgument, TooLarge
+from sandbox.file_rules import FileRules
 from sandbox.v1 import channel_pb2 as pb
 
 # All arguments together, each with its terminating NUL.
@@ -60,6 +61,13 @@ def checked_environment(*parts: Mapping[str, str]) -> dict[str, str]:
 def checked_directory(cwd: str) -> str:
     """Return an absolute directory, or "" for the workspace; raises InvalidPath."""
     return checked_path(cwd) if cwd else ""
+
+
+def file_rules_message(rules: FileRules) -> pb.FileRules:
+    """Return file rules in the form of the wire."""
+    return pb.FileRules(
+        readable=rules.readable, writable=rules.writable, unreadable=rules.unreadable, unwritable=rules.unwritable
+    )
 
 
 def checked_request(request: pb.Request) -> pb.Request:

@@ -18,8 +18,15 @@ from typing import Any, NoReturn, TypeVar
 
 from sandbox.client import process_replies, replies
 from sandbox.client.channel import Channel
-from sandbox.client.program import checked_argv, checked_directory, checked_environment, checked_request
+from sandbox.client.program import (
+    checked_argv,
+    checked_directory,
+    checked_environment,
+    checked_request,
+    file_rules_message,
+)
 from sandbox.errors import InvalidArgument
+from sandbox.file_rules import FileRules
 from sandbox.filesystem import PROCESSES_DIRECTORY
 from sandbox.process import Process, ProcessList, ProcessPage, ProcessSpec
 from sandbox.v1 import channel_pb2 as pb
@@ -50,11 +57,23 @@ class RemoteProcesses:
         env: Mapping[str, str] | None = None,
         file_limit_bytes: int = DEFAULT_FILE_LIMIT_BYTES,
         answer_timeout_s: float = _ANSWER_TIMEOUT_S,
+        file_rules: FileRules | None = None,
     ) -> None:
         self._channel = channel
         self._env = dict(env or {})
         self._file_limit_bytes = file_limit_bytes
         self._answer_timeout_s = answer_timeout_s
+        self._file_rules = None if file_rules is None else file_rules_message(file_rules)
+
+    def under(self, rules: FileRules) -> RemoteProcesses:
+        """Return these processes with file rules for what start() starts."""
+        return RemoteProcesses(
+            self._channel,
+            env=self._env,
+            file_limit_bytes=self._file_limit_bytes,
+            answer_timeout_s=self._answer_timeout_s,
+            file_rules=rules,
+        )
 
     async def start(self, spec: ProcessSpec) -> Process:
         """Start a program. A call that is cancelled or lost may have started it; list() tells."""
@@ -73,6 +92,7 @@ class RemoteProcesses:
             output_directory=PROCESSES_DIRECTORY,
             file_limit_bytes=self._file_limit_bytes,
             timeout_ms=math.ceil(timeout_s * 1000) if timeout_s is not None else 0,
+            file_rules=self._file_rules,
         )
         request = checked_request(pb.Request(process_start=asked))
         return await self._query(request, "process", partial(process_replies.started_process, asked=asked))

@@ -13,10 +13,17 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 
 from sandbox.client import endings, replies
 from sandbox.client.channel import Channel
-from sandbox.client.program import checked_argv, checked_directory, checked_environment, checked_request
+from sandbox.client.program import (
+    checked_argv,
+    checked_directory,
+    checked_environment,
+    checked_request,
+    file_rules_message,
+)
 from sandbox.client.program_stream import CallersFault, ProgramStream, receive_exec
 from sandbox.daemon.programs.characters import BYTES_PER_CHARACTER, count_characters, prefix_length
 from sandbox.errors import DaemonLost, SandboxError
+from sandbox.file_rules import FileRules
 from sandbox.filesystem import OUTPUT_DIRECTORY, ExecResult, OnOutput, OutputPiece, OutputStream, SpilledOutput
 from sandbox.process import OnProgramOutput, ProgramResult, ProgramSpec
 from sandbox.v1 import channel_pb2 as pb
@@ -50,6 +57,7 @@ class RemoteShell:
         spill_quota_bytes: int = 0,
         grace_s: float = _GRACE_S,
         clock: Callable[[], float] = time.monotonic,
+        file_rules: FileRules | None = None,
     ) -> None:
         self._channel = channel
         self._env = dict(env or {})
@@ -57,6 +65,19 @@ class RemoteShell:
         self._spill_quota_bytes = spill_quota_bytes
         self._grace_s = grace_s
         self._clock = clock
+        self._file_rules = None if file_rules is None else file_rules_message(file_rules)
+
+    def under(self, rules: FileRules) -> RemoteShell:
+        """Return this shell with file rules for everything it starts; where the kernel lacks them, nothing starts."""
+        return RemoteShell(
+            self._channel,
+            env=self._env,
+            spill_limit_bytes=self._spill_limit_bytes,
+            spill_quota_bytes=self._spill_quota_bytes,
+            grace_s=self._grace_s,
+            clock=self._clock,
+            file_rules=rules,
+        )
 
     async def execute(
         self,
@@ -100,6 +121,7 @@ class RemoteShell:
             timeout_ms=math.ceil(timeout_s * 1000),
             output_limit=limit,
             stream=on_output is not None,
+            file_rules=self._file_rules,
         )
         output = _Output(limit)
         try:
@@ -139,6 +161,7 @@ class RemoteShell:
                 stdin=stdin is not None,
                 stream=True,
                 stream_limit_bytes=output_limit_bytes,
+                file_rules=self._file_rules,
             )
             checked_request(pb.Request(exec=request))
         except SandboxError as error:

@@ -1,0 +1,123 @@
+"""A policy with `enforcement: kernel`: whatever a command line says, the kernel refuses the files it may not use."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from gateway.client import Client
+from tests.gateway_process import airlock as airlock_cli
+from tests.gateway_process import make_home, served
+
+POLICY = """\
+version: 1
+description: Commands write under src only, and read nothing of secrets.
+enforcement: kernel
+sandbox: {memory_mib: 256}
+rules:
+  - {id: look, tools: [read], paths: [/workspace/**, /tmp/**], effect: allow, reason: The project.}
+  - {id: change, tools: [write], paths: [/workspace/src/**, /tmp/**], effect: allow, reason: The sources.}
+  - {id: secrets, tools: [read], paths: [/workspace/secrets/**], effect: deny, reason: The owner's.}
+  - {id: owner, tools: [write], effect: allow, enforcement: gateway, reason: A service puts the files there.}
+  - {id: commands, tools: [execute], effect: allow, reason: The kernel enforces the rules on files.}
+"""
+OPEN = """\
+version: 1
+description: The control, in which nothing is forbidden.
+sandbox: {memory_mib: 256}
+rules:
+  - {id: files, tools: [read, write], effect: allow, reason: The control.}
+  - {id: commands, tools: [execute], effect: allow, reason: The control.}
+"""
+# Each prints the key, or makes /workspace/top.
+LINES = (
+    "cat /workspace/secrets/key",
+    "echo x > /workspace/top",
+    "find src -exec cat {}/../secrets/key \\;",
+    "cat /proc/self/cwd/secrets/key",
+    "cat /proc/self/root/workspace/secrets/key",
+    "python3 -c \"print(open('secrets/key').read())\"",
+    "d=sec; cd ${d}rets && cat key",
+    "mv src/file top",
+    "cp src/file top",
+    "ln secrets/key src/key; cat src/key",
+    "echo 'echo x > /workspace/top' | sh",
+    "(echo x > top &) ; sleep 0.2",
+)
+
+
+async def _harms(airlock: Client, thread: str, output: str) -> bool:
+    """Return whether a line has printed the key or made the file, and remove the file."""
+    made = await airlock.call_tool("glob", {"path": "/workspace", "pattern": "top"}, thread=thread)
+    if "top" in made.content:
+        await airlock.call_tool("execute", {"command": "mv top src/file"}, thread=thread)
+    return "the key" in output or "top" in made.content
+
+
+async def _prepare(airlock: Client, thread: str) -> None:
+    """Have the files in a thread, as the service that owns them."""
+    for name, content in (("src/file", b"content\n"), ("secrets/key", b"the key\n")):
+        await airlock.write_file(thread, f"/workspace/{name}", content)
+
+
+async def test_no_line_reads_or_writes_what_the_kernel_forbids(tmp_path: Path) -> None:
+    home = await asyncio.to_thread(make_home, tmp_path / "home")
+    enforced, control = [
+        await asyncio.to_thread(home.add_tenant, name, policy) for name, policy in (("a", POLICY), ("b", OPEN))
+    ]
+    harm: dict[str, list[bool]] = {enforced: [], control: []}
+    with served(home) as gateway:
+        for key, found in harm.items():
+            async with Client(gateway.address, key) as airlock:
+                await _prepare(airlock, "t")
+                for line in LINES:
+                    done = await airlock.call_tool("execute", {"command": line}, thread="t")
+                    assert done.outcome == "exited", done
+                    found.append(await _harms(airlock, "t", done.content))
+                allowed = (
+                    "echo y > src/new && cat src/file src/new && python3 -c 'print(1)' && touch /tmp/x && ls /usr/bin"
+                )
+                done = await airlock.call_tool("execute", {"command": allowed}, thread="t")
+                assert (done.outcome, done.is_error) == ("exited", False), done
+    assert harm[enforced] == [False] * len(LINES)
+    assert harm[control] == [True] * len(LINES)
+
+
+async def test_programs_processes_and_terminals_are_held_to_it_after_a_stop_and_in_a_fork_too(tmp_path: Path) -> None:
+    home = await asyncio.to_thread(make_home, tmp_path / "home")
+    key = await asyncio.to_thread(home.add_tenant, "a", POLICY)
+    line = ["sh", "-c", "cat secrets/key; echo x > top"]
+    with served(home) as gateway:
+        async with Client(gateway.address, key) as airlock:
+            await _prepare(airlock, "t")
+            program = await airlock.run_program(line, thread="t")
+            assert (program.exit_code, "the key" in str(program.stdout)) == (2, False), program
+            for name, terminal in (("pipe", False), ("terminal", True)):
+                await airlock.start_process(line, thread="t", process_id=name, terminal=terminal)
+                ended = await airlock.wait_process("t", name, timeout_s=20)
+                said = b"".join([piece.data async for piece in airlock.process_output("t", name)])
+                assert (ended.exit_code, b"the key" in said) == (2, False), (ended, said)
+            await airlock.stop_sandbox("t")
+            await airlock.fork_thread("t", "forked")
+            for thread in ("t", "forked"):
+                done = await airlock.call_tool("execute", {"command": " ".join(line[2:])}, thread=thread)
+                assert "Permission denied" in done.content
+                assert not await _harms(airlock, thread, done.content)
+
+
+async def test_a_policy_that_changes_holds_from_the_next_call(tmp_path: Path) -> None:
+    home = await asyncio.to_thread(make_home, tmp_path / "home")
+    key = await asyncio.to_thread(home.add_tenant, "a", POLICY)
+    with served(home) as gateway:
+        async with Client(gateway.address, key) as airlock:
+            await _prepare(airlock, "t")
+            command = {"command": "cat secrets/key"}
+            assert "the key" not in (await airlock.call_tool("execute", command, thread="t")).content
+            wider = tmp_path / "wider.yaml"
+            wider.write_text(OPEN, encoding="utf-8")
+            await asyncio.to_thread(
+                airlock_cli, "policy", "apply", str(wider), "--tenant", "a", "--config", str(home.config)
+            )
+            async with asyncio.timeout(20):
+                while "the key" not in (await airlock.call_tool("execute", command, thread="t")).content:
+                    await asyncio.sleep(0.2)
