@@ -82,6 +82,7 @@ def _as_json(found: Resolved) -> dict[str, Any]:
                 "rule": placed.name,
                 "layer": placed.layer,
                 "group": placed.group,
+                "enforced_by": found.enforced_by(placed),
                 **placed.rule.model_dump(mode="json", exclude={"id", "examples"}, exclude_defaults=True),
             }
             for placed in found.rules
@@ -97,8 +98,9 @@ def _print(found: Resolved) -> None:
         style = {"allow": "green", "ask": "yellow", "deny": "red"}[placed.rule.effect]
         shadow = " (shadow)" if placed.rule.mode == "shadow" else ""
         source = placed.layer + (f", group {placed.group}" if placed.group else "")
-        rules.append((Text(f"{placed.rule.effect}{shadow}", style), placed.name, source, _about(placed)))
-    out.print(Rows(("effect", "rule", "from", "about"), rules))
+        effect = Text(f"{placed.rule.effect}{shadow}", style)
+        rules.append((effect, placed.name, source, found.enforced_by(placed), _about(placed)))
+    out.print(Rows(("effect", "rule", "from", "enforced by", "about"), rules))
     settings: list[tuple[Cell, ...]] = []
     for setting in found.settings:
         value = "unset" if setting.value is None else one_line(setting.value)

@@ -7,7 +7,9 @@ rule goes on. check_kernel() finds the rules that would be weaker for commands t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
 
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.globs import compile_glob
@@ -16,9 +18,13 @@ from gateway.policy.yaml_lines import Path
 from sandbox.file_rules import FileRules
 
 _READ, _WRITE = "read_file", "write_file"
+_LIMIT_CHARS, _LIMIT_LINES = 4096, 20
+_REFUSED = re.compile(r"Permission denied|Invalid cross-device link")
+_QUOTED = re.compile(r"['\"\u2018]([^'\"\u2018\u2019]{1,1000})['\"\u2019]")
+_BEFORE = re.compile(r"(\S{1,1000}): (?:[A-Z][a-z ]{0,40}: )?(?:Permission denied|Invalid cross-device link)")
 
 
-def file_rules_of(rules: Iterable[ScopedRule]) -> FileRules:
+def file_rules_of(rules: Sequence[ScopedRule]) -> FileRules:
     """Return what commands may read and write under the rules of both layers."""
     found: dict[tuple[str, bool], dict[str, None]] = {
         (tool, allowed): {} for tool in (_READ, _WRITE) for allowed in (True, False)
@@ -86,3 +92,39 @@ def _forbidden(rule: Rule) -> list[str]:
     """Return what a rule forbids to commands; of a pattern all that it could match."""
     globs = map(compile_glob, rule.paths or ("/**",))
     return [(glob.text if glob.shape == "path" else glob.root) or "/" for glob in globs]
+
+
+def refusal_note(rules: Sequence[ScopedRule], text: str, directory: str) -> str:
+    """Return which rule probably refused a file to a command that ran in `directory`, by the end of its output.
+
+    The kernel says "Permission denied" and programs say of what, each in its own way. "" where nothing was refused.
+    Nothing of the output is in the note.
+    """
+    granted = file_rules_of(rules)
+    refused = [line for line in text[-_LIMIT_CHARS:].splitlines()[-_LIMIT_LINES:] if _REFUSED.search(line)]
+    for line in refused:
+        for name in _QUOTED.findall(line) or _BEFORE.findall(line):
+            path = posixpath.normpath(posixpath.join(directory, name))
+            for tool, verb in ((_READ, "read"), (_WRITE, "write")):
+                found = next((one for one in _forbidding(rules, tool) if _is_below(path, one[0])), None)
+                if found is not None:
+                    return f"the policy lets commands {verb} nothing below {found[0]}: rule {found[1]}"
+    if not refused:
+        return ""
+    return f"the policy lets commands write {_below(granted.writable)}, and read {_below(granted.readable)}"
+
+
+def _forbidding(rules: Sequence[ScopedRule], tool: str) -> Iterator[tuple[str, str]]:
+    """Yield what rules forbid to commands for a tool, each with the name of its rule."""
+    for placed in rules:
+        rule = placed.rule
+        if tool in rule.tools and rule.effect != "allow" and rule.mode == "enforce" and rule.enforcement != "gateway":
+            yield from ((path, placed.name) for path in _forbidden(rule))
+
+
+def _below(paths: Sequence[str]) -> str:
+    return f"below {', '.join(sorted(set(paths))[:10])} only" if paths else "nothing"
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return directory in {path, "/"} or path.startswith(f"{directory}/")

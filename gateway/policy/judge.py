@@ -26,7 +26,7 @@ from agent.tools.paths import WORKSPACE
 from gateway.policy.conditions import Call, CompiledRule, Hit, hit
 from gateway.policy.decision import INVALID_ARGUMENTS, Decision, Facts, Layer
 from gateway.policy.document import CONNECT, FILE_TOOLS, PolicyDocument, Rule
-from gateway.policy.file_rules import file_rules_of
+from gateway.policy.file_rules import file_rules_of, refusal_note
 from gateway.policy.globs import PathGlob, compile_glob
 from gateway.policy.layers import effective_document
 from gateway.policy.parts import Part, cut, shown
@@ -96,6 +96,12 @@ class Policy:
         if self.document.enforcement != "kernel":
             return None
         return file_rules_of(scoped_in_both(self.tenant_document, self.operator_document))
+
+    def refusal_note(self, text: str, directory: str) -> str:
+        """Return which rule probably refused a file to a command, by the end of its output; "" for none."""
+        if self.file_rules is None:
+            return ""
+        return refusal_note(scoped_in_both(self.tenant_document, self.operator_document), text, directory)
 
     @cached_property
     def tells_paths_apart(self) -> bool:

@@ -8,11 +8,12 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from gateway.policy.document import PolicyDocument
+from gateway.policy.file_rules import enforcement_of
 from gateway.policy.judge import Policy
 from gateway.policy.scoped_rule import ScopedRule, scoped_in_both
 
 Who = Literal["tenant", "operator", "both", "default"]
-_SECTIONS = ("sandbox", "limits", "eviction", "quotas", "redaction", "results", "opaque")
+_SECTIONS = ("sandbox", "limits", "eviction", "quotas", "redaction", "results", "enforcement", "opaque")
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,20 @@ class Resolved:
     version: str
     rules: tuple[ScopedRule, ...]
     settings: tuple[Setting, ...]
+    kernel: bool = False
+    """Whether the sandbox's kernel enforces rules on files for commands."""
+
+    def enforced_by(self, placed: ScopedRule) -> str:
+        """Return what enforces a rule: kernel, gateway, or reading."""
+        return enforcement_of(placed.rule, kernel=self.kernel)
 
 
 def resolve(policy: Policy, tenant: PolicyDocument, operator: PolicyDocument | None) -> Resolved:
     """Return what a policy made of these two layers comes to."""
     effective, own, above = _flat(policy.document), _written(tenant), _written(operator)
     settings = tuple(Setting(name, value, _who(name, value, own, above)) for name, value in effective.items())
-    return Resolved(policy.version, tuple(scoped_in_both(tenant, operator)), settings)
+    rules = tuple(scoped_in_both(tenant, operator))
+    return Resolved(policy.version, rules, settings, kernel=policy.document.enforcement == "kernel")
 
 
 def _who(name: str, value: Any, own: dict[str, Any], above: dict[str, Any]) -> Who:

@@ -12,9 +12,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
 from agent.filesystem import OnOutput
+from agent.tools.paths import WORKSPACE
+from gateway.policy import Policy
 from sandbox.client.process_replies import PROCESSES_LIMIT
 from sandbox.errors import Conflict, Exhausted, NotFound, SandboxError
-from sandbox.file_rules import FileRules
 from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage
 from sandbox.keeper.keeper import Leases
 from sandbox.process import (
@@ -30,21 +31,23 @@ from sandbox.protocols import Shell
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 Claim = Callable[[], Awaitable[None]]
+# Where a failed command says why.
+_LAST_PIECES, _LAST_BYTES = 8, 16 * 1024
 
 
 class ThreadSandbox:
     """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell; programs and processes are for services."""
 
     def __init__(
-        self, leases: Leases, spec: SandboxSpec, file_rules: Callable[[], FileRules | None], claim: Claim | None = None
+        self, leases: Leases, spec: SandboxSpec, policy: Callable[[], Policy], claim: Claim | None = None
     ) -> None:
-        """Hold all that is started to what `file_rules` returns then, if anything.
+        """Hold all that is started to the file rules of what `policy` returns then, if it has any.
 
         `claim` is awaited before the first sandbox is used: it has the thread's files on this engine or raises.
         """
         self._leases = leases
         self._spec = spec
-        self._file_rules = file_rules
+        self._policy = policy
         self._claim = claim
 
     def _borrow(self) -> AbstractAsyncContextManager[Sandbox]:
@@ -175,13 +178,20 @@ class ThreadSandbox:
                     tail_chars=tail_chars,
                     on_output=on_output,
                 )
-                notice = _said_once(sandbox)
-                return replace(done, message="; ".join(filter(None, (done.message, notice)))) if notice else done
+                notes = (done.message, self._refusal(done), _said_once(sandbox))
+                return replace(done, message="; ".join(filter(None, notes))) if any(notes[1:]) else done
         except SandboxError as error:
             return ExecResult(outcome="failed_to_start", message=error.outside)
 
+    def _refusal(self, done: ExecResult) -> str:
+        """Return which rule of the policy probably made a command fail; "" for none."""
+        if done.outcome != "exited" or not done.exit_code:
+            return ""
+        end = b"".join(piece.data for piece in done.output[-_LAST_PIECES:])[-_LAST_BYTES:]
+        return self._policy().refusal_note(end.decode(errors="replace"), WORKSPACE)
+
     def _shell(self, sandbox: Sandbox) -> Shell:
-        rules = self._file_rules()
+        rules = self._policy().file_rules
         return sandbox.shell if rules is None else sandbox.shell.under(rules)
 
     async def run_program(
@@ -203,7 +213,7 @@ class ThreadSandbox:
         """Start a background process; Conflict where its id is in use, Exhausted where no more may run."""
         async with self._borrow() as sandbox:
             try:
-                rules = self._file_rules()
+                rules = self._policy().file_rules
                 processes = sandbox.processes if rules is None else sandbox.processes.under(rules)
                 return await processes.start(spec)
             except Conflict as error:

@@ -196,7 +196,7 @@ class ToolCalls:
     def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None, agent: str = "") -> ToolPath:
         """Make the path of the tool calls of a thread."""
         spec = tenant.sandbox_spec(thread.name)
-        sandbox = ThreadSandbox(self._leases, spec, lambda: tenant.policy.file_rules, self._claim(thread))
+        sandbox = ThreadSandbox(self._leases, spec, lambda: tenant.policy, self._claim(thread))
         document = tenant.policy.document
         redactor = redactor_of(document)
         work = self._heavy_work.of(thread.tenant)

@@ -1,0 +1,191 @@
+"""What of a policy the sandbox's kernel enforces, and what a policy that asks for it may not have."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.policy import PolicyError, load_document, load_policy
+from gateway.policy.file_rules import enforcement_of
+from sandbox.file_rules import FileRules
+
+HEAD = "version: 1\nenforcement: kernel\n"
+
+
+def rules(*lines: str, head: str = HEAD) -> str:
+    return head + "rules:\n" + "".join(f"  - {{{line}, reason: r}}\n" for line in lines)
+
+
+def file_rules(*lines: str) -> FileRules | None:
+    return load_policy(rules(*lines), "policy.yaml").file_rules
+
+
+def problem(text: str, operator: str | None = None) -> str:
+    with pytest.raises(PolicyError) as raised:
+        load_policy(text, "policy.yaml", None if operator is None else load_document(operator, "operator.yaml"))
+    return str(raised.value)
+
+
+def test_directories_that_are_allowed_are_granted_and_what_is_denied_or_asked_about_is_forbidden() -> None:
+    found = file_rules(
+        "id: look, tools: [read], paths: [/workspace/**, /tmp/**], effect: allow",
+        "id: change, tools: [write], paths: [/workspace/src/**], effect: allow",
+        "id: key, tools: [read], paths: [/workspace/key], effect: deny",
+        "id: deploy, tools: [write], paths: [/workspace/src/deploy/**], effect: ask",
+    )
+    assert found == FileRules(
+        readable=("/workspace", "/tmp"),
+        writable=("/workspace/src",),
+        unreadable=("/workspace/key",),
+        unwritable=("/workspace/src/deploy",),
+    )
+
+
+def test_a_rule_without_paths_is_about_every_file() -> None:
+    assert file_rules("id: a, tools: [read], effect: allow", "id: b, tools: [write], effect: deny") == FileRules(
+        readable=("/",), unwritable=("/",)
+    )
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "id: a, tools: [write], paths: ['/workspace/*.py'], effect: allow",
+        "id: a, tools: [write], paths: [/workspace/one], effect: allow",
+        "id: a, tools: [write], size_bytes: {up_to: 9}, effect: allow",
+        "id: a, tools: [write], when: path != '', effect: allow",
+        "id: a, tools: [write], unless: {paths: [/workspace/a]}, effect: allow",
+        "id: a, tools: [write], at_once: 1, effect: allow",
+        "id: a, tools: [write], effect: allow, enforcement: gateway",
+        "id: a, tools: [write], effect: allow, mode: shadow",
+        "id: a, tools: [edit_file, ls, grep, glob], effect: allow",
+    ],
+)
+def test_what_the_kernel_cannot_tell_apart_grants_nothing(rule: str) -> None:
+    assert file_rules(rule) == FileRules()
+
+
+def test_a_deny_rule_with_conditions_forbids_whatever_they_say() -> None:
+    assert file_rules("id: a, tools: [read], paths: [/workspace/a/**], time: {days: [mon]}, effect: deny") == FileRules(
+        unreadable=("/workspace/a",)
+    )
+
+
+def test_without_kernel_enforcement_there_are_no_file_rules() -> None:
+    assert load_policy(rules("id: a, tools: [read], effect: allow", head="version: 1\n"), "p").file_rules is None
+
+
+def test_a_pattern_that_denies_is_refused_with_its_line_and_two_ways_out() -> None:
+    deny = "id: env, tools: [read], paths: ['/workspace/**/.env'], effect: deny"
+    assert problem(rules(deny)) == (
+        "policy.yaml:4: rules[0].paths[0]: the kernel knows no patterns; name directories, as /workspace/secrets/**, "
+        "or have rule 'env' hold for the file tools only, with enforcement: gateway"
+    )
+    assert file_rules(f"{deny}, enforcement: gateway") == FileRules()
+
+
+def test_argv_that_is_denied_or_asked_about_is_refused_unless_the_rule_accepts_reading() -> None:
+    push = "id: push, tools: [execute], argv: [[git, push]], effect: ask"
+    assert "policy.yaml:4: rules[0].argv: the kernel does not know the words of a command" in problem(rules(push))
+    assert file_rules(f"{push}, enforcement: reading") == FileRules()
+
+
+def test_gvisor_is_refused() -> None:
+    text = rules("id: a, tools: [read], effect: allow", head=HEAD + "sandbox: {runtime: runsc}\n")
+    assert "sandbox.runtime: gVisor has no Landlock" in problem(text)
+
+
+def test_an_operator_who_asks_for_it_has_it_for_every_tenant() -> None:
+    operator = HEAD + "rules: []\n"
+    tenant = rules("id: a, tools: [read], paths: [/workspace/**], effect: allow", head="version: 1\n")
+    document = load_document(operator, "operator.yaml")
+    assert load_policy(tenant, "tenant.yaml", document).file_rules == FileRules(readable=("/workspace",))
+    pattern = rules("id: a, tools: [read], paths: ['/**/k'], effect: deny", head="version: 1\n")
+    assert "the kernel knows no patterns" in problem(pattern, operator)
+
+
+@pytest.mark.parametrize("tools, enforcement", [("execute", "gateway"), ("read", "reading"), ("connect", "gateway")])
+def test_a_rule_accepts_only_what_can_enforce_it(tools: str, enforcement: str) -> None:
+    text = rules(f"id: a, tools: [{tools}], effect: allow, enforcement: {enforcement}")
+    assert "enforcement is gateway for a rule about file tools, and reading for one about execute" in problem(text)
+
+
+@pytest.mark.parametrize(
+    "command, verdict",
+    [
+        ("git status > /etc/passwd", "allow"),
+        ("git diff | tee anything", "deny"),
+        ("git status; x=$(date); git diff $x", "deny"),
+        ("git push", "deny"),
+    ],
+)
+def test_a_line_is_judged_for_its_programs_alone(command: str, verdict: str) -> None:
+    policy = load_policy(
+        rules(
+            "id: files, tools: [read], paths: [/workspace/**], effect: allow",
+            "id: git, tools: [execute], argv: [[git, [status, diff]]], effect: allow",
+        ),
+        "policy.yaml",
+    )
+    assert policy.judge("execute", {"command": command}).verdict == verdict
+
+
+def test_rules_on_files_do_not_make_an_opaque_line_deniable() -> None:
+    files = "id: files, tools: [read, write], paths: [/workspace/a/**], effect: deny"
+    anything = "id: any, tools: [execute], effect: allow"
+    line = {"command": 'eval "$x"'}
+    assert load_policy(rules(files, anything), "p").judge("execute", line).verdict == "allow"
+    assert load_policy(rules(files, anything, head="version: 1\n"), "p").judge("execute", line).verdict == "deny"
+    push = "id: push, tools: [execute], argv: [[git, push]], effect: deny, enforcement: reading"
+    assert load_policy(rules(files, anything, push), "p").judge("execute", line).verdict == "deny"
+
+
+def test_each_rule_says_what_enforces_it() -> None:
+    document = load_document(
+        rules(
+            "id: look, tools: [read], paths: [/workspace/**], effect: allow",
+            "id: part, tools: [write], paths: ['/workspace/*.py'], effect: allow",
+            "id: env, tools: [read], paths: ['/**/.env'], effect: deny, enforcement: gateway",
+            "id: list, tools: [ls], effect: allow",
+            "id: git, tools: [execute], argv: [[git]], effect: allow",
+        ),
+        "p",
+    )
+    kernel = {rule.id: enforcement_of(rule, kernel=True) for rule in document.rules}
+    assert kernel == {"look": "kernel", "part": "gateway", "env": "gateway", "list": "gateway", "git": "reading"}
+    assert enforcement_of(document.rules[0], kernel=False) == "gateway"
+
+
+@pytest.mark.parametrize(
+    "output, note",
+    [
+        ("cat: secrets/key: Permission denied", "read nothing below /workspace/secrets: rule secrets"),
+        ("sh: 1: cannot open secrets/key: Permission denied", "read nothing below /workspace/secrets: rule secrets"),
+        (
+            "PermissionError: [Errno 13] Permission denied: '/workspace/.git/x'",
+            "write nothing below /workspace/.git: rule git",
+        ),
+        ("mv: cannot move 'a' to '.git/a': Permission denied", "write nothing below /workspace/.git: rule git"),
+        ("tar: .git/x: Cannot open: Permission denied", "write nothing below /workspace/.git: rule git"),
+        (
+            "touch: cannot touch 'top': Permission denied",
+            "write below /workspace/src only, and read below /workspace only",
+        ),
+        (
+            "bash: /workspace/../etc/x: Permission denied",
+            "write below /workspace/src only, and read below /workspace only",
+        ),
+        ("no such file", ""),
+        ("cat: secrets/key: Permission denied\n" + 30 * "a line\n", ""),
+    ],
+)
+def test_a_refusal_names_the_rule(output: str, note: str) -> None:
+    policy = load_policy(
+        rules(
+            "id: look, tools: [read], paths: [/workspace/**], effect: allow",
+            "id: change, tools: [write], paths: [/workspace/src/**], effect: allow",
+            "id: secrets, tools: [read], paths: [/workspace/secrets/**], effect: deny",
+            "id: git, tools: [write], paths: [/workspace/.git/**], effect: ask",
+        ),
+        "p",
+    )
+    assert policy.refusal_note(output, "/workspace") == (f"the policy lets commands {note}" if note else "")
