@@ -18,6 +18,8 @@ from gateway.policy.yaml_lines import Path
 from sandbox.file_rules import FileRules
 
 _READ, _WRITE = "read_file", "write_file"
+# Of both layers together the daemon takes twice as much (FILE_RULES_LIMIT_BYTES).
+_LIMIT_PATHS_BYTES = 8_000
 _LIMIT_CHARS, _LIMIT_LINES = 4096, 20
 _REFUSED = re.compile(r"Permission denied|Invalid cross-device link")
 _QUOTED = re.compile(r"['\"\u2018]([^'\"\u2018\u2019]{1,1000})['\"\u2019]")
@@ -58,7 +60,17 @@ def check_kernel(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
     if document.sandbox.runtime == "runsc":
         message = "gVisor has no Landlock, which enforcement: kernel needs; use runtime: runc, or enforcement: reading"
         yield ("sandbox", "runtime"), message
-    for placed in scoped_rules(document):
+    rules = list(scoped_rules(document))
+    made = file_rules_of(rules)
+    paths = (*made.readable, *made.writable, *made.unreadable, *made.unwritable)
+    size_bytes = sum(len(path.encode()) + 2 for path in paths)
+    if size_bytes > _LIMIT_PATHS_BYTES:
+        message = (
+            f"the paths of the rules on files take {size_bytes:,} bytes, and the sandbox takes {_LIMIT_PATHS_BYTES:,}; "
+            "name fewer directories, or have rules hold for the file tools only, with enforcement: gateway"
+        )
+        yield ("enforcement",), message
+    for placed in rules:
         rule = placed.rule
         if rule.mode == "shadow" or rule.effect == "allow":
             continue

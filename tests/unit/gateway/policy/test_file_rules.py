@@ -89,6 +89,12 @@ def test_argv_that_is_denied_or_asked_about_is_refused_unless_the_rule_accepts_r
     assert file_rules(f"{push}, enforcement: reading") == FileRules()
 
 
+def test_more_paths_than_the_sandbox_takes_are_refused_at_load() -> None:
+    paths = ", ".join(f"/workspace/{number:0100}/**" for number in range(100))
+    rule = f"id: many, tools: [read], paths: [{paths}], effect: deny"
+    assert "policy.yaml:2: enforcement: the paths of the rules on files take" in problem(rules(rule))
+
+
 def test_gvisor_is_refused() -> None:
     text = rules("id: a, tools: [read], effect: allow", head=HEAD + "sandbox: {runtime: runsc}\n")
     assert "sandbox.runtime: gVisor has no Landlock" in problem(text)
