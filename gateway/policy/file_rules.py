@@ -48,7 +48,7 @@ def file_rules_of(rules: Sequence[ScopedRule]) -> FileRules:
 
 def enforcement_of(rule: Rule, *, kernel: bool) -> str:
     """Return what enforces a rule: "kernel", "gateway", or "reading" (of a command line)."""
-    if "execute" in rule.tools:
+    if _reads_line(rule):
         return "reading"
     if not kernel or rule.enforcement == "gateway" or not {_READ, _WRITE}.intersection(rule.tools):
         return "gateway"
@@ -74,12 +74,12 @@ def check_kernel(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
         rule = placed.rule
         if rule.mode == "shadow" or rule.effect == "allow":
             continue
-        if "execute" in rule.tools and rule.argv is not None and rule.enforcement != "reading":
+        if _reads_line(rule) and rule.enforcement != "reading":
             message = (
                 f"the kernel does not know the words of a command, so rule {rule.id!r} would hold by reading the line "
                 "alone; allow only what may run, or accept it with enforcement: reading in the rule"
             )
-            yield (*placed.path, "argv"), message
+            yield (*placed.path, "effect"), message
         if {_READ, _WRITE}.intersection(rule.tools) and rule.enforcement != "gateway":
             for index, glob in enumerate(rule.paths or ()):
                 if compile_glob(glob).shape == "pattern":
@@ -88,6 +88,12 @@ def check_kernel(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
                         f"{rule.id!r} hold for the file tools only, with enforcement: gateway"
                     )
                     yield (*placed.path, "paths", index), message
+
+
+def _reads_line(rule: Rule) -> bool:
+    """Return whether a rule depends on what a command line says."""
+    given = rule.given() | (rule.unless.given() if rule.unless is not None else frozenset())
+    return "execute" in rule.tools and not given.isdisjoint({"argv", "when"})
 
 
 def _granted(rule: Rule) -> list[str]:

@@ -83,9 +83,10 @@ def test_a_pattern_that_denies_is_refused_with_its_line_and_two_ways_out() -> No
     assert file_rules(f"{deny}, enforcement: gateway") == FileRules()
 
 
-def test_argv_that_is_denied_or_asked_about_is_refused_unless_the_rule_accepts_reading() -> None:
-    push = "id: push, tools: [execute], argv: [[git, push]], effect: ask"
-    assert "policy.yaml:4: rules[0].argv: the kernel does not know the words of a command" in problem(rules(push))
+@pytest.mark.parametrize("condition", ["argv: [[git, push]]", "when: command != ''", "unless: {argv: [[git, diff]]}"])
+def test_a_line_that_is_denied_or_asked_about_is_refused_unless_the_rule_accepts_reading(condition: str) -> None:
+    push = f"id: push, tools: [execute], {condition}, effect: ask"
+    assert "policy.yaml:4: rules[0].effect: the kernel does not know the words of a command" in problem(rules(push))
     assert file_rules(f"{push}, enforcement: reading") == FileRules()
 
 
@@ -153,11 +154,19 @@ def test_each_rule_says_what_enforces_it() -> None:
             "id: env, tools: [read], paths: ['/**/.env'], effect: deny, enforcement: gateway",
             "id: list, tools: [ls], effect: allow",
             "id: git, tools: [execute], argv: [[git]], effect: allow",
+            "id: any, tools: [execute], effect: allow",
         ),
         "p",
     )
     kernel = {rule.id: enforcement_of(rule, kernel=True) for rule in document.rules}
-    assert kernel == {"look": "kernel", "part": "gateway", "env": "gateway", "list": "gateway", "git": "reading"}
+    assert kernel == {
+        "look": "kernel",
+        "part": "gateway",
+        "env": "gateway",
+        "list": "gateway",
+        "git": "reading",
+        "any": "gateway",
+    }
     assert enforcement_of(document.rules[0], kernel=False) == "gateway"
 
 
