@@ -36,7 +36,7 @@ def file_rules_of(rules: Sequence[ScopedRule]) -> FileRules:
         if rule.mode == "shadow" or rule.enforcement == "gateway":
             continue
         for tool in {_READ, _WRITE}.intersection(rule.tools):
-            paths = _granted(rule) if rule.effect == "allow" else _forbidden(rule)
+            paths = directories_of(rule) if rule.effect == "allow" else forbids(rule)
             found[tool, rule.effect == "allow"].update(dict.fromkeys(paths))
     return FileRules(
         readable=tuple(found[_READ, True]),
@@ -52,7 +52,7 @@ def enforcement_of(rule: Rule, *, kernel: bool) -> str:
         return "reading"
     if not kernel or rule.enforcement == "gateway" or not {_READ, _WRITE}.intersection(rule.tools):
         return "gateway"
-    return "gateway" if rule.effect == "allow" and not _granted(rule) else "kernel"
+    return "gateway" if rule.effect == "allow" and not directories_of(rule) else "kernel"
 
 
 def check_kernel(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
@@ -96,8 +96,8 @@ def _reads_line(rule: Rule) -> bool:
     return "execute" in rule.tools and not given.isdisjoint({"argv", "when"})
 
 
-def _granted(rule: Rule) -> list[str]:
-    """Return the directories that an allow rule grants to commands with all below them."""
+def directories_of(rule: Rule) -> list[str]:
+    """Return the directories that an allow rule about files grants to commands with all below them."""
     if rule.given() - {"paths"} or rule.unless is not None or rule.rate is not None or rule.at_once is not None:
         return []
     if rule.paths is None:
@@ -106,8 +106,10 @@ def _granted(rule: Rule) -> list[str]:
     return [glob.root or "/" for glob in globs if glob.shape == "tree"]
 
 
-def _forbidden(rule: Rule) -> list[str]:
+def forbids(rule: Rule) -> list[str]:
     """Return what a rule forbids to commands; of a pattern all that it could match."""
+    if rule.effect == "allow" or rule.mode == "shadow" or rule.enforcement == "gateway":
+        return []
     globs = map(compile_glob, rule.paths or ("/**",))
     return [(glob.text if glob.shape == "path" else glob.root) or "/" for glob in globs]
 
@@ -124,7 +126,7 @@ def refusal_note(rules: Sequence[ScopedRule], text: str, directory: str) -> str:
         for name in _QUOTED.findall(line) or _BEFORE.findall(line):
             path = posixpath.normpath(posixpath.join(directory, name))
             for tool, verb in ((_READ, "read"), (_WRITE, "write")):
-                found = next((one for one in _forbidding(rules, tool) if _is_below(path, one[0])), None)
+                found = next((one for one in _forbidding(rules, tool) if is_below(path, one[0])), None)
                 if found is not None:
                     return f"the policy lets commands {verb} nothing below {found[0]}: rule {found[1]}"
     if not refused:
@@ -136,13 +138,14 @@ def _forbidding(rules: Sequence[ScopedRule], tool: str) -> Iterator[tuple[str, s
     """Yield what rules forbid to commands for a tool, each with the name of its rule."""
     for placed in rules:
         rule = placed.rule
-        if tool in rule.tools and rule.effect != "allow" and rule.mode == "enforce" and rule.enforcement != "gateway":
-            yield from ((path, placed.name) for path in _forbidden(rule))
+        if tool in rule.tools:
+            yield from ((path, placed.name) for path in forbids(rule))
 
 
 def _below(paths: Sequence[str]) -> str:
     return f"below {', '.join(sorted(set(paths))[:10])} only" if paths else "nothing"
 
 
-def _is_below(path: str, directory: str) -> bool:
+def is_below(path: str, directory: str) -> bool:
+    """Return whether a normalised path is a directory or below it."""
     return directory in {path, "/"} or path.startswith(f"{directory}/")

@@ -283,3 +283,24 @@ def test_the_time_grows_about_as_the_rules_do() -> None:
 
     # Ten times the rules: 10 to 20 times as long, where each rule looked at by each would be 100 times.
     assert seconds(400) < 50 * seconds(40)
+
+
+def test_where_the_kernel_enforces_it_is_said_what_commands_get_of_rules_on_files() -> None:
+    rules = (
+        paths("look", "allow", ["read"], "/workspace/**"),
+        paths("change", "allow", ["write"], "/workspace/src/**", "/tmp/**"),
+        paths("notes", "allow", ["write"], "/workspace/*.md"),
+        paths("tool-only", "allow", ["write"], "/workspace/*.txt", enforcement="gateway"),
+        paths("generated", "deny", ["write"], "/workspace/src/generated/**"),
+        paths("secrets", "deny", ["read"], "/workspace/secrets/**"),
+    )
+    checks = ("grants-nothing", "forbidden-inside", "unreadable")
+    kernel, reading = linted(*rules, enforcement="kernel"), linted(*rules)
+    assert [(check, finding.rule) for check in checks for finding in found(kernel, check)] == [
+        ("grants-nothing", "notes"),
+        ("forbidden-inside", "generated"),
+        ("unreadable", "change"),
+    ]
+    assert "nothing beside /workspace/src/generated" in found(kernel, "forbidden-inside")[0].what
+    assert "write below /tmp and read nothing" in found(kernel, "unreadable")[0].what
+    assert not [finding for check in checks for finding in found(reading, check)]
