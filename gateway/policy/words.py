@@ -1,8 +1,9 @@
 """Words of a shell command, read from their source text.
 
-A word is understood only in the forms that every POSIX shell reads alike: plain ASCII, '...', "...", backslash before a
-printable ASCII character, and expansions whose form says that nothing but text can come of them: $NAME, ${NAME}, $1,
-$?, sums of digits, ~/ and the output of commands, which are read too. Everything else raises Opaque.
+A word is understood only in the forms that every POSIX shell reads alike: plain text, '...', "...", backslash before a
+printable ASCII character, and expansions whose form says that nothing but text can come of them: $NAME, ${NAME},
+${NAME:-text}, ${NAME%pattern}, $1, $?, sums of digits, ~ and the output of commands, which are read too. {a,b} is
+expanded by bash and is plain text to dash: such a word is an expansion. Everything else raises Opaque.
 
 Source text is the line's UTF-8 bytes decoded as latin-1, one character a byte, so that positions are offsets of bytes.
 """
@@ -20,20 +21,25 @@ WordKind = Literal["literal", "glob", "expansion", "unknown"]
 Substitution = Callable[[int, bool], int]
 """Reads the command substitution at a position, quoted or not, and returns the position behind it. Raises Opaque."""
 
-_PLAIN = frozenset(string.ascii_letters + string.digits + "_@%+:,./-=^]!")
+_PLAIN = frozenset(string.ascii_letters + string.digits + "_@%+:,./-=^]!~")
 _GLOB = frozenset("*?[")
 _PRINTABLE = frozenset(chr(code) for code in range(0x20, 0x7F))
 _ENDS = frozenset(" \t\n;&|<>()")
 # bash takes the second $ of $$( for the beginning of something.
 _VARIABLE = re.compile(
-    r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9?#@*!-]|\$(?![({\[])|\{(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*?#])\})",
+    r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9?#@*!-]|\$(?![({\[])|\{(?:#?[A-Za-z_][A-Za-z0-9_]*|[0-9@*?#])\})",
 )
 # A name in a sum could hold text that bash evaluates (x='a[$(rm y)]').
 _SUM = re.compile(r"\$\(\([0-9 +*/%-]+\)\)")
+# ${NAME:-text}, ${NAME%pattern} and the like, up to the text. ${NAME:=text} would assign; the others are bash's own.
+_DEFAULT = re.compile(r"\$\{(?:[A-Za-z_][A-Za-z0-9_]*|[0-9])(?::?[-+?]|%%?|##?)")
+_DEFAULT_TEXT = frozenset(string.ascii_letters + string.digits + " _@%+:,./-=^!*?[]~#")
 # Each is one word, quoted or not. `$!` is none before anything ran in the background.
-_NUMBERS = frozenset(["$?", "$#", "$$", "${?}", "${#}"])
+_NUMBER = re.compile(r"\$(?:[?#$]|\{[?#]\}|\{#[A-Za-z_][A-Za-z0-9_]*\})")
 _AFTER_DOLLAR = frozenset(["", " ", ".", ",", ";", ":", ")", "/", "%", "|"])
-_TILDE = re.compile(r"~(?=/|[ \t\n;&|<>()]|\Z)")
+_LIST = re.compile(r",|\.\.")
+_ALL = re.compile(r"\$\{?@")
+_TILDE = re.compile(r"~(?:[+-]|[A-Za-z0-9_.-]*)(?=[/:= \t\n;&|<>()]|\Z)")
 
 
 class Opaque(Exception):
@@ -95,10 +101,29 @@ def scan_expansion(source: str, position: int, limit: int, substitution: Substit
     if ahead == "(":
         return substitution(position, True)
     if ahead == "{":
-        raise Opaque("${...} is more than the name of a variable")
+        return _scan_default(source, position, limit, substitution)
     if ahead not in _AFTER_DOLLAR:
-        raise Opaque("a $ in text is not understood")
+        seen = decoded(source[position : position + 2])
+        raise Opaque(f"{seen!r} in text is not understood; write \\$ for a dollar sign")
     return None
+
+
+def _scan_default(source: str, position: int, limit: int, substitution: Substitution) -> int:
+    """Return where ${NAME:-text} or ${NAME%pattern} ends."""
+    found = _DEFAULT.match(source, position, limit)
+    if found is None:
+        raise Opaque("a ${...} is not ${NAME}, ${#NAME}, ${NAME:-text}, ${NAME%pattern} or the like")
+    at = found.end()
+    while at < limit and source[at] != "}":
+        if source[at] == "$":
+            at = scan_expansion(source, at, limit, substitution) or at + 1
+        elif source[at] in _DEFAULT_TEXT or not source[at].isascii():
+            at += 1
+        else:
+            raise Opaque(f"{source[at]!r} inside ${{...}} is not understood")
+    if at == limit:
+        raise Opaque("a ${ is not closed")
+    return at + 1
 
 
 def decoded(source: str) -> str:
@@ -122,6 +147,8 @@ class _Scan:
         self._glob = False
         self._expansion = False
         self._many = False
+        self._commands = False
+        self._braces: list[int] = []  # where an unquoted { or } stands
 
     def result(self) -> Word:
         text = decoded("".join(self._text))
@@ -149,20 +176,39 @@ class _Scan:
                 position += 2
             elif character in "$`":
                 position = self._unquoted_expansion(position)
-            elif character == "~" and position == start and _TILDE.match(source, position, self._limit):
-                position = self._expand(position, position + 1)
-            elif source.startswith("{}", position) and position + 2 <= self._limit:
-                self._text.append("{}")
-                position += 2
+            elif character == "~" and (tilde := self._tilde(position, start)):
+                position = self._expand(position, tilde)
             else:
-                _check_plain(source, position, start)
+                if character in "{}":
+                    self._brace(position)
+                else:
+                    _check_plain(character, position == start)
                 if character in _GLOB:
                     self._begin_unknown()
                     # A lone [ is the program of that name, or an argument; no shell takes it for a pattern.
                     self._glob = self._glob or not (character == "[" and self._is_lone(position, start))
                 self._text.append(character)
                 position += 1
+        if self._braces and _expands(source, self._braces, position):
+            if self._commands:
+                raise Opaque("{ } that expand stand in one word with a command")
+            # ~{a,b} becomes ~a and ~b before those are taken for home directories.
+            before = self._before_braces if self._prefix is None else min(self._before_braces, self._prefix, key=len)
+            self._prefix = before.partition("~")[0]
+            self._expansion = self._many = True
         return position
+
+    def _brace(self, position: int) -> None:
+        if not self._braces:
+            self._before_braces = "".join(self._text)
+        self._braces.append(position)
+
+    def _tilde(self, position: int, start: int) -> int | None:
+        """Return where a home directory ends. bash takes ~ for one after = and : as well, where other shells do not."""
+        if position > start and self._source[position - 1] not in "=:":
+            return None
+        found = _TILDE.match(self._source, position, self._limit)
+        return found.end() if found else None
 
     def _is_lone(self, position: int, start: int) -> bool:
         behind = self._source[position + 1 : min(position + 2, self._limit)]
@@ -185,13 +231,16 @@ class _Scan:
         if total:
             return self._expand(position, total.end())
         if variable:
-            self._many = self._many or variable.group() not in _NUMBERS
+            self._many = self._many or not _NUMBER.fullmatch(variable.group())
             return self._expand(position, variable.end())
         if source[position] == "`" or source.startswith("$(", position):
-            self._many = True
+            self._many = self._commands = True
             return self._expand(position, self._substitution(position, False))
         if source.startswith("${", position):
-            raise Opaque("${...} is more than the name of a variable")
+            self._many = True
+            end = _scan_default(source, position, self._limit, self._substitution)
+            self._commands = self._commands or "$(" in source[position:end]
+            return self._expand(position, end)
         raise Opaque("a $ outside quotes is not understood")
 
     def _single_quoted(self, start: int) -> int:
@@ -211,7 +260,9 @@ class _Scan:
             if character in "$`" and not source.startswith('$"', position):
                 end = scan_expansion(source, position, self._limit, self._substitution)
                 if end is not None:
-                    self._many = self._many or source[position:end] in {"$@", "${@}"}
+                    text = source[position:end]
+                    self._many = self._many or bool(_ALL.search(text) and not text.startswith(("$(", "`")))
+                    self._commands = self._commands or "$(" in text or text.startswith("`")
                     position = self._expand(position, end)
                     continue
             elif character == "\\":
@@ -226,18 +277,24 @@ class _Scan:
         raise Opaque("a quote is not closed")
 
 
-def _check_plain(source: str, position: int, start: int) -> None:
-    """Raise Opaque unless the unquoted character at `position` stands for itself or is a file name pattern."""
-    character = source[position]
-    before = source[position - 1] if position > start else ""
-    if character in _PLAIN or character in _GLOB:
+def _check_plain(character: str, at_start: bool) -> None:
+    """Raise Opaque unless an unquoted character stands for itself or is a file name pattern."""
+    if character in _PLAIN or character in _GLOB or not character.isascii() or (character == "#" and not at_start):
         return
-    if character in "~#" and before.isascii() and before.isalnum():
-        return
-    if character == "~":
-        raise Opaque("~ may stand for the home directory of another user")
-    if character in "{}":
-        raise Opaque("{ } outside quotes may expand")
-    if not character.isascii():
-        raise Opaque("a character that is not ASCII stands outside quotes")
     raise Opaque(f"{character!r} outside quotes is not understood")
+
+
+def _expands(source: str, braces: list[int], end: int) -> bool:
+    """Return whether bash might expand the braces of a word: between a { and its } are a comma or two dots.
+
+    Braces that do not match are paired by bash in ways of its own: then any list after the first one counts.
+    """
+    opened: list[int] = []
+    for position in braces:
+        if source[position] == "{":
+            opened.append(position)
+        elif not opened:
+            return bool(_LIST.search(source, braces[0], end))
+        elif _LIST.search(source, opened.pop(), position):
+            return True
+    return bool(opened) and bool(_LIST.search(source, braces[0], end))

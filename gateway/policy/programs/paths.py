@@ -99,6 +99,8 @@ def _as_glob(pattern: str) -> str | None:
 
 def leads_with_dash(word: Word) -> bool:
     """Return whether a word that is not literal might turn out to be an option."""
+    if word.text.startswith("~") and word.one_word:
+        return False  # a home directory
     if word.kind == "glob" or word.one_word:
         return not word.prefix or word.prefix.startswith("-")
     return True

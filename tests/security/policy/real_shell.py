@@ -181,7 +181,7 @@ def disagreements(command: str) -> list[str]:
         found.extend(
             f"{name}: {command!r} never ran {[word.text for word in each.words]}"
             for each in line.commands
-            if not partly and not any(_matches(actual.argv, each.words) for actual in ran)
+            if not partly and not any(matches(actual.argv, each.words) for actual in ran)
         )
         wanted = {redirect.target for redirect in line.redirects if redirect.target != "/dev/null"}
         if not opened <= wanted or (opened != wanted and not partly):
@@ -233,7 +233,7 @@ def _stays_inside(line: ShellLine, cwd: Path) -> bool:
 
 def _expected(ran: Ran, line: ShellLine, *, at_home: bool) -> bool:
     return any(
-        _matches(ran.argv, command.words) and (not at_home or _at_home(ran, command)) for command in line.commands
+        matches(ran.argv, command.words) and (not at_home or _at_home(ran, command)) for command in line.commands
     )
 
 
@@ -241,9 +241,9 @@ def _at_home(ran: Ran, command: SimpleCommand) -> bool:
     return command.cwd is None or ran.cwd in command.cwd
 
 
-def _matches(argv: tuple[str, ...], words: tuple[Word, ...]) -> bool:
+def matches(argv: tuple[str, ...], words: tuple[Word, ...]) -> bool:
     """Whether the words of a command may have become this argv. time is a keyword to some shells."""
-    if words and words[0].text == "time" and _matches(argv, words[1:]):
+    if words and words[0].text == "time" and matches(argv, words[1:]):
         return True
     pattern = "".join(_pattern(word) for word in words)
     return re.fullmatch(pattern, "".join(f"{argument}\0" for argument in argv), re.DOTALL) is not None

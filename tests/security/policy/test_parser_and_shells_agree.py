@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ from tests.security.policy.real_shell import (
     TAME,
     Place,
     disagreements,
+    matches,
     trespasses,
 )
 from tests.security.policy.shell_lines import Lines
@@ -224,6 +228,37 @@ def test_plain_lines_are_run_as_they_are_read(line: str) -> None:
 def test_lines_with_more_structure_run_nothing_that_was_not_read(line: str) -> None:
     assert parse_line(line).opaque is None
     assert disagreements(line) == []
+
+
+@pytest.mark.parametrize("shell", [name for name in ("dash", "bash") if name in SHELLS])
+@pytest.mark.parametrize(
+    "pieces,longest",
+    [
+        ("{},.a", 5),
+        (("{", "}", ",", "..", "\\,", '"b,c"', "$x", "~"), 3),
+        (("~", "a/", ":", "=", "root", '"q"', "+", "é", "a#"), 3),
+        (("${x:-y}", '"${z:-a b}"', "${x%.*}", "${#x}", "{", "}", ",", "-"), 3),
+    ],
+)
+def test_every_short_word_becomes_what_was_read(
+    pieces: Sequence[str], longest: int, shell: str, tmp_path: Path
+) -> None:
+    """Braces, home directories and defaults: all words of these pieces, each against what the shell makes of it."""
+    texts = ("".join(mix) for size in range(1, longest + 1) for mix in itertools.product(pieces, repeat=size))
+    read = [(text, line.commands[0].words[1:]) for text in texts if not (line := parse_line(f"c {text}")).opaque]
+    script = "x=1\n" + "\n".join(f"set -- {text}; printf '%s\\0' $# \"$@\"" for text, _ in read)
+    ran = subprocess.run(
+        [*SHELLS[shell][:-1], "-s"],
+        input=script.encode(),
+        capture_output=True,
+        cwd=tmp_path,
+        check=True,
+        env={"HOME": "/h", "LC_ALL": "C.UTF-8"},
+    )
+    fields = iter(os.fsdecode(ran.stdout).split("\0"))
+    found = {text: tuple(next(fields) for _ in range(int(next(fields)))) for text, _ in read}
+    assert len(read) > 100
+    assert {text: found[text] for text, words in read if not matches(found[text], words)} == {}
 
 
 @pytest.fixture

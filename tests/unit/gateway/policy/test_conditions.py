@@ -152,7 +152,7 @@ def test_a_general_allow_with_an_exception_does_not_wave_opaque_lines_through() 
     judge = policy({"tools": ["execute"], "unless": {"argv": [["rm"]]}})
     assert said(judge, "ls") == ("allow", "r0")
     assert said(judge, "rm x") == ("deny", "default-deny")
-    assert said(judge, "ls ${x:-$(rm x)}") == ("deny", "opaque")
+    assert said(judge, "ls ${x:=$(rm x)}") == ("deny", "opaque")
 
 
 def test_sizes_are_bytes_of_utf8_and_an_unknown_size_is_never_small() -> None:
