@@ -129,8 +129,9 @@ def _after(words: list[Word], cwd: Directories) -> _Places:
         return cwd, cwd
     arguments = words[2:] if len(words) > 1 and words[1].literal == "--" else words[1:]
     target = arguments[0].literal if len(arguments) == 1 else None
-    # Options, more arguments, nothing, -, and home directories lead to where only the shell knows.
-    if name not in {"cd", "chdir"} or not target or target.startswith("-"):
+    # Options, more arguments, nothing, -, and home directories lead to where only the shell knows. bash has pushd; in
+    # other shells it fails and leads nowhere.
+    if name not in {"cd", "chdir", "pushd"} or not target or target.startswith(("-", "+")):
         return None, None
     if cwd is None:
         return ((_joined("/", target),) if target.startswith("/") else None), None

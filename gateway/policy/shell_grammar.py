@@ -45,7 +45,7 @@ _PROGRAM = re.compile(r"[A-Za-z0-9_./:][A-Za-z0-9_./:+@,-]*|\[")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=|\[)")
 _REDIRECT = re.compile(r"([0-9]*)(<<<|<<-|<<|<>|<&|<|>>|>&|>\||>)")
 _FILES = {">": True, ">>": True, "<": False}
-_DELIMITER = re.compile(r"""(['"]?)([A-Za-z_][A-Za-z0-9_]*)\1(?=[ \t\n;&|<>)]|\Z)""")
+_DELIMITER = re.compile(r"""(?:([A-Za-z_][\w.-]*)|'([\w.-]+)'|"([\w.-]+)")(?=[ \t\n;&|<>)]|\Z)""", re.ASCII)
 _LOOP_NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?=[ \t\n])")
 _BLANKS = " \t"
 
@@ -71,7 +71,8 @@ class _Reader:
         self._inner: list[Node] = []  # the commands whose output is in the words since the last query
 
     def line(self) -> Reading:
-        root = self._list(frozenset())
+        self._lines()
+        root: Node = self._list(frozenset()) if self._at < self._limit else Sequence(())
         if self._at != self._limit or self._pending:
             raise Opaque(_NOT_WELL_FORMED)
         return Reading(root, tuple(self._units), tuple(self._documents))
@@ -343,15 +344,15 @@ class _Reader:
             raise Opaque(f"it has more than {LIMIT_COMMANDS} commands")
         command = Simple()
         spans: list[Span] = []
-        assigned: list[str] = []
+        assigned: list[tuple[str, str | None]] = []
         while True:
             self._blanks()
             if self._redirect(command):
                 continue
             if self._at == self._limit or self._source[self._at] in "\n;&|)":
                 break
-            if not command.words and (name := self._assignment(spans)) is not None:
-                assigned.append(name)
+            if not command.words and (given := self._assignment(spans)) is not None:
+                assigned.append(given)
                 command.inner.extend(self._drain())
                 continue
             word, span = self._full_word()
@@ -360,29 +361,29 @@ class _Reader:
             command.words.append(word)
             command.inner.extend(self._drain())
             spans.append(span)
-        for name in assigned:
+        for name, value in assigned:
             # `IFS= read` is how a line is read whole, and IFS holds for that command only.
             if name != "IFS" or not command.words or command.words[0].text != "read":
-                _check_name(name)
+                _check_name(name, value)
         if spans:
             self._units.append(("command", tuple(spans)))
         elif not command.redirects:
             raise Opaque(_NOT_WELL_FORMED)
         return command
 
-    def _assignment(self, spans: list[Span]) -> str | None:
-        """Read `NAME=value` if it stands next, and return its name."""
+    def _assignment(self, spans: list[Span]) -> tuple[str, str | None] | None:
+        """Read `NAME=value` if it stands next, and return its name and its value where that is known."""
         found = _ASSIGNMENT.match(self._source, self._at, self._limit)
         if found is None:
             return None
         if found.group(2) != "=":
             raise Opaque("it assigns in a form that not every shell has")
         start, self._at = self._at, found.end()
-        self._word()
+        value = self._word()[0].literal
         if self._next("("):
             raise Opaque("it assigns an array")
         spans.append((start, self._at))
-        return found.group(1)
+        return found.group(1), value
 
     # Words and redirects
 
@@ -447,7 +448,7 @@ class _Reader:
             raise Opaque("it uses a here-document in a form that is not understood")
         self._at = found.end()
         self._documents.append((start, self._at))
-        self._pending.append((found.group(2), bool(found.group(1)), cut))
+        self._pending.append((found.group(found.lastindex or 0), found.group(1) is None, cut))
 
     def _substitution(self, position: int, quoted: bool) -> int:
         """Read the commands in $(...) or `...` as a list of their own."""
@@ -489,8 +490,8 @@ def _no_commands_in_documents(_position: int, _quoted: bool) -> int:
     raise Opaque("a here-document runs commands; quote its delimiter")
 
 
-def _check_name(name: str) -> None:
-    if not may_assign(name):
+def _check_name(name: str, value: str | None = None) -> None:
+    if not may_assign(name, value):
         raise Opaque(f"it assigns {name}, which may change what later words run; use a name in lower case")
 
 

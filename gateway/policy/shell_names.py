@@ -11,22 +11,38 @@ from gateway.policy.words import Word
 _OWN = re.compile(r"[a-z][a-z0-9_]*|[A-Z]")
 _NOT_OWN = re.compile(r"(npm|pnpm|yarn|bun|pip|uv)_.*|.*_proxy")
 _HARMLESS = frozenset(
-    """CI CLICOLOR COLUMNS COUNT CUDA_VISIBLE_DEVICES DEBIAN_FRONTEND DEBUG DIR FILE FILES FORCE_COLOR GOARCH GOMAXPROCS
-    GOOS LANG LANGUAGE LINES LOG_LEVEL MKL_NUM_THREADS NAME NODE_ENV NO_COLOR OMP_NUM_THREADS OUT PIP_NO_INPUT PORT
-    PYTHONDONTWRITEBYTECODE PYTHONFAULTHANDLER PYTHONHASHSEED PYTHONIOENCODING PYTHONUNBUFFERED PYTHONUTF8
-    RUST_BACKTRACE RUST_LOG SOURCE_DATE_EPOCH TOKENIZERS_PARALLELISM TZ VERBOSE VERSION CARGO_TERM_COLOR
-    PIP_DISABLE_PIP_VERSION_CHECK""".split()  # noqa: SIM905 - one name a line would take fifty
+    """CI CLICOLOR COLUMNS COUNT CUDA_VISIBLE_DEVICES DEBIAN_FRONTEND DEBUG DIR FILE FILES FORCE_COLOR
+    GIT_AUTHOR_DATE GIT_AUTHOR_EMAIL GIT_AUTHOR_NAME GIT_COMMITTER_DATE GIT_COMMITTER_EMAIL GIT_COMMITTER_NAME
+    GOARCH GOMAXPROCS GOOS LANGUAGE LINES LOG_LEVEL MKL_NUM_THREADS NAME NODE_ENV NO_COLOR OMP_NUM_THREADS OUT
+    PIP_NO_INPUT PORT PYTHONDONTWRITEBYTECODE PYTHONFAULTHANDLER PYTHONHASHSEED PYTHONIOENCODING PYTHONUNBUFFERED
+    PYTHONUTF8 RUST_BACKTRACE RUST_LOG SOURCE_DATE_EPOCH TOKENIZERS_PARALLELISM TZ VERBOSE VERSION
+    CARGO_TERM_COLOR PIP_DISABLE_PIP_VERSION_CHECK""".split()  # noqa: SIM905 - one name a line would take fifty
 )
+# With other character sets bash reads bytes of UTF-8 as blanks, or takes a backslash for half a letter.
+_LOCALE = re.compile(r"LANG|LC_[A-Z]+")
+_UTF8 = re.compile(r"(C|POSIX|)|(C|[a-z]{2,3}_[A-Z]{2})\.(UTF-8|utf-?8)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
+_PLAIN_BUILTINS = frozenset({":", "[", "cd", "echo", "false", "printf", "pwd", "test", "true"})
+_KEEPERS = frozenset({"break", "continue", "exit", "export", "set", "shift", "unset"})
 _SET_FLAGS = re.compile(r"[-+][eux]+|[-+][eux]*o")
 
 
-def may_assign(name: str) -> bool:
-    """Return whether a variable may get any value, for the shell and for the programs it starts."""
-    if name in _HARMLESS or re.fullmatch("LC_[A-Z]+", name):
+def may_assign(name: str, value: str | None = None) -> bool:
+    """Return whether a variable may get a value, None for any, for the shell and for the programs it starts."""
+    if _LOCALE.fullmatch(name):
+        return value is not None and _UTF8.fullmatch(value) is not None
+    if name in _HARMLESS:
         return True
     return bool(_OWN.fullmatch(name)) and not _NOT_OWN.fullmatch(name)
+
+
+def does_nothing(words: Sequence[Word]) -> bool:
+    """Return whether a command is a builtin of every shell that uses no file and prints nothing but its own words."""
+    name = words[0].literal
+    return (name in _PLAIN_BUILTINS or (name in _KEEPERS and keeps_meaning(words))) and all(
+        word.one_word for word in words
+    )
 
 
 def keeps_meaning(words: Sequence[Word]) -> bool:
@@ -40,6 +56,8 @@ def keeps_meaning(words: Sequence[Word]) -> bool:
         return len(arguments) <= 1 and all(word.one_word and _is_number(word) for word in arguments)
     if name == "export":
         return bool(arguments) and all(_exports(word) for word in arguments)
+    if name in {"pushd", "popd"}:
+        return True
     if name == "unset":
         return bool(arguments) and all(_names(word) or _names_a_proxy(word) for word in arguments)
     if name == "read":
@@ -65,7 +83,8 @@ def _exports(word: Word) -> bool:
     if not word.one_word:
         return False  # some shells split the value into more names
     found = _ASSIGNED.match(word.literal if word.literal is not None else word.prefix)
-    return may_assign(found.group(1)) if found else _names(word)
+    value = word.literal[found.end() :] if found and word.literal is not None else None
+    return may_assign(found.group(1), value) if found else _names(word)
 
 
 def _reads(arguments: Sequence[Word]) -> bool:

@@ -36,6 +36,7 @@ _OTHER_SHELLS = frozenset(
     """zsh ksh ksh93 rksh rzsh mksh lksh oksh loksh pdksh posh yash csh tcsh fish pwsh powershell nu elvish xonsh osh
     ysh rbash""".split()  # noqa: SIM905 - as above
 )
+_SHELLS = ("sh", "bash", "dash", "ash")
 _SHELL_FLAGS = re.compile(r"-[euxlc]*o?")
 _SHELL_SETTINGS = frozenset({"pipefail", "errexit", "nounset", "xtrace"})
 _NUMBERS = frozenset({"$?", "$#", "$$", "$!"})
@@ -63,6 +64,8 @@ def unwrap(command: SimpleCommand) -> Inner | None:
     wrapper = _WRAPPERS.get(name)
     known = wrapper is not None or name in _RUNS_OTHERS
     if name in _CHANGES_THE_SHELL and not directory and not keeps_meaning(words):
+        if name in ("export", "unset", "read"):
+            raise Opaque(f"{name} of a variable may change what the rest of the line runs; use a name in lower case")
         raise Opaque(f"{name} changes what the rest of the line means")
     if not known:
         if not directory:
@@ -173,7 +176,7 @@ def _named_script(command: SimpleCommand, script: Word) -> Inner:
 
 
 def _env(command: SimpleCommand) -> Inner | None:
-    parsed, _ = _parsed(command, "-0v -u: --null --unset= --debug")
+    parsed, _ = _parsed(command, "-0iv -u: --null --unset= --debug --ignore-environment")
     for value in parsed.values("-u", "--unset"):
         if value.kind != "literal" or not may_assign(value.text):
             raise Opaque(f"env -u {value.text} may change what runs")
@@ -182,10 +185,14 @@ def _env(command: SimpleCommand) -> Inner | None:
         assignment = _ASSIGNMENT.match(word.text if word.kind == "literal" else word.prefix)
         if assignment is None:
             break
-        if not may_assign(assignment.group(1)) or not word.one_word:
+        assigned = word.literal[assignment.end() :] if word.literal is not None else None
+        if not may_assign(assignment.group(1), assigned) or not word.one_word:
             raise Opaque(f"env sets {assignment.group(1)}, which may change what runs")
         place += 1
     operands = parsed.operands[place:]
+    shell = next((word.text for word in operands if word.text.rpartition("/")[2] in _SHELLS), None)
+    if shell is not None and parsed.has("-i", "--ignore-environment"):
+        raise Opaque(f"env -i starts {shell} without PATH, and some shells then look for programs here")
     return Inner((_rest(command, operands),)) if operands else None
 
 
@@ -315,6 +322,6 @@ _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
     "timeout": _timeout,
     "toybox": _prefixing(""),
     "xargs": _xargs,
-    **dict.fromkeys(("sh", "bash", "dash", "ash"), _shell),
+    **dict.fromkeys(_SHELLS, _shell),
     **dict.fromkeys(_OTHER_SHELLS, _other_shell),
 }
