@@ -14,6 +14,7 @@ from gateway.policy.globs import path_problem
 from gateway.policy.hosts import canonical_host
 from gateway.policy.recent import Recent
 from gateway.policy.shell_line import START, Directories, Redirect
+from gateway.policy.shell_names import does_nothing
 from gateway.policy.words import Word
 from gateway.policy.wrappers import Program, read_programs
 
@@ -33,10 +34,10 @@ class Part:
 
     tool: a tool that has nothing but its name. path: a file, or what `glob` matches; both are None where it is
     unknown, and with `below` everything in that directory too. below: what a search of `path` may meet, which is only
-    ever restricted. command: `words` run in one of the directories `cwd`; a `wrapper` runs another part in its place
-    and is only restricted. host: `host` (canonical, None where it is unknown) and `port`. line: a whole command
-    line that is opaque. `size_bytes` is what is written, None where it is not known. `of_command`: a command line does
-    this, not a tool.
+    ever restricted. command: `words` run in one of the directories `cwd`; a `wrapper` runs another part in its place,
+    or does nothing beside it, and is only restricted. host: `host` (canonical, None where it is unknown) and `port`.
+    line: a whole command line that is opaque. `size_bytes` is what is written, None where it is not known.
+    `of_command`: a command line does this, not a tool.
     """
 
     kind: Kind
@@ -165,15 +166,19 @@ def _read_command(command: str, *, effects: bool, redirects: bool) -> Parts:
     parts: list[Part] = []
     opened = programs.redirects if redirects else ()
     opaque = programs.opaque or _device(opened)
-    for program in programs.programs:
+    # `cd src && git diff && echo ok` needs nothing but an allow for git.
+    idle = [does_nothing(program.words) for program in programs.programs]
+    beside = any(not program.wrapper and not it for program, it in zip(programs.programs, idle, strict=True))
+    for program, is_idle in zip(programs.programs, idle, strict=True):
+        wrapper = program.wrapper or (beside and is_idle)
         text = " ".join(word.text for word in program.words)
-        parts.append(
-            Part("command", shown(text), "execute", words=program.words, cwd=program.cwd, wrapper=program.wrapper)
-        )
+        parts.append(Part("command", shown(text), "execute", words=program.words, cwd=program.cwd, wrapper=wrapper))
         if effects:
             parts.extend(_effect_parts(program))
     for redirect in opened:
         parts.extend(_redirect_parts(redirect))
+    if not parts and opaque is None:
+        parts.append(Part("line", "a line that runs nothing", "execute", of_command=True))
     return Parts(tuple(dict.fromkeys(parts)), opaque=opaque)
 
 

@@ -34,6 +34,58 @@ GIT = {"argv": [["git", ["status", "diff"]], ["ls"]]}
 FILES = {"id": "files", "tools": ["read"]}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cd src && git status && echo done",
+        "git status; [ $? = 0 ] || exit 1",
+        "set -e; true; printf '%s\\n' \"$x\"; git status; pwd",
+        "export CI=1; git status",
+        'if test -n "$x"; then git status; else false; fi',
+    ],
+)
+def test_builtins_that_do_nothing_need_no_allow_beside_a_command_that_has_one(line: str) -> None:
+    assert verdict(policy(GIT, enforcement="kernel"), line) == ("allow", "rule-0")
+
+
+@pytest.mark.parametrize(
+    "line,rule",
+    [
+        ("echo alone", "default-deny"),
+        ("git status; echo *", "default-deny"),
+        ("git status; echo $x", "default-deny"),
+        ("git status; frob x; echo y", "default-deny"),
+        ('git status; echo "$(frob x)"', "default-deny"),
+        ("git status; echo `frob x`", "default-deny"),
+        ("git status; cd x && frob y", "default-deny"),
+        ("git status; ./echo x", "default-deny"),
+        ("git status; /tmp/echo x", "default-deny"),
+        ("git status; pushd x", "default-deny"),
+        ("sh -c 'echo x'", "default-deny"),
+        ("git status; printf -v x y", "opaque"),
+        ("git status; export PATH=x", "opaque"),
+        ("git status; echo() { frob x; }; echo", "opaque"),
+        ("git status; cd secrets", "rule-1"),
+        ("git status; echo x > out", "files-none"),
+    ],
+)
+def test_other_commands_beside_one_that_is_allowed_need_an_allow_of_their_own(line: str, rule: str) -> None:
+    judge = policy(
+        GIT,
+        {"argv": [["cd", "secrets"]], "effect": "deny"},
+        {"id": "files", "tools": ["read"]},
+        {"id": "files-none", "tools": ["write"], "effect": "deny"},
+    )
+    assert verdict(judge, line) == ("deny", rule)
+
+
+def test_a_line_that_runs_nothing_is_for_the_rules_about_all_commands() -> None:
+    for line in ("# nothing", "x=1", "# a\n# b\n"):
+        assert verdict(policy({}), line) == ("allow", "rule-0")
+        assert verdict(policy(GIT), line) == ("deny", "default-deny")
+        assert verdict(policy({}, {"effect": "deny"}), line) == ("deny", "rule-1")
+
+
 def test_nothing_matched_means_deny() -> None:
     judge = policy()
     assert verdict(judge, "ls") == ("deny", "default-deny")
