@@ -20,10 +20,11 @@ from sandbox.file_rules import FileRules
 _READ, _WRITE = "read_file", "write_file"
 # Of both layers together the daemon takes twice as much (FILE_RULES_LIMIT_BYTES).
 _LIMIT_PATHS_BYTES = 8_000
-_LIMIT_CHARS, _LIMIT_LINES = 4096, 20
+# What is read of a command's output, which can be made to take long: its last lines, and some names in each.
+_LIMIT_CHARS, _LIMIT_LINES, _LIMIT_NAMES = 4096, 20, 4
 _REFUSED = re.compile(r"Permission denied|Invalid cross-device link")
 _QUOTED = re.compile(r"['\"\u2018]([^'\"\u2018\u2019]{1,1000})['\"\u2019]")
-_BEFORE = re.compile(r"(\S{1,1000}): (?:[A-Z][a-z ]{0,40}: )?(?:Permission denied|Invalid cross-device link)")
+_BEFORE = re.compile(r"(?<!\S)(\S{1,1000}): (?:[A-Z][a-z ]{0,40}: )?(?:Permission denied|Invalid cross-device link)")
 
 
 def file_rules_of(rules: Sequence[ScopedRule]) -> FileRules:
@@ -114,32 +115,47 @@ def forbids(rule: Rule) -> list[str]:
     return [(glob.text if glob.shape == "path" else glob.root) or "/" for glob in globs]
 
 
-def refusal_note(rules: Sequence[ScopedRule], text: str, directory: str) -> str:
+def refusal_note(granted: FileRules, rules: Sequence[ScopedRule], text: str, directory: str) -> str:
     """Return which rule probably refused a file to a command that ran in `directory`, by the end of its output.
 
     The kernel says "Permission denied" and programs say of what, each in its own way. "" where nothing was refused.
-    Nothing of the output is in the note.
+    Nothing of the output is in the note. `granted` is what the rules make.
     """
-    granted = file_rules_of(rules)
     refused = [line for line in text[-_LIMIT_CHARS:].splitlines()[-_LIMIT_LINES:] if _REFUSED.search(line)]
-    for line in refused:
-        for name in _QUOTED.findall(line) or _BEFORE.findall(line):
-            path = posixpath.normpath(posixpath.join(directory, name))
-            for tool, verb in ((_READ, "read"), (_WRITE, "write")):
-                found = next((one for one in _forbidding(rules, tool) if is_below(path, one[0])), None)
-                if found is not None:
-                    return f"the policy lets commands {verb} nothing below {found[0]}: rule {found[1]}"
     if not refused:
         return ""
-    return f"the policy lets commands write {_below(granted.writable)}, and read {_below(granted.readable)}"
+    forbidden = [(verb, _forbidding(rules, tool)) for tool, verb in ((_READ, "read"), (_WRITE, "write"))]
+    for line in refused:
+        for name in (_QUOTED.findall(line) or _BEFORE.findall(line))[:_LIMIT_NAMES]:
+            path = "/" + posixpath.normpath(posixpath.join(directory, name)).lstrip("/")
+            for verb, by_path in forbidden:
+                found = next((above for above in _from_below(path) if above in by_path), None)
+                if found is not None:
+                    return f"the policy lets commands {verb} nothing below {found}: rule {by_path[found]}"
+    return f"the policy lets commands {granted_in_words(granted)}"
 
 
-def _forbidding(rules: Sequence[ScopedRule], tool: str) -> Iterator[tuple[str, str]]:
-    """Yield what rules forbid to commands for a tool, each with the name of its rule."""
+def granted_in_words(granted: FileRules) -> str:
+    """Return below which directories commands may write and read, after "commands may"."""
+    return f"write {_below(granted.writable)}, and read {_below(granted.readable)}"
+
+
+def _forbidding(rules: Sequence[ScopedRule], tool: str) -> dict[str, str]:
+    """Return what rules forbid to commands for a tool, each with the name of its first rule."""
+    found: dict[str, str] = {}
     for placed in rules:
-        rule = placed.rule
-        if tool in rule.tools:
-            yield from ((path, placed.name) for path in forbids(rule))
+        if tool in placed.rule.tools:
+            for path in forbids(placed.rule):
+                found.setdefault(path, placed.name)
+    return found
+
+
+def _from_below(path: str) -> Iterator[str]:
+    """Yield a normalised path and all directories above it."""
+    while path != "/":
+        yield path
+        path = posixpath.dirname(path)
+    yield path
 
 
 def _below(paths: Sequence[str]) -> str:

@@ -101,7 +101,9 @@ class Policy:
         """Return which rule probably refused a file to a command, by the end of its output; "" for none."""
         if self.file_rules is None:
             return ""
-        return refusal_note(scoped_in_both(self.tenant_document, self.operator_document), text, directory)
+        return refusal_note(
+            self.file_rules, scoped_in_both(self.tenant_document, self.operator_document), text, directory
+        )
 
     @cached_property
     def tells_paths_apart(self) -> bool:

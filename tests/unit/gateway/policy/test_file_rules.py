@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from gateway.policy import PolicyError, load_document, load_policy
@@ -189,6 +191,8 @@ def test_each_rule_says_what_enforces_it() -> None:
             "bash: /workspace/../etc/x: Permission denied",
             "write below /workspace/src only, and read below /workspace only",
         ),
+        ("cat: //workspace//secrets/key: Permission denied", "read nothing below /workspace/secrets: rule secrets"),
+        ("ls: //: Permission denied", "write below /workspace/src only, and read below /workspace only"),
         ("no such file", ""),
         ("cat: secrets/key: Permission denied\n" + 30 * "a line\n", ""),
     ],
@@ -204,3 +208,20 @@ def test_a_refusal_names_the_rule(output: str, note: str) -> None:
         "p",
     )
     assert policy.refusal_note(output, "/workspace") == (f"the policy lets commands {note}" if note else "")
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "'a'" * 1300 + " Permission denied",
+        "a" * 4000 + " Permission denied",
+        ("':'a'" * 40 + "Permission denied\n") * 20,
+    ],
+)
+def test_no_output_makes_its_note_slow(output: str) -> None:
+    denied = (f"id: d{n}, tools: [read, write], paths: [/workspace/d{n}/**], effect: deny" for n in range(200))
+    policy = load_policy(rules(*denied), "p")
+    policy.refusal_note("cat: d1/x: Permission denied", "/workspace")
+    started = time.process_time()
+    assert policy.refusal_note(output, "/workspace") == "the policy lets commands write nothing, and read nothing"
+    assert time.process_time() - started < 0.05
