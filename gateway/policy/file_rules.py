@@ -91,6 +91,17 @@ def check_kernel(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
                     yield (*placed.path, "paths", index), message
 
 
+def check_layers(tenant: PolicyDocument, operator: PolicyDocument) -> Iterator[tuple[Path, str]]:
+    """Yield what keeps the kernel from enforcing both layers if only one asks for it, by places in the tenant's."""
+    if tenant.enforcement == operator.enforcement:
+        return  # each has been checked for itself
+    if operator.enforcement == "kernel":
+        yield from check_kernel(tenant)
+        return
+    for _, message in check_kernel(operator):
+        yield ("enforcement",), f"the operator's policy does not fit enforcement: kernel: {message}"
+
+
 def _reads_line(rule: Rule) -> bool:
     """Return whether a rule depends on what a command line says."""
     given = rule.given() | (rule.unless.given() if rule.unless is not None else frozenset())

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from gateway.policy.checks import wrong_places
 from gateway.policy.document import PolicyDocument
-from gateway.policy.file_rules import check_kernel
+from gateway.policy.file_rules import check_layers
 from gateway.policy.judge import Policy
 from gateway.policy.messages import translated
 from gateway.policy.policy_tests import untrue_examples, untrue_tests
@@ -48,8 +48,8 @@ def load_policy(text: str, source: str, operator: PolicyDocument | None = None) 
     """
     document, reading = _read(text, source)
     policy = Policy(document, operator)
-    if operator is not None and operator.enforcement == "kernel" != document.enforcement:
-        _raise_if(source, reading, list(check_kernel(document)))
+    if operator is not None:
+        _raise_if(source, reading, list(check_layers(document, operator)))
     _raise_if(source, reading, list(untrue_tests(document, policy)))
     return policy
 
@@ -107,14 +107,15 @@ def _raise_if(source: str, reading: YamlReading, wrong: list[tuple[Path, str]]) 
 
 def _in_order(problems: list[tuple[int, Path, str]]) -> list[PolicyProblem]:
     in_order = sorted(problems, key=lambda problem: problem[0])
-    return [PolicyProblem(line, _field(path), message) for line, path, message in in_order]
+    return [PolicyProblem(line, field_of(path), message) for line, path, message in in_order]
 
 
 def _too_large() -> PolicyProblem:
     return PolicyProblem(1, "", f"larger than {LIMIT_BYTES} bytes; no policy that a person can read is")
 
 
-def _field(path: Path) -> str:
+def field_of(path: Path) -> str:
+    """Return a place of a file as people write it: rules[2].paths[0]."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 

@@ -14,7 +14,8 @@ from gateway.config.agent_settings import AgentSettings
 from gateway.config.config import Config
 from gateway.errors import Misconfigured
 from gateway.policy import Policy, PolicyDocument, PolicyError, load_policy
-from gateway.policy.loading import LIMIT_BYTES
+from gateway.policy.file_rules import check_layers
+from gateway.policy.loading import LIMIT_BYTES, field_of
 from gateway.policy_versions.policies import Policies
 from gateway.storage.policy_store import OPERATOR, digest_of_text
 
@@ -58,9 +59,15 @@ class PolicyChecker:
         return self._documents[digest]
 
     def together(self, tenant: str, own: PolicyDocument, operator: PolicyDocument | None) -> Policy:
-        """Combine both layers of a tenant; Misconfigured if an agent cannot be built with the result."""
+        """Combine both layers of a tenant; Misconfigured if they or an agent do not fit the result."""
         key = (id(own), id(operator), id(self.agents[tenant]))
         if key not in self._together:
+            wrong = [] if operator is None else list(check_layers(own, operator))
+            if wrong:
+                problems = "\n".join(f"  {field_of(path)}: {message}" for path, message in wrong)
+                raise Misconfigured(
+                    f"the policies of tenant {tenant} and of the operator cannot hold together:\n{problems}"
+                )
             policy = Policy(own, operator)
             model = self._config.model_of(tenant)
 

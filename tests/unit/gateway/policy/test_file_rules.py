@@ -23,7 +23,9 @@ def file_rules(*lines: str) -> FileRules | None:
 
 def problem(text: str, operator: str | None = None) -> str:
     with pytest.raises(PolicyError) as raised:
-        load_policy(text, "policy.yaml", None if operator is None else load_document(operator, "operator.yaml"))
+        if operator is None:
+            load_policy(text, "policy.yaml")
+        load_policy(text, "tenant.yaml", load_document(operator or "", "operator.yaml"))
     return str(raised.value)
 
 
@@ -109,7 +111,29 @@ def test_an_operator_who_asks_for_it_has_it_for_every_tenant() -> None:
     document = load_document(operator, "operator.yaml")
     assert load_policy(tenant, "tenant.yaml", document).file_rules == FileRules(readable=("/workspace",))
     pattern = rules("id: a, tools: [read], paths: ['/**/k'], effect: deny", head="version: 1\n")
-    assert "the kernel knows no patterns" in problem(pattern, operator)
+    assert problem(pattern, operator).startswith("tenant.yaml:3: rules[0].paths[0]: the kernel knows no patterns")
+
+
+@pytest.mark.parametrize(
+    "operator, reason",
+    [
+        (
+            "version: 1\nrules: [{id: env, tools: [read], paths: ['/**/.env'], effect: deny, reason: r}]\n",
+            "the kernel knows no patterns; name directories, as /workspace/secrets/**, or have rule 'env' hold",
+        ),
+        (
+            "version: 1\nrules: [{id: push, tools: [execute], argv: [[git, push]], effect: ask, reason: r}]\n",
+            "the kernel does not know the words of a command, so rule 'push' would hold by reading the line alone",
+        ),
+        ("version: 1\nrules: []\nsandbox: {runtime: runsc}\n", "gVisor has no Landlock"),
+    ],
+)
+def test_a_tenant_who_asks_for_it_learns_what_of_the_operators_policy_does_not_fit(operator: str, reason: str) -> None:
+    asks = rules("id: a, tools: [read], effect: allow")
+    where = "tenant.yaml:2: enforcement: the operator's policy does not fit enforcement: kernel: "
+    assert problem(asks, operator).startswith(where + reason)
+    silent = rules("id: a, tools: [read], effect: allow", head="version: 1\n")
+    assert load_policy(silent, "tenant.yaml", load_document(operator, "operator.yaml")).file_rules is None
 
 
 @pytest.mark.parametrize("tools, enforcement", [("execute", "gateway"), ("read", "reading"), ("connect", "gateway")])

@@ -155,6 +155,21 @@ async def test_the_operators_file_holds_for_every_tenant(tmp_path: Path) -> None
         await _until(policies, "own", "t1")
 
 
+async def test_layers_that_the_kernel_cannot_enforce_together_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pattern = "rules: [{id: env, tools: [read], paths: ['/**/.env'], effect: deny, reason: r}]\n"
+    (tmp_path / "t.yaml").write_text(f"version: 1\n{pattern}", encoding="utf-8")
+    (tmp_path / "o.yaml").write_text("version: 1\n", encoding="utf-8")
+    async with _gateway(tmp_path, _config(tmp_path, operator=True)) as policies:
+        (tmp_path / "o.yaml").write_text("version: 1\nenforcement: kernel\n", encoding="utf-8")
+        refused = await _said(capsys, "refused")
+        assert "the policies of tenant t0 and of the operator cannot hold together" in refused
+        assert "rules[0].paths[0]: the kernel knows no patterns" in refused
+        assert "rule 'env'" in refused
+        assert (await policies.in_force("t0")).policy.file_rules is None
+
+
 async def test_a_policy_that_an_agent_cannot_be_made_with_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
