@@ -17,6 +17,7 @@ from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out
 if TYPE_CHECKING:
     from gateway.policy import Decision, PolicyProblem
     from gateway.policy.explain import Near
+    from sandbox.file_rules import FileRules
 
 app = Commands(help="Check, explain, test and apply policies.")
 app.command("test")(policy_proof.run_tests)
@@ -76,7 +77,11 @@ def explain(
     near = near_misses(document, above, tool, final, facts)
     said = {"verdict": decision.verdict, "rule": decision.rule, "reason": decision.reason}
     would_be = None if decision.would_be is None else dict(zip(("verdict", "rule"), decision.would_be, strict=True))
-    cli.show({**said, "trace": decision.trace, "near": near, "would_be": would_be}, lambda _: _print(decision, near))
+    files = policy.file_rules if tool == "execute" else None
+    cli.show(
+        {**said, "trace": decision.trace, "near": near, "would_be": would_be, "files": files},
+        lambda _: _print(decision, near, files),
+    )
 
 
 @app.command()
@@ -95,12 +100,18 @@ def _print_problems(file: Path, problems: Sequence[PolicyProblem]) -> None:
         out.print(str(file))
 
 
-def _print(decision: Decision, near: list[Near]) -> None:
+def _print(decision: Decision, near: list[Near], files: FileRules | None) -> None:
+    from gateway.policy.file_rules import granted_in_words
+
     said = f"{decision.verdict} by {decision.rule}: {decision.reason}"
     out.print(one_line(said, 2000), style=_STYLES[decision.verdict])
     if decision.would_be is not None:
         verdict, rule = decision.would_be
         out.print(f"with the shadow rules enforced: {verdict} by {rule}", style="dim")
+    if files is not None:
+        forbidden = ", ".join(sorted({*files.unreadable, *files.unwritable})[:10])
+        besides = f"; rules forbid or restrict what is below {forbidden}" if forbidden else ""
+        out.print(one_line(f"the kernel lets its commands {granted_in_words(files)}{besides}", 2000))
     if decision.trace:
         out.print("\nmatched", style="bold")
     for match in decision.trace:

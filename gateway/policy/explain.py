@@ -50,7 +50,8 @@ def near_misses(
     call = Call(tool, arguments, facts or Facts())
     found: list[tuple[int, int, Near]] = []
     rules = scoped_in_both(document, operator)
-    for part in cut(tool, arguments).parts:
+    by_reading = all(one is None or one.enforcement == "reading" for one in (document, operator))
+    for part in cut(tool, arguments, effects=by_reading, redirects=by_reading).parts:
         for placed in rules:
             tools = placed.rule.tools
             if part.tool not in tools and not (part.of_command and "execute" in tools and not placed.rule.given()):

@@ -25,6 +25,12 @@ def kernel_rules(linted: Linted) -> Iterator[Finding]:
             yield linted.finding("grants-nothing", "note", placed, what, mend)
     granted = {tool: _granted(linted, tool) for tool, _ in _TOOLS}
     for placed in linted.own:
+        if placed.rule.effect != "allow" and placed.rule.given() - {"paths"}:
+            for tool, verb in _TOOLS:
+                if tool in placed.rule.tools and any(_covers(placed, top) for top in granted[tool]):
+                    what = f"commands can {verb} nothing that it is about, as the kernel does not know its conditions"
+                    mend = "name directories that commands need not use, or say enforcement: gateway"
+                    yield linted.finding("forbidden-always", "note", placed, what, mend)
         for path in _inside(placed, granted["write_file"]):
             what = f"commands can create nothing beside {path}, as the kernel only grants what there is"
             mend = "have what commands may change in a directory of its own, which has nothing forbidden in it"
@@ -40,6 +46,10 @@ def kernel_rules(linted: Linted) -> Iterator[Finding]:
 def _granted(linted: Linted, tool: str) -> list[str]:
     allowing = (placed.rule for placed in linted.rules if placed.rule.effect == "allow" and tool in placed.rule.tools)
     return [path for rule in allowing if rule.enforcement != "gateway" for path in directories_of(rule)]
+
+
+def _covers(placed: ScopedRule, top: str) -> bool:
+    return any(is_below(top, path) for path in forbids(placed.rule))
 
 
 def _inside(placed: ScopedRule, writable: list[str]) -> Iterator[str]:

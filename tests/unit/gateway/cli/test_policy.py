@@ -102,6 +102,20 @@ def test_explain_keeps_its_three_fields_and_adds_what_matched_and_what_came_near
     assert "second word 'push'" in answer["near"][0]["why"]
 
 
+def test_explain_says_what_the_kernel_grants_to_commands(file: Path) -> None:
+    rules = (
+        "  - {id: f, tools: [read, write], paths: [/workspace/**], effect: allow, reason: r}\n"
+        "  - {id: s, tools: [read], paths: [/workspace/secrets/**], effect: deny, reason: r}\n"
+    )
+    file.write_text(f"version: 1\nenforcement: kernel\nrules:\n{rules}")
+    command = ("explain", file, "--tool", "execute", "--args", '{"command": "true"}')
+    assert said(*command)["files"]["unreadable"] == ["/workspace/secrets"]
+    shown = " ".join(run(*command).stdout.split())
+    assert "lets its commands write below /workspace only, and read below /workspace only" in shown
+    assert "rules forbid or restrict what is below /workspace/secrets" in shown
+    assert said("explain", file, "--tool", "ls", "--args", '{"path": "/workspace"}')["files"] is None
+
+
 def test_explain_shows_people_the_same(file: Path) -> None:
     result = run("explain", file, "--tool", "read_file", "--args", json.dumps({"path": "docs/\x1b[31ma"}))
     assert result.exit_code == 0

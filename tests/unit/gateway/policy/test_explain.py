@@ -105,3 +105,13 @@ def test_the_nearest_come_first_and_never_more_than_a_few() -> None:
 @pytest.mark.parametrize("arguments", [{}, {"path": 5}, {"path": "\0"}, {"path": "/x", "content": b"\xff"}])
 def test_arguments_that_cannot_be_judged_have_no_near_rules(arguments: dict[str, Any]) -> None:
     assert near({"paths": ["/workspace/**"]}, "write_file", **arguments) == []
+
+
+def test_where_the_kernel_enforces_rules_on_files_a_command_is_near_to_none_of_them() -> None:
+    rule = {"id": "r", "tools": ["read_file"], "paths": ["/workspace/src/**"], "effect": "allow", "reason": "x"}
+    reading = PolicyDocument.model_validate(_tuples({"version": 1, "rules": [rule]}))
+    kernel = reading.model_copy(update={"enforcement": "kernel"})
+    command = {"command": "cat docs/a"}
+    assert [miss.rule for miss in near_misses(reading, None, "execute", command)] == ["r"]
+    assert near_misses(kernel, None, "execute", command) == []
+    assert near_misses(reading, kernel, "execute", command) == []

@@ -293,12 +293,14 @@ def test_where_the_kernel_enforces_it_is_said_what_commands_get_of_rules_on_file
         paths("tool-only", "allow", ["write"], "/workspace/*.txt", enforcement="gateway"),
         paths("generated", "deny", ["write"], "/workspace/src/generated/**"),
         paths("secrets", "deny", ["read"], "/workspace/secrets/**"),
+        paths("large", "deny", ["write"], "/tmp/**", size_bytes={"over": 1000}),
     )
-    checks = ("grants-nothing", "forbidden-inside", "unreadable")
+    checks = ("grants-nothing", "forbidden-inside", "forbidden-always", "unreadable")
     kernel, reading = linted(*rules, enforcement="kernel"), linted(*rules)
     assert [(check, finding.rule) for check in checks for finding in found(kernel, check)] == [
         ("grants-nothing", "notes"),
         ("forbidden-inside", "generated"),
+        ("forbidden-always", "large"),
         ("unreadable", "change"),
     ]
     assert "nothing beside /workspace/src/generated" in found(kernel, "forbidden-inside")[0].what
