@@ -335,16 +335,24 @@ class ExecRequest(_message.Message):
     def __init__(self, argv: _Optional[_Iterable[bytes]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., stdin: _Optional[bool] = ..., output_limit: _Optional[_Union[OutputLimit, _Mapping]] = ..., stream: _Optional[bool] = ..., stream_limit_bytes: _Optional[int] = ..., file_rules: _Optional[_Union[FileRules, _Mapping]] = ...) -> None: ...
 
 class FileRules(_message.Message):
-    __slots__ = ("readable", "writable", "unreadable", "unwritable")
+    __slots__ = ("readable", "writable", "unreadable", "unwritable", "programs", "only_programs", "readable_files", "writable_files")
     READABLE_FIELD_NUMBER: _ClassVar[int]
     WRITABLE_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     UNWRITABLE_FIELD_NUMBER: _ClassVar[int]
+    PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+    ONLY_PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+    READABLE_FILES_FIELD_NUMBER: _ClassVar[int]
+    WRITABLE_FILES_FIELD_NUMBER: _ClassVar[int]
     readable: _containers.RepeatedScalarFieldContainer[str]
     writable: _containers.RepeatedScalarFieldContainer[str]
     unreadable: _containers.RepeatedScalarFieldContainer[str]
     unwritable: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, readable: _Optional[_Iterable[str]] = ..., writable: _Optional[_Iterable[str]] = ..., unreadable: _Optional[_Iterable[str]] = ..., unwritable: _Optional[_Iterable[str]] = ...) -> None: ...
+    programs: _containers.RepeatedScalarFieldContainer[str]
+    only_programs: bool
+    readable_files: _containers.RepeatedScalarFieldContainer[str]
+    writable_files: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, readable: _Optional[_Iterable[str]] = ..., writable: _Optional[_Iterable[str]] = ..., unreadable: _Optional[_Iterable[str]] = ..., unwritable: _Optional[_Iterable[str]] = ..., programs: _Optional[_Iterable[str]] = ..., only_programs: _Optional[bool] = ..., readable_files: _Optional[_Iterable[str]] = ..., writable_files: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OutputLimit(_message.Message):
     __slots__ = ("limit_chars", "head_chars", "tail_chars", "spill_path", "spill_limit_bytes", "spill_quota_bytes")
