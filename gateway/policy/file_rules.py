@@ -69,6 +69,11 @@ def programs_of(rules: Sequence[ScopedRule]) -> tuple[str, ...] | None:
     return tuple(sorted(found | _NEED_NO_RULE)) if found else None
 
 
+def named_programs(made: FileRules | None) -> list[str]:
+    """Return the programs that rules name, of those that commands may execute."""
+    return sorted(set(made.programs or ()) - _NEED_NO_RULE) if made is not None else []
+
+
 def _programs(rule: Rule) -> set[str] | None:
     """Return the names and absolute paths that a rule lets run, None for any."""
     found: set[str] = set()
@@ -217,7 +222,7 @@ def granted_in_words(granted: FileRules) -> str:
         f"write {_below(granted.writable, granted.writable_files)}",
         f"read {_below(granted.readable, granted.readable_files)}",
     ]
-    if named := set(granted.programs or ()) - _NEED_NO_RULE:
+    if named := named_programs(granted):
         said.append(f"execute {_first(named)} only")
     return f"{', '.join(said[:-1])}, and {said[-1]}"
 

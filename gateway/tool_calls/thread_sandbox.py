@@ -15,8 +15,9 @@ from agent.call_context import CallContext
 from agent.filesystem import OnOutput
 from agent.tools.paths import WORKSPACE
 from gateway.policy import JUDGED_BY, Policy
+from gateway.tool_calls.program_check import ProgramCheck
 from sandbox.client.process_replies import PROCESSES_LIMIT
-from sandbox.errors import Conflict, Exhausted, NotFound, SandboxError
+from sandbox.errors import Conflict, Exhausted, NotFound, PostureTooWeak, SandboxError
 from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage
 from sandbox.keeper.keeper import Leases
 from sandbox.process import (
@@ -31,6 +32,8 @@ from sandbox.process import (
 from sandbox.protocols import Shell
 from sandbox.sandbox import Sandbox, SandboxSpec
 
+# Linux 6.2: it refuses to cut files, too.
+_LANDLOCK_VERSION = 3
 Claim = Callable[[], Awaitable[None]]
 # Where a failed command says why.
 _LAST_PIECES, _LAST_BYTES = 8, 16 * 1024
@@ -40,7 +43,12 @@ class ThreadSandbox:
     """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell; programs and processes are for services."""
 
     def __init__(
-        self, leases: Leases, spec: SandboxSpec, policy: Callable[[], Policy], claim: Claim | None = None
+        self,
+        leases: Leases,
+        spec: SandboxSpec,
+        policy: Callable[[], Policy],
+        claim: Claim | None,
+        programs: ProgramCheck,
     ) -> None:
         """Hold all that is started to the file rules of what `policy` returns then.
 
@@ -51,6 +59,7 @@ class ThreadSandbox:
         self._spec = spec
         self._policy = policy
         self._claim = claim
+        self._programs = programs
 
     def _borrow(self) -> AbstractAsyncContextManager[Sandbox]:
         return self._leases.acquire(self._spec) if self._claim is None else self._borrow_first(self._claim)
@@ -172,7 +181,7 @@ class ThreadSandbox:
         """Run a command line; a sandbox that cannot be had is an outcome, for it is no fault of the command."""
         try:
             async with self._borrow() as sandbox:
-                policy = self._enforced(context)
+                policy = await self._enforced(sandbox, context)
                 done = await _shell(sandbox, policy).execute(
                     command,
                     timeout_s=timeout_s,
@@ -187,11 +196,20 @@ class ThreadSandbox:
         except SandboxError as error:
             return ExecResult(outcome="failed_to_start", message=error.outside)
 
-    def _enforced(self, context: CallContext | None) -> Policy:
-        """Return the version whose file rules hold for what a call starts now."""
+    async def _enforced(self, sandbox: Sandbox, context: CallContext | None) -> Policy:
+        """Return the version whose file rules hold for what a call starts now. Raises PostureTooWeak."""
         policy = self._policy()
         judged_by = None if context is None else context.get(JUDGED_BY)
-        return policy if policy.file_rules is not None or judged_by is None else judged_by
+        if policy.file_rules is None and judged_by is not None:
+            policy = judged_by
+        if policy.file_rules is not None:
+            if sandbox.posture.landlock_version < _LANDLOCK_VERSION:
+                raise PostureTooWeak(
+                    "enforcement: kernel needs a kernel with Landlock, Linux 6.2 or later, and the sandbox has none: "
+                    "use a newer one, or enforcement: reading"
+                )
+            await self._programs.check(sandbox, policy)
+        return policy
 
     async def run_program(
         self,
@@ -206,9 +224,8 @@ class ThreadSandbox:
         try:
             async with self._borrow() as sandbox:
                 borrowed = True
-                return await _shell(sandbox, self._enforced(context)).run_program(
-                    program, stdin=stdin, on_output=on_output
-                )
+                policy = await self._enforced(sandbox, context)
+                return await _shell(sandbox, policy).run_program(program, stdin=stdin, on_output=on_output)
         except SandboxError as error:
             # Once borrowed, what is raised comes from the caller's own stdin or on_output.
             if borrowed:
@@ -219,7 +236,7 @@ class ThreadSandbox:
         """Start a background process; Conflict where its id is in use, Exhausted where no more may run."""
         async with self._borrow() as sandbox:
             try:
-                rules = self._enforced(context).file_rules
+                rules = (await self._enforced(sandbox, context)).file_rules
                 processes = sandbox.processes if rules is None else sandbox.processes.under(rules)
                 return await processes.start(spec)
             except Conflict as error:
