@@ -94,6 +94,8 @@ class Grants:
         self._add_files(rules.readable_files, rules.unreadable, read)
         self._add_files(rules.writable_files, unwritable, WRITE)
         self._add((b"/proc",), rules.unreadable, READ_FILE | READ_DIR)
+        # Interpreters make locks and queues of processes there; it is gone with the sandbox.
+        self._add((b"/dev/shm",), unwritable, READ_FILE | READ_DIR | WRITE)
         for name in _DEVICES:
             self.rights[b"/dev/" + name] = READ_FILE | READ_DIR | WRITE_FILE
         written = (*_BELOW_RULES, *rules.writable)
