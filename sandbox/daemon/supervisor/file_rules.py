@@ -136,7 +136,8 @@ class Grants:
             return
         inner = tuple(one for one in forbidden if _is_at_or_below(one, path))
         identity = _identity(path, listed=bool(inner))
-        self._seen[path, bool(inner)] = identity
+        if inner or os.path.dirname(path) != b"/" or path[1:] in _BY_RULES:  # the image's root does not change
+            self._seen[path, bool(inner)] = identity
         if len(self._seen) > _LIMIT_GRANTS:
             raise TooManyFiles
         if not inner:
