@@ -223,7 +223,7 @@ def granted_in_words(granted: FileRules) -> str:
         f"read {_below(granted.readable, granted.readable_files)}",
     ]
     if named := named_programs(granted):
-        said.append(f"execute {_first(named)} only")
+        said.append(f"execute only {_first(named)}")
     return f"{', '.join(said[:-1])}, and {said[-1]}"
 
 
@@ -248,7 +248,7 @@ def _from_below(path: str) -> Iterator[str]:
 def _below(trees: Sequence[str], files: Sequence[str]) -> str:
     said = [f"below {_first(trees)}"] if trees else []
     said += [_first(files)] if files else []
-    return f"{' and '.join(said)} only" if said else "nothing"
+    return f"only {' and '.join(said)}" if said else "nothing"
 
 
 def _first(names: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from sandbox.daemon.supervisor.executables import executables
+from sandbox.daemon.supervisor.executables import PATH, executables
 from sandbox.daemon.supervisor.landlock import EXECUTE, READ, READ_DIR, READ_FILE, WRITE, WRITE_FILE
 
 # What tool code itself can change is granted by the rules alone.
@@ -19,6 +19,7 @@ _NOT_LISTED = frozenset({b"proc", b"dev"})
 _DEVICES = (b"null", b"zero", b"full", b"random", b"urandom", b"tty", b"ptmx", b"pts")
 _LIMIT_GRANTS = 4096
 _PROGRAM = b"x"
+_DAEMON = b"/opt/airlock"
 
 Identity = tuple[int, int, int] | None
 _NOT_LISTED_NS = -1
@@ -78,7 +79,7 @@ class FileRules:
 class Grants:
     """The grants that rules make of the files that there are, and what they depend on."""
 
-    __slots__ = ("_seen", "files", "rights")
+    __slots__ = ("_image", "_seen", "files", "rights")
 
     def __init__(self, rules: FileRules) -> None:
         """Raises TooManyFiles."""
@@ -86,10 +87,12 @@ class Grants:
         self.files: dict[bytes, int] = {}
         """Rights on single files, which no directory gets."""
         self._seen: dict[tuple[bytes, bool], Identity] = {}  # by path and whether it was listed
+        self._image = _read_only_device()
         read = READ if rules.programs is None else READ & ~EXECUTE
         # Nor what leads to an unreadable one: under another name it would be granted the next time.
         unwritable = (*rules.unwritable, *rules.unreadable)
-        self._add((*_image_directories(), *rules.readable), rules.unreadable, read)
+        self._add_image(rules, read)
+        self._add(rules.readable, rules.unreadable, read)
         self._add(rules.writable, unwritable, WRITE)
         self._add_files(rules.readable_files, rules.unreadable, read)
         self._add_files(rules.writable_files, unwritable, WRITE)
@@ -98,12 +101,20 @@ class Grants:
         self._add((b"/dev/shm",), unwritable, READ_FILE | READ_DIR | WRITE)
         for name in _DEVICES:
             self.rights[b"/dev/" + name] = READ_FILE | READ_DIR | WRITE_FILE
+
+    def _add_image(self, rules: FileRules, read: int) -> None:
+        """Grant what the image has; of its programs, where rules name some, those alone: a loader needs no more."""
+        image = _image_directories()
+        if rules.programs is None:
+            self._add(image, (_DAEMON, *rules.unreadable), read)
+            return
+        places = {os.path.realpath(directory) for directory in PATH.split(b":")} - {b"/"}
+        self._add(image, (_DAEMON, *places, *rules.unreadable), read)
+        self._add(image, rules.unreadable, READ_DIR)
         written = (*_BELOW_RULES, *rules.writable)
-        for path in executables(rules.programs, written) if rules.programs is not None else ():
-            if any(_is_at_or_below(path, directory) for directory in written):
-                self._add_files((path,), (), EXECUTE)
-            else:  # the image does not change
-                self.files[path] = self.files.get(path, 0) | EXECUTE
+        for path in executables(rules.programs, written):
+            in_image = not any(_is_at_or_below(path, directory) for directory in written)
+            self._add_files((path,), rules.unreadable, EXECUTE | READ_FILE if in_image else EXECUTE)
 
     def is_current(self) -> bool:
         """Return whether the same grants would be made now."""
@@ -120,6 +131,11 @@ class Grants:
         self._seen[path, False] = _ANOTHER
         return False
 
+    def _see(self, path: bytes, identity: Identity, *, listed: bool) -> None:
+        """Note what the grants depend on; the image does not change."""
+        if identity is None or identity[0] != self._image:
+            self._seen[path, listed] = identity
+
     def _add(self, allowed: tuple[bytes, ...], forbidden: tuple[bytes, ...], rights: int) -> None:
         for top in allowed:
             for path in self._allowed(top, forbidden):
@@ -128,7 +144,7 @@ class Grants:
     def _add_files(self, allowed: tuple[bytes, ...], forbidden: tuple[bytes, ...], rights: int) -> None:
         for path in allowed:
             if not any(_is_at_or_below(path, one) for one in forbidden):
-                self._seen[path, False] = _identity(path, listed=False)
+                self._see(path, _identity(path, listed=False), listed=False)
                 self.files[path] = self.files.get(path, 0) | rights
 
     def _allowed(self, path: bytes, forbidden: tuple[bytes, ...]) -> Iterator[bytes]:
@@ -136,15 +152,19 @@ class Grants:
             return
         inner = tuple(one for one in forbidden if _is_at_or_below(one, path))
         identity = _identity(path, listed=bool(inner))
-        if inner or os.path.dirname(path) != b"/" or path[1:] in _BY_RULES:  # the image's root does not change
-            self._seen[path, bool(inner)] = identity
-        if len(self._seen) > _LIMIT_GRANTS:
+        self._see(path, identity, listed=bool(inner))
+        if max(len(self._seen), len(self.rights)) > _LIMIT_GRANTS:
             raise TooManyFiles
         if not inner:
             yield path
         elif identity is not None:
             for name in _names(path):
                 yield from self._allowed(os.path.join(path, name), inner)
+
+
+def _read_only_device() -> int | None:
+    """Return the device of the image, None where it may be written."""
+    return os.lstat(b"/").st_dev if os.statvfs(b"/").f_flag & os.ST_RDONLY else None
 
 
 def _image_directories() -> tuple[bytes, ...]:

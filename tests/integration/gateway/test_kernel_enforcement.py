@@ -83,7 +83,7 @@ async def test_no_line_reads_or_writes_what_the_kernel_forbids(tmp_path: Path) -
             done = await airlock.call_tool("execute", {"command": "cat secrets/key"}, thread="t")
             assert "the policy lets commands read nothing below /workspace/secrets: rule secrets" in done.note
             done = await airlock.call_tool("execute", {"command": "touch top"}, thread="t")
-            assert "the policy lets commands write below /tmp, /workspace/src only" in done.note
+            assert "the policy lets commands write only below /tmp, /workspace/src" in done.note
     assert harm[enforced] == [False] * len(LINES)
     assert harm[control] == [True] * len(LINES)
 

@@ -111,7 +111,7 @@ def test_explain_says_what_the_kernel_grants_to_commands(file: Path) -> None:
     command = ("explain", file, "--tool", "execute", "--args", '{"command": "true"}')
     assert said(*command)["files"]["unreadable"] == ["/workspace/secrets"]
     shown = " ".join(run(*command).stdout.split())
-    assert "lets its commands write below /workspace only, and read below /workspace only" in shown
+    assert "lets its commands write only below /workspace, and read only below /workspace" in shown
     assert "rules forbid or restrict what is below /workspace/secrets" in shown
     assert said("explain", file, "--tool", "ls", "--args", '{"path": "/workspace"}')["files"] is None
 

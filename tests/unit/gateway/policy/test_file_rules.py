@@ -245,14 +245,14 @@ def test_each_rule_says_what_enforces_it() -> None:
         ("tar: .git/x: Cannot open: Permission denied", "write nothing below /workspace/.git: rule git"),
         (
             "touch: cannot touch 'top': Permission denied",
-            "write below /workspace/src only, and read below /workspace only",
+            "write only below /workspace/src, and read only below /workspace",
         ),
         (
             "bash: /workspace/../etc/x: Permission denied",
-            "write below /workspace/src only, and read below /workspace only",
+            "write only below /workspace/src, and read only below /workspace",
         ),
         ("cat: //workspace//secrets/key: Permission denied", "read nothing below /workspace/secrets: rule secrets"),
-        ("ls: //: Permission denied", "write below /workspace/src only, and read below /workspace only"),
+        ("ls: //: Permission denied", "write only below /workspace/src, and read only below /workspace"),
         ("no such file", ""),
         ("cat: secrets/key: Permission denied\n" + 30 * "a line\n", ""),
     ],
