@@ -23,8 +23,8 @@ SYSTEM_DIRECTORIES = frozenset({"/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/
 
 UNREAD = frozenset(
     """ar aria2c axel bunzip2 bzcat bzip2 cpio csplit dd ftp gtar gunzip gzcat gzip iconv install less lftp lzma mktemp
-    more nc ncat netcat patch pax rsync sftp shred shuf socat split sqlite3 strings tar bsdtar telnet unlzma unxz unzip
-    unzstd xxd xz xzcat zcat zip zipinfo zstd zstdcat""".split()  # noqa: SIM905 - one name a line would take sixty
+    more nc ncat netcat patch pax rsync scp sftp shred shuf socat split sqlite3 strings tar bsdtar telnet unlzma unxz
+    unzip unzstd xxd xz xzcat zcat zip zipinfo zstd zstdcat""".split()  # noqa: SIM905 - one name a line would take sixty
 )
 """Programs that use files or hosts in ways that are not read from a line."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gateway.policy.programs.call import Call, Describe
-from gateway.policy.programs.options import Parsed, compile_options, parsed_call, read_options, take_values
+from gateway.policy.programs.options import compile_options, parsed_call, read_options, take_values
 from gateway.policy.words import Word
 
 _CURL = (
@@ -23,7 +23,6 @@ _WGET = (
     " --directory-prefix=write_below --progress= --quiet --show-progress --spider --timeout= --tries= --user-agent="
 )
 _SSH = "-46AaCkNnqTtvx -E:write -i:read -J: -l: -m: -o: -p:"
-_SCP = "-346BCOpqrv -c: -i:read -J: -l: -o: -P:"
 _PORTS = {
     "http": 80, "https": 443, "ftp": 21, "ftps": 990, "sftp": 22, "scp": 22, "ssh": 22, "git": 9418, "git+ssh": 22,
     "ssh+git": 22, "ws": 80, "wss": 443, "rsync": 873, "socks4": 1080, "socks5": 1080, "socks5h": 1080,
@@ -138,55 +137,23 @@ def _wget(call: Call) -> None:
     for url in parsed.operands:
         host = url_host(url.text, scheme="http") if url.kind == "literal" else None
         call.host(*(host or (None, None)))
-        if not parsed.has("-O", "--output-document", "--spider", "-P", "--directory-prefix"):
-            _numbered(call, url)
-
-
-def _numbered(call: Call, url: Word) -> None:
-    """Take in what wget writes: an existing file is kept, and the new one gets a number."""
-    if url.kind != "literal" or set("%*[]?#\\") & set(url.text) or url.text.lower().startswith("ftp"):
-        call.file(Word("."), "write_below")
-        return
-    path = url.text.partition("://")[2] or url.text
-    name = (path.rpartition("/")[2] if "/" in path else "") or "index.html"
-    for written in (name, f"{name}.1"):
-        call.file(Word(written), "write")
+    if not parsed.has("-O", "--output-document", "--spider", "-P", "--directory-prefix"):
+        call.file(Word("."), "write_below")  # under the name at the end of the URL, with a number if that is taken
 
 
 def _ssh(call: Call) -> None:
     options = compile_options(_SSH)
     parsed = read_options(call, options, call.words, strict=True, permute=False)
     take_values(call, options, parsed)
-    _jumps(call, parsed)
+    if any("file" in value.text.lower() for value in parsed.values("-o")):
+        call.lose("-o names a file")
+    for value in parsed.values("-J"):
+        for jump in value.text.split(","):
+            call.host(_host(Word(jump.partition(":")[0], value.kind)), None)
     ports = [int(value.text) for value in parsed.values("-p") if value.kind == "literal" and value.text.isdigit()]
     for word in parsed.operands[:1]:
         named = url_host(word.text) if word.kind == "literal" else None
         call.host(*(named or (_host(word), ports[-1] if ports else 22)))
-
-
-def _scp(call: Call) -> None:
-    parsed = parsed_call(call, _SCP, strict=True)
-    _jumps(call, parsed)
-    for place, word in enumerate(parsed.operands):
-        last = place == len(parsed.operands) - 1
-        before, colon, _ = word.text.partition(":")
-        if not word.one_word or (word.kind != "literal" and not word.prefix.startswith(("/", "./"))):
-            call.lose("it is not known whether a word names a host")
-        elif colon and "/" not in before:
-            call.host(_host(Word(before)), None if parsed.has("-P") else 22)
-        elif "://" in word.text:
-            call.host(None)
-        else:
-            call.file(word, "write_below" if last else "read_below", dash=False)
-
-
-def _jumps(call: Call, parsed: Parsed) -> None:
-    for value in parsed.values("-J"):
-        for jump in value.text.split(","):
-            call.host(_host(Word(jump.partition(":")[0], value.kind)), None)
-    for value in parsed.values("-o"):
-        if "file" in value.text.lower():
-            call.lose("-o names a file")
 
 
 def _ping(call: Call) -> None:
@@ -194,4 +161,4 @@ def _ping(call: Call) -> None:
         call.host(_host(word))
 
 
-PROGRAMS: dict[str, Describe] = {"curl": _curl, "wget": _wget, "ssh": _ssh, "scp": _scp, "ping": _ping}
+PROGRAMS: dict[str, Describe] = {"curl": _curl, "wget": _wget, "ssh": _ssh, "ping": _ping}

@@ -17,36 +17,35 @@ from gateway.policy.words import Word
 
 Subcommand = Callable[[Call, list[Word]], None]
 
-_LOG = (
-    "-n: -#qiszF --oneline --graph --all --decorate[=] --no-decorate --stat[=] --shortstat --numstat --name-only"
-    " --name-status --author= --since= --until= --after= --before= --grep= --max-count= --skip= --reverse --merges"
-    " --no-merges --first-parent --abbrev-commit --date= --format[=] --pretty[=] --follow --color[=] --no-color"
-    " --branches[=] --tags[=] --remotes[=] --diff-filter= --no-patch --summary --quiet --no-ext-diff --no-textconv"
+# Options of all subcommands that look, that change, and that speak to others; none of them names a file but -F.
+_LOOKS = (
+    "-#abcdghilmpqrstuvwzDEHIMPRW -n: -e: -A: -B: -C[] -G: -L: -S: -U[] --abbrev-commit --abbrev[=] --abbrev-ref[=]"
+    " --after= --all --always --annotate --author= --auto --before= --branch --branches[=] --cached --check --color[=]"
+    " --contains[=] --count --date= --decorate[=] --delete --diff-filter= --dirty[=] --exclude-standard --exit-code"
+    " --find-renames[=] --first-parent --follow --force --format[=] --function-context --git-dir --graph --grep="
+    " --ignore-all-space --ignore-case --ignore-space-change --ignored[=] --is-ancestor --is-inside-work-tree"
+    " --line-number --list --long --max-count= --merged[=] --merges --message= --minimal --modified --move --name-only"
+    " --name-status --no-color --no-decorate --no-ext-diff --no-merged[=] --no-merges --no-patch --no-textconv"
+    " --numstat --oneline --others --patch --points-at= --porcelain[=] --pretty[=] --prune --quiet --remotes[=]"
+    " --reverse --set-upstream-to= --short[=] --shortstat --show-current --show-stash --show-toplevel --since= --skip="
+    " --sort= --staged --stat[=] --summary --symbolic-full-name --tags[=] --track[=] --unified[=] --until="
+    " --untracked-files[=] --verbose --verify --word-diff[=]"
 )
-_DIFF = (
-    f"{_LOG} -pubwRWra -U[] -S: -G: -L: -M[] -C[] --patch --cached --staged --unified[=] --word-diff[=] --minimal"
-    " --ignore-all-space --ignore-space-change --check --exit-code --function-context --find-renames[=]"
+_SHOWS_CONTENT = "-c -m -p -u -v -G -L -S -U -W --check --function-context --patch --unified --verbose --word-diff"
+_CHANGES = (
+    "-abcdfiklnoqrsuvxB -m: -F:read --abort --all --allow-empty --amend --author= --autostash --cached --continue"
+    " --create= --date= --detach --discard-changes --dry-run --ff --ff-only --file=read --fixup= --force --hard"
+    " --ignore-unmatch --include --include-untracked --index --keep --keep-index --message= --mixed --no-commit"
+    " --no-edit --no-ff --no-rebase --no-verify --only --onto= --ours --prune --quiet --quit --rebase[=] --signoff"
+    " --skip --soft --squash --staged --tags --theirs --track --trailer= --update --worktree"
 )
-_NAMES = (
-    "-adfilmquvDMrsn# --abbrev[=] --abbrev-ref[=] --all --always --annotate --count --contains[=] --delete --dirty[=]"
-    " --force --format= --git-dir --is-ancestor --is-inside-work-tree --list --long --merged[=] --no-merged[=]"
-    " --message= --move --points-at= --prune --quiet --remotes --short[=] --show-current --show-toplevel --sort= --tags"
-    " --track[=] --set-upstream-to= --verbose --verify --symbolic-full-name --auto --dry-run --no-color"
+_PATHS = (
+    "-adfnpqruvxANSWX --all --cached --dry-run --force --intent-to-add --quiet --recursive --staged --update --worktree"
 )
-_CHANGE = (
-    "-abcdfiklnqrstuvxB -m: --abort --continue --skip --quit --hard --soft --mixed --keep --ff --no-ff --ff-only"
-    " --squash --no-commit --no-edit --onto= --message= --staged --worktree --cached --force --quiet --detach --create="
-    " --include-untracked --keep-index --index --all --update --no-verify --autostash --rebase[=] --no-rebase --track"
-    " --discard-changes --ours --theirs --dry-run --ignore-unmatch --tags --prune"
-)
-_COMMIT = (
-    "-aqnsoi -m: -F:read --all --message= --file=read --amend --no-edit --allow-empty --allow-empty-message --quiet"
-    " --signoff --no-verify --author= --date= --only --include --fixup= --trailer="
-)
-_REMOTE = (
-    "-afnpqtuv -b: -d -o: -4 -6 --all --tags --no-tags --prune --depth= --force --force-with-lease[=] --set-upstream"
-    " --delete --dry-run --quiet --verbose --branch= --single-branch --bare --mirror --origin= --no-checkout"
-    " --heads --refs --follow-tags --no-verify --progress --recursive --recurse-submodules[=] --filter= --add"
+_SPEAKS = (
+    "-afnpqtuv46 -b: -d -o: --add --all --bare --branch= --delete --depth= --dry-run --filter= --follow-tags --force"
+    " --force-with-lease[=] --heads --mirror --no-checkout --no-tags --no-verify --origin= --progress --prune --push"
+    " --quiet --recurse-submodules[=] --recursive --refs --set-upstream --single-branch --tags --verbose"
 )
 # Options with which subcommands start another program, all of them or some.
 _STARTS = (
@@ -116,8 +115,13 @@ def _refuse_settings(call: Call, words: Sequence[Word]) -> None:
         options.add(f"--{operands.pop(0)}")
     reads = options & _READ_SETTINGS or ("--set" not in options and len(operands) == 1)
     changes = not reads or options & _CHANGE_SETTINGS
+    key = len(texts) - len(operands)
     harmless = _HARMLESS_SETTINGS.fullmatch(operands[0].lower() if operands else "") is not None
-    if (changes and not harmless) or not options <= _READ_SETTINGS | _CHANGE_SETTINGS | _SETTINGS or not all(texts):
+    if (
+        (changes and not harmless)
+        or not options <= _READ_SETTINGS | _CHANGE_SETTINGS | _SETTINGS
+        or not all(texts[: key + 1])
+    ):
         call.refuse("git config changes a setting that may run programs")
 
 
@@ -137,9 +141,9 @@ def _everything(call: Call, *roles: str) -> None:
             call.file(Word("/" + directory.lstrip("/").partition("/")[0]), role)
 
 
-def _names(call: Call, words: list[Word], *, options: str = _NAMES) -> None:
+def _names(call: Call, words: list[Word]) -> None:
     """Take in a subcommand about names of revisions, messages and states."""
-    _parsed(call, words, options)
+    _parsed(call, words, _LOOKS)
 
 
 def _settings(call: Call, words: list[Word]) -> None:
@@ -152,18 +156,22 @@ def _settings(call: Call, words: list[Word]) -> None:
 
 
 def _log(call: Call, words: list[Word]) -> None:
-    known = compile_options(_LOG).known
-    if any(name not in known for name, _ in _parsed(call, words, _DIFF).given):
+    if _parsed(call, words, _LOOKS).has(*_SHOWS_CONTENT.split()):
         _everything(call, "read_below")
 
 
-def _shows(call: Call, words: list[Word], *, options: str = _DIFF) -> None:
+def _lists(call: Call, words: list[Word]) -> None:
+    _parsed(call, words, _LOOKS)
+    _everything(call, "list_below")
+
+
+def _shows(call: Call, words: list[Word]) -> None:
     # A file outside of the repository is shown as well.
-    call.files(_parsed(call, words, options).operands, "read_below", dash=False)
+    call.files(_parsed(call, words, _LOOKS).operands, "read_below", dash=False)
     _everything(call, "read_below")
 
 
-def _on_paths(call: Call, words: list[Word], *, options: str, role: str) -> None:
+def _on_paths(call: Call, words: list[Word], *, role: str, options: str = _PATHS) -> None:
     """Take in a subcommand whose operands are nothing but patterns of paths; without any it is about all of them."""
     paths = _parsed(call, words, options).operands
     # A leading colon has a meaning of its own (:/ is the top, :! is all but), and a backslash makes a pattern.
@@ -177,14 +185,14 @@ def _on_paths(call: Call, words: list[Word], *, options: str, role: str) -> None
 
 
 def _commit(call: Call, words: list[Word]) -> None:
-    parsed = _parsed(call, words, _COMMIT)
+    parsed = _parsed(call, words, _CHANGES)
     if parsed.operands or parsed.has("-a", "--all", "-i", "-o", "--include", "--only"):
         _everything(call, "read_below")
 
 
 def _checkout(call: Call, words: list[Word]) -> None:
     if words and words[0].literal == "--":
-        _on_paths(call, words, options="", role="write_below")
+        _on_paths(call, words, role="write_below")
     elif len(words) == 2 and words[0].literal in ("-b", "-c") and (words[1].literal or "-")[0] != "-":
         return  # a new branch here
     else:
@@ -192,7 +200,7 @@ def _checkout(call: Call, words: list[Word]) -> None:
 
 
 def _changes(call: Call, words: list[Word]) -> None:
-    _parsed(call, words, _CHANGE)
+    _parsed(call, words, _CHANGES)
     _everything(call, "read_below", "write_below")
 
 
@@ -201,7 +209,7 @@ def _remotes(call: Call, words: list[Word], *, into: bool = False) -> None:
 
     `into`: the second one, or what the first one is named after, is a new directory.
     """
-    parsed = _parsed(call, words, _REMOTE)
+    parsed = _parsed(call, words, _SPEAKS)
     if not parsed.operands or parsed.has("--all", "--recurse-submodules", "--recursive"):
         call.host(None)
     for word in parsed.operands[:1]:
@@ -231,7 +239,7 @@ def _pull(call: Call, words: list[Word]) -> None:
 
 
 def _remote(call: Call, words: list[Word]) -> None:
-    operands = _parsed(call, words, "-v -f -t: --verbose --prune --push --all").operands
+    operands = _parsed(call, words, _SPEAKS).operands
     if not operands or operands[0].literal in ("get-url", "rename", "remove", "rm"):
         return
     if operands[0].literal in ("add", "set-url"):
@@ -241,33 +249,17 @@ def _remote(call: Call, words: list[Word]) -> None:
         call.host(None)
 
 
-def _lists(call: Call, words: list[Word]) -> None:
-    _parsed(call, words, "-cdmorstz --cached --deleted --modified --others --exclude-standard --name-only")
-    _everything(call, "list_below")
-
-
 SUBCOMMANDS: dict[str, Subcommand] = {
     **dict.fromkeys(
         ("branch", "tag", "rev-parse", "rev-list", "describe", "symbolic-ref", "for-each-ref", "show-ref", "merge-base",
          "name-rev", "count-objects", "fsck", "gc", "prune", "version", "cherry", "shortlog"),
         _names,
     ),
-    "status": partial(
-        _names, options="-sbuz --short --branch --porcelain[=] --untracked-files[=] --ignored[=] --show-stash"
-    ),
-    **dict.fromkeys(("log", "reflog"), _log),
+    **dict.fromkeys(("log", "reflog", "status"), _log),
     **dict.fromkeys(("diff", "show", "whatchanged", "diff-tree", "diff-index", "diff-files"), _shows),
-    **dict.fromkeys(("blame", "annotate"), partial(_shows, options="-L: -wselMC --date=")),
-    "grep": partial(
-        _shows, options="-niIwvhHlLcEFGPqa# -e: -A: -B: -C: --cached --count --ignore-case --line-number --name-only"
-    ),
-    "add": partial(
-        _on_paths, options="-AunvfNp --all --update --dry-run --force --intent-to-add", role="read_below"
-    ),
-    "stage": partial(_on_paths, options="-Au --all --update", role="read_below"),
-    "rm": partial(_on_paths, options="-frnq --cached --force --dry-run --quiet", role="write_below"),
-    "clean": partial(_on_paths, options="-fdxXnq --force --dry-run", role="write_below"),
-    "restore": partial(_on_paths, options="-SWq --staged --worktree", role="write_below"),
+    **dict.fromkeys(("blame", "annotate", "grep"), _shows),
+    **dict.fromkeys(("add", "stage"), partial(_on_paths, role="read_below")),
+    **dict.fromkeys(("rm", "clean", "restore"), partial(_on_paths, role="write_below")),
     "init": partial(_on_paths, options="-q -b: --bare --initial-branch= --quiet", role="write_below"),
     "commit": _commit,
     **dict.fromkeys(("checkout", "switch"), _checkout),
