@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from typing import Literal, Protocol
 
+from agent.call_context import CallContext
+
 EntryType = Literal["file", "directory", "symlink", "other"]
 OutputStream = Literal["stdout", "stderr"]
 
@@ -172,9 +174,12 @@ OnOutput = Callable[[OutputStream, bytes], None]
 
 
 class Shell(Protocol):
-    """Runs a command line with /bin/sh -c in the workspace; cancelling the await kills everything it started."""
+    """Runs a command line with /bin/sh -c in the workspace; cancelling the await kills everything it started.
 
-    async def execute(
+    `context` is what the hooks of the call share: a hook may say there how the sandbox runs the line.
+    """
+
+    async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
         self,
         command: str,
         *,
@@ -184,4 +189,5 @@ class Shell(Protocol):
         head_chars: int,
         tail_chars: int,
         on_output: OnOutput | None = None,
+        context: CallContext | None = None,
     ) -> ExecResult: ...

@@ -43,7 +43,7 @@ class Shell(Protocol):
         """Return this shell with everything it starts held to file rules."""
         ...
 
-    async def execute(
+    async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
         self,
         command: str,
         *,
@@ -53,6 +53,7 @@ class Shell(Protocol):
         head_chars: int,
         tail_chars: int,
         on_output: OnOutput | None = None,
+        context: object = None,
     ) -> ExecResult:
         """Run `/bin/sh -c command` in the workspace; output past `limit_chars` stays there, in a file."""
         ...

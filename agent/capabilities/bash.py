@@ -112,6 +112,7 @@ def bash(
             head_chars=limits.head_chars,
             tail_chars=limits.tail_chars,
             on_output=context.on_output,
+            context=context.hooks,
         )
         return _result(done, asked.timeout_s)
 

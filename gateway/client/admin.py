@@ -66,11 +66,22 @@ class MadeKey:
 
 
 @dataclass(frozen=True)
+class PolicyRule:
+    """A rule of a layer. `enforcement` is kernel, gateway or reading; `group` is "" for a rule of none."""
+
+    id: str
+    effect: str
+    enforcement: str
+    group: str
+
+
+@dataclass(frozen=True)
 class PolicyText:
-    """A layer of policy, YAML, and its version."""
+    """A layer of policy: YAML, its version, and what enforces each of its rules."""
 
     text: str
     version: str
+    rules: tuple[PolicyRule, ...]
 
 
 @dataclass(frozen=True)
@@ -167,7 +178,8 @@ class AdminCalls(Wire):
     async def policy(self, tenant: str, version: str = "") -> PolicyText:
         """Return a tenant's layer of policy, or the operator's with "": in force, or of a version. NotFound."""
         get = self._admin.GetPolicy
-        return record(PolicyText, await self._ask(get, pb.GetPolicyRequest, tenant=tenant, version=version))
+        found = await self._ask(get, pb.GetPolicyRequest, tenant=tenant, version=version)
+        return record(PolicyText, found, rules=tuple(record(PolicyRule, rule) for rule in found.rules))
 
     async def apply_policy(
         self,

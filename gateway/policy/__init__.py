@@ -4,7 +4,7 @@ from importlib.resources import files
 
 from gateway.policy.decision import Decision, Effect, Facts, Match, RuleLimit
 from gateway.policy.document import PolicyDocument, Rule
-from gateway.policy.hook import PolicyHook
+from gateway.policy.hook import JUDGED_BY, PolicyHook
 from gateway.policy.judge import Grants, Policy, compile_grants
 from gateway.policy.loading import PolicyError, PolicyProblem, check_policy_file, load_document, load_policy
 from gateway.policy.narrow import narrow_rule, rule_as_yaml
@@ -14,6 +14,7 @@ STARTER_POLICY: str = files(__name__).joinpath("starter.yaml").read_text(encodin
 """The text of the policy that `airlock init` writes."""
 
 __all__ = [
+    "JUDGED_BY",
     "STARTER_POLICY",
     "Decision",
     "Effect",

@@ -169,6 +169,11 @@ class SandboxSection(Section):
         default=500_000, ge=100, le=100_000_000, description="Files and directories in a workspace."
     )
     tmp_mib: int = Field(default=256, ge=1, le=1_048_576)
+    home: Literal["workspace", "read_only"] = Field(
+        "workspace",
+        description="HOME of commands: /workspace, or / that they cannot write, so that no file of theirs configures a "
+        "later command; caches are then below /tmp.",
+    )
     seccomp_filters: bool = Field(
         default=False,
         description="Programs may install seccomp filters of their own, as a browser's sandbox does.",

@@ -9,15 +9,26 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from gateway.policy.document import PolicyDocument, Rule
+from agent.tools.paths import WORKSPACE
+from gateway.policy.document import Placeholder, PolicyDocument, Rule
 from gateway.policy.globs import compile_glob
 from gateway.policy.scoped_rule import ScopedRule, scoped_rules
 from gateway.policy.yaml_lines import Path
 from sandbox.file_rules import FileRules
 
 _READ, _WRITE = "read_file", "write_file"
+_LISTS = {
+    _READ: ("readable", "readable_files", "unreadable"),
+    _WRITE: ("writable", "writable_files", "unwritable"),
+}
+# A line may use them beside what a rule allows: they run a program in their place, or do nothing.
+_NEED_NO_RULE = frozenset(
+    """[ ash bash chronic dash echo env false flock ionice nice nohup printf pwd setsid sh stdbuf test time timeout
+    true xargs""".split()  # noqa: SIM905 - one name a line would take twenty
+)
 # Of both layers together the daemon takes twice as much (FILE_RULES_LIMIT_BYTES).
 _LIMIT_PATHS_BYTES = 8_000
 # What is read of a command's output, which can be made to take long: its last lines, and some names in each.
@@ -28,32 +39,67 @@ _BEFORE = re.compile(r"(?<!\S)(\S{1,1000}): (?:[A-Z][a-z ]{0,40}: )?(?:Permissio
 
 
 def file_rules_of(rules: Sequence[ScopedRule]) -> FileRules:
-    """Return what commands may read and write under the rules of both layers."""
-    found: dict[tuple[str, bool], dict[str, None]] = {
-        (tool, allowed): {} for tool in (_READ, _WRITE) for allowed in (True, False)
-    }
+    """Return what commands may read, write and execute under the rules of both layers."""
+    found: dict[str, dict[str, None]] = {name: {} for tool in (_READ, _WRITE) for name in _LISTS[tool]}
     for placed in rules:
         rule = placed.rule
         if rule.mode == "shadow" or rule.enforcement == "gateway":
             continue
         for tool in {_READ, _WRITE}.intersection(rule.tools):
-            paths = directories_of(rule) if rule.effect == "allow" else forbids(rule)
-            found[tool, rule.effect == "allow"].update(dict.fromkeys(paths))
-    return FileRules(
-        readable=tuple(found[_READ, True]),
-        writable=tuple(found[_WRITE, True]),
-        unreadable=tuple(found[_READ, False]),
-        unwritable=tuple(found[_WRITE, False]),
-    )
+            trees, files, forbidden = _LISTS[tool]
+            if rule.effect == "allow":
+                granted = grants_of(rule)
+                found[trees].update(dict.fromkeys(granted.trees))
+                found[files].update(dict.fromkeys(granted.files))
+            else:
+                found[forbidden].update(dict.fromkeys(forbids(rule)))
+    return FileRules(**{name: tuple(paths) for name, paths in found.items()}, programs=programs_of(rules))
 
 
-def enforcement_of(rule: Rule, *, kernel: bool) -> str:
-    """Return what enforces a rule: "kernel", "gateway", or "reading" (of a command line)."""
+def programs_of(rules: Sequence[ScopedRule]) -> tuple[str, ...] | None:
+    """Return the programs that commands may execute: those that rules name. None where a rule lets any line run."""
+    found: set[str] = set()
+    for placed in rules:
+        rule = placed.rule
+        if "execute" in rule.tools and rule.effect != "deny" and rule.mode == "enforce":
+            named = _programs(rule)
+            if named is None:
+                return None
+            found |= named
+    return tuple(sorted(found | _NEED_NO_RULE)) if found else None
+
+
+def named_programs(made: FileRules | None) -> list[str]:
+    """Return the programs that rules name, of those that commands may execute."""
+    return sorted(set(made.programs or ()) - _NEED_NO_RULE) if made is not None else []
+
+
+def _programs(rule: Rule) -> set[str] | None:
+    """Return the names and absolute paths that a rule lets run, None for any."""
+    found: set[str] = set()
+    for prefix in rule.argv or ():
+        name = prefix[0]
+        if isinstance(name, Placeholder) or name == "*":
+            return None
+        found.update((name,) if isinstance(name, str) else name)
+    if rule.argv is None:
+        return None
+    return {posixpath.normpath(posixpath.join(WORKSPACE, name)) if "/" in name else name for name in found}
+
+
+def enforcement_of(rule: Rule, made: FileRules | None) -> str:
+    """Return what enforces a rule: "kernel", "gateway", or "reading" (of a command line).
+
+    `made` is what the kernel enforces of the whole policy, None for nothing.
+    """
     if _reads_line(rule):
-        return "reading"
-    if not kernel or rule.enforcement == "gateway" or not {_READ, _WRITE}.intersection(rule.tools):
+        names_programs = rule.given() == {"argv"} and all(len(words) == 1 for words in rule.argv or ())
+        if rule.effect == "deny" or rule.unless is not None or not names_programs:
+            return "reading"
+        return "kernel" if made is not None and made.programs is not None else "reading"
+    if made is None or rule.enforcement == "gateway" or not {_READ, _WRITE}.intersection(rule.tools):
         return "gateway"
-    return "gateway" if rule.effect == "allow" and not directories_of(rule) else "kernel"
+    return "gateway" if rule.effect == "allow" and grants_of(rule) == NOTHING else "kernel"
 
 
 def check_kernel(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
@@ -63,17 +109,28 @@ def check_kernel(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
         yield ("sandbox", "runtime"), message
     rules = list(scoped_rules(document))
     made = file_rules_of(rules)
-    paths = (*made.readable, *made.writable, *made.unreadable, *made.unwritable)
+    paths = [path for names in _LISTS.values() for name in names for path in getattr(made, name)]
+    paths += made.programs or ()
     size_bytes = sum(len(path.encode()) + 2 for path in paths)
     if size_bytes > _LIMIT_PATHS_BYTES:
         message = (
-            f"the paths of the rules on files take {size_bytes:,} bytes, and the sandbox takes {_LIMIT_PATHS_BYTES:,}; "
-            "name fewer directories, or have rules hold for the file tools only, with enforcement: gateway"
+            f"the paths and programs of the rules take {size_bytes:,} bytes, and the sandbox takes "
+            f"{_LIMIT_PATHS_BYTES:,}; name fewer directories, or have rules hold for the file tools only, with "
+            "enforcement: gateway"
         )
         yield ("enforcement",), message
     for placed in rules:
         rule = placed.rule
-        if rule.mode == "shadow" or rule.effect == "allow":
+        if rule.mode == "shadow":
+            continue
+        if rule.effect == "allow":
+            if _reads_line(rule) and _programs(rule) is None and rule.enforcement != "reading":
+                message = (
+                    f"the kernel knows programs by their names and no other words, so rule {rule.id!r} would hold by "
+                    "reading the line alone; name the programs in argv, or accept it with enforcement: reading in the "
+                    "rule"
+                )
+                yield (*placed.path, "argv" if rule.argv is not None else "when"), message
             continue
         if _reads_line(rule) and rule.enforcement != "reading":
             message = (
@@ -108,14 +165,27 @@ def _reads_line(rule: Rule) -> bool:
     return "execute" in rule.tools and not given.isdisjoint({"argv", "when"})
 
 
-def directories_of(rule: Rule) -> list[str]:
-    """Return the directories that an allow rule about files grants to commands with all below them."""
+class Granted(NamedTuple):
+    """What a rule grants to commands: directories with all below them, and single files."""
+
+    trees: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+NOTHING = Granted((), ())
+
+
+def grants_of(rule: Rule) -> Granted:
+    """Return what an allow rule about files grants to commands."""
     if rule.given() - {"paths"} or rule.unless is not None or rule.rate is not None or rule.at_once is not None:
-        return []
+        return NOTHING
     if rule.paths is None:
-        return ["/"]
-    globs = map(compile_glob, rule.paths)
-    return [glob.root or "/" for glob in globs if glob.shape == "tree"]
+        return Granted(("/",), ())
+    globs = [compile_glob(path) for path in rule.paths]
+    return Granted(
+        tuple(glob.root or "/" for glob in globs if glob.shape == "tree"),
+        tuple(glob.text for glob in globs if glob.shape == "path"),
+    )
 
 
 def forbids(rule: Rule) -> list[str]:
@@ -147,8 +217,14 @@ def refusal_note(granted: FileRules, rules: Sequence[ScopedRule], text: str, dir
 
 
 def granted_in_words(granted: FileRules) -> str:
-    """Return below which directories commands may write and read, after "commands may"."""
-    return f"write {_below(granted.writable)}, and read {_below(granted.readable)}"
+    """Return what commands may write, read and execute, after "commands may"."""
+    said = [
+        f"write {_below(granted.writable, granted.writable_files)}",
+        f"read {_below(granted.readable, granted.readable_files)}",
+    ]
+    if named := named_programs(granted):
+        said.append(f"execute {_first(named)} only")
+    return f"{', '.join(said[:-1])}, and {said[-1]}"
 
 
 def _forbidding(rules: Sequence[ScopedRule], tool: str) -> dict[str, str]:
@@ -169,8 +245,14 @@ def _from_below(path: str) -> Iterator[str]:
     yield path
 
 
-def _below(paths: Sequence[str]) -> str:
-    return f"below {', '.join(sorted(set(paths))[:10])} only" if paths else "nothing"
+def _below(trees: Sequence[str], files: Sequence[str]) -> str:
+    said = [f"below {_first(trees)}"] if trees else []
+    said += [_first(files)] if files else []
+    return f"{' and '.join(said)} only" if said else "nothing"
+
+
+def _first(names: Iterable[str]) -> str:
+    return ", ".join(sorted(set(names))[:10])
 
 
 def is_below(path: str, directory: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from agent.call_context import Slot
 from agent.decisions import PolicyWord
 from agent.hooks.hook import Hook
 from agent.state import AgentState, ToolExecution
@@ -13,6 +14,8 @@ from gateway.policy.decision import INVALID_ARGUMENTS, Decision, Facts, Match
 from gateway.policy.judge import Grants, Policy
 
 POLICY_VERSION = "policy.version"
+JUDGED_BY = Slot[Policy]("judged by")
+"""The version of the policy that judged the call."""
 # Judging a line of this length takes a millisecond or two.
 _LONG_COMMAND_CHARS = 512
 
@@ -73,6 +76,7 @@ class PolicyHook(Hook):
         if state.notes.get(POLICY_VERSION) != policy.version:
             state = state.with_note(POLICY_VERSION, policy.version)
         tool = state.current.tool
+        tool.context.set(JUDGED_BY, policy)
         call = tool.call
         if call.arguments is None:
             reason = f"{call.name} was not judged: its arguments {call.problem or 'are not a JSON object'}"

@@ -64,12 +64,14 @@ def _smallest(*sections: Section, leaving_out: Iterable[str] = ()) -> dict[str, 
 
 
 def _sandbox(tenant: SandboxSection, operator: SandboxSection) -> SandboxSection:
-    numbers = _smallest(tenant, operator, leaving_out=(*_OPERATORS_WORD, *_OF_IMAGES, "snapshots"))
+    numbers = _smallest(tenant, operator, leaving_out=(*_OPERATORS_WORD, *_OF_IMAGES, "snapshots", "home"))
     words = {name: values[0] for name in _OPERATORS_WORD if (values := _written(name, operator, tenant))}
     section = SandboxSection(**numbers, **words)
     snapshots = _written("snapshots", operator, tenant)
     if snapshots:
         section = section.model_copy(update={"snapshots": min(snapshots, key=_SNAPSHOTS.index)})
+    if "read_only" in _written("home", operator, tenant):
+        section = section.model_copy(update={"home": "read_only"})
     digests = _written("require_digest", operator, tenant)
     if digests:
         section = section.model_copy(update={"require_digest": any(digests)})

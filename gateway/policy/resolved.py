@@ -11,6 +11,7 @@ from gateway.policy.document import PolicyDocument
 from gateway.policy.file_rules import enforcement_of
 from gateway.policy.judge import Policy
 from gateway.policy.scoped_rule import ScopedRule, scoped_in_both
+from sandbox.file_rules import FileRules
 
 Who = Literal["tenant", "operator", "both", "default"]
 _SECTIONS = ("sandbox", "limits", "eviction", "quotas", "redaction", "results", "enforcement", "opaque")
@@ -32,12 +33,12 @@ class Resolved:
     version: str
     rules: tuple[ScopedRule, ...]
     settings: tuple[Setting, ...]
-    kernel: bool = False
-    """Whether the sandbox's kernel enforces rules on files for commands."""
+    files: FileRules | None = None
+    """What the sandbox's kernel enforces for commands, None for nothing."""
 
     def enforced_by(self, placed: ScopedRule) -> str:
         """Return what enforces a rule: kernel, gateway, or reading."""
-        return enforcement_of(placed.rule, kernel=self.kernel)
+        return enforcement_of(placed.rule, self.files)
 
 
 def resolve(policy: Policy, tenant: PolicyDocument, operator: PolicyDocument | None) -> Resolved:
@@ -45,7 +46,7 @@ def resolve(policy: Policy, tenant: PolicyDocument, operator: PolicyDocument | N
     effective, own, above = _flat(policy.document), _written(tenant), _written(operator)
     settings = tuple(Setting(name, value, _who(name, value, own, above)) for name, value in effective.items())
     rules = tuple(scoped_in_both(tenant, operator))
-    return Resolved(policy.version, rules, settings, kernel=policy.document.enforcement == "kernel")
+    return Resolved(policy.version, rules, settings, policy.file_rules)
 
 
 def _who(name: str, value: Any, own: dict[str, Any], above: dict[str, Any]) -> Who:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gateway.agents.tenant_agents import agents_of_all
 from gateway.config.config import Config
 from gateway.errors import InvalidArgument, Misconfigured, NotFound, PolicyInvalid
-from gateway.policy import PolicyError
+from gateway.policy import Policy, PolicyError, load_document
+from gateway.policy.resolved import resolve
+from gateway.policy.scoped_rule import ScopedRule
 from gateway.policy_versions.policies import Policies
 from gateway.policy_versions.policy_change import PolicyChangeRequest, is_named, put_in_force
 from gateway.policy_versions.policy_check import PolicyChecker
@@ -22,6 +25,15 @@ _PROBLEMS_LIMIT_CHARS = 1200
 _HISTORY = 1000
 
 
+@dataclass(frozen=True)
+class PolicyLayer:
+    """A layer of policy: its text, its version, and its rules, each with what enforces it."""
+
+    text: str
+    version: str
+    rules: Sequence[tuple[ScopedRule, str]]
+
+
 class PolicyAdmin:
     """The policy layers of the tenants; `layer` is a tenant's name, or "" for the operator's layer."""
 
@@ -29,10 +41,14 @@ class PolicyAdmin:
         self._config = config
         self._policies = policies
 
-    async def read(self, layer: str, version: str = "") -> tuple[str, str]:
-        """Return text and version of the layer in force, or of a former version. NotFound."""
+    async def read(self, layer: str, version: str = "") -> PolicyLayer:
+        """Return the layer in force, or a former version of it. NotFound."""
         change = await self._change(layer, version)
-        return await self._policies.store.text(change.digest), await self._policies.named(change)
+        text = await self._policies.store.text(change.digest)
+        above = self._policies.change_in_force(OPERATOR) if layer != OPERATOR else None
+        operator = None if above is None else await self._policies.store.text(above.digest)
+        rules = await asyncio.to_thread(_enforced_rules, text, operator)
+        return PolicyLayer(text, await self._policies.named(change), rules)
 
     async def apply(
         self,
@@ -95,6 +111,17 @@ class PolicyAdmin:
     def _check_layer(self, layer: str) -> None:
         if layer != OPERATOR and layer not in self._config.tenants:
             raise NotFound(f"no tenant {layer[:64]!r}")
+
+
+def _enforced_rules(text: str, operator: str | None) -> Sequence[tuple[ScopedRule, str]]:
+    """Return the rules of a layer, each with what enforces it; none where a text from an earlier release is invalid."""
+    try:
+        document = load_document(text, "text")
+        above = None if operator is None else load_document(operator, "operator")
+    except PolicyError:
+        return ()
+    found = resolve(Policy(document, above), document, above)
+    return [(placed, found.enforced_by(placed)) for placed in found.rules if placed.layer == "tenant"]
 
 
 def _invalid(error: Misconfigured) -> PolicyInvalid:

@@ -128,8 +128,12 @@ class AdminService(grpc_pb.AdminServiceServicer):
 
     @unary
     async def GetPolicy(self, _: Tenant | None, request: pb.GetPolicyRequest) -> pb.GetPolicyResponse:
-        text, version = await self._policies.read(request.tenant, request.version)
-        return pb.GetPolicyResponse(text=text, version=version)
+        layer = await self._policies.read(request.tenant, request.version)
+        rules = [
+            pb.PolicyRule(id=one.rule.id, effect=one.rule.effect, enforcement=enforcement, group=one.group or "")
+            for one, enforcement in layer.rules
+        ]
+        return pb.GetPolicyResponse(text=layer.text, version=layer.version, rules=rules)
 
     @unary
     async def ApplyPolicy(self, _: Tenant | None, request: pb.ApplyPolicyRequest) -> pb.ApplyPolicyResponse:

@@ -18,6 +18,8 @@ from gateway.storage.policy_store import OPERATOR
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 
 _MIB = 1024 * 1024
+# The root of a sandbox is read-only, in any image.
+_READ_ONLY_HOME = {"HOME": "/", "XDG_CACHE_HOME": "/tmp/.cache", "npm_config_cache": "/tmp/.npm"}  # noqa: S108 - in the sandbox
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Tenant:
             image=section.image,
             runtime=section.runtime,
             refused=self.images.refusal(section.image) or section.image_rule.refusal(section.image) or "",
+            env=_READ_ONLY_HOME if section.home == "read_only" else {},
             refuse_hard_links=policy.tells_paths_apart,
             idle_timeout_s=section.idle_timeout_s,
             limits=SandboxLimits(

@@ -105,6 +105,7 @@ class ProgramRun(_ProgramCall):
                 self._spec,
                 stdin=self._watched(self._stdin) if self._stdin is not None else None,
                 on_output=self._take,
+                context=context.hooks,
             )
         finally:
             # Whatever the program made of it.
@@ -163,9 +164,8 @@ class ProcessStart(_ProgramCall):
         self.audited: Mapping[str, JsonValue] = {"process_id": spec.id}
 
     async def _start(self, context: ToolContext) -> ToolResult:
-        del context
         try:
-            self.process = await self._sandbox.start_process(self._spec)
+            self.process = await self._sandbox.start_process(self._spec, context.hooks)
         except SandboxError as error:
             raise from_start(error) from error
         return ToolResult(content=f"started in the background as process {self._spec.id}".encode())

@@ -11,6 +11,7 @@ import re
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from agent.call_context import CallContext
 from agent.filesystem import OnOutput
 from gateway.redaction.fair_redactor import FairRedactor
 from gateway.redaction.patterns import compiled
@@ -189,7 +190,7 @@ class RedactedWorkspace:
         """Rename a path."""
         await self.inner.rename(path, new_path)
 
-    async def execute(
+    async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
         self,
         command: str,
         *,
@@ -199,6 +200,7 @@ class RedactedWorkspace:
         head_chars: int,
         tail_chars: int,
         on_output: OnOutput | None = None,
+        context: CallContext | None = None,
     ) -> ExecResult:
         """Run a command line; head and tail of a long output are fetched with a margin, and cut when redacted.
 
@@ -216,6 +218,7 @@ class RedactedWorkspace:
             head_chars=min(head_chars + margin_chars, limit_chars, room_chars),
             tail_chars=asked_tail_chars,
             on_output=on_output,
+            context=context,
         )
         ended = done.outcome == "exited"
         if done.evicted is None and ended and len({piece.stream for piece in done.output}) <= 1:

@@ -11,11 +11,13 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
+from agent.call_context import CallContext
 from agent.filesystem import OnOutput
 from agent.tools.paths import WORKSPACE
-from gateway.policy import Policy
+from gateway.policy import JUDGED_BY, Policy
+from gateway.tool_calls.program_check import ProgramCheck
 from sandbox.client.process_replies import PROCESSES_LIMIT
-from sandbox.errors import Conflict, Exhausted, NotFound, SandboxError
+from sandbox.errors import Conflict, Exhausted, NotFound, PostureTooWeak, SandboxError
 from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage
 from sandbox.keeper.keeper import Leases
 from sandbox.process import (
@@ -30,6 +32,8 @@ from sandbox.process import (
 from sandbox.protocols import Shell
 from sandbox.sandbox import Sandbox, SandboxSpec
 
+# Linux 6.2: it refuses to cut files, too.
+_LANDLOCK_VERSION = 3
 Claim = Callable[[], Awaitable[None]]
 # Where a failed command says why.
 _LAST_PIECES, _LAST_BYTES = 8, 16 * 1024
@@ -39,16 +43,23 @@ class ThreadSandbox:
     """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell; programs and processes are for services."""
 
     def __init__(
-        self, leases: Leases, spec: SandboxSpec, policy: Callable[[], Policy], claim: Claim | None = None
+        self,
+        leases: Leases,
+        spec: SandboxSpec,
+        policy: Callable[[], Policy],
+        claim: Claim | None,
+        programs: ProgramCheck,
     ) -> None:
-        """Hold all that is started to the file rules of what `policy` returns then, if it has any.
+        """Hold all that is started to the file rules of what `policy` returns then.
 
+        Where that has none, those of the version that judged the call hold: without them it relied on the kernel.
         `claim` is awaited before the first sandbox is used: it has the thread's files on this engine or raises.
         """
         self._leases = leases
         self._spec = spec
         self._policy = policy
         self._claim = claim
+        self._programs = programs
 
     def _borrow(self) -> AbstractAsyncContextManager[Sandbox]:
         return self._leases.acquire(self._spec) if self._claim is None else self._borrow_first(self._claim)
@@ -155,7 +166,7 @@ class ThreadSandbox:
         async with self._borrow() as sandbox:
             await sandbox.files.rename(path, new_path)
 
-    async def execute(
+    async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
         self,
         command: str,
         *,
@@ -165,11 +176,13 @@ class ThreadSandbox:
         head_chars: int,
         tail_chars: int,
         on_output: OnOutput | None = None,
+        context: CallContext | None = None,
     ) -> ExecResult:
         """Run a command line; a sandbox that cannot be had is an outcome, for it is no fault of the command."""
         try:
             async with self._borrow() as sandbox:
-                done = await self._shell(sandbox).execute(
+                policy = await self._enforced(sandbox, context)
+                done = await _shell(sandbox, policy).execute(
                     command,
                     timeout_s=timeout_s,
                     call_id=call_id,
@@ -178,42 +191,52 @@ class ThreadSandbox:
                     tail_chars=tail_chars,
                     on_output=on_output,
                 )
-                notes = (done.message, self._refusal(done), _said_once(sandbox))
+                notes = (done.message, _refusal(policy, done), _said_once(sandbox))
                 return replace(done, message="; ".join(filter(None, notes))) if any(notes[1:]) else done
         except SandboxError as error:
             return ExecResult(outcome="failed_to_start", message=error.outside)
 
-    def _refusal(self, done: ExecResult) -> str:
-        """Return which rule of the policy probably made a command fail; "" for none."""
-        if done.outcome != "exited" or not done.exit_code:
-            return ""
-        end = b"".join(piece.data for piece in done.output[-_LAST_PIECES:])[-_LAST_BYTES:]
-        return self._policy().refusal_note(end.decode(errors="replace"), WORKSPACE)
-
-    def _shell(self, sandbox: Sandbox) -> Shell:
-        rules = self._policy().file_rules
-        return sandbox.shell if rules is None else sandbox.shell.under(rules)
+    async def _enforced(self, sandbox: Sandbox, context: CallContext | None) -> Policy:
+        """Return the version whose file rules hold for what a call starts now. Raises PostureTooWeak."""
+        policy = self._policy()
+        judged_by = None if context is None else context.get(JUDGED_BY)
+        if policy.file_rules is None and judged_by is not None:
+            policy = judged_by
+        if policy.file_rules is not None:
+            if sandbox.posture.landlock_version < _LANDLOCK_VERSION:
+                raise PostureTooWeak(
+                    "enforcement: kernel needs a kernel with Landlock, Linux 6.2 or later, and the sandbox has none: "
+                    "use a newer one, or enforcement: reading"
+                )
+            await self._programs.check(sandbox, policy)
+        return policy
 
     async def run_program(
-        self, program: ProgramSpec, *, stdin: AsyncIterable[bytes] | None, on_output: OnProgramOutput
+        self,
+        program: ProgramSpec,
+        *,
+        stdin: AsyncIterable[bytes] | None,
+        on_output: OnProgramOutput,
+        context: CallContext | None = None,
     ) -> ProgramResult:
         """Run a program with streams; a sandbox that cannot be had is an outcome, as it is for a command line."""
         borrowed = False
         try:
             async with self._borrow() as sandbox:
                 borrowed = True
-                return await self._shell(sandbox).run_program(program, stdin=stdin, on_output=on_output)
+                policy = await self._enforced(sandbox, context)
+                return await _shell(sandbox, policy).run_program(program, stdin=stdin, on_output=on_output)
         except SandboxError as error:
             # Once borrowed, what is raised comes from the caller's own stdin or on_output.
             if borrowed:
                 raise
             return ProgramResult("failed_to_start", message=error.outside)
 
-    async def start_process(self, spec: ProcessSpec) -> Process:
+    async def start_process(self, spec: ProcessSpec, context: CallContext | None = None) -> Process:
         """Start a background process; Conflict where its id is in use, Exhausted where no more may run."""
         async with self._borrow() as sandbox:
             try:
-                rules = self._policy().file_rules
+                rules = (await self._enforced(sandbox, context)).file_rules
                 processes = sandbox.processes if rules is None else sandbox.processes.under(rules)
                 return await processes.start(spec)
             except Conflict as error:
@@ -285,6 +308,18 @@ class ThreadSandbox:
         """Kill what is left of a process and forget it."""
         async with self._borrow_with(process_id) as sandbox:
             return await sandbox.processes.remove(process_id)
+
+
+def _shell(sandbox: Sandbox, policy: Policy) -> Shell:
+    return sandbox.shell if policy.file_rules is None else sandbox.shell.under(policy.file_rules)
+
+
+def _refusal(policy: Policy, done: ExecResult) -> str:
+    """Return which rule of the policy probably made a command fail; "" for none."""
+    if done.outcome != "exited" or not done.exit_code:
+        return ""
+    end = b"".join(piece.data for piece in done.output[-_LAST_PIECES:])[-_LAST_BYTES:]
+    return policy.refusal_note(end.decode(errors="replace"), WORKSPACE)
 
 
 def _said_once(sandbox: Sandbox) -> str:

@@ -53,6 +53,7 @@ from gateway.tool_calls.call_slots import EXECUTOR, REFUSED, REQUEST, UNRECORDED
 from gateway.tool_calls.journal import JournalHook
 from gateway.tool_calls.outcome_retry_queue import OutcomeRetryQueue
 from gateway.tool_calls.process_reader import ProcessReader
+from gateway.tool_calls.program_check import ProgramCheck
 from gateway.tool_calls.quota_hook import QuotaHook
 from gateway.tool_calls.redacted_workspace import RedactedWorkspace
 from gateway.tool_calls.thread_engines import ThreadEngines
@@ -169,6 +170,7 @@ class ToolCalls:
         self._ids = ids
         self.late = OutcomeRetryQueue()
         self._heavy_work = HeavyWork()
+        self._programs = ProgramCheck()
         self._threads: dict[tuple[str, str], tuple[Thread, float]] = {}
         self._tool_paths: dict[str, ToolPath] = {}
 
@@ -196,7 +198,7 @@ class ToolCalls:
     def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None, agent: str = "") -> ToolPath:
         """Make the path of the tool calls of a thread."""
         spec = tenant.sandbox_spec(thread.name)
-        sandbox = ThreadSandbox(self._leases, spec, lambda: tenant.policy, self._claim(thread))
+        sandbox = ThreadSandbox(self._leases, spec, lambda: tenant.policy, self._claim(thread), self._programs)
         document = tenant.policy.document
         redactor = redactor_of(document)
         work = self._heavy_work.of(thread.tenant)

@@ -212,12 +212,26 @@ class GetPolicyRequest(_message.Message):
     def __init__(self, tenant: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class GetPolicyResponse(_message.Message):
-    __slots__ = ("text", "version")
+    __slots__ = ("text", "version", "rules")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
     text: str
     version: str
-    def __init__(self, text: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    rules: _containers.RepeatedCompositeFieldContainer[PolicyRule]
+    def __init__(self, text: _Optional[str] = ..., version: _Optional[str] = ..., rules: _Optional[_Iterable[_Union[PolicyRule, _Mapping]]] = ...) -> None: ...
+
+class PolicyRule(_message.Message):
+    __slots__ = ("id", "effect", "enforcement", "group")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    EFFECT_FIELD_NUMBER: _ClassVar[int]
+    ENFORCEMENT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    effect: str
+    enforcement: str
+    group: str
+    def __init__(self, id: _Optional[str] = ..., effect: _Optional[str] = ..., enforcement: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
 class ApplyPolicyRequest(_message.Message):
     __slots__ = ("tenant", "text", "version", "comment", "check_only", "expected_version")

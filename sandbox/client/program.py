@@ -66,7 +66,14 @@ def checked_directory(cwd: str) -> str:
 def file_rules_message(rules: FileRules) -> pb.FileRules:
     """Return file rules in the form of the wire."""
     return pb.FileRules(
-        readable=rules.readable, writable=rules.writable, unreadable=rules.unreadable, unwritable=rules.unwritable
+        readable=rules.readable,
+        writable=rules.writable,
+        unreadable=rules.unreadable,
+        unwritable=rules.unwritable,
+        readable_files=rules.readable_files,
+        writable_files=rules.writable_files,
+        programs=rules.programs or (),
+        only_programs=rules.programs is not None,
     )
 
 

@@ -79,7 +79,7 @@ class RemoteShell:
             file_rules=rules,
         )
 
-    async def execute(
+    async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
         self,
         command: str,
         *,
@@ -89,12 +89,14 @@ class RemoteShell:
         head_chars: int,
         tail_chars: int,
         on_output: OnOutput | None = None,
+        context: object = None,
     ) -> ExecResult:
         """Run `/bin/sh -c command` in /workspace; cancelling the await kills everything it started.
 
         Output beyond `limit_chars` stays in /workspace/.airlock/output/<call_id>.txt. `on_output` gets output as it
-        arrives, up to the same limit.
+        arrives, up to the same limit. `context`, which agents give to any shell, says nothing here.
         """
+        del context
         if not _CALL_ID.fullmatch(call_id):
             raise ValueError(f"call id {call_id!r}: 1 to 64 of A-Z a-z 0-9 _ - are allowed")
         if not 0 < timeout_s <= _TIMEOUT_LIMIT_S:

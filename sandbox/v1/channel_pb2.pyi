@@ -230,7 +230,7 @@ class DiskCount(_message.Message):
     def __init__(self, size_bytes: _Optional[int] = ..., files: _Optional[int] = ..., partial: _Optional[bool] = ...) -> None: ...
 
 class Posture(_message.Message):
-    __slots__ = ("tool_uid", "daemon_uid", "capabilities_bounding", "tool_capabilities_effective", "no_new_privileges", "seccomp_mode", "root_read_only", "memory_limit_bytes", "pids_limit", "network_interfaces", "kernel", "memory_swap_limit_bytes", "cpu_limit_millis", "namespaces", "mounts", "runtime", "tool_groups", "tool_oom_score_adj_min", "daemon_oom_score_adj", "socket_closed_to_tools", "tool_socket_families", "socket_programs_refused", "seccomp_filters_refused")
+    __slots__ = ("tool_uid", "daemon_uid", "capabilities_bounding", "tool_capabilities_effective", "no_new_privileges", "seccomp_mode", "root_read_only", "memory_limit_bytes", "pids_limit", "network_interfaces", "kernel", "memory_swap_limit_bytes", "cpu_limit_millis", "namespaces", "mounts", "runtime", "tool_groups", "tool_oom_score_adj_min", "daemon_oom_score_adj", "socket_closed_to_tools", "tool_socket_families", "socket_programs_refused", "seccomp_filters_refused", "landlock_version")
     TOOL_UID_FIELD_NUMBER: _ClassVar[int]
     DAEMON_UID_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_BOUNDING_FIELD_NUMBER: _ClassVar[int]
@@ -254,6 +254,7 @@ class Posture(_message.Message):
     TOOL_SOCKET_FAMILIES_FIELD_NUMBER: _ClassVar[int]
     SOCKET_PROGRAMS_REFUSED_FIELD_NUMBER: _ClassVar[int]
     SECCOMP_FILTERS_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    LANDLOCK_VERSION_FIELD_NUMBER: _ClassVar[int]
     tool_uid: int
     daemon_uid: int
     capabilities_bounding: int
@@ -277,7 +278,8 @@ class Posture(_message.Message):
     tool_socket_families: _containers.RepeatedScalarFieldContainer[int]
     socket_programs_refused: bool
     seccomp_filters_refused: bool
-    def __init__(self, tool_uid: _Optional[int] = ..., daemon_uid: _Optional[int] = ..., capabilities_bounding: _Optional[int] = ..., tool_capabilities_effective: _Optional[int] = ..., no_new_privileges: _Optional[bool] = ..., seccomp_mode: _Optional[int] = ..., root_read_only: _Optional[bool] = ..., memory_limit_bytes: _Optional[int] = ..., pids_limit: _Optional[int] = ..., network_interfaces: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., memory_swap_limit_bytes: _Optional[int] = ..., cpu_limit_millis: _Optional[int] = ..., namespaces: _Optional[_Iterable[_Union[Namespace, _Mapping]]] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., runtime: _Optional[str] = ..., tool_groups: _Optional[_Iterable[int]] = ..., tool_oom_score_adj_min: _Optional[int] = ..., daemon_oom_score_adj: _Optional[int] = ..., socket_closed_to_tools: _Optional[bool] = ..., tool_socket_families: _Optional[_Iterable[int]] = ..., socket_programs_refused: _Optional[bool] = ..., seccomp_filters_refused: _Optional[bool] = ...) -> None: ...
+    landlock_version: int
+    def __init__(self, tool_uid: _Optional[int] = ..., daemon_uid: _Optional[int] = ..., capabilities_bounding: _Optional[int] = ..., tool_capabilities_effective: _Optional[int] = ..., no_new_privileges: _Optional[bool] = ..., seccomp_mode: _Optional[int] = ..., root_read_only: _Optional[bool] = ..., memory_limit_bytes: _Optional[int] = ..., pids_limit: _Optional[int] = ..., network_interfaces: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., memory_swap_limit_bytes: _Optional[int] = ..., cpu_limit_millis: _Optional[int] = ..., namespaces: _Optional[_Iterable[_Union[Namespace, _Mapping]]] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., runtime: _Optional[str] = ..., tool_groups: _Optional[_Iterable[int]] = ..., tool_oom_score_adj_min: _Optional[int] = ..., daemon_oom_score_adj: _Optional[int] = ..., socket_closed_to_tools: _Optional[bool] = ..., tool_socket_families: _Optional[_Iterable[int]] = ..., socket_programs_refused: _Optional[bool] = ..., seccomp_filters_refused: _Optional[bool] = ..., landlock_version: _Optional[int] = ...) -> None: ...
 
 class Namespace(_message.Message):
     __slots__ = ("kind", "inode")
@@ -335,16 +337,24 @@ class ExecRequest(_message.Message):
     def __init__(self, argv: _Optional[_Iterable[bytes]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., stdin: _Optional[bool] = ..., output_limit: _Optional[_Union[OutputLimit, _Mapping]] = ..., stream: _Optional[bool] = ..., stream_limit_bytes: _Optional[int] = ..., file_rules: _Optional[_Union[FileRules, _Mapping]] = ...) -> None: ...
 
 class FileRules(_message.Message):
-    __slots__ = ("readable", "writable", "unreadable", "unwritable")
+    __slots__ = ("readable", "writable", "unreadable", "unwritable", "programs", "only_programs", "readable_files", "writable_files")
     READABLE_FIELD_NUMBER: _ClassVar[int]
     WRITABLE_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     UNWRITABLE_FIELD_NUMBER: _ClassVar[int]
+    PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+    ONLY_PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+    READABLE_FILES_FIELD_NUMBER: _ClassVar[int]
+    WRITABLE_FILES_FIELD_NUMBER: _ClassVar[int]
     readable: _containers.RepeatedScalarFieldContainer[str]
     writable: _containers.RepeatedScalarFieldContainer[str]
     unreadable: _containers.RepeatedScalarFieldContainer[str]
     unwritable: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, readable: _Optional[_Iterable[str]] = ..., writable: _Optional[_Iterable[str]] = ..., unreadable: _Optional[_Iterable[str]] = ..., unwritable: _Optional[_Iterable[str]] = ...) -> None: ...
+    programs: _containers.RepeatedScalarFieldContainer[str]
+    only_programs: bool
+    readable_files: _containers.RepeatedScalarFieldContainer[str]
+    writable_files: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, readable: _Optional[_Iterable[str]] = ..., writable: _Optional[_Iterable[str]] = ..., unreadable: _Optional[_Iterable[str]] = ..., unwritable: _Optional[_Iterable[str]] = ..., programs: _Optional[_Iterable[str]] = ..., only_programs: _Optional[bool] = ..., readable_files: _Optional[_Iterable[str]] = ..., writable_files: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OutputLimit(_message.Message):
     __slots__ = ("limit_chars", "head_chars", "tail_chars", "spill_path", "spill_limit_bytes", "spill_quota_bytes")

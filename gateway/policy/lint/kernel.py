@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.policy.file_rules import directories_of, forbids, is_below
+from gateway.policy.file_rules import NOTHING, forbids, grants_of, is_below
 from gateway.policy.lint.findings import Finding, Linted
 from gateway.policy.scoped_rule import ScopedRule
 
@@ -19,8 +19,10 @@ def kernel_rules(linted: Linted) -> Iterator[Finding]:
         rule = placed.rule
         if rule.enforcement == "gateway" or not {tool for tool, _ in _TOOLS}.intersection(rule.tools):
             continue
-        if rule.effect == "allow" and not directories_of(rule):
-            what = "it holds for the file tools only: the kernel grants commands whole directories, without conditions"
+        if rule.effect == "allow" and grants_of(rule) == NOTHING:
+            what = (
+                "it holds for the file tools only: the kernel grants directories and single files, without conditions"
+            )
             mend = "name directories, as /workspace/src/**, or say so with enforcement: gateway"
             yield linted.finding("grants-nothing", "note", placed, what, mend)
     granted = {tool: _granted(linted, tool) for tool, _ in _TOOLS}
@@ -37,7 +39,7 @@ def kernel_rules(linted: Linted) -> Iterator[Finding]:
             yield linted.finding("forbidden-inside", "note", placed, what, mend)
     for placed in linted.own:
         if placed.rule.effect == "allow" and "write_file" in placed.rule.tools:
-            for path in directories_of(placed.rule):
+            for path in grants_of(placed.rule).trees:
                 if not any(is_below(path, readable) for readable in granted["read_file"]):
                     what = f"commands may write below {path} and read nothing there"
                     yield linted.finding("unreadable", "note", placed, what, f"allow read_file of {path}/** too")
@@ -45,7 +47,7 @@ def kernel_rules(linted: Linted) -> Iterator[Finding]:
 
 def _granted(linted: Linted, tool: str) -> list[str]:
     allowing = (placed.rule for placed in linted.rules if placed.rule.effect == "allow" and tool in placed.rule.tools)
-    return [path for rule in allowing if rule.enforcement != "gateway" for path in directories_of(rule)]
+    return [path for rule in allowing if rule.enforcement != "gateway" for path in grants_of(rule).trees]
 
 
 def _covers(placed: ScopedRule, top: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.daemon.paths import components, real
 from sandbox.daemon.supervisor.control_wire import FILE_RULES_LIMIT_BYTES
+from sandbox.daemon.supervisor.executables import PATH
 from sandbox.daemon.supervisor.file_rules import FileRules
 from sandbox.v1 import channel_pb2 as wire
 
@@ -21,7 +22,7 @@ TIMEOUT_LIMIT_MS = 7 * 24 * 3600 * 1000
 
 _DEFAULT_LIMIT = wire.OutputLimit(limit_chars=80_000, head_chars=2_000, tail_chars=2_000)
 _DEFAULT_ENVIRONMENT = {
-    b"PATH": b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    b"PATH": PATH,
     b"LANG": b"C.UTF-8",
 }
 
@@ -74,10 +75,17 @@ def check_argv(given: Iterable[bytes]) -> list[bytes]:
 
 def check_file_rules(given: wire.FileRules) -> bytes:
     """Return file rules as the spawner takes them."""
-    lists = (given.readable, given.writable, given.unreadable, given.unwritable)
+    lists = [getattr(given, name) for name in FileRules.LISTS]
     if odd := [path for paths in lists for path in paths if not path.startswith("/") or "\0" in path]:
         raise invalid_argument(f"file_rules: {odd[0][:200]!r} must be an absolute path without NUL")
-    rules = FileRules(*(tuple(map(os.fsencode, map(real, paths))) for paths in lists)).encode()
+    if odd := [name for name in given.programs if not name or "\0" in name or ("/" in name and name[0] != "/")]:
+        raise invalid_argument(f"file_rules: {odd[0][:200]!r} must be a program's name or absolute path, without NUL")
+    programs = tuple(os.fsencode(real(name) if "/" in name else name) for name in given.programs)
+    made = FileRules(
+        *(tuple(map(os.fsencode, map(real, paths))) for paths in lists),
+        programs=programs if given.only_programs else None,
+    )
+    rules = made.encode()
     if len(rules) > FILE_RULES_LIMIT_BYTES:
         raise invalid_argument(f"file_rules take {len(rules)} bytes; {FILE_RULES_LIMIT_BYTES} are allowed")
     return rules

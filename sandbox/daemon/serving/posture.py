@@ -8,6 +8,7 @@ from sandbox.daemon.kernel import is_gvisor
 from sandbox.daemon.limits.cgroup import Cgroup
 from sandbox.daemon.serving.mounts import read_mounts
 from sandbox.daemon.supervisor.control_wire import CALL_GID_BASE
+from sandbox.daemon.supervisor.landlock import landlock_version
 from sandbox.daemon.supervisor.spawner import Spawner
 from sandbox.v1 import channel_pb2 as wire
 
@@ -54,6 +55,7 @@ async def read_posture(spawner: Spawner, cgroup: Cgroup, daemon_socket: str) -> 
         tool_socket_families=[int(family) for family in tool.get("SocketFamilies", "").split()],
         socket_programs_refused=tool.get("SocketPrograms") == "0",
         seccomp_filters_refused=tool.get("SeccompFilters") == "0",
+        landlock_version=max(0, landlock_version()),
     )
 
 

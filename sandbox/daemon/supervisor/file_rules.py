@@ -9,14 +9,16 @@ import os
 import stat
 from collections.abc import Iterator
 
-from sandbox.daemon.supervisor.landlock import READ, READ_DIR, READ_FILE, WRITE, WRITE_FILE
+from sandbox.daemon.supervisor.executables import executables
+from sandbox.daemon.supervisor.landlock import EXECUTE, READ, READ_DIR, READ_FILE, WRITE, WRITE_FILE
 
 # What tool code itself can change is granted by the rules alone.
 _BY_RULES = frozenset({b"workspace", b"tmp"})
+_BELOW_RULES = (b"/workspace", b"/tmp", b"/dev/shm")
 _NOT_LISTED = frozenset({b"proc", b"dev"})
 _DEVICES = (b"null", b"zero", b"full", b"random", b"urandom", b"tty", b"ptmx", b"pts")
 _LIMIT_GRANTS = 4096
-_READABLE, _WRITABLE, _UNREADABLE, _UNWRITABLE = b"r", b"w", b"R", b"W"
+_PROGRAM = b"x"
 
 Identity = tuple[int, int, int] | None
 _NOT_LISTED_NS = -1
@@ -31,9 +33,12 @@ class FileRules:
     """Absolute paths, each for itself and all below it. What is forbidden is so also where it is allowed.
 
     A path may be written in any way: no link is followed, so ".." leads to what stands before it. ValueError for NUL.
+    Of `readable_files` and `writable_files` each is a file that is there; a directory of its name gets nothing.
+    `programs` are names and absolute paths of what may be executed; None is whatever is readable.
     """
 
-    __slots__ = ("readable", "unreadable", "unwritable", "writable")
+    LISTS = ("readable", "writable", "unreadable", "unwritable", "readable_files", "writable_files")
+    __slots__ = (*LISTS, "programs")
 
     def __init__(
         self,
@@ -41,51 +46,62 @@ class FileRules:
         writable: tuple[bytes, ...] = (),
         unreadable: tuple[bytes, ...] = (),
         unwritable: tuple[bytes, ...] = (),
+        readable_files: tuple[bytes, ...] = (),
+        writable_files: tuple[bytes, ...] = (),
+        *,
+        programs: tuple[bytes, ...] | None = None,
     ) -> None:
         self.readable = tuple(map(_plain, readable))
         self.writable = tuple(map(_plain, writable))
         self.unreadable = tuple(map(_plain, unreadable))
         self.unwritable = tuple(map(_plain, unwritable))
+        self.readable_files = tuple(map(_plain, readable_files))
+        self.writable_files = tuple(map(_plain, writable_files))
+        self.programs = programs
 
     def encode(self) -> bytes:
-        """Return the rules as bytes, separated by NUL."""
-        return b"\0".join(
-            flag + path
-            for flag, paths in (
-                (_READABLE, self.readable),
-                (_WRITABLE, self.writable),
-                (_UNREADABLE, self.unreadable),
-                (_UNWRITABLE, self.unwritable),
-            )
-            for path in paths
-        )
+        """Return the rules as bytes, separated by NUL: the number of a list and a path, or "x" and a program."""
+        items = [b"%d%b" % (flag, path) for flag, name in enumerate(self.LISTS) for path in getattr(self, name)]
+        if self.programs is not None:
+            items += (_PROGRAM + name for name in (b"", *self.programs))
+        return b"\0".join(items)
 
     @classmethod
     def decode(cls, data: bytes) -> "FileRules":
         """Return the rules of encode()."""
         items = data.split(b"\0") if data else []
-        by_flag = (
-            tuple(item[1:] for item in items if item[:1] == flag)
-            for flag in (_READABLE, _WRITABLE, _UNREADABLE, _UNWRITABLE)
-        )
-        return cls(*by_flag)
+        lists = (tuple(item[1:] for item in items if item[:1] == b"%d" % flag) for flag in range(len(cls.LISTS)))
+        programs = tuple(item[1:] for item in items if item[:1] == _PROGRAM)
+        return cls(*lists, programs=programs[1:] if programs else None)
 
 
 class Grants:
     """The grants that rules make of the files that there are, and what they depend on."""
 
-    __slots__ = ("_seen", "rights")
+    __slots__ = ("_seen", "files", "rights")
 
     def __init__(self, rules: FileRules) -> None:
         """Raises TooManyFiles."""
         self.rights: dict[bytes, int] = {}
+        self.files: dict[bytes, int] = {}
+        """Rights on single files, which no directory gets."""
         self._seen: dict[tuple[bytes, bool], Identity] = {}  # by path and whether it was listed
-        self._add((*_image_directories(), *rules.readable), rules.unreadable, READ)
+        read = READ if rules.programs is None else READ & ~EXECUTE
         # Nor what leads to an unreadable one: under another name it would be granted the next time.
-        self._add(rules.writable, (*rules.unwritable, *rules.unreadable), WRITE)
+        unwritable = (*rules.unwritable, *rules.unreadable)
+        self._add((*_image_directories(), *rules.readable), rules.unreadable, read)
+        self._add(rules.writable, unwritable, WRITE)
+        self._add_files(rules.readable_files, rules.unreadable, read)
+        self._add_files(rules.writable_files, unwritable, WRITE)
         self._add((b"/proc",), rules.unreadable, READ_FILE | READ_DIR)
         for name in _DEVICES:
             self.rights[b"/dev/" + name] = READ_FILE | READ_DIR | WRITE_FILE
+        written = (*_BELOW_RULES, *rules.writable)
+        for path in executables(rules.programs, written) if rules.programs is not None else ():
+            if any(_is_at_or_below(path, directory) for directory in written):
+                self._add_files((path,), (), EXECUTE)
+            else:  # the image does not change
+                self.files[path] = self.files.get(path, 0) | EXECUTE
 
     def is_current(self) -> bool:
         """Return whether the same grants would be made now."""
@@ -106,6 +122,12 @@ class Grants:
         for top in allowed:
             for path in self._allowed(top, forbidden):
                 self.rights[path] = self.rights.get(path, 0) | rights
+
+    def _add_files(self, allowed: tuple[bytes, ...], forbidden: tuple[bytes, ...], rights: int) -> None:
+        for path in allowed:
+            if not any(_is_at_or_below(path, one) for one in forbidden):
+                self._seen[path, False] = _identity(path, listed=False)
+                self.files[path] = self.files.get(path, 0) | rights
 
     def _allowed(self, path: bytes, forbidden: tuple[bytes, ...]) -> Iterator[bytes]:
         if any(_is_at_or_below(path, one) for one in forbidden):

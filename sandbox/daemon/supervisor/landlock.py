@@ -22,7 +22,7 @@ WRITE = (WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _MAKE
     REFER | _TRUNCATE
 )
 ALL = READ | WRITE | _MAKE_CHAR | _MAKE_BLOCK
-_OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | _TRUNCATE
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | _TRUNCATE
 
 # The versions of the interface that have them: Linux 5.19 and 6.2.
 REFER_VERSION, TRUNCATE_VERSION = 2, 3
@@ -41,11 +41,16 @@ def landlock_version() -> int:
     return 0 if call is None else call("syscall", _CREATE_RULESET, 0, 0, _CREATE_RULESET_VERSION)
 
 
-def restrict(handled: int, grants: Mapping[bytes, int], is_meant: IsMeant = lambda _path, _state: True) -> bool:
+def restrict(
+    handled: int,
+    grants: Mapping[bytes, int],
+    files: Mapping[bytes, int] | None = None,
+    is_meant: IsMeant = lambda _path, _state: True,
+) -> bool:
     """Put this process into a domain that refuses what it handles but for the grants, by path; return whether it is.
 
     A path that is not there, that leads through a symbolic link, or whose file is not the one that `is_meant`, grants
-    nothing. It needs no-new-privileges.
+    nothing; one of `files` does not if it is a directory. It needs no-new-privileges.
     """
     call = libc()
     if call is None:
@@ -55,23 +60,26 @@ def restrict(handled: int, grants: Mapping[bytes, int], is_meant: IsMeant = lamb
     if ruleset < 0:
         return False
     try:
-        for path, rights in grants.items():
-            if not _grant(call, ruleset, path, rights & handled, is_meant):
-                return False
+        for granted, even_below in ((grants, True), (files or {}, False)):
+            for path, rights in granted.items():
+                if not _grant(call, ruleset, path, rights & handled, is_meant, even_below=even_below):
+                    return False
         return call("syscall", _RESTRICT_SELF, ruleset, 0) == 0
     finally:
         os.close(ruleset)
 
 
-def _grant(call: Callable[..., int], ruleset: int, path: bytes, rights: int, is_meant: IsMeant) -> bool:
+def _grant(
+    call: Callable[..., int], ruleset: int, path: bytes, rights: int, is_meant: IsMeant, *, even_below: bool
+) -> bool:
     try:
         fd = open_without_links(path)
     except OSError:
         return True
     try:
         state = os.fstat(fd)
-        if not stat.S_ISDIR(state.st_mode):
-            rights &= _OF_FILES
+        if not even_below or not stat.S_ISDIR(state.st_mode):
+            rights &= OF_FILES if stat.S_ISREG(state.st_mode) or even_below else 0
         if not rights or not is_meant(path, state):
             return True
         return call("syscall", _ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, fd), 0) == 0

@@ -180,7 +180,7 @@ def _enter_domain(tool: ToolIdentity, rules: FileRules) -> Grants | None:
 
     def enter() -> Grants | None:
         grants = Grants(rules)
-        return grants if restrict(ALL, grants.rights, grants.is_meant) else None
+        return grants if restrict(ALL, grants.rights, grants.files, grants.is_meant) else None
 
     try:
         return files_as_tool(tool, enter)

@@ -110,6 +110,49 @@ async def test_programs_processes_and_terminals_are_held_to_it_after_a_stop_and_
                 assert not await _harms(airlock, thread, done.content)
 
 
+# Each is allowed by its words, and starts rm or id by itself.
+STARTS = (
+    "awk 'BEGIN { system(\"rm src/file\") }'",
+    "find src -name file -exec sh -c 'r=rm; $r \"$1\"' - {} \\;",
+    "tar -cf /tmp/t --checkpoint=1 --checkpoint-action=exec='rm src/file' src",
+    'cp /bin/rm /tmp/other && python3 -c \'import os; os.execv("/tmp/other", ["rm", "src/file"])\'',
+    'python3 -c \'import os; os.execv("/bin/rm", ["rm", "src/file"])\'',
+)
+NAMED = """\
+  - id: commands
+    tools: [execute]
+    argv: [[[awk, cp, cat, find, python3, tar, ./src/run]]]
+    effect: allow
+    reason: These.
+opaque: allow
+"""
+
+
+async def test_an_allowed_program_starts_none_that_no_rule_names(tmp_path: Path) -> None:
+    named = POLICY[: POLICY.index("  - {id: commands")] + NAMED
+    home = await asyncio.to_thread(make_home, tmp_path / "home")
+    keys = [await asyncio.to_thread(home.add_tenant, name, policy) for name, policy in (("a", named), ("b", OPEN))]
+    gone: dict[str, list[bool]] = {key: [] for key in keys}
+    with served(home) as gateway:
+        for key in keys:
+            async with Client(gateway.address, key) as airlock:
+                for line in STARTS:
+                    await _prepare(airlock, "t")
+                    done = await airlock.call_tool("execute", {"command": line}, thread="t")
+                    assert done.outcome == "exited", (line, done)
+                    found = await airlock.call_tool("glob", {"path": "/workspace/src", "pattern": "file"}, thread="t")
+                    gone[key].append("file" not in found.content)
+                await airlock.write_file("t", "/workspace/src/run", b"#!/usr/bin/env python3\nprint('it runs')\n")
+                line = "python3 -c 'import os; os.chmod(\"src/run\", 0o755)' && ./src/run"
+                done = await airlock.call_tool("execute", {"command": line}, thread="t")
+                assert "it runs" in done.content, done
+        async with Client(gateway.address, keys[0]) as airlock:
+            done = await airlock.call_tool("execute", {"command": STARTS[-1]}, thread="t")
+            assert "execute" in done.note, done
+    assert gone[keys[0]] == [False] * len(STARTS)
+    assert gone[keys[1]] == [True] * len(STARTS)
+
+
 async def test_a_policy_that_changes_holds_from_the_next_call(tmp_path: Path) -> None:
     home = await asyncio.to_thread(make_home, tmp_path / "home")
     key = await asyncio.to_thread(home.add_tenant, "a", POLICY)

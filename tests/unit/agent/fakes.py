@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from agent.call_context import CallContext
 from agent.capabilities.tracing import Attribute, RecordedSpan
 from agent.events import Event
 from agent.filesystem import EntryType, OnOutput, OutputStream
@@ -285,6 +286,7 @@ class FakeShell:
         head_chars: int,
         tail_chars: int,
         on_output: OnOutput | None = None,
+        context: CallContext | None = None,
     ) -> FakeExec:
         self.commands.append(command)
         self.settings.append({"timeout_s": timeout_s, "call_id": call_id, "limit_chars": limit_chars})

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from gateway.policy import PolicyError, load_document, load_policy
-from gateway.policy.file_rules import enforcement_of
+from gateway.policy.file_rules import enforcement_of, file_rules_of
+from gateway.policy.scoped_rule import scoped_rules
 from sandbox.file_rules import FileRules
 
 HEAD = "version: 1\nenforcement: kernel\n"
@@ -44,6 +45,42 @@ def test_directories_that_are_allowed_are_granted_and_what_is_denied_or_asked_ab
     )
 
 
+def test_a_single_path_grants_that_file() -> None:
+    assert file_rules("id: a, tools: [read, write], paths: [/workspace/one], effect: allow") == FileRules(
+        readable_files=("/workspace/one",), writable_files=("/workspace/one",)
+    )
+
+
+@pytest.mark.parametrize(
+    "lines, programs",
+    [
+        (["argv: [[git, status], [[ls, ./run]]], effect: allow"], {"git", "ls", "/workspace/run"}),
+        (["argv: [[git]], effect: allow", "argv: [[rm]], effect: ask, enforcement: reading"], {"git", "rm"}),
+        (["argv: [[git]], effect: allow", "argv: [[rm]], effect: deny, enforcement: reading"], {"git"}),
+        (["argv: [[git]], effect: allow", "effect: allow"], None),
+        (["argv: [[git]], effect: allow", "effect: allow, mode: shadow"], {"git"}),
+        (["argv: [['*', --version], [git]], effect: allow, enforcement: reading"], None),
+        (["effect: deny"], None),
+    ],
+)
+def test_commands_may_execute_what_rules_name(lines: list[str], programs: set[str] | None) -> None:
+    found = file_rules(*(f"id: r{number}, tools: [execute], {line}" for number, line in enumerate(lines)))
+    assert found is not None
+    named = None if found.programs is None else set(found.programs) - {"git", "ls", "rm", "/workspace/run"}
+    assert (found.programs is None) == (programs is None)
+    assert programs is None or (
+        set(found.programs or ()) == programs | (named or set()) and "xargs" in (named or set())
+    )
+
+
+@pytest.mark.parametrize(
+    "line", ["argv: [['*', --version]]", "when: command == 'ls'", "unless: {argv: [[rm]]}", "argv: [['*']]"]
+)
+def test_a_rule_that_allows_by_other_words_than_a_programs_name_is_refused(line: str) -> None:
+    assert "rules[0]" in problem(rules(f"id: a, tools: [execute], {line}, effect: allow"))
+    assert "enforcement: reading" in problem(rules(f"id: a, tools: [execute], {line}, effect: allow"))
+
+
 def test_a_rule_without_paths_is_about_every_file() -> None:
     assert file_rules("id: a, tools: [read], effect: allow", "id: b, tools: [write], effect: deny") == FileRules(
         readable=("/",), unwritable=("/",)
@@ -54,7 +91,6 @@ def test_a_rule_without_paths_is_about_every_file() -> None:
     "rule",
     [
         "id: a, tools: [write], paths: ['/workspace/*.py'], effect: allow",
-        "id: a, tools: [write], paths: [/workspace/one], effect: allow",
         "id: a, tools: [write], size_bytes: {up_to: 9}, effect: allow",
         "id: a, tools: [write], when: path != '', effect: allow",
         "id: a, tools: [write], unless: {paths: [/workspace/a]}, effect: allow",
@@ -91,13 +127,13 @@ def test_a_pattern_that_denies_is_refused_with_its_line_and_two_ways_out() -> No
 def test_a_line_that_is_denied_or_asked_about_is_refused_unless_the_rule_accepts_reading(condition: str) -> None:
     push = f"id: push, tools: [execute], {condition}, effect: ask"
     assert "policy.yaml:4: rules[0].effect: the kernel does not know the words of a command" in problem(rules(push))
-    assert file_rules(f"{push}, enforcement: reading") == FileRules()
+    assert file_rules(f"{push}, enforcement: reading") is not None
 
 
 def test_more_paths_than_the_sandbox_takes_are_refused_at_load() -> None:
     paths = ", ".join(f"/workspace/{number:0100}/**" for number in range(100))
     rule = f"id: many, tools: [read], paths: [{paths}], effect: deny"
-    assert "policy.yaml:2: enforcement: the paths of the rules on files take" in problem(rules(rule))
+    assert "policy.yaml:2: enforcement: the paths and programs of the rules take" in problem(rules(rule))
 
 
 def test_gvisor_is_refused() -> None:
@@ -180,20 +216,20 @@ def test_each_rule_says_what_enforces_it() -> None:
             "id: env, tools: [read], paths: ['/**/.env'], effect: deny, enforcement: gateway",
             "id: list, tools: [ls], effect: allow",
             "id: git, tools: [execute], argv: [[git]], effect: allow",
-            "id: any, tools: [execute], effect: allow",
+            "id: push, tools: [execute], argv: [[git, push]], effect: allow",
         ),
         "p",
     )
-    kernel = {rule.id: enforcement_of(rule, kernel=True) for rule in document.rules}
-    assert kernel == {
+    made = file_rules_of(list(scoped_rules(document)))
+    assert {rule.id: enforcement_of(rule, made) for rule in document.rules} == {
         "look": "kernel",
         "part": "gateway",
         "env": "gateway",
         "list": "gateway",
-        "git": "reading",
-        "any": "gateway",
+        "git": "kernel",
+        "push": "reading",
     }
-    assert enforcement_of(document.rules[0], kernel=False) == "gateway"
+    assert enforcement_of(document.rules[0], None) == "gateway"
 
 
 @pytest.mark.parametrize(

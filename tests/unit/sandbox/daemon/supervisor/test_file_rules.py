@@ -36,7 +36,7 @@ def paths(*found: Path) -> tuple[bytes, ...]:
 def run(grants: Grants | None, line: str, cwd: Path) -> int:
     def enter() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        if grants is not None and not restrict(ALL, grants.rights, grants.is_meant):
+        if grants is not None and not restrict(ALL, grants.rights, grants.files, grants.is_meant):
             os._exit(77)
 
     done = subprocess.run(["/bin/sh", "-c", line], cwd=cwd, preexec_fn=enter, capture_output=True, check=False)
@@ -174,3 +174,71 @@ def test_rules_are_read_as_they_were_written() -> None:
         rules.unwritable,
     )
     assert FileRules.decode(b"").readable == ()
+
+
+@pytest.mark.parametrize(
+    "line, allowed",
+    [
+        ("cat docs/page.md", True),
+        ("echo x > docs/page.md && truncate -s 0 docs/page.md", True),
+        ("cat src/app.py", False),
+        ("rm docs/page.md", False),
+        ("mv docs/page.md docs/other", False),
+        ("echo x > docs/new", False),
+        ("cat secrets/key", False),
+    ],
+)
+def test_a_single_file_is_granted_and_a_directory_in_its_place_is_not(line: str, allowed: bool, tree: Path) -> None:
+    files = paths(tree / "docs/page.md", tree / "secrets")
+    rules = FileRules(readable_files=files, writable_files=files)
+    assert (run(Grants(rules), line, tree) == 0) is allowed
+    assert run(None, line, tree) == 0
+
+
+def test_a_directory_that_takes_the_place_of_a_file_gets_nothing(tree: Path) -> None:
+    page = tree / "docs/page.md"
+    grants = Grants(FileRules(readable_files=paths(page)))
+    page.unlink()
+    (tree / "secrets").rename(page)
+    assert run(grants, "cat docs/page.md/key", tree) != 0
+    assert not grants.is_current()
+    assert run(Grants(FileRules(readable_files=paths(page))), "cat docs/page.md/key", tree) != 0
+
+
+@pytest.mark.parametrize(
+    "line, allowed",
+    [
+        ("cat docs/page.md", True),
+        ("ls", False),
+        ("cp docs/page.md src/copy", False),
+        ("find docs -type f -exec cat {} +", False),
+        ("./src/script", True),
+        ("./src/other", False),
+        ("cat docs/page.md | sh -c 'cat'", True),
+        ("sh -c 'exec ls'", False),
+    ],
+)
+def test_only_named_programs_are_executed(line: str, allowed: bool, tree: Path) -> None:
+    for name in ("script", "other"):
+        (tree / "src" / name).write_text("#!/bin/sh\ncat docs/page.md\n")
+        (tree / "src" / name).chmod(0o755)
+    script = os.fsencode(tree / "src/script")
+    rules = FileRules(paths(tree), paths(tree / "src"), programs=(b"cat", script, b"there-is-none"))
+    assert (run(Grants(rules), line, tree) == 0) is allowed
+    assert run(None, line, tree) == 0
+
+
+def test_a_link_of_tool_code_names_no_program(tree: Path) -> None:
+    link = tree / "src/run"
+    link.symlink_to("/bin/ls")
+    rules = FileRules(paths(tree), paths(tree / "src"), programs=(os.fsencode(link),))
+    assert run(Grants(rules), "./src/run", tree) != 0
+    assert run(None, "./src/run", tree) == 0
+
+
+def test_rules_come_back_as_they_were_encoded() -> None:
+    for programs in (None, (), (b"cat", b"/workspace/run")):
+        rules = FileRules((b"/a",), (b"/b",), (b"/c",), (b"/d",), (b"/e",), (b"/f",), programs=programs)
+        again = FileRules.decode(rules.encode())
+        names = (*FileRules.LISTS, "programs")
+        assert [getattr(again, name) for name in names] == [getattr(rules, name) for name in names]

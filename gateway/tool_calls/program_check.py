@@ -1,0 +1,64 @@
+"""Which programs a policy names that an image does not have."""
+
+from __future__ import annotations
+
+import logging
+
+from gateway.policy import Policy
+from gateway.policy.file_rules import named_programs
+from sandbox.errors import SandboxError
+from sandbox.process import ProgramSpec
+from sandbox.protocols import Shell
+from sandbox.sandbox import Sandbox
+
+log = logging.getLogger(__name__)
+
+_SCRIPT = b'for name in "$@"; do command -v -- "$name" > /dev/null || echo "$name"; done'
+_TIMEOUT_S = 5.0
+_OUTPUT_LIMIT_BYTES = 64 * 1024
+_LIMIT_KNOWN = 10_000
+
+
+async def missing_programs(shell: Shell, policy: Policy) -> list[str]:
+    """Return the names of programs in a policy's allow-list that a sandbox does not have. Raises SandboxError."""
+    names = [name for name in named_programs(policy.file_rules) if "/" not in name]
+    if not names:
+        return []
+    found = bytearray()
+
+    async def take(_stream: str, data: bytes) -> None:
+        found.extend(data)
+
+    argv = [b"/bin/sh", b"-c", _SCRIPT, b"sh", *(name.encode() for name in names)]
+    spec = ProgramSpec(argv, timeout_s=_TIMEOUT_S, output_limit_bytes=_OUTPUT_LIMIT_BYTES)
+    done = await shell.run_program(spec, stdin=None, on_output=take)
+    return found.decode(errors="replace").split() if done.outcome == "exited" else []
+
+
+class ProgramCheck:
+    """Warns of missing programs before the first command of a policy version runs in an image."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], None] = {}
+
+    async def check(self, sandbox: Sandbox, policy: Policy) -> None:
+        """Log what the image does not have, once. Never raises SandboxError: the command itself tells more."""
+        key = sandbox.spec.image, policy.version
+        if key in self._known or not named_programs(policy.file_rules):
+            return
+        self._known[key] = None
+        if len(self._known) > _LIMIT_KNOWN:
+            del self._known[next(iter(self._known))]
+        try:
+            missing = await missing_programs(sandbox.shell, policy)
+        except SandboxError:
+            return
+        if missing:
+            log.warning(
+                "tenant %s: image %s does not have %s, which rules of %s allow: install them in the image, or remove "
+                "them from the policy",
+                sandbox.spec.tenant,
+                sandbox.spec.image,
+                ", ".join(missing),
+                policy.version,
+            )
