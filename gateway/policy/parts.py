@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,6 @@ from gateway.policy.document import CONNECT, FILE_TOOLS, WRITING_TOOLS
 from gateway.policy.effects import Access, FileUse, HostUse
 from gateway.policy.globs import path_problem
 from gateway.policy.hosts import canonical_host
-from gateway.policy.programs.paths import absolute
 from gateway.policy.recent import Recent
 from gateway.policy.shell_line import START, Directories, Redirect
 from gateway.policy.shell_names import does_nothing
@@ -202,10 +202,18 @@ def _redirect_parts(redirect: Redirect) -> Iterator[Part]:
 
 def _redirect_paths(redirect: Redirect) -> tuple[str | None, ...]:
     """Return the absolute paths that a redirect may open, None for one that is not plain."""
-    if redirect.target is None or redirect.target.endswith("/"):
+    target = redirect.target
+    if target is None or ".." in target.split("/") or target.endswith("/"):
         return (None,)
-    paths = absolute(redirect.target, redirect.cwd)
-    return tuple(path if path_problem(path) is None else None for path in paths)
+    directories = ("/",) if target.startswith("/") else redirect.cwd
+    if directories is None:
+        return (None,)
+    return tuple(_plain(posixpath.join(directory, target)) for directory in directories)
+
+
+def _plain(path: str) -> str | None:
+    path = "/" + posixpath.normpath(path).lstrip("/")
+    return None if path_problem(path) is not None else path
 
 
 def _effect_parts(program: Program) -> Iterator[Part]:

@@ -38,8 +38,6 @@ class Call:
         self._taken: set[tuple[Word, str, bool, bool, Directories]] = set()
         self._opaque: str | None = None
         self._lost: str | None = None
-        self.expands = False
-        """Whether the program takes patterns itself, quoted ones too, and may mean files below directories by them."""
 
     def effects(self) -> Effects:
         """Return all that was found."""
@@ -68,7 +66,7 @@ class Call:
             return
         self._taken.add(key)
         access, below = _ACCESSES[role]
-        for place in located(word, self.directories, expands=self.expands):
+        for place in located(word, self.directories):
             known = place.path is not None or place.glob is not None
             use = FileUse(place.path, access, known and (below or place.below), possible, place.glob)
             self._files[use] = None

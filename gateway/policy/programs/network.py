@@ -33,9 +33,11 @@ _SCP_LIKE = re.compile(r"(?:([A-Za-z0-9._-]+)@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]
 _PLAIN_HOST = re.compile(r"[A-Za-z0-9._:-]+|\[[0-9A-Fa-f:.]+\]")
 # Without a scheme curl takes these beginnings of a host's name for one.
 _GUESSED = ("ftp.", "dict.", "ldap.", "imap.", "smtp.", "pop3.")
-# Of these curl takes what is after @ for a file.
-_BODIES = frozenset({"-d", "--data", "--data-binary", "--json", "-H", "--header", "-w", "--write-out"})
-_MAY_READ = _BODIES | {"--data-urlencode", "-F", "--form", "-b", "--cookie", "-T", "--upload-file"}
+# What curl takes for data or for the name of a file that has them.
+_MAY_READ = frozenset(
+    """-b -d -F -H -T -w --cookie --data --data-binary --data-urlencode --form --header --json --upload-file
+    --write-out""".split()  # noqa: SIM905 - one name a line would take fifteen
+)
 
 
 def url_host(text: str, *, git: bool = False, scheme: str | None = None) -> tuple[str | None, int | None] | None:
@@ -88,23 +90,13 @@ def _curl(call: Call) -> None:
 
 
 def _curl_value(call: Call, name: str, value: Word) -> None:
-    text = value.text
     if name in ("-x", "--proxy"):
-        call.host(*((url_host(text, scheme="socks5") if value.kind == "literal" else None) or (None, None)))
-    elif name not in _MAY_READ:
-        return
-    elif value.kind != "literal" or (name in ("-w", "--write-out") and "%output{" in text):
-        call.lose(f"{name} may name a file that is not known")
-    elif name in ("-T", "--upload-file"):
-        call.file(Word("", "expansion") if set("{[") & set(text) else value, "read")  # curl expands these itself
-    elif name in _BODIES:
-        if text.startswith("@"):
-            call.file(Word(text[1:]), "read")
-    elif name in ("-b", "--cookie"):
-        call.file(value, "" if "=" in text else "read")
-    elif "@" in text or "<" in text:  # of a form or of text to encode
-        file = re.fullmatch(r"[A-Za-z0-9_]*=?[@<]([^@<,;\"]+)(;type=[a-z/-]+)?", text)
-        call.file(Word(file.group(1)) if file is not None else Word("", "expansion"), "read")
+        known = url_host(value.text, scheme="socks5") if value.kind == "literal" else None
+        call.host(*(known or (None, None)))
+    elif name in _MAY_READ:
+        file = name in ("-T", "--upload-file") or (name in ("-b", "--cookie") and "=" not in value.text)
+        if file or value.kind != "literal" or set("@<") & set(value.text) or "%output{" in value.text:
+            call.lose(f"{name} may name a file")
 
 
 def _curl_url(call: Call, url: Word, *, globbed: bool) -> None:

@@ -21,7 +21,6 @@ _ALONE = frozenset({"--version", "-v", "--help", "-h"})
 
 
 def _git(call: Call) -> None:
-    call.expands = True
     position = 0
     if len(call.words) == 1 and call.words[0].literal in _ALONE:
         return

@@ -68,6 +68,7 @@ _MORE_STARTS = {
     "revert": "-S --strategy",
     "tag": "-s -u --sign --local-user",
 }
+_PLAIN_PATH = re.compile(r"[^:*?\[\\][^*?\[\\]*")
 _FORMATS = ("--format", "--pretty", "--sort")
 # Settings that name no program, file or host, whatever they are set to.
 _HARMLESS_SETTINGS = re.compile(
@@ -174,14 +175,11 @@ def _shows(call: Call, words: list[Word]) -> None:
 def _on_paths(call: Call, words: list[Word], *, role: str, options: str = _PATHS) -> None:
     """Take in a subcommand whose operands are nothing but patterns of paths; without any it is about all of them."""
     paths = _parsed(call, words, options).operands
-    # A leading colon has a meaning of its own (:/ is the top, :! is all but), and a backslash makes a pattern.
-    if not paths or any(word.kind == "literal" and (word.text[:1] in (":", "") or "\\" in word.text) for word in paths):
+    # git expands quoted patterns too, and a leading colon has a meaning of its own (:/ is the top, :! is all but).
+    if not paths or not all(_PLAIN_PATH.fullmatch(word.text) for word in paths):
         _everything(call, role)
-        return
-    for word in paths:
-        # git expands quoted patterns too.
-        wild = word.kind == "literal" and any(mark in word.text for mark in "*?[")
-        call.file(Word(word.text, "glob") if wild else word, role, dash=False)
+    else:
+        call.files(paths, role, dash=False)
 
 
 def _commit(call: Call, words: list[Word]) -> None:
