@@ -10,9 +10,8 @@ from typing import Any
 from gateway.policy.decision import Facts
 from gateway.policy.document import Example, PolicyDocument
 from gateway.policy.groups import all_rules
-from gateway.policy.judge import Policy
-from gateway.policy.policy_tests import example_arguments, moment, untrue_tests
-from gateway.policy.reading import PolicyText
+from gateway.policy.loading import PolicyText
+from gateway.policy.policy_tests import example_arguments, moment
 from gateway.policy.yaml_lines import Path
 
 
@@ -46,9 +45,9 @@ class Outcome:
     message: str = ""
 
 
-def prove(text: PolicyText, policy: Policy) -> list[Outcome]:
+def prove(text: PolicyText) -> list[Outcome]:
     """Return how each example and each test of a file came out, in the order of the file."""
-    return sorted(_outcomes(text, policy), key=lambda outcome: outcome.line)
+    return sorted(_outcomes(text), key=lambda outcome: outcome.line)
 
 
 def told_calls(document: PolicyDocument) -> Iterator[ToldCall]:
@@ -61,19 +60,18 @@ def told_calls(document: PolicyDocument) -> Iterator[ToldCall]:
         yield ToldCall(test.tool, test.args, f"{test.tool}: {_shown(test.args)}", moment(test.at))
 
 
-def _outcomes(text: PolicyText, policy: Policy) -> Iterator[Outcome]:
+def _outcomes(text: PolicyText) -> Iterator[Outcome]:
     for path, rule in all_rules(text.document):
         for kind, examples in (("match", rule.examples.match), ("not_match", rule.examples.not_match)):
             for number, example in enumerate(examples):
-                place: Path = (*path, "examples", kind, number)
-                # Loading has judged it; here is nothing but the list of all.
-                wrong = text.problem(place)
-                said = wrong.message if wrong is not None else ""
-                yield Outcome(kind, text.reading.line(place), rule.id, _shown(example), not said, said)
-    untrue = {path[1]: message for path, message in untrue_tests(text.document, policy)}
+                yield _outcome(text, kind, (*path, "examples", kind, number), rule.id, _shown(example))
     for number, test in enumerate(text.document.tests):
-        call, line = f"{test.tool} {_shown(test.args)}", text.reading.line(("tests", number))
-        yield Outcome("test", line, test.rule or "", call, number not in untrue, untrue.get(number, ""))
+        yield _outcome(text, "test", ("tests", number), test.rule or "", f"{test.tool} {_shown(test.args)}")
+
+
+def _outcome(text: PolicyText, kind: str, place: Path, rule: str, call: str) -> Outcome:
+    wrong = text.problem(place) or text.problem((*place, "at"))
+    return Outcome(kind, text.reading.line(place), rule, call, wrong is None, wrong.message if wrong else "")
 
 
 def _shown(example: Example) -> str:

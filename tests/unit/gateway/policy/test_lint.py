@@ -11,7 +11,7 @@ import yaml
 from gateway.policy import STARTER_POLICY
 from gateway.policy.document import PolicyDocument
 from gateway.policy.lint import Finding, lint
-from gateway.policy.reading import read_policy
+from gateway.policy.loading import read_policy
 from gateway.policy.yaml_lines import read_yaml
 
 
