@@ -19,6 +19,7 @@ from rich.text import Text
 from gateway.cli.command import Cli
 from gateway.cli.doctor_database import database_finding, is_migrated
 from gateway.cli.doctor_directories import directory_findings
+from gateway.cli.doctor_kernel import kernel_findings
 from gateway.cli.doctor_tenants import tenant_findings
 from gateway.cli.finding import Finding
 from gateway.cli.rows import Rows
@@ -176,6 +177,8 @@ class _Checks:
             for runtime in {"runc": None, **dict.fromkeys(sorted(named))}:
                 if runtime in facts.runtimes:
                     self.findings += await _trial(engine, runtime)
+            async for finding in kernel_findings(engine, self.tenants, facts):
+                self.findings.append(finding)
 
 
 def _channel_root(config: Config | None) -> Path | None:
@@ -302,7 +305,7 @@ def _landlock() -> Finding:
     ok = has_landlock()
     with_it = "tool code cannot get its sandbox killed for memory"
     detail = with_it if ok else "this kernel has no Landlock: tool code can get its own sandbox killed for memory"
-    return Finding.of("landlock", ok, detail, "use Linux 5.19 or newer", "warning")
+    return Finding.of("landlock", ok, detail, "use Linux 6.2 or newer, which enforcement: kernel needs", "warning")
 
 
 def _runtime(name: str, facts: EngineFacts) -> Finding:

@@ -1,4 +1,4 @@
-"""Which programs a policy names that an image does not have."""
+"""What `enforcement: kernel` needs of a sandbox: Landlock, and the programs that the policy names."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from sandbox.sandbox import Sandbox
 
 log = logging.getLogger(__name__)
 
+LANDLOCK_VERSION = 3
+"""What file rules need: Linux 6.2, which refuses to cut files, too."""
 _SCRIPT = b'for name in "$@"; do command -v -- "$name" > /dev/null || echo "$name"; done'
 _TIMEOUT_S = 5.0
 _OUTPUT_LIMIT_BYTES = 64 * 1024

@@ -15,7 +15,7 @@ from agent.call_context import CallContext
 from agent.filesystem import OnOutput
 from agent.tools.paths import WORKSPACE
 from gateway.policy import JUDGED_BY, Policy
-from gateway.tool_calls.program_check import ProgramCheck
+from gateway.tool_calls.program_check import LANDLOCK_VERSION, ProgramCheck
 from sandbox.client.process_replies import PROCESSES_LIMIT
 from sandbox.errors import Conflict, Exhausted, NotFound, PostureTooWeak, SandboxError
 from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage
@@ -32,8 +32,6 @@ from sandbox.process import (
 from sandbox.protocols import Shell
 from sandbox.sandbox import Sandbox, SandboxSpec
 
-# Linux 6.2: it refuses to cut files, too.
-_LANDLOCK_VERSION = 3
 Claim = Callable[[], Awaitable[None]]
 # Where a failed command says why.
 _LAST_PIECES, _LAST_BYTES = 8, 16 * 1024
@@ -203,7 +201,7 @@ class ThreadSandbox:
         if policy.file_rules is None and judged_by is not None:
             policy = judged_by
         if policy.file_rules is not None:
-            if sandbox.posture.landlock_version < _LANDLOCK_VERSION:
+            if sandbox.posture.landlock_version < LANDLOCK_VERSION:
                 raise PostureTooWeak(
                     "enforcement: kernel needs a kernel with Landlock, Linux 6.2 or later, and the sandbox has none: "
                     "use a newer one, or enforcement: reading"

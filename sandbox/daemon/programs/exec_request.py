@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.daemon.paths import components, real
@@ -75,6 +76,12 @@ def check_argv(given: Iterable[bytes]) -> list[bytes]:
 
 def check_file_rules(given: wire.FileRules) -> bytes:
     """Return file rules as the spawner takes them."""
+    return _checked_file_rules(given.SerializeToString(deterministic=True))
+
+
+@lru_cache(maxsize=16)  # the same ones come with each call
+def _checked_file_rules(serialized: bytes) -> bytes:
+    given = wire.FileRules.FromString(serialized)
     lists = [getattr(given, name) for name in FileRules.LISTS]
     if odd := [path for paths in lists for path in paths if not path.startswith("/") or "\0" in path]:
         raise invalid_argument(f"file_rules: {odd[0][:200]!r} must be an absolute path without NUL")

@@ -94,6 +94,8 @@ class Grants:
         self._add_files(rules.readable_files, rules.unreadable, read)
         self._add_files(rules.writable_files, unwritable, WRITE)
         self._add((b"/proc",), rules.unreadable, READ_FILE | READ_DIR)
+        # Interpreters make locks and queues of processes there; it is gone with the sandbox.
+        self._add((b"/dev/shm",), unwritable, READ_FILE | READ_DIR | WRITE)
         for name in _DEVICES:
             self.rights[b"/dev/" + name] = READ_FILE | READ_DIR | WRITE_FILE
         written = (*_BELOW_RULES, *rules.writable)
@@ -134,7 +136,8 @@ class Grants:
             return
         inner = tuple(one for one in forbidden if _is_at_or_below(one, path))
         identity = _identity(path, listed=bool(inner))
-        self._seen[path, bool(inner)] = identity
+        if inner or os.path.dirname(path) != b"/" or path[1:] in _BY_RULES:  # the image's root does not change
+            self._seen[path, bool(inner)] = identity
         if len(self._seen) > _LIMIT_GRANTS:
             raise TooManyFiles
         if not inner:

@@ -71,3 +71,17 @@ def test_doctor_tries_each_runtime_that_a_policy_asks_for(tmp_path: Path) -> Non
     for what in ("tenant default", "sandbox", "sandbox runsc"):
         assert findings[what]["state"] == "ok", findings[what]
     assert "limits runsc" in findings
+
+
+def test_doctor_tries_what_enforcement_by_the_kernel_needs(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    policy = (
+        "version: 1\nenforcement: kernel\nrules:\n"
+        "  - {id: run, tools: [execute], argv: [[[git, no-such-program]]], effect: allow, reason: r}\n"
+    )
+    for text, state in ((policy, "warning"), (policy.replace(", no-such-program", ""), "ok")):
+        (home.config.parent / "policies" / "default.yaml").write_text(text, encoding="utf-8")
+        looked = airlock("doctor", "--config", str(home.config), "--json", check=False)
+        findings = {one["what"]: one for one in json.loads(looked.stdout)["findings"]}
+        assert findings["enforcement default"]["state"] == state, findings
+        assert ("no-such-program" in findings["enforcement default"]["detail"]) is (state == "warning")

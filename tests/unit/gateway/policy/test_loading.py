@@ -23,8 +23,10 @@ def problems(text: str) -> list[tuple[int, str, str]]:
 def test_the_starter_policy_loads_and_says_the_defaults() -> None:
     document = load_policy(STARTER_POLICY, "starter.yaml").document
     bare = load_policy("version: 1\nrules: []", "bare.yaml").document
-    assert (document.sandbox, document.limits, document.eviction) == (bare.sandbox, bare.limits, bare.eviction)
-    assert document.opaque == "deny"
+    own = {"home": "read_only"}
+    assert document.sandbox == bare.sandbox.model_copy(update=own)
+    assert (document.limits, document.eviction) == (bare.limits, bare.eviction)
+    assert (document.opaque, document.enforcement) == ("deny", "kernel")
     assert (document.limits.steps, document.limits.output_tokens, document.limits.run_s) == (25, 32_768, 300)
 
 

@@ -243,7 +243,9 @@ async def test_a_policy_is_replaced_only_while_the_version_expected_is_in_force(
         return _POLICY + f"description: {name}\n"
 
     async with world.client() as operator:
-        first = (await operator.policy("acme")).version
+        layer = await operator.policy("acme")
+        assert [(rule.id, rule.effect, rule.enforcement) for rule in layer.rules] == [("all", "allow", "gateway")]
+        first = layer.version
         second = await operator.apply_policy("acme", text("second"), expected_version=first)
         third = await operator.apply_policy("acme", text("third"), expected_version=second)
         assert await operator.apply_policy("acme", text("third"), expected_version=second) == third
