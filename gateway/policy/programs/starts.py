@@ -14,12 +14,15 @@ from gateway.policy.programs.paths import leads_with_dash
 from gateway.policy.words import Word
 
 _TAR = (
-    "-I -F -M -L --use-compress-program --to-command --checkpoint-action --info-script --new-volume-script"
-    " --rsh-command --rmt-command --multi-volume --tape-length"
+    "-I -F -M -L -T --files-from --use-compress-program --to-command --checkpoint-action --info-script"
+    " --new-volume-script --rsh-command --rmt-command --multi-volume --tape-length"
 )
+# What takes options out of a file, or loads a library, can start anything too.
 _STARTS = {
+    "ar": "--plugin",
     "bsdtar": _TAR,
     "cpio": "-M -F -O -I --rsh-command --rmt-command --file",
+    "curl": "-K --config --engine",
     "diff": "-l --paginate",
     "gtar": _TAR,
     "install": "-s --strip --strip-program",
@@ -28,7 +31,7 @@ _STARTS = {
     "netcat": "-e -c --exec --sh-exec --lua-exec",
     "patch": "-e -g --ed --get",
     "rg": "--pre --hostname-bin",
-    "rsync": "-e -M --rsh --rsync-path --remote-option",
+    "rsync": "-e -M --rsh --rsync-path --remote-option --daemon --config",
     "scp": "-S -D -F -o",
     "sort": "--compress-program",
     "split": "--filter",
@@ -78,7 +81,7 @@ def refuse_starts(call: Call) -> None:
         for word in call.words:
             if _begins(word).startswith(("-", "+")) and not _SAFE_PAGING.fullmatch(word.text):
                 call.refuse(f"{call.name} with {word.text} may open files or run commands")
-    elif call.name in _STARTS:
+    if call.name in _STARTS:
         words = call.words
         if call.name in {"ssh", "scp"}:
             words = tuple(_without_safe(words))

@@ -50,23 +50,23 @@ _SPEAKS = (
 # Options with which subcommands start another program, all of them or some.
 _STARTS = (
     "--exec --ext-diff --textconv --upload-pack --receive-pack --gpg-sign --show-signature --verify-signatures"
-    " --open-files-in-pager"
+    " --open-files-in-pager --edit --edit-description --edit-todo"
 )
 _MORE_STARTS = {
-    "add": "-i --interactive",
+    "add": "-e -i --interactive",
     "am": "-S -i --interactive",
     "cat-file": "--filters",
-    "cherry-pick": "-S --strategy",
+    "cherry-pick": "-e -S --strategy",
     "clone": "-u -c --config --template",
-    "commit": "-S --interactive --template",
+    "commit": "-e -S --interactive --template",
     "grep": "-O",
     "init": "--template",
-    "merge": "-S -s --strategy",
-    "pull": "-S -s --strategy",
+    "merge": "-e -S -s --strategy",
+    "pull": "-e -S -s --strategy",
     "push": "--signed",
     "rebase": "-x -i -S -s --interactive --strategy",
-    "revert": "-S --strategy",
-    "tag": "-s -u --sign --local-user",
+    "revert": "-e -S --strategy",
+    "tag": "-e -s -u --sign --local-user",
 }
 _PLAIN_PATH = re.compile(r"[^:*?\[\\][^*?\[\\]*")
 _FORMATS = ("--format", "--pretty", "--sort")

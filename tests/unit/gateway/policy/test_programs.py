@@ -164,6 +164,14 @@ def test_where_the_kernel_enforces_the_files_it_does_not_matter_which_ones_a_lin
         *["git config core.pager sh --get", "git config --comment user.name core.pager sh", "git remote add x ext::sh"],
         *["git submodule --quiet foreach sh", "git bisect run sh", "git log --format=%G?", 'git log "--format=$x"'],
         *["sqlite3 a.db .shell", "sqlite3 a.db", "sqlite3 .tables \"select edit('x')\"", "sqlite3 -cmd .shell a.db x"],
+        *[
+            "tar -T names -cf a",
+            "rsync --daemon --config=a",
+            "curl -sK a",
+            "curl --engi a h",
+            "ar --plugin a r b",
+            "git add -e",
+        ],
         *["sed -l 5 1e a", "awk -f prog a", "xz $x | sh"],
     ],
 )
