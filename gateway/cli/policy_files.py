@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gateway.config.config import Config
     from gateway.policy.document import PolicyDocument
     from gateway.policy.judge import Policy
-    from gateway.policy.reading import PolicyText
+    from gateway.policy.loading import PolicyText
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Policy file.")]
 OperatorFile = Annotated[
@@ -26,8 +26,7 @@ DEFAULT_CONFIG = Path("airlock.yaml")
 def read(file: Path, operator: PolicyDocument | None = None) -> PolicyText:
     """Read a policy file, even if its examples fail."""
     from gateway.policy import PolicyError
-    from gateway.policy.loading import LIMIT_BYTES
-    from gateway.policy.reading import read_policy
+    from gateway.policy.loading import LIMIT_BYTES, read_policy
 
     try:
         with file.open("rb") as opened:
@@ -64,7 +63,7 @@ def compiled(document: PolicyDocument, operator: PolicyDocument | None) -> Polic
 
 async def stored_layers(config: Config, *layers: str) -> dict[str, PolicyDocument]:
     """Return the policies in force in a configuration's database, by layer."""
-    from gateway.policy.reading import read_policy
+    from gateway.policy.loading import read_policy
     from gateway.storage.database import Database
     from gateway.storage.policy_store import PolicyStore
 

@@ -25,9 +25,7 @@ def run_tests(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
     """Run the examples and tests of a policy file. Exits with 1 if one fails."""
     from gateway.policy.proof import prove
 
-    above = read_operator(operator)
-    text = read(file, above)
-    outcomes = prove(text, compiled(text.document, above))
+    outcomes = prove(read(file, read_operator(operator)))
     failed = [outcome for outcome in outcomes if not outcome.passed]
     cli.show({"ok": not failed, "outcomes": outcomes}, lambda _: _print_outcomes(file, outcomes))
     if failed:

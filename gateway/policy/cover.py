@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from gateway.policy.argv import compile_argv
 from gateway.policy.document import Condition, Placeholder, Rule, SizeRange
 from gateway.policy.globs import compile_glob
 from gateway.policy.globs_cover import covers as glob_covers
 from gateway.policy.hosts import compile_host
-from gateway.policy.regexes import compile_regex
+from gateway.policy.words import Word
 
 _LIMIT_CHOICES = 64
 ArgvWords = Sequence[str | tuple[str, ...] | Placeholder]
@@ -135,16 +136,7 @@ def _placeholder(a: Placeholder, b: Placeholder) -> bool:
 
 def _is(a: Placeholder, word: str) -> bool:
     """Return whether a literal word surely is what a placeholder stands for."""
-    if a.matches is not None:
-        return compile_regex(a.matches).fullmatch(word.encode()) is not None
-    if a.number is not None:
-        return (
-            word.isascii()
-            and word.isdigit()
-            and str(int(word[:20])) == word
-            and (a.number.least <= int(word) <= a.number.most)
-        )
-    return False
+    return (a.matches is not None or a.number is not None) and compile_argv([(a,)])[0].surely([Word(word)])
 
 
 def _hosts(a: Sequence[str] | None, b: Sequence[str] | None) -> bool:
@@ -154,14 +146,9 @@ def _hosts(a: Sequence[str] | None, b: Sequence[str] | None) -> bool:
 
 
 def _host(a: str, b: str) -> bool:
-    if a == b:
-        return True
     wide, narrow = compile_host(a), compile_host(b)
-    if wide.port is not None and wide.port != narrow.port:
-        return False
-    if wide.below:
-        return narrow.name.endswith(f".{wide.name}") or (narrow.below and narrow.name == wide.name)
-    return not narrow.below and wide.name == narrow.name
+    within = wide.names(narrow.name) or (wide.below and narrow.below and wide.name == narrow.name)
+    return wide.port in (None, narrow.port) and within and (wide.below or not narrow.below)
 
 
 def _sizes(a: SizeRange | None, b: SizeRange | None) -> bool:

@@ -30,14 +30,14 @@ class Denials:
         for placed in rules:
             rule = placed.rule
             if rule.unless is None and rule.given() <= {"paths", "argv", "hosts"}:
-                keys = dict.fromkeys(_kept(rule))
+                keys = dict.fromkeys(kept_at(rule))
                 for tool in dict.fromkeys(rule.tools):
                     for key in keys:
                         self._found[tool, key].append(placed)
 
     def over(self, rule: Rule) -> ScopedRule | None:
         """Return a rule that denies every call that `rule` is about; None where none surely does."""
-        for key in _looked_for(rule):
+        for key in looked_for_at(rule):
             for placed in self._found.get((rule.tools[0], key), ()):
                 if not set(rule.tools) <= set(placed.rule.tools):
                     continue
@@ -53,8 +53,8 @@ def _pieces(condition: Condition) -> int:
     return len(condition.paths or condition.argv or condition.hosts or ("",))
 
 
-def _kept(rule: Rule) -> Iterator[str]:
-    """Yield where a deny rule is kept: by the directory of each path, each program, each host that it has."""
+def kept_at(rule: Condition) -> Iterator[str]:
+    """Yield where a rule, or a piece of one, is kept: by the directories, the programs or the hosts that it has."""
     if rule.paths is not None:
         yield from (f"path {compile_glob(glob).root}" for glob in rule.paths)
     elif rule.argv is not None:
@@ -68,7 +68,7 @@ def _kept(rule: Rule) -> Iterator[str]:
         yield _ANY
 
 
-def _looked_for(rule: Rule) -> Iterator[str]:
+def looked_for_at(rule: Condition) -> Iterator[str]:
     """Yield where a rule that covers this one is kept: it covers the first path, prefix or host, too."""
     yield _ANY
     if rule.paths is not None:

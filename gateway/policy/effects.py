@@ -35,14 +35,17 @@ class HostUse:
 
 @dataclass(frozen=True)
 class Effects:
-    """All that is known of one simple command. `opaque` says why its effects are unknown, None if they are known.
+    """All that is known of one simple command.
 
-    A program that is not described here has no effects: what it may do is the business of the argv rules.
+    `opaque` says why it might run something that the line does not name; `files_unknown` why files or hosts might be
+    missing here, which matters only where the line is read for these. Both are None where all is known. A program that
+    is not described here has no effects: what it may do is the business of the argv rules.
     """
 
     files: tuple[FileUse, ...] = ()
     hosts: tuple[HostUse, ...] = ()
     opaque: str | None = None
+    files_unknown: str | None = None
 
 
 NO_EFFECTS = Effects()

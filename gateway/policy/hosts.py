@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -90,25 +91,13 @@ def _address(text: str) -> str:
 
 
 def _ipv4(text: str) -> str:
-    """Read an IPv4 address as inet_aton does: one to four numbers, decimal, octal or hexadecimal."""
-    parts = text.split(".")
-    if len(parts) > 4 or not all(_NUMBER.fullmatch(part) for part in parts):
-        raise ValueError("it is neither a name nor an address")
+    """Read an IPv4 address as programs do: one to four numbers, decimal, octal or hexadecimal."""
     try:
-        numbers = [_number(part) for part in parts]
-    except ValueError as error:
+        if not all(_NUMBER.fullmatch(part) for part in text.split(".")):
+            raise ValueError(text)
+        return str(ipaddress.IPv4Address(socket.inet_aton(text)))
+    except (OSError, ValueError) as error:
         raise ValueError("it is neither a name nor an address") from error
-    *leading, last = numbers
-    if any(number > 0xFF for number in leading) or last >= 256 ** (4 - len(leading)):
-        raise ValueError("it is neither a name nor an address")
-    value = last + sum(number << (8 * (3 - place)) for place, number in enumerate(leading))
-    return str(ipaddress.IPv4Address(value))
-
-
-def _number(text: str) -> int:
-    if text.startswith("0x"):
-        return int(text[2:] or "0", 16)
-    return int(text, 8) if len(text) > 1 and text.startswith("0") else int(text[:20])
 
 
 def _is_address(name: str) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
 from pydantic import ValidationError
@@ -41,22 +42,46 @@ class PolicyError(Exception):
         super().__init__("\n".join(_show(source, problem) for problem in errors))
 
 
+@dataclass(frozen=True)
+class PolicyText:
+    """A file's document and the place of everything in it.
+
+    `untrue` has the examples and tests that are untrue, by their field.
+    """
+
+    document: PolicyDocument
+    reading: YamlReading
+    untrue: Mapping[str, PolicyProblem]
+
+    def problem(self, path: Path) -> PolicyProblem | None:
+        """Return what is untrue at a place."""
+        return self.untrue.get(field_of(path))
+
+
 def load_policy(text: str, source: str, operator: PolicyDocument | None = None) -> Policy:
     """Load a policy from the text of a file; `source` names it in messages. Raises PolicyError.
 
     The tests of the file are judged together with the operator's layer, where one is given.
     """
-    document, reading = _read(text, source)
-    policy = Policy(document, operator)
-    if operator is not None:
-        _raise_if(source, reading, list(check_layers(document, operator)))
-    _raise_if(source, reading, list(untrue_tests(document, policy)))
+    read = _read(text, source)
+    policy = _in_layers(read, source, operator)
+    _raise_if(source, _problems(read.reading, untrue_tests(read.document, policy)))
     return policy
 
 
 def load_document(text: str, source: str) -> PolicyDocument:
     """Load a policy as a document: all is checked but its tests, which need both layers. Raises PolicyError."""
-    return _read(text, source)[0]
+    return _read(text, source).document
+
+
+def read_policy(text: str, source: str, operator: PolicyDocument | None = None) -> PolicyText:
+    """Read a policy for examination, whether or not what it promises is true.
+
+    Raises PolicyError with whatever is wrong, untrue examples and tests aside.
+    """
+    read = _read(text, source, may_be_untrue=True)
+    tests = _problems(read.reading, untrue_tests(read.document, _in_layers(read, source, operator)))
+    return replace(read, untrue={**read.untrue, **{problem.field: problem for problem in tests}})
 
 
 def check_policy_file(path: FilePath | str, operator: PolicyDocument | None = None) -> list[PolicyProblem]:
@@ -77,37 +102,44 @@ def check_policy_file(path: FilePath | str, operator: PolicyDocument | None = No
     return []
 
 
-def _read(text: str, source: str) -> tuple[PolicyDocument, YamlReading]:
+def _read(text: str, source: str, *, may_be_untrue: bool = False) -> PolicyText:
     if len(text) > LIMIT_BYTES or len(text.encode(errors="replace")) > LIMIT_BYTES:
         raise PolicyError(source, [_too_large()])
     reading = read_yaml(text)
     document: PolicyDocument | None = None
-    problems = [(problem.line, problem.path, problem.message) for problem in reading.problems]
+    problems = [PolicyProblem(problem.line, field_of(problem.path), problem.message) for problem in reading.problems]
+    untrue: list[PolicyProblem] = []
     if reading.data is not None or not problems:
         try:
             document = PolicyDocument.model_validate(reading.data)
         except ValidationError as error:
-            problems.extend((reading.line(path), path, message) for path, message in translated(error))
-    wrong: list[tuple[Path, str]] = []
+            problems += _problems(reading, translated(error))
     if document is not None:
-        wrong.extend(wrong_places(document, reading))
+        wrong = list(wrong_places(document, reading))
+        problems += _problems(reading, wrong)
         # Examples are judged one rule at a time; only a reasonable number of them is worth the time.
         if not any(path == () for path, _ in wrong):
-            wrong.extend(untrue_examples(document))
-    problems.extend((reading.line(path), path, message) for path, message in wrong)
-    if problems or document is None:
-        raise PolicyError(source, _in_order(problems))
-    return document, reading
+            untrue = _problems(reading, untrue_examples(document))
+    if document is None or problems or (untrue and not may_be_untrue):
+        raise PolicyError(source, sorted([*problems, *untrue], key=lambda problem: problem.line))
+    return PolicyText(document, reading, {problem.field: problem for problem in untrue})
 
 
-def _raise_if(source: str, reading: YamlReading, wrong: list[tuple[Path, str]]) -> None:
-    if wrong:
-        raise PolicyError(source, _in_order([(reading.line(path), path, message) for path, message in wrong]))
+def _in_layers(read: PolicyText, source: str, operator: PolicyDocument | None) -> Policy:
+    """Return a policy together with the operator's. Raises PolicyError where they do not fit."""
+    if operator is not None:
+        _raise_if(source, _problems(read.reading, check_layers(read.document, operator)))
+    return Policy(read.document, operator)
 
 
-def _in_order(problems: list[tuple[int, Path, str]]) -> list[PolicyProblem]:
-    in_order = sorted(problems, key=lambda problem: problem[0])
-    return [PolicyProblem(line, field_of(path), message) for line, path, message in in_order]
+def _raise_if(source: str, problems: list[PolicyProblem]) -> None:
+    if problems:
+        raise PolicyError(source, problems)
+
+
+def _problems(reading: YamlReading, wrong: Iterable[tuple[Path, str]]) -> list[PolicyProblem]:
+    found = [PolicyProblem(reading.line(path), field_of(path), message) for path, message in wrong]
+    return sorted(found, key=lambda problem: problem.line)
 
 
 def _too_large() -> PolicyProblem:

@@ -165,7 +165,7 @@ def _read_command(command: str, *, effects: bool, redirects: bool) -> Parts:
     programs = read_programs(command)
     parts: list[Part] = []
     opened = programs.redirects if redirects else ()
-    opaque = programs.opaque or _device(opened)
+    opaque = programs.opaque or (programs.files_unknown if effects else None) or _device(opened)
     # `cd src && git diff && echo ok` needs nothing but an allow for git.
     idle = [does_nothing(program.words) for program in programs.programs]
     beside = any(not program.wrapper and not it for program, it in zip(programs.programs, idle, strict=True))

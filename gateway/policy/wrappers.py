@@ -39,18 +39,22 @@ class Program:
 
 @dataclass(frozen=True)
 class Programs:
-    """A command line down to the programs it runs. `opaque` is None when these are all, and do what they say."""
+    """A command line down to the programs it runs. `opaque` is None when these are all.
+
+    `files_unknown` is None when the effects of the programs are all that they do.
+    """
 
     programs: tuple[Program, ...]
     redirects: tuple[Redirect, ...]
     opaque: str | None
+    files_unknown: str | None = None
 
 
 def read_programs(command: str) -> Programs:
     """Parse a command line, unwrap its commands and see what known programs do. Never raises."""
     reading = _Unwrapping()
     reading.line(parse_line(command), depth=0)
-    return Programs(tuple(reading.programs), tuple(reading.redirects), reading.opaque)
+    return Programs(tuple(reading.programs), tuple(reading.redirects), reading.opaque, reading.files_unknown)
 
 
 class _Unwrapping:
@@ -58,6 +62,7 @@ class _Unwrapping:
         self.programs: list[Program] = []
         self.redirects: list[Redirect] = []
         self.opaque: str | None = None
+        self.files_unknown: str | None = None
         self._words = 0
         self._uses = 0
         self._scripts_bytes = 0
@@ -84,6 +89,7 @@ class _Unwrapping:
         effects = self._counted(effects_of(command.words, command.cwd) if self._uses <= LIMIT_USES else NO_EFFECTS)
         if effects.opaque is not None:
             self._refuse(effects.opaque)
+        self.files_unknown = self.files_unknown or effects.files_unknown
         program = Program(command.words, cwd=command.cwd, effects=effects)
         place = len(self.programs)
         self.programs.append(program)
@@ -94,7 +100,7 @@ class _Unwrapping:
             return
         if inner is None:
             return
-        own = Effects((*effects.files, *inner.effects.files), effects.hosts, effects.opaque)
+        own = replace(effects, files=(*effects.files, *inner.effects.files))
         self.programs[place] = replace(program, wrapper=inner.replaces, effects=own)
         if inner.script is not None:
             self._scripts_bytes += len(inner.script.encode(errors="replace"))
@@ -111,7 +117,7 @@ class _Unwrapping:
         if self._uses <= LIMIT_USES:
             return effects
         reason = f"it names more files than {LIMIT_USES}; name fewer at a time"
-        return Effects((FileUse(None, "read"), FileUse(None, "write")), (HostUse(None),), reason)
+        return Effects((FileUse(None, "read"), FileUse(None, "write")), (HostUse(None),), files_unknown=reason)
 
     def _refuse(self, reason: str) -> None:
         self.opaque = self.opaque or reason

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from gateway.policy.cover import Atom, atoms, covers
 from gateway.policy.decision import STRICTNESS, Effect
-from gateway.policy.document import Condition
-from gateway.policy.globs import compile_glob
+from gateway.policy.denials import kept_at, looked_for_at
 from gateway.policy.lint.findings import Finding, Linted
 from gateway.policy.scoped_rule import ScopedRule
 
@@ -72,7 +71,6 @@ def _names(rules: Iterable[ScopedRule]) -> str:
     return ", ".join(dict.fromkeys(rule.name for rule in rules))
 
 
-_WILDCARDS = frozenset("*?[")
 _STRICTEST_FIRST: tuple[Effect, ...] = ("deny", "ask", "allow")
 
 
@@ -85,7 +83,7 @@ class _Pieces:
             # With an exception a rule is narrower than its pieces; it is never taken to cover anything.
             if placed.rule.unless is None:
                 for atom in atoms(placed.rule):
-                    for key in _keys(atom.condition):
+                    for key in kept_at(atom.condition):
                         self._found[placed.rule.effect, atom.tool, key].append((placed, atom))
 
     def stricter(self, placed: ScopedRule, atom: Atom) -> ScopedRule | None:
@@ -108,43 +106,7 @@ class _Pieces:
         return None
 
     def _wider(self, atom: Atom, effect: Effect) -> Iterator[tuple[ScopedRule, Atom]]:
-        for key in _places(atom.condition):
+        for key in looked_for_at(atom.condition):
             for placed, other in self._found.get((effect, atom.tool, key), ()):
                 if covers(other.condition, atom.condition):
                     yield placed, other
-
-
-def _keys(condition: Condition) -> Iterator[str]:
-    """Yield where an atom is kept."""
-    if condition.paths is not None:
-        yield f"path {compile_glob(condition.paths[0]).root}"
-    elif condition.argv is not None:
-        name, *rest = condition.argv[0]
-        # The second word too, where it is one: a policy can have hundreds of rules about git.
-        second = f" {rest[0]}" if rest and isinstance(rest[0], str) and rest[0] != "*" else ""
-        yield from (f"argv {word}{second}" for word in ((name,) if isinstance(name, str) else tuple(map(str, name))))
-    elif condition.hosts is not None:
-        yield "host"
-    else:
-        yield ""
-
-
-def _places(condition: Condition) -> Iterator[str]:
-    """Yield where an atom that covers this one can be kept."""
-    yield ""
-    yield "path "  # /** is as wide as no paths at all
-    for text in condition.paths or ():
-        glob = compile_glob(text)
-        # A literal glob is its own directory here: `/a/**` holds /a as well.
-        directory = glob.root if _WILDCARDS & set(text) else text.rstrip("/")
-        while directory:
-            yield f"path {directory}"
-            directory = directory.rpartition("/")[0]
-    for prefix in condition.argv or ():
-        first = prefix[0] if isinstance(prefix[0], str) else str(next(iter(prefix[0])))
-        for name in dict.fromkeys((first, "*")):
-            yield f"argv {name}"
-            if len(prefix) > 1:
-                yield f"argv {name} {prefix[1]}"
-    if condition.hosts is not None:
-        yield "host"

@@ -15,92 +15,32 @@ from gateway.policy.globs import compile_glob
 from gateway.policy.globs_cover import sample_path
 from gateway.policy.lint.findings import Finding, Linted
 
-# Each runs a file by its name, the project's own or any other.
-_RUN_SCRIPTS = """ipython tclsh wish expect guile racket runghc ghci escript erl elixir iex scala groovy pwsh osascript
-    swift ansible ansible-playbook ansible-console terraform rake sbt mvn gradle ant just task invoke fab gdb lldb
-    strace ltrace valgrind perf watch parallel entr sudo doas su chroot nsenter unshare screen tmux script ctest
-    bundle pnpx bunx cscript bpftrace stap gnuplot octave R jshell kotlin dart crystal nim raku m4 tex
-    latex pdflatex gs psql mysql mongosh redis-cli sftp socat mutt vimdiff emacs nano""".split()  # noqa: SIM905 - one name a line would take eighty
-
-# Each runs what stands in its arguments, whatever that is.
-_FREE = (
-    *(f"{name} -c pass" for name in ("python", "python3", "pypy3")),
-    *(f"{name} -e 0" for name in ("node", "perl", "ruby", "lua", "Rscript", "julia")),
-    *(f"{name} -r 0" for name in ("php",)),
-    *(f"{name} /tmp/sample" for name in ("sh", "bash", "dash", "zsh", "ksh", "python3", "node", "perl", "ruby")),
-    *(f"{name} 'BEGIN {{ system(\"id\") }}'" for name in ("awk", "gawk", "mawk")),
-    "deno eval 0",
-    "bun -e 0",
-    "sed -n 1e /tmp/sample",
-    "vim -c '!id'",
-    "vi -c '!id'",
-    "ed /tmp/sample",
-    "gdb -ex '!id'",
-    "sqlite3 /tmp/sample '.shell id'",
-    "env python3 -c pass",
-    "env sh /tmp/sample",
-    "find . -exec sh /tmp/sample ';'",
-    "find . -exec python3 -c pass ';'",
-    "xargs sh",
-    "xargs python3 -c pass",
-    "git -c alias.x=!id x",
-    "git -c core.pager=id log",
-    "tar -cf /tmp/sample.tar --checkpoint=1 --checkpoint-action=exec=id /tmp/sample",
-    "rsync -e 'sh -c id' /tmp/a /tmp/b",
-    "ssh -o ProxyCommand=id host",
-    "zip /tmp/a.zip /tmp/a -T -TT id",
-    "sort --compress-program=id /tmp/sample",
-    "make --eval='x:;id' x",
-    "npx sample",
-    "uvx sample",
-    "pipx run sample",
-    "npm exec sample",
-    "docker run sample",
-    "podman run sample",
-    "kubectl exec sample -- id",
-    *(f"{name} sample" for name in _RUN_SCRIPTS),
-    *(f"{name} run sample" for name in ("uv", "poetry", "pipenv", "pdm", "hatch", "conda", "npm", "pnpm", "yarn")),
-    *(f"{name} exec sample" for name in ("bundle", "pnpm", "mise", "direnv")),
-    *(f"{name} -c '!id'" for name in ("ipython", "nvim", "view")),
-    *(f"{name} -e 0" for name in ("elixir", "ghc", "guile", "racket", "groovy", "bpftrace", "scala", "pry", "emacs")),
-    *(f"{name} -c id" for name in ("zsh", "ksh", "mksh", "csh", "tcsh", "fish", "pwsh", "nu", "su", "script")),
-    "psql -c '\\! id'",
-    "mysql -e '\\! id'",
-    "erl -eval 0",
-    "nmap --script sample host",
-    "tcpdump -z id -G 1 -w /tmp/sample",
-    "ssh host id",
-    "scp -S id a host:b",
-    "man -P id sample",
-    "less +!id /tmp/sample",
-    "go run sample",
-    "cargo run sample",
-    "cmake -P sample",
-    "ctest -S sample",
-    "openssl engine -t /tmp/sample.so",
-    "jshell sample",
-    "java -jar sample",
-    "bin/sample",
-    "./sample",
-)
 _INTERPRETERS = frozenset(
-    """python python3 pypy3 node deno bun perl ruby lua php julia Rscript awk gawk mawk sh bash dash ash zsh ksh mksh
-    csh tcsh fish pwsh java tclsh wish expect ipython guile racket runghc ghci erl escript elixir iex scala groovy
-    bpftrace gdb lldb jshell kotlin swift dart raku""".split()  # noqa: SIM905 - one name a line would take twenty
+    """python python3 pypy3 node deno bun perl ruby lua php julia R Rscript awk gawk mawk sh bash dash ash zsh ksh mksh
+    csh tcsh fish pwsh nu java tclsh wish expect ipython guile racket runghc ghci ghc erl escript elixir iex scala
+    groovy bpftrace stap gdb lldb jshell kotlin swift dart raku crystal nim octave gnuplot osascript pry m4 tex latex
+    pdflatex gs""".split()  # noqa: SIM905 - one name a line would take sixty
 )
-_RUNNERS = frozenset(
-    """make gmake ninja cmake npm pnpm yarn pytest tox nox cargo go mvn gradle ant rake bundle composer pip pip3 uv
-    poetry just cmake ctest sbt ansible ansible-playbook terraform docker podman kubectl pipenv pdm hatch conda npx bunx
-    uvx pipx invoke fab dotnet swift bazel buck meson scons cabal stack mix rebar3 lein deno bun jest vitest
+_STARTERS = frozenset(
+    """make gmake ninja cmake npm pnpm yarn cargo go mvn gradle ant rake bundle uv poetry just ctest sbt ansible
+    ansible-playbook ansible-console terraform docker podman kubectl pipenv pdm hatch conda npx bunx pnpx uvx pipx
+    invoke task fab mise direnv strace ltrace valgrind perf watch parallel entr sudo doas su chroot nsenter unshare
+    screen tmux script psql mysql mongosh redis-cli sftp socat mutt nmap tcpdump openssl ssh man""".split()  # noqa: SIM905 - as above
+)
+_BUILDERS = frozenset(
+    """pytest tox nox pip pip3 composer dotnet bazel buck meson scons cabal stack mix rebar3 lein jest vitest
     pre-commit""".split()  # noqa: SIM905 - as above
 )
+_FREE = ("sample", "run sample", "exec sample", "-c pass", "-e 0", "-r 0")
+"""Arguments of interpreters and starters: a rule that lets one of them pass lets any code run."""
+_OTHERS = ("bin/sample", "./sample", "env sh /tmp/sample", "xargs sh", "find . -exec sh /tmp/sample ';'")
 _HARMLESS = frozenset({"--version", "-V", "--help", "version"})
 
 
 def reaches_interpreters(linted: Linted) -> Iterator[Finding]:
     """Yield a warning for each rule that lets any code run, a note for one that runs code on fixed words."""
     free: dict[str, list[str]] = defaultdict(list)
-    for command in _FREE:
+    for command in _samples(linted):
         for name in linted.runs(command) or ():
             free[name].append(command)
     for placed in linted.own:
@@ -128,12 +68,22 @@ def reaches_interpreters(linted: Linted) -> Iterator[Finding]:
             yield from _fixed(linted, placed.name)
 
 
+def _samples(linted: Linted) -> Iterator[str]:
+    """Yield command lines that run any code, of the programs that rules name; all of them where a rule names none."""
+    firsts = [prefix[0] for placed in linted.own for prefix in placed.rule.argv or ()]
+    named = {name for first in firsts for name in ((first,) if isinstance(first, str) else map(str, first))}
+    known = _INTERPRETERS | _STARTERS
+    for name in sorted(known if "*" in named else (one for one in named if one.rpartition("/")[2] in known)):
+        yield from (f"{name} {arguments}" for arguments in _FREE)
+    yield from _OTHERS
+
+
 def _fixed(linted: Linted, name: str) -> Iterator[Finding]:
     placed = next(placed for placed in linted.own if placed.name == name)
     found: list[str] = []
     for prefix in placed.rule.argv or ():
         programs = (prefix[0],) if isinstance(prefix[0], str) else tuple(map(str, prefix[0]))
-        runs = [name for name in programs if name.rpartition("/")[2] in _INTERPRETERS | _RUNNERS]
+        runs = [name for name in programs if name.rpartition("/")[2] in _INTERPRETERS | _STARTERS | _BUILDERS]
         if not runs or (len(prefix) > 1 and prefix[1] in _HARMLESS):
             continue
         if name in (linted.runs(sample_command((runs[0], *prefix[1:]))) or ()):

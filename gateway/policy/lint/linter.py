@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gateway.policy.document import PolicyDocument
-from gateway.policy.lint.code import writes_code
 from gateway.policy.lint.effectless import effectless
 from gateway.policy.lint.findings import Finding, Linted
 from gateway.policy.lint.interpreters import reaches_interpreters
@@ -12,7 +11,7 @@ from gateway.policy.lint.mistakes import mistakes
 from gateway.policy.lint.side_doors import side_doors
 from gateway.policy.yaml_lines import YamlReading
 
-_CHECKS = (effectless, mistakes, reaches_interpreters, writes_code, side_doors, kernel_rules)
+_CHECKS = (effectless, mistakes, reaches_interpreters, side_doors, kernel_rules)
 
 
 def lint(document: PolicyDocument, reading: YamlReading, operator: PolicyDocument | None = None) -> list[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gateway.policy.effects import Access, Effects, FileUse, HostUse
-from gateway.policy.globs import escaped
 from gateway.policy.programs.paths import is_no_file, located
 from gateway.policy.shell_line import Directories
 from gateway.policy.words import Opaque, Word
@@ -24,6 +23,7 @@ _WILD = frozenset("*?[")
 
 LIMIT_USES = 1024
 """How many files and hosts a command may name, and all commands of a line together."""
+UNREAD_REASON = "a line does not say which files it uses; use enforcement: kernel, or allow execute without argv"
 
 
 class Call:
@@ -37,20 +37,24 @@ class Call:
         self._hosts: dict[HostUse, None] = {}
         self._taken: set[tuple[Word, str, bool, bool, Directories]] = set()
         self._opaque: str | None = None
-        self.expands = False
-        """Whether the program takes patterns itself, quoted ones too, and may mean files below directories by them."""
+        self._lost: str | None = None
 
     def effects(self) -> Effects:
         """Return all that was found."""
-        return Effects(tuple(self._files), tuple(self._hosts), self._opaque)
+        return Effects(tuple(self._files), tuple(self._hosts), self._opaque, self._lost)
 
     def refuse(self, reason: str) -> None:
-        """Say why it cannot be determined what the call does. The first reason counts."""
+        """Say why the call might run another program. The first reason counts."""
         self._opaque = self._opaque or reason
+
+    def lose(self, reason: str) -> None:
+        """Say why it is not known which files or hosts the call uses. The first reason counts."""
+        self._lost = self._lost or f"{self.name}: {reason}"
 
     def file(self, word: Word, role: str, *, dash: bool = True, possible: bool = False) -> None:
         """Take in a word in its role. With `dash` the word `-` is the program's input or output and no file."""
-        if not role:
+        if not role or role == "names":
+            self.unknown(role)
             return
         if role == "host":
             self.host(word.text if word.kind == "literal" else None)
@@ -62,7 +66,7 @@ class Call:
             return
         self._taken.add(key)
         access, below = _ACCESSES[role]
-        for place in located(word, self.directories, expands=self.expands):
+        for place in located(word, self.directories):
             known = place.path is not None or place.glob is not None
             use = FileUse(place.path, access, known and (below or place.below), possible, place.glob)
             self._files[use] = None
@@ -84,13 +88,11 @@ class Call:
         else:
             self.file(Word(f"{directory.text}/{name}", kind), role, dash=False, possible=possible)
 
-    def here(self, role: str) -> None:
-        """Take in the directory that the command runs in."""
-        self.file(Word("."), role)
-
     def unknown(self, role: str) -> None:
         """Take in a use of which nothing but its role is known."""
-        if role == "host":
+        if role == "names":
+            self.lose("it takes the names of files out of a file")
+        elif role == "host":
             self.host(None)
         elif role:
             self._files[FileUse(None, _ACCESSES[role][0])] = None
@@ -100,23 +102,13 @@ class Call:
         self._hosts[HostUse(host, port)] = None
         self._check_count()
 
-    def backups(self, *suffixes: str) -> None:
-        """Take in what is written in place of the old content of each file that is written so far."""
-        for use in [use for use in self._files if use.access == "write" and not use.below]:
-            if use.glob is not None:
-                self.refuse(f"{self.name} keeps old files under names that are not known")
-            elif use.path is not None:
-                for suffix in suffixes:
-                    self.file(Word(use.path + suffix), "write", dash=False, possible=use.possible)
-                self._files[FileUse(None, "write", False, use.possible, f"{escaped(use.path)}.~*~")] = None
-
     def _check_count(self) -> None:
         """Raise Opaque where more is named than is worth judging one by one."""
         if len(self._files) + len(self._hosts) <= LIMIT_USES:
             return
         for role in ("read", "write"):  # what was not looked at may be anything
             self._files[FileUse(None, _ACCESSES[role][0])] = None
-        raise Opaque(f"{self.name} names more files than {LIMIT_USES}; name fewer at a time")
+        raise Opaque(f"it names more files than {LIMIT_USES}; name fewer at a time")
 
 
 Describe = Callable[[Call], None]

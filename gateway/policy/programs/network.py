@@ -5,355 +5,152 @@ from __future__ import annotations
 import re
 
 from gateway.policy.programs.call import Call, Describe
-from gateway.policy.programs.options import Parsed, compile_options, read_options
-from gateway.policy.programs.plain import parsed_call, take_values
-from gateway.policy.programs.urls import plain_host, remote_host, url_host
+from gateway.policy.programs.options import compile_options, parsed_call, read_options, take_values
 from gateway.policy.words import Word
 
 _CURL = (
-    "-0123468aBfgGiIjJkLlMNOpqRsSvZ# -A: -b: -c:write -C: -d: -D:write -e: -E:read -F: -H: -m: -o:write -r:"
-    " -T: -u: -U: -w: -x: -X: -y: -Y: -z: --append --anyauth --basic --cacert=read --capath=read_below --cert=read"
-    " --cert-type= --ciphers= --compressed --connect-timeout= --continue-at= --cookie= --cookie-jar=write"
-    " --create-dirs --crlf --crlfile=read --data= --data-ascii= --data-binary= --data-raw= --data-urlencode= --digest"
-    " --dump-header=write --etag-compare=read --etag-save=write --expect100-timeout= --fail --fail-early"
-    " --fail-with-body --form= --form-string= --get --globoff --head --header= --http1.0 --http1.1 --http2 --http3"
-    " --include --insecure --ipv4 --ipv6 --json= --keepalive-time= --key=read --key-type= --limit-rate="
-    " --list-only --location --location-trusted --max-filesize= --max-redirs= --max-time= --negotiate"
-    " --no-buffer --no-keepalive --no-progress-meter --noproxy= --oauth2-bearer= --output=write"
-    " --output-dir=write_below --parallel --parallel-max= --pass= --path-as-is --post301 --post302 --progress-bar"
-    " --proto= --proxy= --proxy-user= --range= --rate= --referer="
-    " --remote-header-name --remote-name --remote-name-all --remote-time --remove-on-error"
-    " --request= --request-target= --retry= --retry-all-errors"
-    " --retry-connrefused --retry-delay= --retry-max-time= --show-error --silent --speed-limit= --speed-time= --ssl"
-    " --ssl-reqd --stderr=write --styled-output --tcp-nodelay --time-cond= --tls-max= --tlsv1 --tlsv1.2 --tlsv1.3"
-    " --trace=write --trace-ascii=write --trace-time --upload-file= --url= --url-query= --user="
-    " --user-agent= --verbose --write-out= --xattr --no-sessionid --no-fail --no-location --use-ascii --version --help"
+    "-0468afgGiIkLNOpRsSvZ -A: -b: -c:write -d: -D:write -e: -F: -H: -m: -o:write -r: -T: -u: -w: -x: -X: -z:"
+    " --cacert=read --compressed --connect-timeout= --cookie= --cookie-jar=write --create-dirs --data= --data-binary="
+    " --data-raw= --data-urlencode= --dump-header=write --fail --fail-with-body --form= --get --globoff --header="
+    " --http1.1 --http2 --include --insecure --json= --limit-rate= --location --max-time= --no-progress-meter"
+    " --output=write --progress-bar --proxy= --range= --referer= --remote-name --request= --retry= --retry-delay="
+    " --show-error --silent --tlsv1.2 --tlsv1.3 --upload-file= --url= --user= --user-agent= --verbose --write-out="
+    " --version --help"
 )
 _WGET = (
-    "-46bcdEFhHkKLmNpqrSvVx -a:write -A: -B: -D: -e: -i:read -I: -l: -o:write -O:write -P:write_below -Q: -R: -t: -T:"
-    " -U: -w: -X: -n: --quiet --verbose --no-verbose --output-document=write --output-file=write --append-output=write"
-    " --directory-prefix=write_below --continue --timestamping --tries= --timeout= --user-agent= --header= --post-data="
-    " --post-file=read --body-data= --body-file=read --method= --user= --password= --recursive --level= --no-parent"
-    " --mirror --page-requisites --convert-links --no-check-certificate --show-progress --progress= --no-clobber"
-    " --spider --save-cookies=write --load-cookies=read --ca-certificate=read --certificate=read --private-key=read"
-    " --no-directories --content-disposition --max-redirect= --wait= --limit-rate= --accept= --reject= --domains="
-    " --retry-connrefused --waitretry= --server-response --referer= --input-file=read --inet4-only --inet6-only"
-    " --no-proxy --no-cookies --no-cache --no-hsts --random-wait --adjust-extension --span-hosts --debug --version"
-    " --compression= --trust-server-names --connect-timeout= --read-timeout= --dns-timeout= --force-directories"
-    " --no-host-directories --cut-dirs= --keep-session-cookies --auth-no-challenge"
+    "-46cqSv -A: -i: -l: -n: -o:write -O:write -P:write_below -t: -T: -U: --continue --header= --input-file="
+    " --method= --no-check-certificate --no-verbose --output-document=write --output-file=write --post-data="
+    " --directory-prefix=write_below --progress= --quiet --show-progress --spider --timeout= --tries= --user-agent="
 )
-_SSH = (
-    "-46AaCfGgKkMNnqsTtVvXxYy -B: -b: -c: -D: -E:write -e: -i:read -J: -L: -l: -m: -O: -o: -p: -Q: -R: -S:write -W: -w:"
-)
-_COPIES = "-12346ABCOpqrRTv -c: -D: -i:read -J: -l: -o: -P: -X:"
-_RSYNC = (
-    "-0468abcCdDEgGhHiIklLmnNoOpPqrRstuUvWxXyz -B: -f: -T:write --verbose --quiet --checksum --archive --recursive"
-    " --relative --no-relative --update --inplace --append --dirs --links --copy-links --safe-links --hard-links"
-    " --perms --executability --chmod= --acls --xattrs --owner --group --devices --specials --times --omit-dir-times"
-    " --sparse --dry-run --whole-file --one-file-system --existing --ignore-existing --remove-source-files --delete"
-    " --delete-before --delete-during --delete-after --delete-excluded --ignore-errors --force --max-delete="
-    " --max-size= --min-size= --partial --partial-dir=write_below --prune-empty-dirs --timeout= --contimeout="
-    " --ignore-times --size-only --temp-dir=write_below --compare-dest=read_below --copy-dest=read_below"
-    " --link-dest=read_below --compress --exclude= --exclude-from=read --include= --include-from=read"
-    " --files-from=read --from0 --stats --human-readable --progress --itemize-changes --out-format= --log-file=write"
-    " --bwlimit= --list-only --numeric-ids --info= --no-owner --no-group --no-perms --mkpath --backup"
-    " --backup-dir=write_below --suffix= --port= --cvs-exclude --no-times --password-file=read"
-)
-_SAFE_SSH = frozenset(
-    """batchmode stricthostkeychecking userknownhostsfile connecttimeout port user loglevel
-    serveraliveinterval serveralivecountmax identitiesonly passwordauthentication pubkeyauthentication compression
-    requesttty checkhostip connectionattempts addressfamily ciphers macs kexalgorithms hostkeyalgorithms""".split()  # noqa: SIM905 - one name a line would take twenty
-)
-
+_SSH = "-46AaCkNnqTtvx -E:write -i:read -J: -l: -m: -o: -p:"
+_PORTS = {
+    "http": 80, "https": 443, "ftp": 21, "ftps": 990, "sftp": 22, "scp": 22, "ssh": 22, "git": 9418, "git+ssh": 22,
+    "ssh+git": 22, "ws": 80, "wss": 443, "rsync": 873, "socks4": 1080, "socks5": 1080, "socks5h": 1080,
+}  # fmt: skip
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)")
+_AUTHORITY = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=%:-]*@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5})?)?")
+_SCP_LIKE = re.compile(r"(?:([A-Za-z0-9._-]+)@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?!//)")
+_PLAIN_HOST = re.compile(r"[A-Za-z0-9._:-]+|\[[0-9A-Fa-f:.]+\]")
 # Without a scheme curl takes these beginnings of a host's name for one.
 _GUESSED = ("ftp.", "dict.", "ldap.", "imap.", "smtp.", "pop3.")
+# What curl takes for data or for the name of a file that has them.
+_MAY_READ = frozenset(
+    """-b -d -F -H -T -w --cookie --data --data-binary --data-urlencode --form --header --json --upload-file
+    --write-out""".split()  # noqa: SIM905 - one name a line would take fifteen
+)
 
 
-_PLAIN_PROTOCOLS = re.compile(r"=?https?(,https?)*")
+def url_host(text: str, *, git: bool = False, scheme: str | None = None) -> tuple[str | None, int | None] | None:
+    """Return host and port; (None, None) when they cannot be determined for sure, and None for what names no host.
+
+    `git` reads `user@host:path` too. `scheme` is the one that is meant where none is written.
+    """
+    match = _URL.match(text)
+    if match is not None:
+        if match.group(1).lower() == "file":
+            return None
+        return _authority(match.group(1).lower(), match.group(2))
+    if git:
+        short = _SCP_LIKE.match(text)
+        return (short.group(2).strip("[]").lower(), 22) if short is not None else None
+    if scheme is not None:
+        return _authority(scheme, re.split(r"[/?#]", text, maxsplit=1)[0])
+    return None
+
+
+def _authority(scheme: str, authority: str) -> tuple[str | None, int | None]:
+    # Programs differ on a second @, on a backslash and on signs outside of ASCII: such a host is not known.
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None or authority.count("@") > 1:
+        return None, None
+    port = int(match.group(2)) if match.group(2) else _PORTS.get(scheme)
+    return match.group(1).strip("[]").rstrip(".").lower(), port
+
+
+def _host(word: Word) -> str | None:
+    """Return the host of `[user@]host`, None when it is not plain."""
+    host = word.text.rpartition("@")[2]
+    return host.strip("[]").lower() if word.kind == "literal" and _PLAIN_HOST.fullmatch(host) else None
 
 
 def _curl(call: Call) -> None:
-    options = compile_options(_CURL)
-    parsed = read_options(call, options, call.words, runs=True)  # -K takes options out of a file
-    take_values(call, options, parsed)
+    parsed = parsed_call(call, _CURL, strict=True)
     for name, value in parsed.given:
         if value is not None:
             _curl_value(call, name, value)
     urls = [*parsed.operands, *parsed.values("--url")]
-    globbed = not parsed.has("-g", "--globoff")
     for url in urls:
-        _curl_url(call, url, globbed=globbed)
-    if len(parsed.values("--output-dir")) > 1:
-        call.refuse("curl has more than one --output-dir")
-    if parsed.has("-O", "--remote-name", "--remote-name-all"):
-        _named_by_host(call, urls, parsed.values("--output-dir")[:1])
-    elif parsed.has("--output-dir"):
-        for target in parsed.values("-o", "--output"):
-            for directory in parsed.values("--output-dir")[:1]:
-                both = target.kind == directory.kind == "literal"
-                call.file(Word(f"{directory.text}/{target.text}") if both else Word("", "expansion"), "write")
-    if parsed.has("-J", "--remote-header-name") and not parsed.has("--output-dir"):
-        call.here("write_below")
-    for target in parsed.values("-o", "--output"):
-        if target.kind == "literal" and "#" in target.text:
-            call.unknown("write")  # #1 stands for a part of the URL
+        _curl_url(call, url, globbed=not parsed.has("-g", "--globoff"))
+        if parsed.has("-O", "--remote-name"):
+            name = url.text.partition("?")[0].partition("#")[0].rpartition("/")[2]
+            known = url.kind == "literal" and name and not set("[]{}%*\\") & set(name)
+            call.file(Word(name) if known else Word("."), "write" if known else "write_below")
+    if any("#" in target.text for target in parsed.values("-o", "--output")):
+        call.unknown("write")  # #1 stands for a part of the URL
 
 
-def _curl_value(call: Call, name: str, value: Word) -> None:  # noqa: C901, PLR0912 - one case per option of curl
-    text = value.text
-    if value.kind != "literal":
-        if name in (
-            "-d",
-            "-F",
-            "-T",
-            "-b",
-            "-H",
-            "-w",
-            "--data",
-            "--data-binary",
-            "--form",
-            "--upload-file",
-            "--cookie",
-        ):
-            call.unknown("read")
-        if name in ("-x", "--proxy", "--url"):
-            call.host(None)
-        return
-    if name in ("-T", "--upload-file"):
-        if set("{[") & set(text):
-            call.unknown("read")  # curl expands these itself
-        else:
-            call.file(value, "read")
-    elif name in (
-        "-d",
-        "--data",
-        "--data-ascii",
-        "--data-binary",
-        "--json",
-        "-H",
-        "--header",
-        "-w",
-        "--write-out",
-    ):
-        if text.startswith("@"):
-            call.file(Word(text[1:]), "read")
-        if name in ("-w", "--write-out") and "%output{" in text:
-            call.unknown("write")
-    elif name in ("--data-urlencode", "--url-query"):
-        if "@" in text.partition("=")[0]:
-            call.file(Word(text.partition("@")[2]), "read")
-    elif name in ("-F", "--form"):
-        content = text.partition("=")[2]
-        if content.startswith(("@", "<")):
-            for part in content[1:].split(","):
-                call.file(Word(part.partition(";")[0].strip('"')), "read")
-        if "@" in content[1:] or "<" in content[1:]:
-            call.unknown("read")
-    elif name in ("-b", "--cookie"):
-        if "=" not in text:
-            call.file(value, "read")
-    elif name in ("-x", "--proxy"):
-        call.host(*(url_host(text, scheme="socks5") or (None, None)))
-    elif name in ("-E", "--cert"):
-        call.file(Word(text.partition(":")[0]), "read")
-    elif name == "--proto" and not _PLAIN_PROTOCOLS.fullmatch(text):
-        call.refuse("curl --proto is used with more than http and https")
+def _curl_value(call: Call, name: str, value: Word) -> None:
+    if name in ("-x", "--proxy"):
+        known = url_host(value.text, scheme="socks5") if value.kind == "literal" else None
+        call.host(*(known or (None, None)))
+    elif name in _MAY_READ:
+        file = name in ("-T", "--upload-file") or (name in ("-b", "--cookie") and "=" not in value.text)
+        if file or value.kind != "literal" or set("@<") & set(value.text) or "%output{" in value.text:
+            call.lose(f"{name} may name a file")
 
 
 def _curl_url(call: Call, url: Word, *, globbed: bool) -> None:
-    if url.kind != "literal":
+    text = url.text
+    if url.kind != "literal" or text.startswith("@"):
         call.host(None)
         call.unknown("read")
         return
-    text = url.text
-    if text.startswith("@"):
-        call.refuse("curl takes URLs out of a file")
     if text.lower().startswith("file:"):
         path = text[5:]
         plain = path.startswith("///") and not set("%[{\\?#") & set(path)
         call.file(Word(path[2:]) if plain else Word("", "expansion"), "read")
         return
     host = url_host(text, scheme="http")
-    authority = text.partition("://")[2] or text
-    if host is None or (globbed and set("{[") & set(authority.partition("/")[0])):
-        # A bracket may hold an IPv6 address or a range of hosts.
+    authority = (text.partition("://")[2] or text).partition("/")[0]
+    if host is None or host[0] is None or (globbed and set("{[") & set(authority)):
+        # A bracket may hold an IPv6 address or a range of hosts, and file: may be written in ways not known here.
         call.host(None)
-        if set("{[") & set(text.partition(":")[0]):
+        if not text.lower().startswith(("http://", "https://")):
             call.unknown("read")
         return
-    if host[0] is None and not text.lower().startswith(("http://", "https://")):
-        call.unknown("read")  # it may be file: in a way of writing that is not known here
     guessed = "://" not in text and text.lower().startswith(_GUESSED)
     call.host(host[0], None if guessed else host[1])
 
 
-def _named_by_host(call: Call, urls: list[Word], directories: list[Word]) -> None:
-    """Take in files that get the last part of a URL as their name."""
-    for url in urls:
-        name = url.text.partition("?")[0].partition("#")[0].rpartition("/")[2]
-        known = url.kind == "literal" and name and not set("[]{}%*\\") & set(name)
-        for directory in directories or [Word(".")]:
-            if directory.kind == "literal" and known:
-                call.file(Word(f"{directory.text}/{name}"), "write")
-            else:
-                call.file(directory, "write_below")
-
-
 def _wget(call: Call) -> None:
-    options = compile_options(_WGET)
-    parsed = read_options(call, options, call.words, runs=True)  # -e, --config, --use-askpass
-    take_values(call, options, parsed)
-    if parsed.has("-e"):
-        call.refuse("wget -e changes any of its settings")
-    if parsed.has("-i", "--input-file", "-r", "-m", "--recursive", "--mirror", "-p", "--page-requisites"):
-        call.host(None)
+    parsed = parsed_call(call, _WGET, strict=True)
+    if parsed.has("-i", "--input-file"):
+        call.lose("it takes URLs out of a file")
     for url in parsed.operands:
         host = url_host(url.text, scheme="http") if url.kind == "literal" else None
         call.host(*(host or (None, None)))
-    if parsed.has("-b"):
-        call.file(Word("wget-log"), "write")
-    directories = parsed.values("-P", "--directory-prefix")
-    if not parsed.has("-O", "--output-document", "--spider"):
-        plain = not parsed.has(
-            "-r", "-m", "--recursive", "--mirror", "-x", "-p", "-E", "--content-disposition", "--trust-server-names",
-            "--page-requisites", "--force-directories", "--adjust-extension", "-k", "-K", "--convert-links",
-        )  # fmt: skip
-        if plain and not directories:
-            for url in parsed.operands:
-                _numbered(call, url)
-        elif not directories:
-            call.here("write_below")
-
-
-def _numbered(call: Call, url: Word) -> None:
-    """Take in what wget writes: an existing file is kept, and the new one gets a number."""
-    if url.kind != "literal" or set("%*[]?#\\") & set(url.text) or url.text.lower().startswith("ftp"):
-        call.here("write_below")
-        return
-    path = url.text.partition("://")[2] or url.text
-    name = (path.rpartition("/")[2] if "/" in path else "") or "index.html"
-    call.file(Word(name), "write")
-    call.file(Word(f"{name}.1"), "write")
+    if not parsed.has("-O", "--output-document", "--spider", "-P", "--directory-prefix"):
+        call.file(Word("."), "write_below")  # under the name at the end of the URL, with a number if that is taken
 
 
 def _ssh(call: Call) -> None:
     options = compile_options(_SSH)
-    parsed = read_options(call, options, call.words, runs=True, permute=False)
+    parsed = read_options(call, options, call.words, strict=True, permute=False)
     take_values(call, options, parsed)
-    _ssh_options(call, parsed)
-    if parsed.operands:
-        _ssh_host(call, parsed, parsed.operands[0])
+    if any("file" in value.text.lower() for value in parsed.values("-o")):
+        call.lose("-o names a file")
+    for value in parsed.values("-J"):
+        for jump in value.text.split(","):
+            call.host(_host(Word(jump.partition(":")[0], value.kind)), None)
+    ports = [int(value.text) for value in parsed.values("-p") if value.kind == "literal" and value.text.isdigit()]
+    for word in parsed.operands[:1]:
+        named = url_host(word.text) if word.kind == "literal" else None
+        call.host(*(named or (_host(word), ports[-1] if ports else 22)))
 
 
-def _ssh_host(call: Call, parsed: Parsed, word: Word) -> None:
-    text = word.text
-    ports = [int(value.text) for value in parsed.values("-p", "-P") if value.kind == "literal" and value.text.isdigit()]
-    if word.kind != "literal":
-        call.host(None)
-        return
-    if text.startswith(("ssh://", "scp://", "sftp://")):
-        call.host(*(url_host(text) or (None, None)))
-        return
-    call.host(plain_host(text), ports[-1] if ports else 22)
+def _ping(call: Call) -> None:
+    for word in parsed_call(call, "-46Anqv -c: -i: -I: -s: -t: -w: -W:").operands:
+        call.host(_host(word))
 
 
-def _ssh_options(call: Call, parsed: Parsed) -> None:
-    """Refuse the settings of ssh that run programs or let others in."""
-    for option in parsed.values("-o"):
-        name, _, setting = option.text.replace(" ", "=", 1).partition("=")
-        if option.kind != "literal" or name.lower() not in _SAFE_SSH:
-            call.refuse(f"{call.name} -o {name[:40]} may run a program")
-        elif name.lower() == "userknownhostsfile":
-            call.file(Word(setting), "write")
-    refused = ("-D", "-L", "-R", "-W", "-w", "-O", "-S") if call.name == "ssh" else ("-D", "-X")
-    for name, value in parsed.given:
-        if name in refused and value is not None:
-            call.refuse(f"{call.name} {name} forwards connections or runs a program")
-        elif name == "-J" and value is not None:
-            for jump in value.text.split(","):
-                call.host(plain_host(jump.partition(":")[0]) if value.kind == "literal" else None, 22)
-
-
-def _copies(call: Call) -> None:
-    options = compile_options(_COPIES)
-    parsed = read_options(call, options, call.words, runs=True)  # -S
-    take_values(call, options, parsed)
-    _ssh_options(call, parsed)
-    if call.name == "sftp":
-        call.refuse("sftp takes commands from its input")
-        call.host(None)
-    _to_and_from(call, parsed)
-
-
-def _to_and_from(call: Call, parsed: Parsed) -> None:
-    """Take in operands that are each on this host or another; the last is the destination."""
-    port = None if parsed.has("-P") else 22
-    counted = all(word.one_word for word in parsed.operands)
-    for place, word in enumerate(parsed.operands):
-        last = place == len(parsed.operands) - 1
-        if word.kind == "literal":
-            if "://" in word.text:
-                call.host(*(url_host(word.text) or (None, None)))
-                continue
-            host = remote_host(word.text)
-            if host is not None:
-                call.host(host, 873 if "::" in word.text else port)
-                continue
-        elif not word.prefix.startswith(("/", "./")):
-            call.host(None)
-        call.file(word, "write_below" if last else "read_below", dash=False)
-        if not last and not counted:
-            call.file(word, "write_below", dash=False)
-
-
-def _rsync(call: Call) -> None:
-    options = compile_options(_RSYNC)
-    parsed = read_options(call, options, call.words, runs=True)  # -e, --rsh, --rsync-path, -M
-    take_values(call, options, parsed)
-    if parsed.has("--files-from"):
-        call.unknown("read")
-    if parsed.has("--remove-source-files"):
-        call.files(parsed.operands, "write_below", dash=False)
-    if len(parsed.operands) == 1:
-        call.file(parsed.operands[0], "list_below", dash=False)
-    _to_and_from(call, parsed)
-
-
-def _host_and_port(options: str, default: int | None, *, runs: bool = False) -> Describe:
-    def describe(call: Call) -> None:
-        parsed = parsed_call(call, options, runs=runs)
-        operands = parsed.operands
-        if parsed.has("-U"):
-            call.files(operands, "write")
-            return
-        if parsed.has("-x"):
-            for value in parsed.values("-x"):
-                call.host(plain_host(value.text.partition(":")[0]) if value.kind == "literal" else None)
-        if not operands:
-            return
-        host = plain_host(operands[0].text) if operands[0].kind == "literal" else None
-        ports = [word.text for word in operands[1:]]
-        if not ports:
-            call.host(host, default)
-        for port in ports:
-            call.host(host, int(port) if port.isascii() and port.isdigit() and len(port) < 6 else None)
-
-    return describe
-
-
-PROGRAMS: dict[str, Describe] = {
-    "curl": _curl,
-    "wget": _wget,
-    "ssh": _ssh,
-    "scp": _copies,
-    "sftp": _copies,
-    "rsync": _rsync,
-    **dict.fromkeys(
-        ("nc", "netcat", "ncat"),
-        _host_and_port("-46bCdDFhklnNrStuUvz -i: -I: -m: -M: -O: -p: -P: -q: -s: -T: -V: -w: -x: -X:", None, runs=True),
-    ),
-    "telnet": _host_and_port("-468acdEFKLrx -l: -b: -S: -X:", 23),
-    "ftp": _host_and_port("-46adeginptv -P:", 21),
-    "ping": _host_and_port("-46aAbBdDfhLnOqrRUvV -c: -F: -i: -I: -l: -m: -M: -p: -Q: -s: -S: -t: -T: -w: -W:", None),
-    **dict.fromkeys(("socat", "aria2c", "lftp", "axel"), lambda call: call.refuse(f"{call.name} is not known here")),
-}
+PROGRAMS: dict[str, Describe] = {"curl": _curl, "wget": _wget, "ssh": _ssh, "ping": _ping}

@@ -2,20 +2,21 @@
 
 The options of a program are written as one text:
 
-    -abc        flags                       -#          digits as flags (head -20)
+    -abc        flags                       -a#         digits are flags too (head -20)
     -n:         takes text                  -o:write    takes a file that it writes
     -i[]        text, attached or not at all
     --lines=    takes text                  --output=write
     --color[=]  text after "=" or none      --verbose   a flag
 
-Roles: text (left empty), read, write, list; with `_below` for all that is in a directory; `host`.
-An option that is not written there could do anything: the line is opaque.
+Roles: text (left empty), read, write, list; with `_below` for all that is in a directory; `host`; `names` for a file
+with the names of files.
+An option that is not written there could use any file.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -24,6 +25,8 @@ from gateway.policy.programs.paths import leads_with_dash
 from gateway.policy.words import Word
 
 _OPTION = re.compile(r"(--?)([^:=\[]+)(:|=|\[=?\])?([a-z_]*)")
+
+_GiveUp = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -72,20 +75,51 @@ def compile_options(text: str) -> Options:
             raise ValueError(f"{word!r} describes no option")
         dashes, name, mark, role = match.groups()
         takes = {None: "nothing", ":": "word", "=": "word"}.get(mark, "attached")
-        names = [name] if dashes == "--" else ["0123456789"[i] for i in range(10)] if name == "#" else list(name)
+        names = [name] if dashes == "--" else list(name.replace("#", "0123456789"))
         for each in names:
             known[dashes + each] = Option(takes, role)
     return Options(known)
 
 
-def read_options(
-    call: Call, options: Options, words: Sequence[Word], *, runs: bool = False, permute: bool = True
-) -> Parsed:
-    """Take words apart. What is not known refuses the call, and is then passed over.
+def parsed_call(call: Call, options: str, *, runs: bool = False, strict: bool = False) -> Parsed:
+    """Read a call's options and take in their arguments by their roles; `runs` and `strict` as in read_options()."""
+    compiled = compile_options(options)
+    parsed = read_options(call, compiled, call.words, runs=runs, strict=strict)
+    take_values(call, compiled, parsed)
+    return parsed
 
-    `runs` says that some option of the program, known or not, can run another one. Without `permute` options end at the
-    first operand.
+
+def take_values(call: Call, options: Options, parsed: Parsed) -> None:
+    """Take in the arguments of options by their roles."""
+    for name, value in parsed.given:
+        if value is not None:
+            call.file(value, options.known[name].role)
+
+
+def after_text(operands: list[Word]) -> list[Word]:
+    """Return the operands after the first one, which is text (a pattern, a script).
+
+    Where the shell could put another number of words in its place, those may be files too.
     """
+    return operands if any(not word.one_word for word in operands[:1]) else operands[1:]
+
+
+def read_options(
+    call: Call,
+    options: Options,
+    words: Sequence[Word],
+    *,
+    runs: bool = False,
+    strict: bool = False,
+    permute: bool = True,
+) -> Parsed:
+    """Take words apart. What is not known is passed over, and the call loses what it may use.
+
+    `runs` says that an option of the program can run another one, so that what is not known refuses the call. With
+    `strict` no word may turn out to be an option; else those of the table are what it could be. Without `permute`
+    options end at the first operand.
+    """
+    give_up = call.refuse if runs else call.lose
     parsed = Parsed()
     position = 0
     while position < len(words):
@@ -93,32 +127,23 @@ def read_options(
         position += 1
         if word.kind != "literal" and _assigned(options, word) is not None:
             parsed.given.append((word.prefix.partition("=")[0], _assigned(options, word)))
-        elif word.kind != "literal":
-            if leads_with_dash(word):
-                might_be_option(call, options, word, runs=runs)
-            parsed.operands.append(word)
-            if not permute:
-                break
-        elif word.text == "--":
+            continue
+        if word.literal == "--":
             break
-        elif word.text.startswith("--"):
-            position = _long(call, options, parsed, words, position)
-        elif word.text.startswith("-") and word.text != "-":
-            position = _cluster(call, options, parsed, words, position)
-        else:
-            parsed.operands.append(word)
-            if not permute:
-                break
+        if word.literal is not None and word.text.startswith("-") and word.text != "-":
+            read = _long if word.text.startswith("--") else _cluster
+            position = read(give_up, options, parsed, words, position)
+            continue
+        if word.kind != "literal" and leads_with_dash(word):
+            if runs or strict:
+                give_up(f"{word.text} could become an option of {call.name}; write -- or ./ before it")
+            for role in sorted(options.roles):
+                call.unknown(role)
+        parsed.operands.append(word)
+        if not permute:
+            break
     parsed.operands.extend(words[position:])
     return parsed
-
-
-def might_be_option(call: Call, options: Options, word: Word, *, runs: bool) -> None:
-    """Take in a word that the shell may expand to an option."""
-    if runs:
-        call.refuse(f"{word.text} could become an option of {call.name}; write -- or ./ before it")
-    for role in sorted(options.roles):
-        call.unknown(role)
 
 
 def _assigned(options: Options, word: Word) -> Word | None:
@@ -132,46 +157,39 @@ def _assigned(options: Options, word: Word) -> Word | None:
     return replace(word, text=word.text[len(name) + 1 :], prefix=before)
 
 
-def _long(call: Call, options: Options, parsed: Parsed, words: Sequence[Word], position: int) -> int:
-    text = words[position - 1].text
-    name, equals, value = text.partition("=")
+def _long(give_up: _GiveUp, options: Options, parsed: Parsed, words: Sequence[Word], position: int) -> int:
+    name, equals, value = words[position - 1].text.partition("=")
     option = options.known.get(name)
     if option is None or (option.takes == "nothing" and equals):
-        call.refuse(f"{call.name} is used with {name}, which is not known here")
-        if equals:
-            call.file(Word(value), "read")
-        return position
-    if option.takes == "word" and not equals:
-        return _apart(call, parsed, name, words, position)
-    parsed.given.append((name, Word(value) if equals else None))
+        give_up(f"the option {name} is not known here")
+    elif option.takes == "word" and not equals:
+        return _apart(give_up, parsed, name, words, position)
+    else:
+        parsed.given.append((name, Word(value) if equals else None))
     return position
 
 
-def _cluster(call: Call, options: Options, parsed: Parsed, words: Sequence[Word], position: int) -> int:
+def _cluster(give_up: _GiveUp, options: Options, parsed: Parsed, words: Sequence[Word], position: int) -> int:
     text = words[position - 1].text
     for place in range(1, len(text)):
         name = "-" + text[place]
         option = options.known.get(name)
-        if option is not None and option.takes == "nothing":
-            parsed.given.append((name, None))
-            continue
-        rest = text[place + 1 :]
         if option is None:
-            call.refuse(f"{call.name} is used with {name}, which is not known here")
-            if rest:
-                call.file(Word(rest), "read")
+            give_up(f"the option {name} is not known here")
             return position
+        rest = text[place + 1 :]
         if option.takes == "word" and not rest:
-            return _apart(call, parsed, name, words, position)
-        parsed.given.append((name, Word(rest) if rest else None))
-        return position
+            return _apart(give_up, parsed, name, words, position)
+        parsed.given.append((name, Word(rest) if rest and option.takes != "nothing" else None))
+        if option.takes != "nothing":
+            return position
     return position
 
 
-def _apart(call: Call, parsed: Parsed, name: str, words: Sequence[Word], position: int) -> int:
+def _apart(give_up: _GiveUp, parsed: Parsed, name: str, words: Sequence[Word], position: int) -> int:
     """Take the next word as an option's argument."""
     if position == len(words):
-        call.refuse(f"{call.name} {name} has no argument")
+        give_up(f"the option {name} has no argument")
         return position
     value = words[position]
     parsed.given.append((name, value))

@@ -48,18 +48,16 @@ class Place(NamedTuple):
 _UNTOLD = Place(None)
 
 
-def located(word: Word, directories: Directories, *, expands: bool = False) -> tuple[Place, ...]:
-    """Return what a word may name. With `expands` the program takes patterns itself, and goes below directories."""
-    wild = word.kind == "glob" or (expands and word.kind == "literal" and any(map(word.text.__contains__, _WILDCARDS)))
-    if word.kind == "literal" and not wild:
+def located(word: Word, directories: Directories) -> tuple[Place, ...]:
+    """Return what a word may name."""
+    if word.kind == "literal":
         return tuple(Place(path) for path in absolute(word.text, directories))
-    if not wild or any(_may_climb(part) for part in word.text.split("/")):
+    if word.kind != "glob" or any(_may_climb(part) for part in word.text.split("/")):
         return (_UNTOLD,)
     first = next((place for place, character in enumerate(word.text) if character in _WILDCARDS), len(word.text))
     cut = word.text.rfind("/", 0, first) + 1
     above, rest = absolute(word.text[:cut] or ".", directories), word.text[cut:]
-    inside = None if expands else _as_glob(rest)
-    return tuple(_inside(path, inside) for path in above)
+    return tuple(_inside(path, _as_glob(rest)) for path in above)
 
 
 def _inside(directory: str | None, glob: str | None) -> Place:

@@ -1,11 +1,14 @@
-"""sed and awk: languages that can open files and run programs, so their scripts are read as far as they are plain."""
+"""sed and awk: languages that can open files and run programs, so their scripts are read as far as they are plain.
+
+Of other interpreters only the script's name is read.
+"""
 
 from __future__ import annotations
 
 import re
 
 from gateway.policy.programs.call import Call, Describe
-from gateway.policy.programs.plain import after_text, parsed_call
+from gateway.policy.programs.options import after_text, parsed_call
 from gateway.policy.words import Opaque, Word
 
 _SED_ADDRESS = re.compile(r"\s*(?:[0-9]+(?:~[0-9]+)?|\$)")
@@ -16,6 +19,7 @@ _BETWEEN = re.compile(r"[\s;]*")
 # `print > file` and `print | command`; `>` before any print compares.
 _AWK_WRITES = re.compile(r">|(?<!\|)\|(?!\|)")
 _AWK_RUNS = re.compile(r"system|getline|\|&|@[A-Za-z_/]|ARGV|ARGC|FUNCTAB|PROCINFO|/inet")
+_MAKES = re.compile(r"-[CfI]|--(directory|file|makefile|include-dir)=?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 
@@ -35,11 +39,9 @@ def _sed(call: Call) -> None:
     if parsed.has("-i", "--in-place"):
         call.files(files, "write", dash=False)
     suffixes = parsed.values("-i", "--in-place")
-    if len(suffixes) > 1:
-        call.refuse("sed -i is used more than once")
-    for suffix in suffixes[:1]:
-        if "/" in suffix.text or "*" in suffix.text:
-            call.refuse("sed -i keeps the old file under a name that is not known")
+    if len(suffixes) > 1 or any(suffix.kind != "literal" or set("/*") & set(suffix.text) for suffix in suffixes):
+        call.lose("it keeps the old file under a name that is not known")
+    for suffix in suffixes:
         for file in files:
             if file.kind == "literal":
                 call.file(Word(file.text + suffix.text), "write", dash=False)
@@ -186,8 +188,35 @@ def awk_problem(program: str) -> str | None:
     return None
 
 
+def _script(call: Call) -> None:
+    """An interpreter with a script by name: the script is read."""
+    for word in call.words:
+        if word.kind != "literal":
+            call.unknown("read")
+            return
+        if word.text in ("-c", "-e", "-m", "-E", "-p", "--eval", "-"):
+            return
+        if not word.text.startswith(("-", "+")):
+            call.file(word, "read")
+            return
+
+
+def _make(call: Call) -> None:
+    """With make and ninja -C is where they work, -f what they read; what they do then is in no line."""
+    for before, word in zip((None, *call.words), call.words, strict=False):
+        named = _MAKES.match(word.text if word.kind == "literal" else word.prefix)
+        if before is not None and before.literal is not None and _MAKES.fullmatch(before.literal):
+            call.file(word, "read" if "f" in before.text else "list")
+        elif word.kind != "literal":
+            call.unknown("read")
+        elif named is not None and named.end() < len(word.text):
+            call.file(Word(word.text[named.end() :]), "read" if "f" in named.group() else "list")
+
+
 PROGRAMS: dict[str, Describe] = {
     "sed": _sed,
     "gsed": _sed,
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
+    **dict.fromkeys(("python", "python3", "python2", "node", "perl", "ruby", "php", "lua", "deno", "bun"), _script),
+    **dict.fromkeys(("make", "gmake", "ninja"), _make),
 }

@@ -41,7 +41,7 @@ def _find(call: Call) -> None:  # noqa: C901, PLR0912 - one case per predicate o
     if any(word.text == "-delete" for word in words):
         call.files(starts, "write_below", dash=False)
     if all(may_be_none(word) for word in starts):
-        call.here("list_below")  # where none is left it starts here
+        call.file(Word("."), "list_below")  # where none is left it starts here
     position = 0
     while position < len(words):
         word = words[position]
@@ -67,7 +67,7 @@ def _find(call: Call) -> None:  # noqa: C901, PLR0912 - one case per predicate o
         elif word.text in _BARE:
             continue
         elif word.text.startswith("-"):
-            call.refuse(f"find is used with {word.text}, which is not known here")
+            call.lose(f"{word.text} is not known here")
 
 
 def _argument(call: Call, words: tuple[Word, ...], position: int) -> int:

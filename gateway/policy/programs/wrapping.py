@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from gateway.policy.effects import NO_EFFECTS, Effects
 from gateway.policy.programs.call import Call
-from gateway.policy.programs.options import Parsed, compile_options, read_options
-from gateway.policy.programs.plain import take_values
+from gateway.policy.programs.options import Parsed, compile_options, read_options, take_values
 from gateway.policy.programs.search import starting_points
 from gateway.policy.shell_line import SimpleCommand
 from gateway.policy.shell_names import keeps_meaning, may_assign

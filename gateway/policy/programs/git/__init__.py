@@ -1,4 +1,4 @@
-"""git: which files of the work tree a subcommand reads and writes, and which hosts it speaks to.
+"""git: which files of the work tree a subcommand reads and writes, and which hosts it speaks to (subcommands.py).
 
 The repository itself (.git) is not named in the line and is no effect. The top of the work tree cannot be
 determined either, so what concerns all of it concerns the whole file system that the command runs in: /workspace, /tmp.
@@ -9,11 +9,10 @@ and so is a line that changes other settings than a few harmless ones.
 from __future__ import annotations
 
 from gateway.policy.programs.call import Call, Describe
-from gateway.policy.programs.git import changes, history, names
+from gateway.policy.programs.git.subcommands import SUBCOMMANDS, refuse_git_starts
 from gateway.policy.programs.paths import absolute
 from gateway.policy.words import Word
 
-_SUBCOMMANDS = history.SUBCOMMANDS | changes.SUBCOMMANDS | names.SUBCOMMANDS
 _BEFORE = frozenset(
     {"--no-pager", "-P", "--no-optional-locks", "--no-replace-objects", "--literal-pathspecs", "--glob-pathspecs",
      "--noglob-pathspecs"}
@@ -22,7 +21,6 @@ _ALONE = frozenset({"--version", "-v", "--help", "-h"})
 
 
 def _git(call: Call) -> None:
-    call.expands = True
     position = 0
     if len(call.words) == 1 and call.words[0].literal in _ALONE:
         return
@@ -42,12 +40,14 @@ def _git(call: Call) -> None:
     if position == len(call.words):
         return
     name = call.words[position].text
-    describe = _SUBCOMMANDS.get(name)
+    describe = SUBCOMMANDS.get(name)
     if describe is None:
         call.refuse(f"git {name[:40]} is not known here; it may be an alias or run other programs")
         return
     call.name = f"git {name}"
-    describe(call, list(call.words[position + 1 :]))
+    words = list(call.words[position + 1 :])
+    refuse_git_starts(call, name, words)
+    describe(call, words)
 
 
 def _move(call: Call, word: Word) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.policy.difference import LIMIT_SAMPLES, Tally, Verdict, text_changes
 from gateway.policy.judge import Policy
-from gateway.policy.reading import read_policy
+from gateway.policy.loading import read_policy
 from gateway.policy.resolved import Setting, resolve
 
 ALLOW, ASK, DENY = Verdict("allow", "a"), Verdict("ask", "b"), Verdict("deny", "c")

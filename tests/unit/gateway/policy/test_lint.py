@@ -11,7 +11,7 @@ import yaml
 from gateway.policy import STARTER_POLICY
 from gateway.policy.document import PolicyDocument
 from gateway.policy.lint import Finding, lint
-from gateway.policy.reading import read_policy
+from gateway.policy.loading import read_policy
 from gateway.policy.yaml_lines import read_yaml
 
 
@@ -173,41 +173,6 @@ def test_an_interpreter_on_fixed_words_is_a_note() -> None:
 def test_an_interpreter_that_is_denied_again_is_not_reached() -> None:
     findings = linted(execute("x", "allow", ["python3"]), execute("no", "deny", [["python3", "python"]]))
     assert not found(findings, "reaches-interpreter")
-
-
-@pytest.mark.parametrize(
-    "glob, argv, named",
-    [
-        ("/workspace/**", ["make"], "Makefile"),
-        ("/workspace/tests/**", ["python3", "-m", "pytest"], "conftest.py"),
-        ("/workspace/.git/**", ["git", "commit"], ".git/hooks/pre-commit"),
-        ("/workspace/*.json", ["npm", "test"], "package.json"),
-        ("/workspace/scripts/*", ["python3", "scripts/build.py"], "/workspace/scripts/build.py"),
-    ],
-)
-def test_writing_what_another_rule_runs_is_a_warning_that_names_the_pair(
-    glob: str, argv: list[Any], named: str
-) -> None:
-    findings = linted(paths("w", "allow", ["write"], glob), execute("run", "allow", argv))
-    (finding,) = [one for one in found(findings, "writes-code") if one.severity == "warning"]
-    assert finding.rule == "w"
-    assert named in finding.what
-    assert "rule run" in finding.what
-
-
-def test_writing_them_is_a_note_where_nothing_runs_them() -> None:
-    findings = linted(paths("w", "allow", ["write"], "/workspace/**"), execute("run", "allow", ["ls"]))
-    assert [finding.severity for finding in found(findings, "writes-code")] == ["note"]
-
-
-def test_keeping_them_out_ends_the_warning() -> None:
-    findings = linted(
-        paths(
-            "w", "allow", ["write"], "/workspace/**", unless={"paths": ["/workspace/Makefile", "/workspace/makefile"]}
-        ),
-        execute("run", "allow", ["make", "test"]),
-    )
-    assert all(finding.severity == "note" for finding in found(findings, "writes-code"))
 
 
 def test_a_path_kept_from_read_file_and_open_to_others_is_found() -> None:

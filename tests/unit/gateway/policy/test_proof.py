@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from gateway.policy import PolicyError
-from gateway.policy.judge import Policy
+from gateway.policy.loading import read_policy
 from gateway.policy.policy_tests import example_arguments, moment
 from gateway.policy.proof import Outcome, prove, told_calls
-from gateway.policy.reading import read_policy
 
 FILE = """\
 version: 1
@@ -44,8 +43,7 @@ tests:
 
 
 def outcomes(text: str) -> list[Outcome]:
-    read = read_policy(text, "test")
-    return prove(read, Policy(read.document))
+    return prove(read_policy(text, "test"))
 
 
 def test_each_example_and_each_test_has_its_own_outcome_and_line() -> None:

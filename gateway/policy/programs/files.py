@@ -1,0 +1,217 @@
+"""Programs that read, list, copy, make and remove the files that are their operands."""
+
+from __future__ import annotations
+
+from gateway.policy.programs.call import Call, Describe
+from gateway.policy.programs.options import Parsed, after_text, parsed_call
+from gateway.policy.programs.paths import leads_with_dash, may_be_none
+from gateway.policy.words import Word
+
+
+def _uses(role: str, options: str, *, below: str = "", text: str | None = None, here: bool = False) -> Describe:
+    """Return a description of a program whose operands all have one role.
+
+    With one of the options in `below` (or where that is "always") it is about all that is in them. The first operand is
+    text unless one of the options in `text` is given, None for no text. With `here` it is about the directory it runs
+    in where nothing is named, or is where it goes below directories.
+    """
+
+    def describe(call: Call) -> None:
+        parsed = parsed_call(call, options)
+        operands = parsed.operands
+        if text is not None and not parsed.has(*text.split()):
+            operands = after_text(operands)
+        deep = below == "always" or parsed.has(*below.split())
+        full_role = f"{role}_below" if deep else role
+        call.files(operands, full_role, dash=role == "read")
+        if here and (deep or role == "list") and all(may_be_none(word) for word in operands):
+            call.file(Word("."), full_role)
+
+    return describe
+
+
+def _input_and_output(call: Call) -> None:
+    """Take in the operands of `uniq [INPUT [OUTPUT]]`."""
+    for place, word in enumerate(parsed_call(call, "-cdDiuz -f: -s: -w: --count --repeated --unique").operands):
+        call.file(word, "read")
+        if place or not word.one_word:
+            call.file(word, "write")
+
+
+def _jq(call: Call) -> None:
+    parsed = parsed_call(call, "-acCeMnrRsSj --raw-output --compact-output --null-input --slurp --exit-status --tab")
+    if any("import" in word.text or "include" in word.text for word in parsed.operands):
+        call.lose("its program may read other files")
+    call.files(after_text(parsed.operands), "read")
+
+
+def _test(call: Call) -> None:
+    words = call.words[:-1] if call.name == "[" else call.words
+    for before, word in zip((None, *words), words, strict=False):
+        option = before.text if before is not None else ""
+        if len(option) == 2 and option[0] == "-" and option[1] in "abcdefghkLNOprsSuwxG":
+            call.file(word, "list", dash=False)
+    if any(word.text in ("-nt", "-ot", "-ef") for word in words):
+        call.files(words, "list", dash=False)
+
+
+def _cp(call: Call) -> None:
+    parsed = parsed_call(
+        call,
+        "-afHiLnpPrRTuv -t: --archive --force --interactive --no-clobber --no-target-directory --preserve[=]"
+        " --recursive --target-directory= --update[=] --verbose",
+    )
+    below = "_below" if parsed.has("-r", "-R", "-a", "--recursive", "--archive") else ""
+    call.files(_to_destination(call, parsed, f"write{below}"), f"read{below}", dash=False)
+
+
+def _mv(call: Call) -> None:
+    parsed = parsed_call(
+        call, "-finTuv -t: --force --interactive --no-clobber --no-target-directory --target-directory= --verbose"
+    )
+    sources = _to_destination(call, parsed, "write_below")
+    call.files(sources, "read_below", dash=False)
+    call.files(sources, "write_below", dash=False)
+
+
+def _ln(call: Call) -> None:
+    """A link is a second name for its target, so that is both read and written by it."""
+    parsed = parsed_call(call, "-finrsTv -t: --force --no-dereference --relative --symbolic --target-directory=")
+    operands = parsed.operands
+    if len(operands) == 1 and operands[0].one_word and not parsed.has("-t", "--target-directory"):
+        operands.append(Word("."))
+    targets = _to_destination(call, parsed, "write")
+    call.files(targets, "read_below", dash=False)
+    call.files(targets, "write_below", dash=False)
+    if parsed.has("-s", "--symbolic") and not all(word.text.startswith("/") for word in targets):
+        call.lose("a relative target means another file where the link is; write an absolute one")
+
+
+def _to_destination(call: Call, parsed: Parsed, role: str) -> list[Word]:
+    """Take in where the operands go, and return those that are sources. `role` is what is done there."""
+    named = parsed.values("-t", "--target-directory")
+    operands = parsed.operands
+    if len(named) > 1:
+        call.lose("it has more than one target directory")
+        return operands
+    literals = [word.literal for word in call.words]
+    before = call.words[: literals.index("--")] if "--" in literals else call.words
+    if any(word.kind != "literal" and leads_with_dash(word) for word in before):
+        call.unknown("write")  # it could become -t
+    if not named and operands and not operands[-1].one_word:
+        # It may be no word at all, or several of which only the last is the destination.
+        call.files(operands, "write_below", dash=False)
+        return operands
+    *sources, last = [*operands, *named] or [Word("")]
+    one = not named and len(sources) == 1 and sources[0].one_word
+    # A directory gets something inside; anything else is written itself.
+    if parsed.has("-T", "--no-target-directory") or (one and not last.text.endswith("/")):
+        call.file(last, role, dash=False)
+    if not parsed.has("-T", "--no-target-directory"):
+        for source in sources:
+            call.inside(last, source, role, possible=one and not last.text.endswith("/"))
+    return sources
+
+
+_LS = _uses(
+    "list",
+    "-1aAbBcCdFghHiklLmnNopqQrsStuUvxX -I: -R --all --almost-all --color[=] --directory --human-readable --recursive"
+    " --reverse --sort= --full-time --time-style= --group-directories-first",
+    below="-R --recursive",
+    here=True,
+)
+_GREP = (
+    "-abcEFGHhiIlLnoPqrRsTUvVwxyzZ# -A: -B: -C: -e: -f:read -m: --after-context= --before-context= --context[=]"
+    " --color[=] --count --exclude= --exclude-dir= --exclude-from=read --extended-regexp --file=read"
+    " --files-with-matches --files-without-match --fixed-strings --ignore-case --include= --invert-match"
+    " --line-number --max-count= --no-filename --no-messages --only-matching --perl-regexp --quiet --recursive"
+    " --regexp= --text --with-filename --word-regexp"
+)
+_RG = (
+    "-aceFHhiIlLnNopPqsSuUvVwx0 -A: -B: -C: -e: -f:read -g: -j: -m: -M: -r: -t: -T: --after-context= --before-context="
+    " --color= --context= --count --file=read --files --files-with-matches --fixed-strings --glob= --hidden"
+    " --ignore-case --ignore-file=read --json --line-number --max-count= --max-depth= --multiline --no-heading"
+    " --no-ignore --only-matching --pcre2 --regexp= --smart-case --sort= --type= --type-not= --word-regexp"
+)
+_SUMS = _uses("read", "-btwz -c:names --check=names --tag --zero")
+
+PROGRAMS: dict[str, Describe] = {
+    "cat": _uses("read", "-AbeEnstTuv --number --show-all --help --version"),
+    "tac": _uses("read", "-br -s:"),
+    "head": _uses("read", "-qvz# -c: -n: --bytes= --lines= --quiet"),
+    "tail": _uses("read", "-fFqvzr# -c: -n: -s: --bytes= --lines= --follow[=] --pid= --quiet --retry"),
+    "nl": _uses("read", "-p -b: -n: -s: -v: -w:"),
+    "od": _uses("read", "-abcdovx -A: -j: -N: -t: -w[]"),
+    **dict.fromkeys(("hd", "hexdump"), _uses("read", "-bcCdovx -f:read -n: -s:")),
+    "cut": _uses("read", "-nsz -b: -c: -d: -f: --characters= --complement --delimiter= --fields= --output-delimiter="),
+    "paste": _uses("read", "-sz -d: --delimiters= --serial"),
+    "tr": _uses("", "-cCdst --complement --delete --squeeze-repeats"),
+    "join": _uses("read", "-iz -a: -e: -j: -o: -t: -v: -1: -2: --header"),
+    "comm": _uses("read", "-123z --total"),
+    "fold": _uses("read", "-bs# -w: --spaces --width="),
+    "fmt": _uses("read", "-cstu# -p: -w: --width="),
+    **dict.fromkeys(("expand", "unexpand"), _uses("read", "-ai# -t: --tabs=")),
+    "column": _uses("read", "-tx -c: -N: -o: -s: --table --separator= --json"),
+    **dict.fromkeys(("rev", "tsort"), _uses("read", "")),
+    "pr": _uses("read", "-adfFJmrtTv# -h: -l: -w:"),
+    "cmp": _uses("read", "-bls -i: -n: --silent --quiet"),
+    "diff": _uses(
+        "read",
+        "-abBdeiNpqrstTuwyZ# -C: -I: -L: -U: -W: -x: -X:read --brief --color[=] --exclude= --exclude-from=read"
+        " --from-file=read_below --to-file=read_below --ignore-all-space --recursive --side-by-side --unified[=]"
+        " --width= --new-file --label= --suppress-common-lines --strip-trailing-cr",
+        below="always",  # of a directory and a file it reads the file of that name in the directory
+    ),
+    "tee": _uses("write", "-aip --append --ignore-interrupts"),
+    **dict.fromkeys(("base32", "base64"), _uses("read", "-di -w: --decode --ignore-garbage --wrap=")),
+    **dict.fromkeys(("cksum", "sum"), _uses("read", "-rs -a: --algorithm=")),
+    **dict.fromkeys(("md5sum", "sha1sum", "sha224sum", "sha256sum", "sha384sum", "sha512sum", "b2sum"), _SUMS),
+    **dict.fromkeys(("grep", "egrep", "fgrep"), _uses(
+        "read", _GREP, below="-r -R --recursive", text="-e -f --regexp --file", here=True
+    )),
+    "rgrep": _uses("read", _GREP, below="always", text="-e -f --regexp --file", here=True),
+    "rg": _uses("read", _RG, below="always", text="-e -f --regexp --file --files", here=True),
+    "jq": _jq,
+    "sort": _uses(
+        "read",
+        "-bcCdfghiMmnRrsuVz -k: -o:write -S: -t: -T:write_below --field-separator= --files0-from=names --key="
+        " --numeric-sort --output=write --random-source=read --reverse --temporary-directory=write_below --unique"
+        " --human-numeric-sort --version-sort --parallel= --stable --zero-terminated",
+    ),
+    "uniq": _input_and_output,
+    "wc": _uses("read", "-clLmw --bytes --chars --files0-from=names --lines --words"),
+    **dict.fromkeys(("ls", "dir", "vdir"), _LS),
+    "tree": _uses(
+        "list", "-aACdDfFhilnNpQrsStuvxJX -L: -I: -P: -o:write --dirsfirst --noreport --gitignore --du --prune",
+        below="always", here=True,
+    ),
+    "du": _uses(
+        "list",
+        "-0abcDhHklLmPsSx -d: -t: -X:read --all --apparent-size --bytes --exclude= --exclude-from=read"
+        " --files0-from=names --human-readable --max-depth= --one-file-system --summarize --total",
+        below="always", here=True,
+    ),
+    "df": _uses("list", "-ahHiklPTv -B: -t: -x: --human-readable --inodes --local --output[=] --total"),
+    "stat": _uses("list", "-Lft -c: --dereference --format= --printf= --terse"),
+    "file": _uses("read", "-0bEhiIkLnNprs -f:names -m:read --brief --files-from=names --mime --mime-type"),
+    **dict.fromkeys(("readlink", "realpath"), _uses("list", "-eEfLmnPqsz --relative-to= --relative-base=")),
+    "cp": _cp,
+    "mv": _mv,
+    **dict.fromkeys(("ln", "link"), _ln),
+    "rm": _uses(
+        "write", "-dfiIrRv --dir --force --interactive[=] --one-file-system --recursive --verbose",
+        below="-r -R --recursive",
+    ),
+    "unlink": _uses("write", ""),
+    "rmdir": _uses("write", "-pv --ignore-fail-on-non-empty --parents --verbose"),
+    "mkdir": _uses("write", "-pv -m: --mode= --parents --verbose"),
+    "mkfifo": _uses("write", "-m: --mode="),
+    "truncate": _uses("write", "-co -r:list -s: --no-create --reference=list --size="),
+    "touch": _uses("write", "-acfhm -d: -r:list -t: --date= --no-create --reference=list"),
+    **dict.fromkeys(("chmod", "chown", "chgrp"), _uses(
+        "write", "-cfhRv --changes --no-dereference --quiet --recursive --verbose", below="-R --recursive", text=""
+    )),
+    **dict.fromkeys(("test", "["), _test),
+    "date": _uses("", "-ujR -I[] -d: -f:read -r:list -s: --date= --file=read --iso-8601[=] --reference=list --utc"),
+    "cd": _uses("", "-LPe"),
+}  # fmt: skip
