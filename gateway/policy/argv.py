@@ -72,20 +72,24 @@ class WantedNumber:
 
 @dataclass(frozen=True)
 class WantedPattern:
-    """A word that a pattern matches as a whole."""
+    """A word that a pattern matches as a whole. Only a pattern that begins with a dash stands for options."""
 
     pattern: Any
+    options: bool
 
     def surely(self, text: str, _cwd: Directories) -> bool:
-        """Return whether it matches; text that is not Unicode matches nothing."""
+        """Return whether it matches. What looks like an option does not match `[a-z-]+`."""
+        return self._matches(text) and (self.options or not text.startswith("-"))
+
+    def maybe(self, text: str, _cwd: Directories) -> bool:
+        """Return whether it could match."""
+        return not text.isascii() or self._matches(text)
+
+    def _matches(self, text: str) -> bool:
         try:
             return self.pattern.fullmatch(text.encode()) is not None
-        except UnicodeEncodeError:
+        except UnicodeEncodeError:  # text that is not Unicode matches nothing
             return False
-
-    def maybe(self, text: str, cwd: Directories) -> bool:
-        """Return whether it could match."""
-        return not text.isascii() or self.surely(text, cwd)
 
 
 @dataclass(frozen=True)
@@ -126,22 +130,38 @@ class ArgvPrefix:
         return True
 
     def maybe(self, words: Sequence[Word], cwd: Directories = START) -> bool:
-        """Return whether a command starts with this prefix or might, once the shell has expanded it."""
-        for place, wanted in enumerate(self.words):
-            if place >= len(words):
-                return isinstance(wanted, WantedEnd)
-            word = words[place]
-            if isinstance(wanted, WantedEnd):
-                return all(_may_vanish(left) for left in words[place:])
-            if word.kind in ("glob", "expansion"):
-                if isinstance(wanted, frozenset) and not any(text.startswith(word.prefix) for text in wanted):
-                    return False
-                if word.one_word:
-                    continue
-                return True
-            if not _could_accept(wanted, word.text, cwd, is_program=place == 0):
-                return False
-        return True
+        """Return whether a command starts with this prefix or might, once the shell has expanded it.
+
+        Options may stand before each word, with or without an argument: `npm --prefix x publish` publishes.
+        """
+        places = {0}
+        for number, wanted in enumerate(self.words):
+            following: set[int] = set()
+            for place in _past_options(words, places) if number else places:
+                word = words[place] if place < len(words) else None
+                if isinstance(wanted, WantedEnd):
+                    if all(_may_vanish(left) for left in words[place:]):
+                        return True
+                elif word is not None and _could_accept(wanted, word, cwd, is_program=number == 0):
+                    if word.kind in ("glob", "expansion") and not word.one_word:
+                        return True
+                    following.add(place + 1)
+            places = following
+        return bool(places)
+
+
+def _past_options(words: Sequence[Word], places: set[int]) -> list[int]:
+    """Return these places and those behind options that stand there, each of which may take the next word."""
+    found = set(places)
+    pending = list(places)
+    while pending:
+        place = pending.pop()
+        if place < len(words) and words[place].text.startswith("-"):
+            takes_next = words[place].kind == "literal" and "=" not in words[place].text
+            more = {place + 1, place + 2} if takes_next else {place + 1}
+            pending.extend(more - found)
+            found |= more
+    return sorted(found)
 
 
 def _accepts(wanted: WantedWord, text: str, cwd: Directories) -> bool:
@@ -152,12 +172,14 @@ def _accepts(wanted: WantedWord, text: str, cwd: Directories) -> bool:
     return not isinstance(wanted, WantedEnd) and wanted.surely(text, cwd)
 
 
-def _could_accept(wanted: WantedWord, text: str, cwd: Directories, *, is_program: bool) -> bool:
+def _could_accept(wanted: WantedWord, word: Word, cwd: Directories, *, is_program: bool) -> bool:
+    if word.kind in ("glob", "expansion"):
+        return not isinstance(wanted, frozenset) or any(text.startswith(word.prefix) for text in wanted)
     if wanted is None:
         return True
     if isinstance(wanted, frozenset):
-        return text in wanted or (is_program and text.rpartition("/")[2] in wanted)
-    return not isinstance(wanted, WantedEnd) and wanted.maybe(text, cwd)
+        return word.text in wanted or (is_program and word.text.rpartition("/")[2] in wanted)
+    return not isinstance(wanted, WantedEnd) and wanted.maybe(word.text, cwd)
 
 
 def _may_vanish(word: Word) -> bool:
@@ -181,4 +203,6 @@ def _wanted(word: str | tuple[str, ...] | Placeholder) -> WantedWord:
         return WantedPath(tuple(compile_glob(glob) for glob in word.path))
     if word.number is not None:
         return WantedNumber(word.number.least, word.number.most)
-    return WantedPattern(compile_regex(word.matches)) if word.matches is not None else WantedEnd()
+    if word.matches is not None:
+        return WantedPattern(compile_regex(word.matches), options=word.matches.lstrip("^(\\").startswith("-"))
+    return WantedEnd()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,8 +11,9 @@ from gateway.policy.document import CONNECT, FILE_TOOLS, WRITING_TOOLS
 from gateway.policy.effects import Access, FileUse, HostUse
 from gateway.policy.globs import path_problem
 from gateway.policy.hosts import canonical_host
+from gateway.policy.programs.paths import absolute
 from gateway.policy.recent import Recent
-from gateway.policy.shell_line import START, Directories, Redirect
+from gateway.policy.shell_line import START, Directories, Redirect, SimpleCommand
 from gateway.policy.shell_names import does_nothing
 from gateway.policy.words import Word
 from gateway.policy.wrappers import Program, read_programs
@@ -35,7 +35,8 @@ class Part:
     tool: a tool that has nothing but its name. path: a file, or what `glob` matches; both are None where it is
     unknown, and with `below` everything in that directory too. below: what a search of `path` may meet, which is only
     ever restricted. command: `words` run in one of the directories `cwd`; a `wrapper` runs another part in its place,
-    or does nothing beside it, and is only restricted. host: `host` (canonical, None where it is unknown) and `port`.
+    or does nothing beside it, and is only restricted; `within` are commands that end in these words and run them, and
+    an allow that goes so far is one for these, too. host: `host` (canonical, None where it is unknown) and `port`.
     line: a whole command line that is opaque. `size_bytes` is what is written, None where it is not known.
     `of_command`: a command line does this, not a tool.
     """
@@ -53,6 +54,7 @@ class Part:
     size_bytes: int | None = None
     of_command: bool = False
     glob: str | None = None
+    within: tuple[SimpleCommand, ...] = ()
 
     @property
     def is_told(self) -> bool:
@@ -172,7 +174,17 @@ def _read_command(command: str, *, effects: bool, redirects: bool) -> Parts:
     for program, is_idle in zip(programs.programs, idle, strict=True):
         wrapper = program.wrapper or (beside and is_idle)
         text = " ".join(word.text for word in program.words)
-        parts.append(Part("command", shown(text), "execute", words=program.words, cwd=program.cwd, wrapper=wrapper))
+        parts.append(
+            Part(
+                "command",
+                shown(text),
+                "execute",
+                words=program.words,
+                cwd=program.cwd,
+                wrapper=wrapper,
+                within=program.within,
+            )
+        )
         if effects:
             parts.extend(_effect_parts(program))
     for redirect in opened:
@@ -203,17 +215,10 @@ def _redirect_parts(redirect: Redirect) -> Iterator[Part]:
 def _redirect_paths(redirect: Redirect) -> tuple[str | None, ...]:
     """Return the absolute paths that a redirect may open, None for one that is not plain."""
     target = redirect.target
-    if target is None or ".." in target.split("/") or target.endswith("/"):
+    if target is None or target.endswith("/"):
         return (None,)
-    directories = ("/",) if target.startswith("/") else redirect.cwd
-    if directories is None:
-        return (None,)
-    return tuple(_plain(posixpath.join(directory, target)) for directory in directories)
-
-
-def _plain(path: str) -> str | None:
-    path = "/" + posixpath.normpath(path).lstrip("/")
-    return None if path_problem(path) is not None else path
+    paths = absolute(target, redirect.cwd)
+    return tuple(path if path is not None and path_problem(path) is None else None for path in paths)
 
 
 def _effect_parts(program: Program) -> Iterator[Part]:

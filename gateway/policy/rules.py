@@ -152,8 +152,8 @@ class ToolRules:
         program = words[0].text if words else ""
         named = self.by_program.get(program, ())
         bare = self.by_program.get(program.rpartition("/")[2], ()) if "/" in program else ()
-        # The text that the second word must have, None when it has none that is known.
-        second = words[1].literal if len(words) > 1 else None
+        # The text that the second word must have, None when it has none that is known; options may stand before it.
+        second = words[1].literal if len(words) > 1 and not words[1].text.startswith("-") else None
         for wanted, prefix, rule in chain(named, bare, self.by_program.get(None, ())):
             if wanted is not None and second is not None and second not in wanted:
                 continue
@@ -162,6 +162,12 @@ class ToolRules:
                     yield rule, YES
             elif prefix.maybe(words, part.cwd):
                 yield rule, Held(surely=prefix.surely(words, part.cwd), maybe=True)
+        for outer in part.within:
+            around = len(outer.words) - len(words)
+            for _, prefix, rule in chain(self.by_program.get(outer.words[0].text, ()), self.by_program.get(None, ())):
+                # `uv run pytest` is allowed by these three words, and by `pytest`; not by `uv` alone.
+                if rule.effect == "allow" and len(prefix.words) > around and prefix.surely(outer.words, outer.cwd):
+                    yield rule, YES
 
     def _by_host(self, part: Part) -> Found:
         if part.host is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from gateway.policy.effects import NO_EFFECTS, Effects, FileUse, HostUse
 from gateway.policy.programs import effects_of
 from gateway.policy.programs.call import LIMIT_USES
+from gateway.policy.programs.git.global_options import without_global_options
 from gateway.policy.programs.wrapping import unwrap
 from gateway.policy.shell import LIMIT_COMMANDS, parse_line
 from gateway.policy.shell_line import START, Directories, Redirect, ShellLine, SimpleCommand
@@ -28,13 +29,15 @@ LIMIT_SCRIPTS_BYTES = 64 * 1024
 class Program:
     """A simple command to judge, and where it may run. A `wrapper` runs the next one in its place.
 
-    Of a wrapper's words only deny and ask rules are about; its effects are judged like any other's.
+    Of a wrapper's words only deny and ask rules are about; its effects are judged like any other's. `within` are the
+    commands that end in these words and run them, innermost first.
     """
 
     words: tuple[Word, ...]
     wrapper: bool = False
     cwd: Directories = START
     effects: Effects = NO_EFFECTS
+    within: tuple[SimpleCommand, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class _Unwrapping:
         for command in line.commands:
             self.command(command, depth)
 
-    def command(self, command: SimpleCommand, depth: int) -> None:
+    def command(self, command: SimpleCommand, depth: int, within: tuple[SimpleCommand, ...] = ()) -> None:
         """Take in one simple command and what it wraps."""
         if not command.words:
             return
@@ -86,11 +89,16 @@ class _Unwrapping:
             self.programs.append(Program(command.words, cwd=command.cwd))
             return
         command = self._placed(command)
+        if command.words[0].text.rpartition("/")[2] == "git":
+            plain, effects = without_global_options(command)
+            if plain != command:
+                self.programs.append(Program(command.words, wrapper=True, cwd=command.cwd, effects=effects))
+                command, within = plain, (command, *within)
         effects = self._counted(effects_of(command.words, command.cwd) if self._uses <= LIMIT_USES else NO_EFFECTS)
         if effects.opaque is not None:
             self._refuse(effects.opaque)
         self.files_unknown = self.files_unknown or effects.files_unknown
-        program = Program(command.words, cwd=command.cwd, effects=effects)
+        program = Program(command.words, cwd=command.cwd, effects=effects, within=within)
         place = len(self.programs)
         self.programs.append(program)
         try:
@@ -109,7 +117,8 @@ class _Unwrapping:
                 return
             self.line(parse_line(inner.script, command.cwd), depth + 1)
         for wrapped in inner.commands:
-            self.command(wrapped, depth + 1)
+            ends = wrapped.words == command.words[-len(wrapped.words) :]
+            self.command(wrapped, depth + 1, (command, *within) if ends else ())
 
     def _counted(self, effects: Effects) -> Effects:
         """Return the effects of the next program, or that anything may be used where a line uses too much."""

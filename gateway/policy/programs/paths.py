@@ -7,6 +7,7 @@ import re
 from typing import NamedTuple
 
 from gateway.policy.globs import escaped, read_glob
+from gateway.policy.globs_cover import may_meet
 from gateway.policy.shell_line import Directories
 from gateway.policy.words import Word
 
@@ -16,6 +17,9 @@ _NO_FILES = frozenset(
 _WILDCARDS = "*?["
 _ANY = re.compile(r"\[.*\]|\?", re.DOTALL)
 _REPEATED = re.compile(r"\*+")
+# Links of a process to its working directory, to / and to what it has open.
+_LINKS = frozenset({"cwd", "root", "fd", "map_files"})
+_PROC = read_glob("/proc/*/**")
 
 
 def is_no_file(path: str) -> bool:
@@ -27,11 +31,10 @@ def absolute(text: str, directories: Directories) -> tuple[str | None, ...]:
     """Return the absolute normalised paths that a literal path may mean. None: it cannot be determined."""
     if not text or "\0" in text or ".." in text.split("/"):
         return (None,)
-    if text.startswith("/"):
-        return (_normal(text),)
-    if directories is None:
+    if directories is None and not text.startswith("/"):
         return (None,)
-    return tuple(dict.fromkeys(_normal(posixpath.join(directory, text)) for directory in directories))
+    paths = (_normal(posixpath.join(directory, text)) for directory in directories or ("/",))
+    return tuple(dict.fromkeys(None if _is_elsewhere(path) else path for path in paths))
 
 
 class Place(NamedTuple):
@@ -67,10 +70,10 @@ def _inside(directory: str | None, glob: str | None) -> Place:
     if glob is not None:
         text = f"{escaped(directory).rstrip('/')}/{glob}"
         try:
-            read_glob(text)
+            meant = read_glob(text)
         except ValueError:
             return Place(directory, below=True)
-        return Place(None, text)
+        return _UNTOLD if may_meet(_PROC, meant) else Place(None, text)
     return Place(directory, below=True)
 
 
@@ -107,6 +110,11 @@ def leads_with_dash(word: Word) -> bool:
 def may_be_none(word: Word) -> bool:
     """Return whether no word at all may stand in a word's place."""
     return word.kind != "glob" and not word.one_word
+
+
+def _is_elsewhere(path: str) -> bool:
+    """Return whether a path leads through a link of a process: /proc/self/cwd/x is a file here."""
+    return path.startswith("/proc/") and not _LINKS.isdisjoint(path.split("/")[3:])
 
 
 def _normal(path: str) -> str:

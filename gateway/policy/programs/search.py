@@ -28,7 +28,8 @@ def starting_points(words: tuple[Word, ...]) -> list[Word]:
         position += 1
     starts: list[Word] = []
     for word in words[position:]:
-        if word.kind == "literal" and (word.text.startswith("-") or word.text in ("(", "!", ")", ",")):
+        # As find reads it, `-`, `,` and `)` are names here.
+        if word.kind == "literal" and ((word.text.startswith("-") and word.text != "-") or word.text in ("(", "!")):
             break
         starts.append(word)
     return starts or [Word(".")]

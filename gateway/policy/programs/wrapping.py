@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 from gateway.policy.effects import NO_EFFECTS, Effects
 from gateway.policy.programs.call import Call
 from gateway.policy.programs.options import Parsed, compile_options, read_options, take_values
+from gateway.policy.programs.runners import RUNNERS, check_make, is_stream, runs_after
 from gateway.policy.programs.search import starting_points
 from gateway.policy.shell_line import SimpleCommand
 from gateway.policy.shell_names import keeps_meaning, may_assign
@@ -23,11 +25,16 @@ _CHANGES_THE_SHELL = frozenset(
     shopt source suspend trap typeset unalias unset""".split()  # noqa: SIM905 - one name a line would take fifty
 )
 _RUNS_OTHERS = frozenset(
-    """aa-exec at batch bwrap capsh chroot chrt chpst cpulimit crontab daemonize dbus-run-session doas dumb-init
-    eatmydata entr expect fakeroot firejail gdb gosu hyperfine ltrace nsenter numactl parallel perf pkexec prlimit
-    proot run-parts runcon runuser screen script setarch setpriv setuidgid sg softlimit start-stop-daemon strace su
-    su-exec sudo systemd-run taskset tini tmux unbuffer unshare valgrind watch xvfb-run""".split()  # noqa: SIM905 - as above
+    """aa-exec at batch bwrap capsh catchsegv cgexec choom chroot chrt chpst cpulimit crontab daemon daemonize
+    dbus-launch dbus-run-session direnv doas dumb-init eatmydata entr envdir execlineb expect faketime fakeroot firejail
+    gdb gosu hyperfine i386 i486 i586 i686 inotifyd lckdo linux32 linux64 logsave ltrace nocache nodemon nsenter numactl
+    parallel perf pkexec prlimit proot proxychains proxychains4 rlwrap run-parts runcon runsv runsvdir runuser screen
+    script sem setarch setlock setpriv setuidgid sg softlimit ssh-agent sshpass start-stop-daemon strace su su-exec sudo
+    systemd-cat systemd-inhibit systemd-run taskset tcpsvd timelimit tini tmux torify torsocks trickle tsocks udpsvd
+    uftrace unbuffer uname26 unshare valgrind watch watchexec withlock x86_64 xterm xvfb-run""".split()  # noqa: SIM905 - as above
 )
+# The loader and emulators run the program that is their argument.
+_LOADER = re.compile(r"ld[A-Za-z0-9._-]*\.so(\.[0-9]+)*|qemu-[a-z0-9_]+(-static)?")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _DURATION = re.compile(r"[0-9]+(\.[0-9]+)?[smhd]?")
 # Shells with another language, or with other builtins and special variables than those that lines are read by.
@@ -36,7 +43,7 @@ _OTHER_SHELLS = frozenset(
     ysh rbash""".split()  # noqa: SIM905 - as above
 )
 _SHELLS = ("sh", "bash", "dash", "ash")
-_SHELL_FLAGS = re.compile(r"-[euxlc]*o?")
+_SHELL_FLAGS = re.compile(r"-[euxc]*o?")
 _SHELL_SETTINGS = frozenset({"pipefail", "errexit", "nounset", "xtrace"})
 _NUMBERS = frozenset({"$?", "$#", "$$", "$!"})
 _ANY_WORDS = Word("*", "expansion")
@@ -61,7 +68,7 @@ def unwrap(command: SimpleCommand) -> Inner | None:
     words = command.words
     directory, _, name = words[0].text.rpartition("/")
     wrapper = _WRAPPERS.get(name)
-    known = wrapper is not None or name in _RUNS_OTHERS
+    known = wrapper is not None or name in _RUNS_OTHERS or _LOADER.fullmatch(name) is not None
     if name in _CHANGES_THE_SHELL and not directory and not keeps_meaning(words):
         if name in ("export", "unset", "read"):
             raise Opaque(f"{name} of a variable may change what the rest of the line runs; use a name in lower case")
@@ -144,8 +151,8 @@ def _shell(command: SimpleCommand) -> Inner | None:
         if not word.text.startswith(("-", "+")):
             break
         position += 1
-        if word.text == "--login":
-            continue
+        if word.text == "--login" or (word.text.startswith("-") and "l" in word.text[1:2]):
+            raise Opaque(f"{name} {word.text} runs what the home directory says first; leave it out")
         if len(word.text) < 2 or not _SHELL_FLAGS.fullmatch(word.text):
             raise Opaque(f"{name} is used with {word.text}, which is not understood")
         has_script = has_script or "c" in word.text
@@ -169,6 +176,11 @@ def _other_shell(command: SimpleCommand) -> Inner | None:
 
 
 def _named_script(command: SimpleCommand, script: Word) -> Inner:
+    begins = script.text if script.kind == "literal" else script.prefix
+    paths = [posixpath.normpath(posixpath.join(directory, begins)) for directory in command.cwd or ("/",)]
+    climbs = script.kind != "literal" and (begins.startswith("/") or ".." in script.text.split("/"))
+    if climbs or any(is_stream(path) for path in (begins, *paths)):
+        raise Opaque(f"{command.words[0].text} runs {script.text}, which may be what it reads")
     call = Call(command.words[0].text, command.words[1:], command.cwd)
     call.file(script, "read", dash=False)
     return Inner(replaces=False, effects=call.effects())
@@ -274,11 +286,7 @@ def _find(command: SimpleCommand) -> Inner | None:
         position += 1
         if word.literal not in ("-exec", "-execdir", "-ok", "-okdir"):
             continue
-        end = position
-        while end < len(words) and not (
-            words[end].literal == ";" or (words[end].literal == "+" and words[end - 1].literal == "{}")
-        ):
-            end += 1
+        end = _command_end(words, position, plus=word.text.startswith("-exec"))
         wrapped = words[position:end]
         if not wrapped or end == len(words) or wrapped[0].kind != "literal" or "{}" in wrapped[0].text:
             raise Opaque(f"find {word.text} is used in a form that is not understood")
@@ -292,17 +300,39 @@ def _find(command: SimpleCommand) -> Inner | None:
             if put == wrapped:
                 break
         position = end + 1
+    if commands and any(word.text.startswith("-files0") for word in words):
+        raise Opaque("find -files0-from starts at places that are not known")
     return Inner(tuple(commands), replaces=False) if commands else None
+
+
+def _command_end(words: tuple[Word, ...], start: int, *, plus: bool) -> int:
+    """Return where the command of -exec ends: at `;`, or at `+` behind {}, which -ok does not know."""
+    for place in range(start, len(words)):
+        if words[place].literal == ";" or (plus and words[place].literal == "+" and words[place - 1].literal == "{}"):
+            return place
+    return len(words)
 
 
 def _with_found(word: Word, start: Word) -> Word:
     """Return a word with a file below `start` in the place of {}."""
     if "{}" not in word.text:
         return word
-    if word.kind != "literal" or start.kind != "literal" or not word.text.startswith("{}"):
-        return replace(_ANY_WORD, text=word.text, prefix=word.text.partition("{}")[0])
+    if word.kind != "literal" or start.kind != "literal" or word.text != "{}":
+        # {}/../x may be anywhere; what it begins with is known, and that it is no option.
+        begins = word.text.partition("{}")[0] or (start.text if start.kind == "literal" else start.prefix)
+        return replace(_ANY_WORD, text=word.text, prefix=begins)
     root = start.text.rstrip("/") if start.text.strip("/") else ""
     return Word(f"{root}/**", "glob", prefix=f"{root}/")
+
+
+def _runner(command: SimpleCommand) -> Inner | None:
+    """A runner such as `uv run`: it is a program of its own besides, as it may install what it runs."""
+    inner = runs_after(command)
+    return None if inner is None else Inner((_rest(command, list(inner.words)),), replaces=False)
+
+
+def _make(command: SimpleCommand) -> None:
+    check_make(command)
 
 
 _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
@@ -312,7 +342,9 @@ _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
     "env": _env,
     "find": _find,
     "flock": _flock,
+    "gmake": _make,
     "ionice": _prefixing("-t -c: -n: --class= --classdata= --ignore", alone=True),
+    "make": _make,
     "nice": _prefixing("-# -n: --adjustment=", alone=True),
     "nohup": _prefixing(""),
     "setsid": _prefixing("-cfw --ctty --fork --wait"),
@@ -323,4 +355,5 @@ _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
     "xargs": _xargs,
     **dict.fromkeys(_SHELLS, _shell),
     **dict.fromkeys(_OTHER_SHELLS, _other_shell),
+    **dict.fromkeys(RUNNERS, _runner),
 }

@@ -10,54 +10,28 @@ from __future__ import annotations
 
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.git.subcommands import SUBCOMMANDS, refuse_git_starts
-from gateway.policy.programs.paths import absolute
-from gateway.policy.words import Word
 
-_BEFORE = frozenset(
-    {"--no-pager", "-P", "--no-optional-locks", "--no-replace-objects", "--literal-pathspecs", "--glob-pathspecs",
-     "--noglob-pathspecs"}
-)  # fmt: skip
 _ALONE = frozenset({"--version", "-v", "--help", "-h"})
 
 
 def _git(call: Call) -> None:
-    position = 0
-    if len(call.words) == 1 and call.words[0].literal in _ALONE:
+    if not call.words or (len(call.words) == 1 and call.words[0].literal in _ALONE):
         return
-    while position < len(call.words):
-        word = call.words[position]
-        if word.kind != "literal":
-            call.refuse("the subcommand of git is not literal")
-            return
-        if not word.text.startswith("-"):
-            break
-        if word.text == "-C" and position + 1 < len(call.words):
-            _move(call, call.words[position + 1])
-            position += 1
-        elif word.text not in _BEFORE:
-            call.refuse(f"git is used with {word.text}, which can change what it does")
-        position += 1
-    if position == len(call.words):
+    name = call.words[0].literal
+    if name is None:
+        call.refuse("the subcommand of git is not literal")
         return
-    name = call.words[position].text
+    if name.startswith("-"):  # what changes little is taken away before (global_options.py)
+        call.refuse(f"git is used with {name}, which can change what it does")
+        return
     describe = SUBCOMMANDS.get(name)
     if describe is None:
         call.refuse(f"git {name[:40]} is not known here; it may be an alias or run other programs")
         return
     call.name = f"git {name}"
-    words = list(call.words[position + 1 :])
+    words = list(call.words[1:])
     refuse_git_starts(call, name, words)
     describe(call, words)
-
-
-def _move(call: Call, word: Word) -> None:
-    """Take in -C: everything after it is seen from there."""
-    if word.kind != "literal":
-        call.directories = None
-        return
-    paths = absolute(word.text, call.directories)
-    known = tuple(path for path in paths if path is not None)
-    call.directories = known if len(known) == len(paths) else None
 
 
 PROGRAMS: dict[str, Describe] = {"git": _git}

@@ -100,10 +100,48 @@ def test_an_argv_prefix_allows_commands_that_start_with_it(command: str) -> None
 
 
 @pytest.mark.parametrize(
-    "command", ["git", "git push", "git *", "gits status", "lsx", "/bin/ls", "./ls", "git -C x status", "'git status'"]
+    "command", ["git", "git push", "git *", "gits status", "lsx", "/bin/ls", "./ls", "git -C x push", "'git status'"]
 )
 def test_an_argv_prefix_allows_nothing_else(command: str) -> None:
     assert verdict(policy(GIT), command)[0] == "deny"
+
+
+@pytest.mark.parametrize("command", ["git -C x diff", "git --no-pager diff", "git -P status", "/usr/bin/git -C x diff"])
+def test_the_options_of_git_itself_change_no_subcommand(command: str) -> None:
+    judge = policy({"argv": [[["git", "/usr/bin/git"], ["status", "diff"]]]}, FILES)
+    assert verdict(judge, command) == ("allow", "rule-0")
+    assert verdict(judge, command.replace("diff", "push").replace("status", "push"))[0] == "deny"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["npm publish", "npm --silent publish", "npm --prefix x publish", "npm --prefix=x -s publish",
+     'npm -w "$x" publish', "npm $x publish", "npx npm -s publish"],
+)  # fmt: skip
+def test_options_before_a_subcommand_hide_it_from_no_deny_rule(command: str) -> None:
+    judge = policy({"argv": [["npm"], ["npx", "npm"]]}, {"argv": [["npm", "publish"]], "effect": "deny"})
+    assert verdict(judge, command) == ("deny", "rule-1")
+    assert verdict(judge, "npm --prefix sub test publish")[0] == "allow"
+
+
+def test_what_a_wrapper_runs_is_allowed_by_a_rule_that_names_both() -> None:
+    judge = policy({"argv": [["uv", "run", ["pytest", "ruff"]], ["timeout", "5", "make"]]})
+    assert verdict(judge, "uv run pytest -q && timeout 5 make") == ("allow", "rule-0")
+    assert verdict(judge, "uv run -- pytest")[0] == "deny"
+    assert verdict(judge, "uv run rm x")[0] == "deny"
+    assert verdict(judge, "pytest")[0] == "deny"
+    assert verdict(judge, "timeout 6 make")[0] == "deny"
+    assert verdict(policy({"argv": [["uv", "run"]]}), "uv run rm x")[0] == "deny"
+    assert verdict(policy({"argv": [["uv", "run"], ["pytest"]]}), "uv run pytest")[0] == "allow"
+    assert verdict(policy({"argv": [["uv", "run", "*"]]}), "uv run frob x")[0] == "allow"
+
+
+def test_a_pattern_takes_no_option_unless_it_begins_with_a_dash() -> None:
+    assert verdict(policy({"argv": [["npm", {"matches": "[a-z-]+"}]]}), "npm test")[0] == "allow"
+    assert verdict(policy({"argv": [["npm", {"matches": "[a-z-]+"}]]}), "npm -g")[0] == "deny"
+    assert verdict(policy({"argv": [["npm", {"matches": "-[a-z]"}]]}), "npm -g")[0] == "allow"
+    denies = policy({"argv": [["npm"]]}, {"argv": [["npm", {"matches": "[a-z-]+"}]], "effect": "deny"})
+    assert verdict(denies, "npm -g") == ("deny", "rule-1")
 
 
 def test_a_star_in_argv_is_exactly_one_word_that_is_known() -> None:
@@ -366,7 +404,7 @@ def test_a_decision_among_a_thousand_rules_costs_far_less_than_a_hundred_times_o
     few, many = judge(10), judge(1000)
     for tool, arguments in (
         ("read_file", {"path": "/workspace/a/b/name4/x.py"}),
-        ("execute", {"command": "make sub4 --flag 'a b'"}),
+        ("execute", {"command": "make sub4 -k 'a b'"}),
     ):
         few_s = min(_median_s(few, tool, arguments) for _ in range(5))
         many_s = min(_median_s(many, tool, arguments) for _ in range(5))

@@ -157,7 +157,7 @@ def test_an_allow_that_reaches_none_is_not(argv: list[Any]) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    """psql ipython bpftrace nmap ansible terraform kubectl docker uv poetry npx bundle tclsh guile racket ghci erl
+    """psql ipython bpftrace nmap ansible terraform kubectl docker tclsh guile racket ghci erl
     elixir scala groovy sbt mvn gradle cmake ctest rake openssl man mysql tcpdump""".split(),  # noqa: SIM905 - one name a line would take thirty
 )
 def test_a_program_that_runs_others_is_a_warning_where_its_arguments_are_free(name: str) -> None:

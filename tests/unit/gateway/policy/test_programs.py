@@ -78,11 +78,6 @@ def test_a_relative_path_is_seen_from_each_directory_the_command_may_run_in() ->
     assert effects_of(words, None).files == (FileUse(None, "read"), FileUse("/b", "read"))
 
 
-def test_git_c_moves_what_comes_after_it() -> None:
-    assert FileUse("/tmp/x/a", "read", below=True) in effects("git -C /tmp/x add a").files
-    assert FileUse(None, "read") in effects("git -C .. add a").files
-
-
 def test_all_of_a_work_tree_may_be_above_the_directory_that_git_runs_in() -> None:
     words = tuple(Word(text) for text in ("git", "reset", "--hard"))
     assert FileUse("/workspace", "write", below=True) in effects_of(words, ("/workspace/sub",)).files

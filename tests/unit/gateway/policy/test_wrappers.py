@@ -47,11 +47,17 @@ def reads(line: str) -> set[str | None]:
         ("flock -n /tmp/lock -c 'make all; ls'", ["make all", "ls"]),
         ("sh -c 'ls; cat a'", ["ls", "cat a"]),
         ("sh -ec 'ls'", ["ls"]),
-        ("bash -lc 'ls'", ["ls"]),
+        ("uv run pytest -q", ["uv run pytest -q", "pytest -q"]),
+        ("uv tool run ruff", ["uv tool run ruff", "ruff"]),
+        ("npx -y eslint src", ["npx -y eslint src", "eslint src"]),
+        ("npm --version", ["npm --version"]),
+        ("git -C sub --no-pager diff x", ["git diff x"]),
+        ("git -c color.ui=never log", ["git log"]),
+        ("make -j4 V=1 all", ["make -j4 V=1 all"]),
         ("bash -x -e -c ls", ["ls"]),
         ("sh -c -e 'ls a'", ["ls a"]),
         ("bash -euo pipefail -c 'ls | wc'", ["ls", "wc"]),
-        ("bash --login -o errexit -c ls", ["ls"]),
+        ("bash -o errexit -c ls", ["ls"]),
         ("sh -c 'ls a' name arg", ["ls a"]),
         ("sh build.sh -x", ["sh build.sh -x"]),
         ("bash -x build.sh", ["bash -x build.sh"]),
@@ -65,7 +71,7 @@ def reads(line: str) -> set[str | None]:
         ("find a b -exec cat {} \\;", ["find a b -exec cat {} ;", "cat a/**", "cat b/**"]),
         ("find -exec cat x \\;", ["find -exec cat x ;", "cat x"]),
         ("find / -execdir cat {} \\;", ["find / -execdir cat {} ;", "cat ./**"]),
-        ("find a -exec mv {} {}.old \\;", ["find a -exec mv {} {}.old ;", "mv a/** a/**"]),
+        ("find a -exec mv {} {}.old \\;", ["find a -exec mv {} {}.old ;", "mv a/** {}.old"]),
         ("ssh h rm x", ["ssh h rm x"]),
     ],
 )
@@ -118,6 +124,35 @@ def test_a_wrapped_command_stands_in_the_wrappers_place(line: str, expected: lis
         ("find . -exec sh -c 'cat {}' \\;", "not literal"),
         ('flock /tmp/lock -c "$x"', "not literal"),
         ("flock $x ls", "option"),
+        ("find . -files0-from x -exec cat {} \\;", "-files0-from"),
+        ("find . -okdir cat {} +", "not understood"),
+        ("bash -lc ls", "home directory"),
+        ("bash --login -c ls", "home directory"),
+        ("sh /dev/stdin", "what it reads"),
+        ("sh -x -", "not understood"),
+        ("cd /dev; sh stdin", "what it reads"),
+        ("sh src/../../dev/fd/0", "what it reads"),
+        ('sh "/d$x"', "what it reads"),
+        ("uv --quiet run ls", "subcommand first"),
+        ("uv $x", "subcommand first"),
+        ("uv run --with x ls", "not understood"),
+        ("uvx $x", "not understood"),
+        ("npx", "what it reads"),
+        ("git -C $x diff", "-C"),
+        ("git -c alias.x=!ls x", "-c"),
+        ('git -c "$x" diff', "-c"),
+        ("git --exec-path=x diff", "--exec-path"),
+        ("xargs git -C", "-C"),
+        ("make -f - all", "its input"),
+        ("make -f/dev/stdin all", "its input"),
+        ("make all --eval=x", "--eval"),
+        ("make all SHELL=x", "SHELL=x"),
+        ("make 'x!=ls'", "may run"),
+        ("make $x", "option of make"),
+        ("ld.so /bin/ls", "runs other programs"),
+        ("/lib64/ld-linux-x86-64.so.2 /bin/ls", "has the name of"),
+        ("linux32 ls", "runs other programs"),
+        ("ssh-agent ls", "runs other programs"),
         ("sudo ls", "runs other programs"),
         ("doas ls", "runs other programs"),
         ("watch ls", "runs other programs"),
@@ -217,3 +252,25 @@ def test_commands_that_are_put_in_many_places_have_a_limit() -> None:
     many = " ".join(f"f{place}" for place in range(2500))
     assert read_programs(f"find a -exec echo {many} {{}} ';'").opaque is None
     assert read_programs(f"find a b c d e f g h -exec echo {many} {{}} ';'").opaque
+
+
+def test_the_directories_that_git_is_sent_to_are_read() -> None:
+    assert reads("git -C sub -C deep status") == {"/workspace/sub", "/workspace/sub/deep"}
+    assert reads('git -C "$x" status') == {None}
+    assert {program.cwd for program in understood("git -C /tmp/x diff") if not program.wrapper} == {("/tmp/x",)}
+
+
+@pytest.mark.parametrize("glued", ["{}/../x", "{}.bak", "../{}"])
+def test_what_stands_beside_the_braces_of_find_may_lead_anywhere(glued: str) -> None:
+    assert None in reads(f"find src -exec cat {glued} \\;")
+
+
+def test_a_comma_and_a_parenthesis_before_the_first_test_are_places_where_find_starts() -> None:
+    line = "find src , other \\) -exec cat {} \\;"
+    assert reads(line) == {"/workspace/src", "/workspace/,", "/workspace/other", "/workspace/)"}
+
+
+def test_a_path_through_the_links_of_a_process_may_be_any_file() -> None:
+    assert reads("cat /proc/self/cwd/x /proc/1/root/x /proc/cpuinfo") == {None, "/proc/cpuinfo"}
+    assert reads("cat /pro?/self/cwd/x") == {None}
+    assert reads("cd /proc/self/cwd; cat x") == {None, "/workspace/x"}
