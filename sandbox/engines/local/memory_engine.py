@@ -9,7 +9,7 @@ only (`sandbox.engine: memory`), and the gateway then listens on loopback alone.
 
 It keeps the Engine protocol except for isolation: tests/conformance runs on both engines. The differences:
 
-    - image, runtime and limits are recorded and not enforced, and the posture is empty;
+    - image, runtime and limits are recorded and not enforced, and the posture has only Landlock: file rules hold;
     - file calls see /workspace and /tmp, which are directories of the sandbox, and nothing else. Commands see this
       machine's paths: they run in the workspace and should use relative names; $TMPDIR is the /tmp of file calls;
     - a sandbox that was stopped for being idle keeps its files and its id only;

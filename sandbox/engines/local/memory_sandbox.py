@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sandbox.client.channel_sandbox import ChannelSandbox, EngineRecord
 from sandbox.client.remote_processes import RemoteProcesses
+from sandbox.daemon.supervisor.landlock import landlock_version
 from sandbox.engines.local.local_process import LocalProcess
 from sandbox.engines.pooled_sandbox import PoolKind
 from sandbox.owner import owner_of
@@ -90,8 +91,13 @@ class MemorySandbox(ChannelSandbox):
         on_use_ended: Callable[[RunningSandbox], None],
         overdue_s: Callable[[], float | None],
     ) -> None:
-        # Nothing is enforced, so the posture has only the user whose rights programs have: this process' own.
-        posture = pb.Posture(tool_uid=os.geteuid(), daemon_uid=os.geteuid(), kernel=os.uname().release)
+        # Only file rules are enforced, and programs have this process' own user.
+        posture = pb.Posture(
+            tool_uid=os.geteuid(),
+            daemon_uid=os.geteuid(),
+            kernel=os.uname().release,
+            landlock_version=max(0, landlock_version()),
+        )
         record = EngineRecord(outdated=not made_alike(running.spec, spec), overdue_s=overdue_s)
         super().__init__(running.id, spec, running.channel, posture, record)
         self._running = running

@@ -43,6 +43,18 @@ async def test_calls_files_and_processes_work_without_docker_and_files_outlive_t
     assert list(home.config.parent.glob("state/memory/workspaces/*/*")) == []
 
 
+async def test_the_kernel_enforces_rules_on_files_for_its_commands_too(home: Home, tmp_path: Path) -> None:
+    async def ran(command: str) -> tuple[str, bool]:
+        result = await client.call_tool("execute", {"command": command}, thread="t1")
+        return result.outcome, "Permission denied" in result.content
+
+    with served(home, NO_DOCKER) as gateway:
+        async with Client(gateway.address, home.key) as client:
+            assert await ran(f"cp /etc/hostname a; echo x > {tmp_path}/outside") == ("exited", True)
+            assert await ran("cat a") == ("exited", False)
+    assert not (tmp_path / "outside").exists()
+
+
 @pytest.mark.parametrize(
     "options, said",
     [(["--listen", "0.0.0.0:0", "--insecure-plaintext"], "unconfined"), (["--workers", "2"], "one process")],

@@ -25,7 +25,7 @@ rules:
     reason: their words are of no interest, and their files are enforced by the kernel
   - id: running
     tools: [execute]
-    argv: [[make, {matches: "[a-z-]+"}], [sh, {path: [/workspace/tools/*.sh]}], [uv, run, pytest]]
+    argv: [[make, {matches: "[a-z-]+"}, {end: true}], [sh, {path: [/workspace/tools/*.sh]}], [uv, run, pytest]]
     effect: allow
     reason: what the project's files say
   - {id: push, tools: [execute], argv: [[git, push]], enforcement: reading, effect: deny, reason: not for agents}
