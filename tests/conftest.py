@@ -15,7 +15,8 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 from hypothesis import settings  # noqa: E402 - after the environment is as grpc and tables need it
 
-pytest_plugins = ["tests.durations", "tests.postgres", "tests.tiers"]
+import tests.examples  # noqa: E402, F401 - registers the profiles
 
-settings.register_profile("airlock", derandomize=True, deadline=None)
-settings.load_profile("airlock")
+pytest_plugins = ["tests.postgres", "tests.report", "tests.tiers"]
+
+settings.load_profile("quick")  # --hypothesis-profile full: more examples

@@ -1,4 +1,4 @@
-"""Which tests `make test` leaves to `make test-all`: those marked `full`.
+"""Which tests `make test` leaves to `make test-all`: those marked `full`. And which run in one worker.
 
 `make test` keeps all unit tests, the conformance suite on Docker, the security suite, one seed of chaos, and of the
 integration tests those of a call's way, of what a killed gateway leaves, and of the pages that a newcomer follows.
@@ -39,6 +39,15 @@ CORE = (
     "test_first_pages.py",
     "test_tutorial.py",
 )
+# What strains or stops an engine, or needs it to itself, runs in one worker, one after the other; so does each file.
+ENGINE = (
+    "tests/chaos/",
+    "tests/integration/gateway/test_stopping.py",
+    "tests/integration/sandbox/",
+    "tests/security/daemon/test_execute.py",
+    "tests/security/daemon/test_processes.py",
+    "tests/security/sandbox/",
+)
 _FIRST = ("tests/chaos", "tests/integration", "tests/conformance", "tests/security")
 
 
@@ -47,9 +56,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: only `make test-all` runs it")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what only `make test-all` runs, and put the slow files first."""
+    """Mark what only `make test-all` runs, group the tests for the workers, and put the slow files first."""
     for item in items:
+        file = item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group("engine" if file.startswith(ENGINE) else file))
         if _is_full(item):
             item.add_marker(pytest.mark.full)
     items.sort(key=lambda item: not item.nodeid.startswith(_FIRST))

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from gateway.policy.shell import parse_line
+from tests.examples import examples
 from tests.security.policy.real_shell import (
     ALL_FAIL,
     ALL_SUCCEED,
@@ -159,13 +160,7 @@ OPERATORS = st.sampled_from(
 COMMANDS = st.lists(st.tuples(PARTS, BLANKS).map("".join), min_size=1, max_size=5).map("".join)
 PLAINER_LINES = st.lists(st.tuples(COMMANDS, OPERATORS).map("".join), min_size=1, max_size=4).map("".join)
 
-FUZZ = settings(
-    # The same lines every time: a line that is found by chance belongs to a long run, not to somebody else's change.
-    derandomize=True,
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+FUZZ = examples(150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
 def test_there_is_a_posix_shell_to_compare_with() -> None:

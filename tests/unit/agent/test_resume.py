@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.agent import Agent
@@ -25,6 +25,7 @@ from agent.judged_call import JudgedCall
 from agent.messages import Message, ToolCall, ToolResult, Usage, storable_message
 from agent.state import AgentState, CurrentExecution, Spent, ToolExecution
 from agent.tools.tool import ToolContext
+from tests.examples import examples
 from tests.unit.agent.fakes import Events, SaysInTurn, call, done, says, state, tool
 
 ROOT = Path(__file__).parents[3]
@@ -96,7 +97,7 @@ STATES = st.builds(
 )
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(STATES)
 def test_a_state_round_trips_through_json_without_the_step_in_flight(given_state: AgentState) -> None:
     stored = given_state.model_dump_json()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.decisions import ContinuationDecision, VerdictKind
@@ -18,6 +18,7 @@ from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
 from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, CurrentExecution
+from tests.examples import examples
 from tests.unit.agent.fakes import Events, PolicyThat, allowing, call, execution_of, state
 
 
@@ -338,7 +339,7 @@ async def test_time_in_hooks_is_measured_with_the_clock() -> None:
     assert final.current.hooks_s == 2.5
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(st.tuples(st.sampled_from(["proceed", "ask", "block", "none", "crash"]), st.integers(-2, 2)), max_size=6)
 )
@@ -361,7 +362,7 @@ async def test_the_strictest_verdict_wins_and_its_first_writer_is_named(hooks: l
         assert (verdict.kind, verdict.hook) == (highest, next(name for kind, name in spoken if kind == highest))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.sampled_from(["allow_stop", "request_continuation", "forbid_continuation", "none"]), max_size=6))
 async def test_continuation_forbid_beats_request_beats_allow_stop_and_the_first_writer_is_named(
     words: list[str],

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.agent import Agent
@@ -25,6 +25,7 @@ from agent.state import AgentState, CurrentExecution, ToolExecution
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox
+from tests.examples import examples
 from tests.unit.agent.fakes import Events, SaysInTurn, call, execution_of, says, state, tool
 
 VERDICTS = {"proceed": VerdictKind.PROCEED, "ask": VerdictKind.ASK, "block": VerdictKind.BLOCK}
@@ -175,7 +176,7 @@ def about_a_call(**arguments: Any) -> AgentState:
 # --- order ---
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(plans(), POLICIES, st.integers(0, 7))
 async def test_every_registered_hook_runs_once_at_its_points_in_order_whatever_the_others_do(
     given_plans: list[Plan], policy: Plan | None, position: int
@@ -217,7 +218,7 @@ RINGS = st.lists(
 )
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(RINGS)
 async def test_rings_nest_like_before_points_and_what_they_wrap_happens_once_at_most(
     rings: list[tuple[int, str, str]],
@@ -305,7 +306,7 @@ def finalised(tool: ToolExecution) -> ToolExecution:
     return tool.with_(call=tool.call.with_(arguments={**(tool.call.arguments or {}), "final": True}))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(MIXED, POLICIES, st.integers(0, 7))
 async def test_the_strictest_verdict_counts_with_its_first_writer_and_a_block_freezes_the_arguments(
     given_plans: list[Plan], policy: Plan | None, position: int
@@ -334,7 +335,7 @@ async def test_the_strictest_verdict_counts_with_its_first_writer_and_a_block_fr
 # --- continuation ---
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(plans(every_point=True), st.sampled_from(["before_step", "after_step", "should_continue", "after_inference"]))
 async def test_forbid_beats_request_beats_allow_stop_with_the_first_writer_of_the_winning_kind(
     given_plans: list[Plan], point: Any
@@ -408,7 +409,7 @@ class PolicyOn(Hook):
         return state.proceed("policy", "even", "even numbers are")
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(
     st.one_of(
         plans(HARMLESS, every_point=True, least=2, most=4),
@@ -481,7 +482,7 @@ def outcome_of(final: AgentState, events: Events) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(WRITERS, CALLS)
 async def test_a_step_ends_the_same_at_any_concurrency_and_no_write_is_lost(
     given_plans: list[Plan], asked: list[tuple[int, bool]]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy.argv import compile_argv
 from gateway.policy.cover import atoms, covers
 from gateway.policy.document import Condition, Placeholder, Rule
 from gateway.policy.words import Word
+from tests.examples import examples
 
 _WORDS = st.one_of(
     st.sampled_from(["a", "b", "5", "*", "/w/x"]),
@@ -34,7 +35,7 @@ _PREFIXES = st.tuples(_NAMES, st.lists(_WORDS, max_size=3), st.booleans()).map(
 _COMMANDS = st.lists(st.sampled_from(["a", "b", "5", "7", "/w/x", "/w/x/y", "05"]), min_size=1, max_size=5)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(_PREFIXES, _PREFIXES, st.lists(_COMMANDS, min_size=5, max_size=30))
 def test_a_prefix_that_covers_matches_whatever_the_other_matches(a: Any, b: Any, commands: list[list[str]]) -> None:
     if covers(Condition(argv=(a,)), Condition(argv=(b,))):

@@ -6,10 +6,11 @@ import re
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy.globs import compile_glob, path_problem
+from tests.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -95,14 +96,14 @@ COMPONENTS = st.lists(
 PARTS = st.lists(st.sampled_from(["a", "b", "ab", "aab", "aabab", "c"]), min_size=1, max_size=6)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(COMPONENTS, PARTS)
 def test_a_glob_matches_what_its_definition_says(components: list[str], parts: list[str]) -> None:
     glob = compile_glob("/" + "/".join(components))
     assert glob.matches("/" + "/".join(parts)) == _matches(components, parts)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(COMPONENTS, PARTS, st.integers(0, 6))
 def test_a_search_from_above_a_matching_path_may_meet_it(components: list[str], parts: list[str], depth: int) -> None:
     glob = compile_glob("/" + "/".join(components))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy.globs import compile_glob
 from gateway.policy.globs_cover import covers, may_meet, sample_path
+from tests.examples import examples
 
 _PARTS = st.sampled_from(["a", "b", "ab", "*", "?", "a*", "*b", "[ab]", "[!a]", "*a*", "**", "??", "[*]"])
 _GLOBS = st.lists(_PARTS, min_size=1, max_size=5).map(lambda parts: "/" + "/".join(parts))
@@ -51,7 +52,7 @@ def test_a_glob_does_not_hold_a_wider_or_another_one(a: str, b: str) -> None:
     assert not covers(compile_glob(a), compile_glob(b))
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(_GLOBS, _GLOBS, st.lists(_PATHS, min_size=1, max_size=20))
 def test_what_is_held_is_matched_whatever_the_path(a: str, b: str, paths: list[str]) -> None:
     first, second = compile_glob(a), compile_glob(b)
@@ -98,7 +99,7 @@ def test_globs_without_a_path_in_common_do_not_meet(a: str, b: str) -> None:
     assert not may_meet(compile_glob(b), compile_glob(a))
 
 
-@settings(max_examples=800, deadline=None)
+@examples(800)
 @given(_GLOBS, _GLOBS, st.lists(_PATHS, min_size=1, max_size=20))
 def test_globs_that_match_one_path_meet(a: str, b: str, paths: list[str]) -> None:
     first, second = compile_glob(a), compile_glob(b)

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy import STARTER_POLICY, Match, Policy, PolicyDocument, load_policy
+from tests.examples import examples
 
 
 def policy(*rules: Mapping[str, Any], **fields: Any) -> Policy:
@@ -369,7 +370,7 @@ CALLS: list[tuple[str, dict[str, object]]] = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.data(), RULES, st.sampled_from(["allow", "deny"]))
 def test_the_order_of_rules_never_changes_a_verdict(
     data: st.DataObject, rules: list[dict[str, Any]], opaque: str
@@ -381,7 +382,7 @@ def test_the_order_of_rules_never_changes_a_verdict(
         assert written.judge(tool, arguments).verdict == shuffled.judge(tool, arguments).verdict
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(RULES, RULES)
 def test_another_deny_rule_never_makes_a_policy_laxer(rules: list[dict[str, Any]], more: list[dict[str, Any]]) -> None:
     before = policy(*rules)

@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy.effects import NO_EFFECTS, Effects, FileUse, HostUse
@@ -18,6 +18,7 @@ from gateway.policy.programs.scripts import sed_problem
 from gateway.policy.programs.starts import _STARTS
 from gateway.policy.shell import parse_line
 from gateway.policy.words import Word
+from tests.examples import examples
 
 # A command, and after "=>" what it uses: access and path seen from /workspace, /** for all below it, ? for
 # unknown, a path with * for what that glob matches, ~ for what only rules that forbid are about. OPAQUE: it may run
@@ -236,7 +237,7 @@ _words = st.lists(
 _directories = st.sampled_from([None, ("/workspace",), ("/a", "/b"), ()])
 
 
-@settings(max_examples=1500, deadline=None)
+@examples(1500)
 @given(st.sampled_from(sorted({*_PROGRAMS, *UNREAD, *_STARTS, "sqlite3", "gcc"})), _words, _directories)
 def test_nothing_that_is_written_raises(name: str, words: list[Word], directories: tuple[str, ...] | None) -> None:
     found = effects_of([Word(name), *words], directories)
@@ -244,7 +245,7 @@ def test_nothing_that_is_written_raises(name: str, words: list[Word], directorie
         assert file.path is None or (file.path.startswith("/") and ".." not in file.path.split("/"))
 
 
-@settings(max_examples=800, deadline=None)
+@examples(800)
 @given(
     st.sampled_from([*READERS, *CHANGERS, "cp", "mv", "ln", "diff", "cmp", "stat", "ls", "du"]),
     st.lists(_texts.filter(lambda text: "\0" not in text), max_size=4),

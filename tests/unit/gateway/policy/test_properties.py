@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy import Decision, Facts, Policy, PolicyDocument, compile_grants
 from gateway.policy.decision import STRICTNESS
 from gateway.policy.document import TOOLS
+from tests.examples import examples
 
 PROGRAMS = ["ls", "cat", "git", "push", "*", ["ls", "cp"], "env", "mytool"]
 PATHS = ["/workspace/**", "/workspace/*", "/workspace/a", "/**/a", "/tmp/**", "/**", "/workspace/a/b/**"]
@@ -91,7 +92,7 @@ def strictness(decisions: Iterable[Decision]) -> list[int]:
     return [STRICTNESS[decision.verdict] for decision in decisions]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.data(), _rules(), OPAQUE)
 def test_the_order_of_rules_and_the_groups_they_stand_in_never_change_a_verdict(
     data: st.DataObject, rules: list[dict[str, Any]], opaque: str
@@ -110,7 +111,7 @@ def test_the_order_of_rules_and_the_groups_they_stand_in_never_change_a_verdict(
         assert (plain.would_be or (plain.verdict,))[0] == (other.would_be or (other.verdict,))[0]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(_rules(), _rules(["deny"]), OPAQUE)
 def test_another_rule_that_denies_never_loosens(
     rules: list[dict[str, Any]], more: list[dict[str, Any]], opaque: str
@@ -120,7 +121,7 @@ def test_another_rule_that_denies_never_loosens(
     assert all(later >= earlier for earlier, later in zip(before, after, strict=True))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(_rules(), _rules(["allow"]), OPAQUE)
 def test_another_rule_that_allows_never_tightens_unless_it_cannot_be_evaluated(
     rules: list[dict[str, Any]], more: list[dict[str, Any]], opaque: str
@@ -131,7 +132,7 @@ def test_another_rule_that_allows_never_tightens_unless_it_cannot_be_evaluated(
     assert all(later <= earlier for earlier, later in zip(before, after, strict=True))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(_rules(), _rules(), OPAQUE)
 def test_rules_in_shadow_never_change_a_verdict_and_say_what_enforcing_them_would(
     rules: list[dict[str, Any]], more: list[dict[str, Any]], opaque: str
@@ -146,7 +147,7 @@ def test_rules_in_shadow_never_change_a_verdict_and_say_what_enforcing_them_woul
         assert (with_shadow.would_be or (with_shadow.verdict,))[0] == then.verdict
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(_rules(), _rules(), OPAQUE)
 def test_a_grant_turns_an_ask_and_never_a_deny(
     rules: list[dict[str, Any]], granted: list[dict[str, Any]], opaque: str
@@ -160,7 +161,7 @@ def test_a_grant_turns_an_ask_and_never_a_deny(
             assert (with_grants.verdict, with_grants.rule) == (without.verdict, without.rule)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(_rules(), _rules(), OPAQUE)
 def test_two_layers_are_never_laxer_than_the_rules_of_both_in_one_file(
     tenant: list[dict[str, Any]], operator: list[dict[str, Any]], opaque: str
@@ -188,7 +189,7 @@ ARGUMENTS = st.dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(_rules(), st.sampled_from(sorted(TOOLS)) | st.text(max_size=20), ARGUMENTS)
 def test_judging_never_raises_whatever_the_arguments(
     rules: list[dict[str, Any]], tool: str, arguments: dict[str, Any]
@@ -199,7 +200,7 @@ def test_judging_never_raises_whatever_the_arguments(
     assert json.dumps([match.part for match in decision.trace]).encode()
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.text(min_size=1, max_size=30))
 def test_a_name_that_is_not_the_allowed_one_letter_by_letter_is_not_it(name: str) -> None:
     policy = Policy(

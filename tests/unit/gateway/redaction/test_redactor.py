@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy.document import RedactedPattern, RedactionSection
 from gateway.redaction import RedactionFailed, Redactor
 from gateway.redaction.patterns import LEAD_LIMIT_BYTES, WELL_KNOWN
+from tests.examples import examples
 from tests.unit.gateway.redaction.secrets import B64, PEM, PEM_BODY, SECRETS, after
 
 WELL = Redactor(RedactionSection())
@@ -75,7 +76,7 @@ def test_a_secret_is_masked_however_it_arrives(id_: str, lead: str, secret: str)
         assert streamed(WELL, data, [cut]) == whole
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(texts, st.lists(st.integers(0, 4000), max_size=6), st.booleans())
 def test_a_stream_is_redacted_as_the_whole_is(data: bytes, cuts: list[int], own: bool) -> None:
     redactor = OWN if own else WELL
@@ -86,14 +87,14 @@ def test_a_stream_is_redacted_as_the_whole_is(data: bytes, cuts: list[int], own:
     assert b"".join(stream.feed(data[at : at + 1]) for at in range(len(data))) + stream.flush() == whole
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(texts)
 def test_what_was_redacted_stays_as_it_is(data: bytes) -> None:
     once = WELL.redact(data)
     assert WELL.redact(once) == once
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(texts, st.integers(0, 3000), st.integers(1, 40))
 def test_a_page_with_its_surroundings_shows_what_the_whole_shows(data: bytes, at: int, size: int) -> None:
     at %= len(data) + 1

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy.document import RedactionSection
@@ -18,6 +18,7 @@ from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.engines.local.local_fs import LocalFS
 from sandbox.filesystem import ExecResult, OutputPiece, OutputStream, SpilledOutput
 from sandbox.process import ProcessPage
+from tests.examples import examples
 from tests.unit.gateway.redaction.secrets import B64, PEM
 
 TOKEN = "gh" + "p_" + B64[:36]
@@ -135,7 +136,7 @@ async def test_grep_shows_no_line_of_a_private_key_however_narrow_it_is(tmp_path
     assert {match.text for match in shown.matches} == {f"a word, {B64[:39]}", B64}
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8))
 def test_pieces_of_streams_come_apart_as_they_were(sizes: Sequence[int]) -> None:
     data = TOKEN.encode() * 2

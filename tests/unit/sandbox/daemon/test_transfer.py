@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox.client.connection import Connection
@@ -20,6 +20,7 @@ from sandbox.daemon.frames import MAX_FRAME_BYTES, BrokenFrame, FrameSocket, sen
 from sandbox.daemon.input_stream import DATA_LIMIT_BYTES, InputStream
 from sandbox.errors import DaemonLost
 from sandbox.v1 import channel_pb2 as pb
+from tests.examples import examples
 
 SIZES = [1, 2, 125, 126, 127, 128, 129, 16_380, 16_384, 65_536, 512 * 1024, DATA_LIMIT_BYTES]
 
@@ -63,7 +64,7 @@ async def test_data_of_any_size_arrives_and_the_next_frame_after_it(
     await sending
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     messages=st.lists(st.binary(min_size=1, max_size=300), max_size=6),
     cuts=st.lists(st.integers(min_value=1, max_value=400), max_size=12),
