@@ -52,8 +52,9 @@ _FIRST = ("tests/chaos", "tests/integration", "tests/conformance", "tests/securi
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the marker."""
+    """Name the markers; xdist's own, too, for a run without it."""
     config.addinivalue_line("markers", "full: only `make test-all` runs it")
+    config.addinivalue_line("markers", "xdist_group(name): run in one worker with the others of the group")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
