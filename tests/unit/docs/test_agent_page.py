@@ -70,6 +70,6 @@ async def test_the_hook_and_the_capability_of_the_page_work() -> None:
 
 def test_the_settings_of_the_page_load() -> None:
     agents, model = (yaml.safe_load(block) for block in blocks("yaml"))
-    mender = AgentSettings.model_validate(agents["tenants"]["acme"]["agents"]["mender"])
-    assert mender.capabilities.subagents is not None
+    fixer = AgentSettings.model_validate(agents["tenants"]["acme"]["agents"]["fixer"])
+    assert fixer.capabilities.subagents is not None
     assert ModelSettings.model_validate(model["model"]).priced
