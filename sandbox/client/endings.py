@@ -29,14 +29,20 @@ _OVER_KERNEL = (
     "the sandbox held more sockets, terminals or open files than it may, and everything that ran in it was killed; "
     "close what is no longer used, and open fewer at once"
 )
-_NO_FILE_RULES = (
-    "its file rules cannot be enforced here, so nothing is started: the sandbox's kernel has no Landlock of Linux 6.2 "
-    "or later, or more than 4,096 files stand beside what the rules forbid; forbid whole directories"
-)
+_FILE_RULES = {
+    errno.EPERM: (
+        "its file rules cannot be enforced here, so nothing is started: the sandbox's kernel has no Landlock of Linux "
+        "6.2 or later"
+    ),
+    errno.EOVERFLOW: (
+        "nothing is started under its file rules, because more than 4,096 files stand in the same directory as a "
+        "forbidden one: remove some with the file tools, or keep the forbidden files in a directory of their own"
+    ),
+}
 _MAKE_ROOM = "end background processes, or kill what earlier commands left behind (strays)"
 _START_FAILURES = {
     errno.E2BIG: "arguments and environment are too long together; write them to a file and name the file",
-    errno.EPERM: _NO_FILE_RULES,
+    **_FILE_RULES,
     errno.ENOENT: "there is no such program, or not the interpreter that its first line names",
     errno.EACCES: "the program may not be executed; chmod +x may be missing",
     errno.ENOEXEC: "the file is no program; a script begins with #! and its interpreter",
@@ -49,7 +55,7 @@ def of_command(ended: Ending, reply: pb.ExecReply) -> str:
     match ended.outcome:
         case "failed_to_start":
             number = replies.errno(reply.errno)
-            advice = _NO_FILE_RULES if number == errno.EPERM else "the sandbox image needs a /bin/sh and a /workspace"
+            advice = _FILE_RULES.get(number or 0, "the sandbox image needs a /bin/sh and a /workspace")
             message = f"/bin/sh did not start: {_strerror(number)}: {advice}"
         case "pids_limit":
             message = _MAKE_ROOM

@@ -7,10 +7,11 @@ they would come out the same now.
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 
 from sandbox.daemon.supervisor.executables import PATH, executables
-from sandbox.daemon.supervisor.landlock import EXECUTE, READ, READ_DIR, READ_FILE, WRITE, WRITE_FILE
+from sandbox.daemon.supervisor.landlock import EXECUTE, READ, READ_DIR, READ_FILE, WRITE, WRITE_FILE, open_without_links
 
 # What tool code itself can change is granted by the rules alone.
 _BY_RULES = frozenset({b"workspace", b"tmp"})
@@ -24,6 +25,8 @@ _DAEMON = b"/opt/airlock"
 Identity = tuple[int, int, int] | None
 _NOT_LISTED_NS = -1
 _ANOTHER = -1, -1, -1  # no file's
+# Changes that follow each other faster may leave a directory with the same time: more than a tick of the clock.
+_SAME_TIME_NS = 100_000_000
 
 
 class TooManyFiles(Exception):
@@ -76,10 +79,20 @@ class FileRules:
         return cls(*lists, programs=programs[1:] if programs else None)
 
 
+def make_writable(rules: FileRules) -> None:
+    """Create the directories that commands may write, so that a rule on one holds before anything is in it."""
+    for path in rules.writable:
+        if not any(_is_at_or_below(path, one) for one in (*rules.unwritable, *rules.unreadable)):
+            try:
+                os.close(open_without_links(path, make=True))
+            except OSError:
+                pass  # it grants nothing
+
+
 class Grants:
     """The grants that rules make of the files that there are, and what they depend on."""
 
-    __slots__ = ("_image", "_seen", "files", "rights")
+    __slots__ = ("_beside", "_image", "_seen", "files", "rights")
 
     def __init__(self, rules: FileRules) -> None:
         """Raises TooManyFiles."""
@@ -87,6 +100,8 @@ class Grants:
         self.files: dict[bytes, int] = {}
         """Rights on single files, which no directory gets."""
         self._seen: dict[tuple[bytes, bool], Identity] = {}  # by path and whether it was listed
+        # What stands in listed directories: whoever exchanges one of these changes its directory, too.
+        self._beside: set[tuple[bytes, bool]] = set()
         self._image = _read_only_device()
         read = READ if rules.programs is None else READ & ~EXECUTE
         # Nor what leads to an unreadable one: under another name it would be granted the next time.
@@ -118,7 +133,15 @@ class Grants:
 
     def is_current(self) -> bool:
         """Return whether the same grants would be made now."""
-        return all(_identity(path, listed=listed) == seen for (path, listed), seen in self._seen.items())
+        now_ns = time.time_ns()
+        if not all(_identity(path, listed=listed) == seen for (path, listed), seen in self._seen.items()):
+            return False
+        changed_ns = max((seen[2] for seen in self._seen.values() if seen is not None), default=_NOT_LISTED_NS)
+        if self._beside and changed_ns + _SAME_TIME_NS < now_ns:
+            for key in self._beside:
+                del self._seen[key]
+            self._beside.clear()
+        return True
 
     def is_meant(self, path: bytes, state: os.stat_result) -> bool:
         """Return whether a file is the one that was granted; tool code may have put another one in its place.
@@ -159,7 +182,10 @@ class Grants:
             yield path
         elif identity is not None:
             for name in _names(path):
-                yield from self._allowed(os.path.join(path, name), inner)
+                beside = os.path.join(path, name)
+                yield from self._allowed(beside, inner)
+                if (beside, False) in self._seen:
+                    self._beside.add((beside, False))
 
 
 def _read_only_device() -> int | None:
@@ -190,12 +216,12 @@ def _names(directory: bytes) -> list[bytes]:
 
 
 def _identity(path: bytes, *, listed: bool) -> Identity:
-    """Return which file a path names, and of a directory that was listed when it changed."""
+    """Return which file a path names, and of a directory that was listed when it changed; tool code sets no ctime."""
     try:
         found = os.lstat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns if listed and stat.S_ISDIR(found.st_mode) else _NOT_LISTED_NS
+    return found.st_dev, found.st_ino, found.st_ctime_ns if listed and stat.S_ISDIR(found.st_mode) else _NOT_LISTED_NS
 
 
 def _is_at_or_below(path: bytes, directory: bytes) -> bool:

@@ -27,7 +27,7 @@ from array import array
 from types import FrameType
 
 from sandbox.daemon.supervisor.control_wire import ORDER_LIMIT_BYTES, PROBE, SPAWN_TTY, call_gid, decode_program
-from sandbox.daemon.supervisor.file_rules import FileRules, Grants, TooManyFiles
+from sandbox.daemon.supervisor.file_rules import FileRules, Grants, TooManyFiles, make_writable
 from sandbox.daemon.supervisor.landlock import ALL, TRUNCATE_VERSION, landlock_version, restrict
 from sandbox.daemon.supervisor.launch import ToolIdentity, drop_to_tool, error_number, files_as_tool, start
 from sandbox.daemon.supervisor.oom_priority import lower_oom_priority
@@ -166,26 +166,30 @@ def _serve(line: socket.socket, tool: ToolIdentity, rules: FileRules | None) -> 
     os.closerange(line.fileno() + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
     if tool.contained:
         lower_oom_priority()
-    grants = None if rules is None else _enter_domain(tool, rules)
-    held = rules is None or grants is not None
     # Tool code never runs without the filter, nor out of its domain.
-    ready = held and (not tool.contained or filter_tool_code(own_filters=tool.own_filters))
-    _Children(line, tool, grants, held=held, ready=ready).serve()
+    grants, refusal = (None, 0) if rules is None else _enter_domain(tool, rules)
+    attributes = rules is None
+    filtered = not tool.contained or filter_tool_code(own_filters=tool.own_filters, attributes=attributes)
+    _Children(line, tool, grants, refusal or (0 if filtered else errno.EPERM), in_domain=not refusal).serve()
 
 
-def _enter_domain(tool: ToolIdentity, rules: FileRules) -> Grants | None:
-    """Enter the domain that the rules make of the files there are; None if that cannot be done."""
+def _enter_domain(tool: ToolIdentity, rules: FileRules) -> tuple[Grants | None, int]:
+    """Enter the domain that the rules make of the files there are; return the grants, or the errno of a refusal."""
     if landlock_version() < TRUNCATE_VERSION:
-        return None
+        return None, errno.EPERM
 
-    def enter() -> Grants | None:
+    def enter() -> tuple[Grants | None, int]:
+        make_writable(rules)
         grants = Grants(rules)
-        return grants if restrict(ALL, grants.rights, grants.files, grants.is_meant) else None
+        entered = restrict(ALL, grants.rights, grants.files, grants.is_meant)
+        return (grants, 0) if entered else (None, errno.EPERM)
 
     try:
         return files_as_tool(tool, enter)
-    except (OSError, TooManyFiles):
-        return None
+    except TooManyFiles:
+        return None, errno.EOVERFLOW
+    except OSError:
+        return None, errno.EPERM
 
 
 class _PendingChild:
@@ -200,16 +204,16 @@ class _PendingChild:
 
 
 class _Children:
-    """The tool spawner's end: starts children and reports them. It is not `held` where its rules made no domain."""
+    """The tool spawner's end: starts children and reports them, or refuses them all with the errno `refusal`."""
 
     def __init__(
-        self, line: socket.socket, tool: ToolIdentity, grants: Grants | None, *, held: bool, ready: bool
+        self, line: socket.socket, tool: ToolIdentity, grants: Grants | None, refusal: int, *, in_domain: bool
     ) -> None:
         self._line = line
         self._tool = tool
         self._grants = grants
-        self._held = held
-        self._ready = ready
+        self._refusal = refusal
+        self._in_domain = in_domain
         self._fresh = True
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._poller = select.poll()
@@ -249,7 +253,7 @@ class _Children:
     def _is_outdated(self) -> bool:
         """Return whether another fork may have another domain; never of the first order, so that each fork has one."""
         fresh, self._fresh = self._fresh, False
-        if fresh or not self._held:
+        if fresh or not self._in_domain:
             return not fresh
         return self._grants is not None and not files_as_tool(self._tool, self._grants.is_current)
 
@@ -261,8 +265,8 @@ class _Children:
             if self._is_outdated():
                 _send(self._line, _NEWS.pack(RETURNED, call, kind, 0) + program, fds)
                 return
-            if not self._ready:
-                self._report(REFUSED, call, errno.EPERM, 0)
+            if self._refusal:
+                self._report(REFUSED, call, self._refusal, 0)
                 return
             if not program:
                 file, *fds = fds
