@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, select, tuple_, update
 
 from gateway.storage.audit_store import OPERATORS, AuditEntry
-from gateway.storage.interrupted_calls import interrupt_calls
+from gateway.storage.call_journal import interrupt_calls
 from gateway.storage.queries import Queries, transaction
 from gateway.storage.tables import (
     RUNS_UNDER_WAY,
@@ -120,7 +120,7 @@ class ErasureStore(Queries):
         refuse_under_way(connection, thread_id)
         removed = remove_rows(connection, thread_id)
         entry = AuditEntry(tenant, "thread_deleted", actor=actor, thread=name, details=dict(removed))
-        self.audit.append(connection, entries=[entry])
+        self.audit.append(connection, entry)
         return removed
 
     async def stop_tenant(self, tenant: str) -> None:
@@ -234,7 +234,7 @@ class ErasureStore(Queries):
             "audit_digest": head["digest"] if head else "",
         }
         entry = AuditEntry(OPERATORS, "tenant_deleted", actor=erasure.actor, details=details)
-        self.audit.append(connection, entries=[entry])
+        self.audit.append(connection, entry)
         return everything, left
 
 

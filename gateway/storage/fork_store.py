@@ -92,7 +92,7 @@ class ForkStore(Queries):
             connection.execute(insert(thread_metadata), values)
         if fork.request is not None:
             answer_request(connection, fork.request)
-        self.audit.append(connection, entries=[entry])
+        self.audit.append(connection, entry)
         written = select(func.count()).where(_MESSAGES.thread_id == thread.id)
         return int(connection.execute(written).scalar_one())
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from sqlalchemy import BindParameter, Connection, Select, bindparam, delete, insert, or_, select, update
 
-from gateway.storage.interrupted_calls import interrupt_calls
+from gateway.storage.call_journal import interrupt_calls
 from gateway.storage.prepared import Prepared
 from gateway.storage.queries import Queries, transaction
 from gateway.storage.tables import gateways, holds, tool_calls

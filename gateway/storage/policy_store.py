@@ -88,7 +88,7 @@ class PolicyStore(Queries):
             if change.at_us == row["at_us"] and change.by == row["by"]:  # otherwise another gateway was faster
                 facts = {"tenant": tenant, "how": kind, "text_sha256": row["digest"], "change": change.id}
                 entries = [AuditEntry(chain, "policy_applied", by, details=facts) for chain in chains]
-                self.audit.append(connection, entries=entries)
+                self.audit.append(connection, *entries)
             return change
 
         return await self._database.transact(work)

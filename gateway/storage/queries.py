@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import copy_context
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection, Select, select
 
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
+from gateway.storage.rows import mapped
 from gateway.support.clock import MakeId, NowUs, make_id, now_us
 
 P = ParamSpec("P")
@@ -42,3 +43,13 @@ class Queries:
         self.clock = clock
         self.gateway = gateway
         self.ids = ids
+
+    async def _all(self, kind: type[T], query: Select[Any]) -> Sequence[T]:
+        return [mapped(kind, row) for row in await self._database.rows(query)]
+
+    async def _one(self, kind: type[T], query: Select[Any]) -> T | None:
+        found = await self._database.first(query)
+        return None if found is None else mapped(kind, found)
+
+    async def _has(self, column: ColumnElement[Any], *where: ColumnElement[bool]) -> bool:
+        return bool(await self._database.rows(select(column).where(*where).limit(1)))

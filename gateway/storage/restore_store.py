@@ -82,7 +82,7 @@ class RestoreStore(Queries):
         connection.execute(update(threads).where(threads.c.id == thread_id, restoring).values(deletion=None))
         if request is not None:
             answer_request(connection, request)
-        self.audit.append(connection, entries=[entry])
+        self.audit.append(connection, entry)
 
 
 def claim_request(connection: Connection, request: WorkspaceRequest, thread_id: str, at_us: int) -> None:

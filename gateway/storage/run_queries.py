@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from sqlalchemy import Connection, Row, String, bindparam, insert, select, update
+from sqlalchemy import Connection, String, bindparam, insert, select, update
 
 from gateway.credentials.caller import actor, caller_shown
+from gateway.storage.call_journal import interrupt_calls
 from gateway.storage.entities import LoggedEvent, Run, Thread
-from gateway.storage.interrupted_calls import interrupt_calls
 from gateway.storage.prepared import Prepared
 from gateway.storage.queries import Queries, transaction
-from gateway.storage.rows import mapped
+from gateway.storage.rows import mapped, slice_of
 from gateway.storage.run_audit import run_changed, run_started
 from gateway.storage.run_writes import Claim, RunWrite, write_run
-from gateway.storage.slices import slice_of
 from gateway.storage.tables import RUNS_UNDER_WAY, events, runs, threads, tool_calls
 
 # A page of events ends after this many characters, whatever the number of events.
@@ -30,8 +28,6 @@ _ASKED_TO_CANCEL = Prepared(
         runs.c.status == "running", runs.c.gateway == bindparam("own", type_=String), runs.c.cancel_us.is_not(None)
     )
 )
-
-
 _EVENTS = select(events.c.sequence, events.c.type, events.c.at_us, events.c.payload).order_by(events.c.sequence)
 
 
@@ -86,20 +82,18 @@ class RunQueries(Queries):
 
         def work(connection: Connection) -> None:
             connection.execute(insert(runs), row)
-            self.audit.append(connection, entries=[started])
+            self.audit.append(connection, started)
 
         await self._database.transact(work)
         return run
 
     async def run(self, tenant: str, run_id: str) -> Run | None:
-        """Return a run of a tenant."""
         query = (
             select(runs, threads.c.name.label("thread"))
             .join(threads, runs.c.thread_id == threads.c.id)
             .where(runs.c.id == run_id, runs.c.tenant == tenant)
         )
-        found = await self._database.first(query)
-        return None if found is None else mapped(Run, found)
+        return await self._one(Run, query)
 
     async def write_run(self, claim: Claim, write: RunWrite) -> None:
         """Write a run's progress atomically; LeaseLost if another gateway has the run."""
@@ -109,21 +103,21 @@ class RunQueries(Queries):
                 # A finished run has no open calls: those that a lost gateway began are recorded as interrupted.
                 left = (tool_calls.c.run_id == claim.run_id) & (tool_calls.c.state == "executing")
                 interrupt_calls(connection, self.audit, left, self.clock())
-                self.audit.append(connection, entries=run_changed(connection, "run_finished", claim.run_id))
+                self.audit.append(connection, *run_changed(connection, "run_finished", claim.run_id))
 
         await self._database.transact(work, apart=False)
 
     async def events_of(self, run_id: str, from_sequence: int, limit: int) -> Sequence[LoggedEvent]:
         """Return a run's events from a sequence number on: at most `limit`, fewer (at least one) if they are large."""
         query = _EVENTS.where(events.c.run_id == run_id, events.c.sequence >= from_sequence).limit(limit)
-        take = partial(slice_of, parse=_logged_event, limit_chars=_EVENTS_PAGE_CHARS)
+        take = partial(slice_of, parse=partial(mapped, LoggedEvent), limit_chars=_EVENTS_PAGE_CHARS)
         page, _ = await self._database.read(query, take)
         return page
 
     async def logged_since(self, run_id: str, sequence: int) -> Sequence[LoggedEvent]:
         """Return the events past a sequence number that must not be logged a second time."""
         query = _EVENTS.where(events.c.run_id == run_id, events.c.sequence > sequence, events.c.type.in_(ONCE))
-        return [_logged_event(row) for row in await self._database.rows(query)]
+        return await self._all(LoggedEvent, query)
 
     @transaction
     def ask_to_cancel(self, connection: Connection, run_id: str) -> None:
@@ -131,7 +125,7 @@ class RunQueries(Queries):
         under_way = (runs.c.id == run_id) & runs.c.status.in_(RUNS_UNDER_WAY) & runs.c.cancel_us.is_(None)
         by = actor()
         if connection.execute(update(runs).where(under_way).values(cancel_us=self.clock())).rowcount:
-            self.audit.append(connection, entries=run_changed(connection, "run_cancelled", run_id, by=by))
+            self.audit.append(connection, *run_changed(connection, "run_cancelled", run_id, by=by))
 
     async def asked_to_cancel(self) -> Sequence[str]:
         """Return the runs of this gateway whose end was requested."""
@@ -147,7 +141,3 @@ class RunQueries(Queries):
         query = select(runs.c.id).where(runs.c.thread_id == thread.id, runs.c.status.in_(RUNS_UNDER_WAY))
         run_id: str | None = await self._database.scalar(query)
         return run_id
-
-
-def _logged_event(row: Row[Any]) -> LoggedEvent:
-    return mapped(LoggedEvent, row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, LargeBinary, Select, cast, delete, func, insert, select, update
@@ -11,7 +12,7 @@ from sqlalchemy import Connection, LargeBinary, Select, cast, delete, func, inse
 from gateway.errors import NotFound
 from gateway.storage.entities import Run
 from gateway.storage.queries import Queries, transaction
-from gateway.storage.rows import mapped, newest_first, older
+from gateway.storage.rows import mapped, matching, page_of, slice_of
 from gateway.storage.run_writes import metadata_rows
 from gateway.storage.tables import RUNS_UNDER_WAY, messages, runs, thread_metadata, threads
 from gateway.storage.thread_marks import ThreadGoing, is_visible
@@ -59,18 +60,17 @@ class ThreadStore(Queries):
 
     async def page(self, tenant: str, *, prefix: str, before: Place | None, limit: int) -> Sequence[ThreadRow]:
         """Return threads, newest first."""
-        conditions = [threads.c.tenant == tenant, is_visible()]
+        query = select(threads).where(threads.c.tenant == tenant, is_visible())
         if prefix:
             # Not LIKE, which ignores case in SQLite.
-            conditions.append(func.substr(threads.c.name, 1, len(prefix)) == prefix)
-        if before is not None:
-            conditions.append(older(threads, before))
-        return await self._found(select(threads).where(*conditions).order_by(*newest_first(threads)).limit(limit))
+            query = query.where(func.substr(threads.c.name, 1, len(prefix)) == prefix)
+        return await self._found(page_of(query, threads, before, limit))
 
     async def get(self, tenant: str, name: str) -> ThreadRow | None:
         """Return a thread, or None; a missing thread is not created."""
-        query = select(threads).where(threads.c.tenant == tenant, threads.c.name == name, is_visible())
-        found = await self._found(query)
+        found = await self._found(
+            select(threads).where(threads.c.tenant == tenant, threads.c.name == name, is_visible())
+        )
         return found[0] if found else None
 
     async def known(self, tenant: str, name: str) -> ThreadRow:
@@ -101,7 +101,6 @@ class ThreadStore(Queries):
         return await self._database.read(query, take)
 
     async def message_count(self, thread_id: str) -> int:
-        """Return how many messages a thread has."""
         return int(await self._database.scalar(select(func.count()).where(messages.c.thread_id == thread_id)))
 
     async def messages(self, thread_id: str, *, after: int, limit: int) -> tuple[Sequence[MessageRow], bool]:
@@ -118,14 +117,8 @@ class ThreadStore(Queries):
         )
 
         def take(rows: Any) -> tuple[list[MessageRow], bool]:
-            page: list[MessageRow] = []
-            chars = 0
-            for row in rows:
-                chars += len(row.message)
-                if len(page) == limit or (page and chars > PAGE_CHARS):
-                    return page, True
-                page.append(mapped(MessageRow, row))
-            return page, False
+            page, more = slice_of(rows, partial(mapped, MessageRow), PAGE_CHARS)
+            return page[:limit], more is not None or len(page) > limit
 
         return await self._database.read(query, take)
 
@@ -172,23 +165,17 @@ class ThreadStore(Queries):
 
     async def runs(self, tenant: str, wanted: RunFilter, *, before: Place | None, limit: int) -> Sequence[Run]:
         """Return runs, newest first, with long tasks cut."""
-        conditions = [runs.c.tenant == tenant]
-        conditions += [threads.c.name == wanted.thread] if wanted.thread else []
-        conditions += [runs.c.status.in_(wanted.statuses)] if wanted.statuses else []
-        conditions += [runs.c.agent == wanted.agent] if wanted.agent else []
-        conditions += [runs.c.started_by == wanted.started_by] if wanted.started_by else []
+        names = {runs.c.status: wanted.statuses, runs.c.agent: wanted.agent, runs.c.started_by: wanted.started_by}
+        conditions = [runs.c.tenant == tenant, *matching({threads.c.name: wanted.thread, **names})]
         conditions += [runs.c.started_us >= wanted.since_us] if wanted.since_us is not None else []
         conditions += [runs.c.started_us < wanted.until_us] if wanted.until_us is not None else []
-        conditions += [older(runs, before, "started_us")] if before is not None else []
         task = func.substr(runs.c.task, 1, TASK_LISTED_CHARS).label("task")
         query = (
             select(*_RUN_COLUMNS, task, threads.c.name.label("thread"))
             .join(threads, runs.c.thread_id == threads.c.id)
             .where(*conditions)
-            .order_by(*newest_first(runs, "started_us"))
-            .limit(limit)
         )
-        return [mapped(Run, row) for row in await self._database.rows(query)]
+        return await self._all(Run, page_of(query, runs, before, limit, "started_us"))
 
     async def _found(self, query: Select[Any]) -> Sequence[ThreadRow]:
         found = await self._database.rows(query)

@@ -175,7 +175,7 @@ class WaitingStore(Queries):
         row = connection.execute(query).one()
         if run.because not in ("approval", "placed"):
             entries = run_changed(connection, "run_taken_over", run.id, details={"because": run.because})
-            self.audit.append(connection, entries=entries)
+            self.audit.append(connection, *entries)
         return ClaimedRun(Claim(run.id, run.epoch + 1), row.checkpoint, row.last_sequence)
 
     @transaction
@@ -190,7 +190,7 @@ class WaitingStore(Queries):
         sequence = connection.execute(select(runs.c.last_sequence).where(runs.c.id == run_id)).scalar_one()
         row = {"run_id": run_id, "sequence": sequence, "type": finished.type, "at_us": now, "payload": payload}
         connection.execute(insert(events), row)
-        self.audit.append(connection, entries=run_changed(connection, "run_finished", run_id))
+        self.audit.append(connection, *run_changed(connection, "run_finished", run_id))
         return True
 
 
