@@ -43,10 +43,7 @@ class Audit:
     async def tail(
         self, tenant: str, wanted: AuditFilter, *, from_sequence: int, follow: bool
     ) -> AsyncIterator[AuditRecord]:
-        """Yield records in order from a sequence number on, 0 for new ones; with `follow` until the gateway stops.
-
-        It holds one slice in memory and reads the next when the consumer has taken that one.
-        """
+        """Yield records, 500 in memory, from a sequence number or the end on; with `follow` until the gateway stops."""
         head = await self._reader.head(tenant)
         sequence = from_sequence - 1 if from_sequence else (head.sequence if head is not None else 0)
         while True:
@@ -66,7 +63,6 @@ class Audit:
         return await self._reader.verified(tenant, known)
 
     def close(self) -> None:
-        """End all tails."""
         self._closing.set()
 
     async def _pause(self) -> None:

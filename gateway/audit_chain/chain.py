@@ -46,7 +46,6 @@ class ChainReport:
 
     @property
     def whole(self) -> bool:
-        """Whether every link is intact."""
         return not self.problem
 
 
@@ -114,7 +113,6 @@ class ChainCheck:
         return (details.get("first_sequence"), details.get("before_digest")) == start
 
     def report(self) -> ChainReport:
-        """Return the result, after the last record."""
         if not self._problem:
             self._check_end()
         return ChainReport(

@@ -57,7 +57,6 @@ class TenantSettings(Section):
 
     @property
     def policy_file(self) -> Path | None:
-        """The policy file; None for a managed policy."""
         return None if self.policy == "managed" else Path(self.policy)
 
 
@@ -140,7 +139,6 @@ class SandboxSettings(Section):
 
     @property
     def image_rule(self) -> ImageRule:
-        """The images that tenants may use, whatever their policies allow."""
         return ImageRule(self.images, self.require_digest, "configuration's sandbox section")
 
     @model_validator(mode="after")
@@ -233,7 +231,6 @@ class Config(Section):
             raise Misconfigured(f"{path}: {problems(error, cls)}") from error
 
     def path(self, relative: Path) -> Path:
-        """Resolve a path of the file."""
         return (self.directory / relative).resolve()
 
     def resolved_database_url(self) -> str:
@@ -250,7 +247,6 @@ class Config(Section):
         return self.path(Path(named) if named else self.state_dir / "channels")
 
     def resolved_snapshots_dir(self) -> Path:
-        """Return the directory of snapshots, for all databases of this configuration."""
         return self.path(self.snapshots_dir or self.state_dir / "snapshots")
 
     def model_of(self, tenant: str) -> ModelSettings:

@@ -37,7 +37,6 @@ class JwtSettings(Section):
 
     @property
     def named_by(self) -> str:
-        """The claim that names the tenant."""
         return self.tenant_claim or "airlock_tenant"
 
     @model_validator(mode="after")
@@ -95,7 +94,6 @@ class TlsSettings(Section):
 
     @property
     def requires_certificates(self) -> bool:
-        """Whether a client needs a certificate."""
         return self.client_ca is not None and self.client_certificates != "none"
 
     @model_validator(mode="after")

@@ -67,7 +67,6 @@ class TelemetrySettings(Section):
 
     @property
     def on(self) -> bool:
-        """Whether anything is exported."""
         return self.otlp_endpoint is not None or self.metrics_listen is not None
 
 

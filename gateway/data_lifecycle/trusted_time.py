@@ -35,7 +35,6 @@ class _Looks:
         return cls(*map(int, text.split()))
 
     def then(self, now_us: int) -> _Looks:
-        """Return the state after one more look."""
         passed_us = now_us - self.last_us
         if passed_us > JUMP_US:  # a further jump does not restart the wait of the first one
             return _Looks(now_us, self.jumped_us or now_us, self.stood_us)

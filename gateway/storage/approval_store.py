@@ -235,10 +235,7 @@ class ApprovalStore(Queries):
         return await self._changed(approved, USED) == 1
 
     async def expire(self, tenant: str | None = None) -> None:
-        """Mark expired approvals, of a tenant or of all, and record them in the audit.
-
-        They are expired by the time alone, whether marked or not.
-        """
+        """Mark and audit expired approvals, of a tenant or of all; they expire by the time, whether marked or not."""
         over = writes.late(tenant, self.clock())
 
         def work(connection: Connection) -> None:
@@ -248,7 +245,6 @@ class ApprovalStore(Queries):
             await self._database.transact(work)
 
     async def cancel(self, approval_id: str) -> None:
-        """Cancel an approval, or an answer that no longer applies."""
         await self._changed((approvals.c.id == approval_id) & _OPEN, CANCELLED)
 
     async def cancel_open(self, run_id: str) -> None:

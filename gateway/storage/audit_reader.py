@@ -74,7 +74,6 @@ class AuditReader(Queries):
         return await self._all(AuditRecord, query.order_by(_RECORDS.sequence).limit(SLICE))
 
     async def chain(self, tenant: str) -> AsyncIterator[AuditRecord]:
-        """Yield a chain from its first record on, reading a slice at a time."""
         sequence = 0
         while found := await self.after(tenant, EVERYTHING, sequence=sequence):
             for record in found:

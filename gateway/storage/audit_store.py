@@ -95,10 +95,7 @@ class AuditStore:
             at_the_end(connection, _append_all, [_row(entry, self._clock()) for entry in entries])
 
     def prune(self, connection: Connection, *, tenant: str, before_us: int) -> int:
-        """Delete a chain's records from before that time, and record that in the chain; return how many.
-
-        Deletes some thousands at most: repeat it in further transactions until it returns 0.
-        """
+        """Delete a chain's records from before that time, some thousands at most, and record that; return how many."""
         of_tenant = audit_records.c.tenant == tenant
         heads = audit_heads.c
         head = connection.execute(select(audit_heads).where(heads.tenant == tenant).with_for_update()).first()
@@ -120,7 +117,6 @@ class AuditStore:
         return gone
 
     def erase(self, connection: Connection, *, tenant: str) -> int:
-        """Delete the chain of a deleted tenant; return how many records it had."""
         of_tenant = audit_heads.c.tenant == tenant
         # The database deletes no record that a head covers, and no head that has records.
         connection.execute(update(audit_heads).where(of_tenant).values(first_sequence=audit_heads.c.sequence + 1))
@@ -146,7 +142,6 @@ def _row(entry: AuditEntry, now: int) -> dict[str, Any]:
 
 
 def _append_all(connection: Connection, rows: Sequence[Any]) -> None:
-    """Append rows in their order, each to its tenant's chain."""
     heads = _locked(connection, sorted({row["tenant"] for row in rows}))
     linked = []
     for row in rows:

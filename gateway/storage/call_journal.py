@@ -98,10 +98,7 @@ class CallJournal(Queries):
     async def finish_tool_call(
         self, call_id: str, changes: dict[str, Any], *, claim: Claim | None = None, audited: Sequence[AuditEntry] = ()
     ) -> None:
-        """Journal a tool call's outcome and append it to the audit, unless the call has an outcome.
-
-        Raises CallErased if its row is gone: the audit recorded the call as interrupted before that.
-        """
+        """Journal and audit a call's outcome, unless it has one; CallErased if its row is gone."""
         if unknown := changes.keys() - set(_OUTCOME_COLUMNS):
             raise ValueError(f"not columns of an outcome: {sorted(unknown)}")
         row = dict.fromkeys(_OUTCOME_COLUMNS) | changes | {"finished_us": self.clock(), "finished_id": call_id}

@@ -91,7 +91,6 @@ class Database:
         self._writer.wrote = wrote
 
     async def close(self) -> None:
-        """Finish the pending writes, then close."""
         self._closed = True
         await self._writer.close()
         # Not in the loop's pool: closing must not wait for unrelated work in its threads.
@@ -100,19 +99,15 @@ class Database:
         ending.shutdown()
 
     async def rows(self, query: Select[Any], *, foremost: bool = False) -> Sequence[Row[Any]]:
-        """Return the rows that a query finds; Unavailable if the database does not answer.
-
-        A `foremost` query, short and needed by every call, waits for none that is not.
-        """
+        """Return the rows of a query. A `foremost` query, short and needed by every call, waits for no other."""
         return await self.read(query, list, foremost=foremost)
 
     async def first(self, query: Select[Any], *, foremost: bool = False) -> Row[Any] | None:
-        """Return the first row that a query finds, or None; otherwise as `rows`."""
         found = await self.rows(query, foremost=foremost)
         return found[0] if found else None
 
     async def scalar(self, query: Select[Any]) -> Any:
-        """Return the first column of the first row, or None; otherwise as `rows`."""
+        """Return the first column of the first row, or None."""
         found = await self.first(query)
         return None if found is None else found[0]
 
@@ -221,10 +216,7 @@ class Database:
 
 @dataclass(frozen=True)
 class DatabaseIdentity:
-    """`id` differs between a database and a copy; `shown` is its location, for errors.
-
-    A physical copy of a whole PostgreSQL server has the id of the original.
-    """
+    """`id` differs between a database and a copy, unless that is of a whole server; `shown` is its location."""
 
     id: str
     shown: str

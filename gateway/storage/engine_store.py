@@ -58,10 +58,7 @@ class EngineStore(Queries):
 
     @transaction
     def adopt(self, connection: Connection, engine: str, *, to: str, tenant: str | None, by: str) -> Mapping[str, int]:
-        """Move the threads of an engine, of all tenants or one, to the engine `to`; return how many by tenant.
-
-        It is recorded in each tenant's audit and the operators'. Raises EngineServed.
-        """
+        """Move threads of an engine to the engine `to` and audit it; return how many by tenant. Raises EngineServed."""
         chosen = threads.c.engine == engine
         if tenant is not None:
             chosen &= threads.c.tenant == tenant
@@ -84,10 +81,7 @@ class EngineStore(Queries):
 
 @dataclass(frozen=True)
 class ChannelRecord:
-    """The directory that an engine's gateways use: its identity, and its path when it was recorded.
-
-    `served_at` is the address of a live gateway of the engine, "" if there is none.
-    """
+    """The directory of an engine's gateways, its path when recorded, and the address of a live gateway or ""."""
 
     engine: str
     identity: str
@@ -106,10 +100,7 @@ class ChannelStore(Queries):
     def claim(
         self, connection: Connection, claim: ChannelRecord, check: Callable[[Sequence[ChannelRecord]], None]
     ) -> None:
-        """Record the directory of an engine, and of no other engine, unless `check` of the current records raises.
-
-        No other gateway comes in between.
-        """
+        """Record the directory of an engine, and of no other engine, unless `check` of the current records raises."""
         live = connection.execute(live_addresses(self.clock())).all()
         records = _records(connection.execute(_STORED_CHANNELS).all(), live)
         check(records)

@@ -17,7 +17,7 @@ from gateway.storage.erasure_store import refuse_under_way, remove_rows
 from gateway.storage.queries import Queries, transaction
 from gateway.storage.quota_store import refuse_more_threads
 from gateway.storage.restore_store import WorkspaceRequest, answer_request, claim_request
-from gateway.storage.rows import mapped
+from gateway.storage.rows import matching
 from gateway.storage.run_writes import metadata_rows
 from gateway.storage.snapshot_store import Snapshot
 from gateway.storage.tables import messages, snapshots, thread_metadata, threads
@@ -25,6 +25,8 @@ from gateway.storage.thread_marks import FORKING, ThreadGoing, lock_thread
 from gateway.storage.thread_store import MessageRow
 
 _MESSAGES = messages.c
+_ROWS = select(_MESSAGES.position, _MESSAGES.run_id, _MESSAGES.message)
+_HALF_MADE = threads.c.deletion.startswith(FORKING, autoescape=True)
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,7 @@ class ForkStore(Queries):
 
     @transaction
     def is_taken(self, connection: Connection, tenant: str, name: str, limit: int) -> bool:
-        """Return whether there is a thread of a name, even an invisible one.
-
-        If not, QuotaExceeded as begin() raises it.
-
-        It saves useless work; begin() decides.
-        """
+        """Return whether a name is taken, even invisibly; QuotaExceeded as of begin(), which decides."""
         query = select(threads.c.id).where(threads.c.tenant == tenant, threads.c.name == name)
         if connection.execute(query).first() is not None:
             return True
@@ -59,13 +56,9 @@ class ForkStore(Queries):
     def begin(
         self, connection: Connection, thread: Thread, mark: str, limit: int, request: WorkspaceRequest | None
     ) -> None:
-        """Create an invisible thread; QuotaExceeded if it would exceed `limit`.
-
-        ConstraintViolated if there is a thread of its name, even an invisible one, or another has the request id.
-        """
-        row = {**vars(thread), "created_us": self.clock()}
+        """Create an invisible thread. Raises QuotaExceeded; ConstraintViolated if its name or request id is taken."""
         refuse_more_threads(connection, thread.tenant, limit)
-        connection.execute(insert(threads), {**row, "deletion": mark})
+        connection.execute(insert(threads), {**vars(thread), "created_us": self.clock(), "deletion": mark})
         if request is not None:
             claim_request(connection, request, thread.id, self.clock())
 
@@ -99,16 +92,12 @@ class ForkStore(Queries):
     @transaction
     def undo(self, connection: Connection, thread_id: str) -> None:
         """Delete an invisible thread; one that is visible by now, or is being deleted, stays."""
-        hidden = threads.c.deletion.startswith(FORKING, autoescape=True)
-        if connection.execute(select(threads.c.id).where(threads.c.id == thread_id, hidden)).first() is not None:
+        if connection.execute(select(threads.c.id).where(threads.c.id == thread_id, _HALF_MADE)).first() is not None:
             remove_rows(connection, thread_id)
 
     @transaction
     def refuse_busy(self, connection: Connection, thread_id: str) -> None:
-        """Raise RunUnderWay or CallUnderWay if anything is under way in a thread.
-
-        ThreadGoing if it is being deleted, or a restore was interrupted, so that its files are unknown.
-        """
+        """Raise RunUnderWay or CallUnderWay; ThreadGoing if its files are unknown or it is being deleted."""
         whole = select(threads.c.id).where(threads.c.id == thread_id, threads.c.deletion.is_(None))
         if connection.execute(whole).first() is None:
             raise ThreadGoing
@@ -116,21 +105,15 @@ class ForkStore(Queries):
 
     async def half_made(self, tenant: str | None = None) -> Sequence[Thread]:
         """Return the invisible threads, all or a tenant's: forks in progress, or left by gateways that died."""
-        query = select(threads.c.id, threads.c.tenant, threads.c.name)
-        query = query.where(threads.c.deletion.startswith(FORKING, autoescape=True))
-        query = query if tenant is None else query.where(threads.c.tenant == tenant)
-        return [Thread(row.id, row.tenant, row.name) for row in await self._database.rows(query)]
+        query = select(threads).where(_HALF_MADE, *matching({threads.c.tenant: tenant}))
+        return await self._all(Thread, query)
 
     async def last_said(self, thread_id: str, count: int, limit: int) -> Sequence[MessageRow]:
         """Return the last of the first `count` messages of a thread, at most `limit`, oldest first."""
-        query = select(_MESSAGES.position, _MESSAGES.run_id, _MESSAGES.message)
-        query = query.where(_MESSAGES.thread_id == thread_id, _MESSAGES.position < count)
-        found = await self._database.rows(query.order_by(_MESSAGES.position.desc()).limit(limit))
-        return [mapped(MessageRow, row) for row in reversed(found)]
+        query = _ROWS.where(_MESSAGES.thread_id == thread_id, _MESSAGES.position < count)
+        return (await self._all(MessageRow, query.order_by(_MESSAGES.position.desc()).limit(limit)))[::-1]
 
     async def said_in(self, thread_id: str, run_id: str, since: int) -> Sequence[MessageRow]:
         """Return what a run added to a thread's messages from a position on, oldest first."""
-        query = select(_MESSAGES.position, _MESSAGES.run_id, _MESSAGES.message)
-        query = query.where(_MESSAGES.thread_id == thread_id, _MESSAGES.run_id == run_id, _MESSAGES.position >= since)
-        found = await self._database.rows(query.order_by(_MESSAGES.position))
-        return [mapped(MessageRow, row) for row in found]
+        query = _ROWS.where(_MESSAGES.thread_id == thread_id, _MESSAGES.run_id == run_id, _MESSAGES.position >= since)
+        return await self._all(MessageRow, query.order_by(_MESSAGES.position))

@@ -43,10 +43,7 @@ class NewGrant:
 
 @dataclass(frozen=True)
 class Grant:
-    """A stored grant; `thread` is the thread's name, `granted_by` the approver.
-
-    It is `in_force` until it is revoked, or its run is over.
-    """
+    """A stored grant; `thread` is the thread's name. It is `in_force` until it is revoked, or its run is over."""
 
     id: str
     tenant: str

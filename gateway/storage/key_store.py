@@ -108,10 +108,7 @@ class KeyStore(Queries):
         by: str,
         request: KeyRequest | None,
     ) -> StoredKey:
-        """Store a key, or give the secret of this one to the key that the same request created.
-
-        Raises RequestIdReused; Conflict if that key was used, or created too long ago.
-        """
+        """Store a key, or give its secret to the unused key of the same request. Raises RequestIdReused, Conflict."""
         checked_name(name)
         (made,) = self._made(tenant, (key,), name, lifetime_us)
         again = self._asked_again(connection, request, key, by)
@@ -154,10 +151,7 @@ class KeyStore(Queries):
         scope: str = "",
         state: str = "",
     ) -> Sequence[StoredKey]:
-        """Return keys, newest first, of one tenant ("" for operators) or, with None, of all.
-
-        `state` (working, expired or revoked) overrides `include_ended`.
-        """
+        """Return keys, newest first; `tenant` is "" for operators, None for all. `state` overrides `include_ended`."""
         query = select(api_keys)
         if tenant is not None:
             query = query.where(_KEYS.tenant == tenant)
@@ -182,11 +176,7 @@ class KeyStore(Queries):
     def rotate(
         self, connection: Connection, key_id: str, *, overlap_us: int, by: str, request: KeyRequest | None = None
     ) -> tuple[StoredKey, NewKey]:
-        """Create a key like another one, with the same lifetime; the old one works until the overlap is over.
-
-        NotFound; InvalidArgument for a key that no longer works or was rotated already. For a repeated request as
-        add_requested.
-        """
+        """Create a key like another one, which works until the overlap is over; otherwise as add_requested."""
         old, now = _locked(connection, key_id), self.clock()
         key = make_key(old.scopes, operator=not old.tenant)
         again = self._asked_again(connection, request, key, by)

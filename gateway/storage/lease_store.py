@@ -45,7 +45,6 @@ class LeaseStore(Queries):
         address: str = "",
         started_us: int = 0,
     ) -> None:
-        """Write or renew a process's lease for `length_us` from now."""
         now = self.clock()
         row = {"engine": engine, "channels": channels, "address": address, "expires_us": now + length_us}
         if not _RENEW.execute(connection, {**row, "whose": id_}).rowcount:

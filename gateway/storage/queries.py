@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextvars import copy_context
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Select, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, delete, select, tuple_
 
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
@@ -53,3 +53,12 @@ class Queries:
 
     async def _has(self, column: ColumnElement[Any], *where: ColumnElement[bool]) -> bool:
         return bool(await self._database.rows(select(column).where(*where).limit(1)))
+
+    async def _drain(self, table: Table, which: ColumnElement[bool], batch_rows: int) -> int:
+        """Delete rows, a batch in each transaction, since all other writers wait meanwhile; return how many."""
+        key = tuple_(*table.primary_key.columns)
+        batch = select(*table.primary_key.columns).where(which).limit(batch_rows)
+        deletion, removed = delete(table).where(which, key.in_(batch)), 0
+        while gone := await self._database.transact(lambda connection: connection.execute(deletion).rowcount):
+            removed += gone
+        return removed

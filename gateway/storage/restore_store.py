@@ -37,30 +37,25 @@ class RestoreStore(Queries):
     """Typed access to restores, and to the requests of restores and forks."""
 
     async def request(self, tenant: str, id_: str) -> WorkspaceRequest | None:
-        """Return what is known of a request id."""
         query = select(_REQUESTS.request_digest, _REQUESTS.answer)
         found = await self._database.first(query.where(_REQUESTS.tenant == tenant, _REQUESTS.request_id == id_))
         return None if found is None else WorkspaceRequest(tenant, id_, found.request_digest, found.answer)
 
     async def answer(self, request: WorkspaceRequest | None) -> Any | None:
         """Return the answer to a repeated request, parsed; None if there is none. Raises RequestIdReused."""
-        known = None if request is None else await self.request(request.tenant, request.id)
-        if request is None or known is None:
+        if request is None or (known := await self.request(request.tenant, request.id)) is None:
             return None
         if known.digest != request.digest:
             raise RequestIdReused(
                 f"request_id: {request.id!r} was already used for a different request; use a new one for each request"
             )
-        return None if known.answer is None else json.loads(known.answer)
+        return json.loads(known.answer or "null")
 
     @transaction
     def begin(
         self, connection: Connection, thread_id: str, mark: str, request: WorkspaceRequest | None = None
     ) -> str | None:
-        """Let nothing begin in a thread any more; return the mark that an earlier restore left.
-
-        Raises ThreadGoing, RunUnderWay and CallUnderWay, and then changes nothing.
-        """
+        """Close a thread; return an earlier restore's mark. ThreadGoing, RunUnderWay, CallUnderWay change nothing."""
         earlier = lock_thread(connection, thread_id)
         refuse_under_way(connection, thread_id)
         connection.execute(update(threads).where(threads.c.id == thread_id).values(deletion=mark))
@@ -86,10 +81,7 @@ class RestoreStore(Queries):
 
 
 def claim_request(connection: Connection, request: WorkspaceRequest, thread_id: str, at_us: int) -> None:
-    """Write that a request begins, replacing its own earlier attempt but no other request with its id.
-
-    Requests older than a day are deleted.
-    """
+    """Write that a request begins, replacing only its own earlier attempt; delete requests older than a day."""
     of_tenant = _REQUESTS.tenant == request.tenant
     again = (_REQUESTS.request_id == request.id) & _REQUESTS.answer.is_(None)
     forgotten = of_tenant & (again | (_REQUESTS.at_us < at_us - REMEMBERED_US))

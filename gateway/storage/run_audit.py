@@ -26,10 +26,7 @@ def run_started(run: Run) -> AuditEntry:
 def run_changed(
     connection: Connection, kind: str, run_id: str, *, by: str = "gateway", details: dict[str, str] | None = None
 ) -> tuple[AuditEntry, ...]:
-    """Return the entry of a run as it is in this transaction: run_finished, run_cancelled, run_taken_over.
-
-    Empty if the run no longer exists.
-    """
+    """Return the entry of a run as it is in this transaction; empty if the run no longer exists."""
     columns = ("tenant", "policy_version", "status", "stop_hook", "stop_rule", "started_us", "finished_us")
     query = select(threads.c.name.label("thread"), *(runs.c[name] for name in columns))
     found = connection.execute(query.join(threads, runs.c.thread_id == threads.c.id).where(runs.c.id == run_id)).first()

@@ -33,10 +33,7 @@ _EVENTS = select(events.c.sequence, events.c.type, events.c.at_us, events.c.payl
 
 @dataclass(frozen=True)
 class NewRun:
-    """A run to store. `checkpoint` is the state it starts from, `request` its request id and the request's digest.
-
-    A run that is not `hosted` here may be taken by any gateway.
-    """
+    """A run to store; `checkpoint` is the state it starts from. Without `hosted` any gateway may take it."""
 
     agent: str
     task: str
@@ -128,7 +125,6 @@ class RunQueries(Queries):
             self.audit.append(connection, *run_changed(connection, "run_cancelled", run_id, by=by))
 
     async def asked_to_cancel(self) -> Sequence[str]:
-        """Return the runs of this gateway whose end was requested."""
         return [row.id for row in await self._database.look(_ASKED_TO_CANCEL, {"own": self.gateway})]
 
     async def hand_over(self, claim: Claim) -> None:

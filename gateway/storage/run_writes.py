@@ -90,10 +90,7 @@ def check_claim(connection: Connection, claim: Claim) -> None:
 
 
 def write_run(connection: Connection, claim: Claim, write: RunWrite, now_us: Callable[[], int]) -> bool:
-    """Write it, or raise LeaseLost; return False if the end, or the begin of the wait, was written before.
-
-    Idempotent: a commit whose connection was lost may or may not have been done.
-    """
+    """Write it, or raise LeaseLost; False if its end or wait was written before, in a commit without a known result."""
     ours = (runs.c.id == claim.run_id) & (runs.c.epoch == claim.epoch)
     changes = _changes(claim, write)
     if not connection.execute(update(runs).where(ours, runs.c.status == "running").values(**changes)).rowcount:
@@ -140,10 +137,7 @@ def finish_changes(finished: Event, at_us: int) -> dict[str, Any]:
 
 
 def step_writes(run_id: str, step: KeptStep, now_us: int) -> list[Write]:
-    """Return the statements that append a step to its thread.
-
-    Idempotent: a write whose caller was cancelled may or may not have been done.
-    """
+    """Return the statements that append a step to its thread; idempotent."""
     thread_id = step.thread.id
     rows = [
         {"thread_id": thread_id, "position": step.position + n, "run_id": run_id, "message": stored_text(one)}

@@ -89,7 +89,6 @@ class SnapshotStore(Queries):
         return None if found is None else (mapped(Snapshot, found), found.request_digest)
 
     async def page(self, tenant: str, *, thread: str, before: Place | None, limit: int) -> Sequence[Snapshot]:
-        """Return snapshots, newest first, of one thread if it is named."""
         query = select(snapshots).where(snapshots.c.tenant == tenant, *matching({snapshots.c.thread: thread}))
         return await self._all(Snapshot, page_of(query, snapshots, before, limit))
 
@@ -97,7 +96,6 @@ class SnapshotStore(Queries):
         return await self._ids(snapshots.c.tenant == tenant)
 
     async def automatic(self, tenant: str) -> Sequence[Snapshot]:
-        """Return a tenant's automatic snapshots, oldest first."""
         return await self._oldest_first((snapshots.c.tenant == tenant) & (snapshots.c.kind != ASKED))
 
     async def of_thread(self, thread_id: str) -> Sequence[Snapshot]:
@@ -120,7 +118,6 @@ class SnapshotStore(Queries):
 
     @transaction
     def remove(self, connection: Connection, tenant: str, id_: str, entry: AuditEntry) -> bool:
-        """Delete a snapshot; return whether it existed."""
         gone = delete(snapshots).where(snapshots.c.tenant == tenant, snapshots.c.id == id_)
         if not connection.execute(gone).rowcount:
             return False

@@ -59,7 +59,6 @@ class ThreadStore(Queries):
     """Typed access to lists; each query takes the tenant."""
 
     async def page(self, tenant: str, *, prefix: str, before: Place | None, limit: int) -> Sequence[ThreadRow]:
-        """Return threads, newest first."""
         query = select(threads).where(threads.c.tenant == tenant, is_visible())
         if prefix:
             # Not LIKE, which ignores case in SQLite.
@@ -81,10 +80,7 @@ class ThreadStore(Queries):
         return row
 
     async def metadata(self, thread_id: str, *, limit_bytes: int) -> dict[str, str] | None:
-        """Return a thread's metadata, JSON texts by key; None if it exceeds `limit_bytes`.
-
-        Only metadata stored before there was a limit can exceed it.
-        """
+        """Return a thread's metadata, JSON texts by key; None if it exceeds a limit that it may be older than."""
         columns = thread_metadata.c
         query = select(columns.key, columns.value).where(columns.thread_id == thread_id).order_by(columns.key)
 
@@ -104,10 +100,7 @@ class ThreadStore(Queries):
         return int(await self._database.scalar(select(func.count()).where(messages.c.thread_id == thread_id)))
 
     async def messages(self, thread_id: str, *, after: int, limit: int) -> tuple[Sequence[MessageRow], bool]:
-        """Return messages past a position, oldest first, and whether there are more.
-
-        At most `limit`, and fewer (at least one) if they are large.
-        """
+        """Return at most `limit` messages past a position, fewer if they are large, and whether there are more."""
         columns = messages.c
         query = (
             select(columns.position, columns.run_id, columns.message)

@@ -76,10 +76,7 @@ _ABANDONED = _unhosted((runs.c.status == "running") & _HAS_NO_HOST)
 
 @dataclass(frozen=True)
 class WaitingRun:
-    """A run that can continue, and why.
-
-    `gateway` is its last host if that is still serving; `cancelled`: its end was requested.
-    """
+    """A run that can continue, and why; `gateway` is its last host if that is serving."""
 
     id: str
     thread: Thread
@@ -123,10 +120,7 @@ class WaitingStore(Queries):
         self._engine = engine
 
     async def ready(self) -> Sequence[WaitingRun]:
-        """Return waiting runs without open approvals, and those whose end was requested.
-
-        An expired approval counts as answered.
-        """
+        """Return waiting runs without pending approvals in time, and those whose end was requested."""
         return await self._found(_READY, {}, waited=True)
 
     async def abandoned(self) -> Sequence[WaitingRun]:
@@ -148,7 +142,6 @@ class WaitingStore(Queries):
         ]
 
     async def serves(self, engine: str) -> bool:
-        """Return whether a gateway of an engine is serving."""
         query = select(gateways.c.id).where(gateways.c.engine == engine, gateways.c.expires_us > self.clock())
         return bool(await self._database.rows(query.limit(1)))
 
@@ -158,7 +151,6 @@ class WaitingStore(Queries):
         return int(await self._database.scalar(select(func.count()).where(runs.c.tenant == tenant, unhosted)))
 
     async def in_thread(self, thread: Thread) -> str | None:
-        """Return the run that waits in a thread."""
         query = select(runs.c.id).where(runs.c.thread_id == thread.id, runs.c.status == "waiting")
         run_id: str | None = await self._database.scalar(query)
         return run_id

@@ -37,6 +37,7 @@ from gateway.support.clock import make_id, now_us
 from gateway.tenancy.quotas import Quotas
 from gateway.tool_calls.thread_engines import ThreadEngines
 from tests.unit.gateway.snapshots.test_snapshots import ACME, Desk, desk, tenant
+from tests.unit.gateway.stored_steps import keep_step
 
 __all__ = ["desk"]
 CALL = ToolCall(id="c", name="execute", arguments={})
@@ -60,7 +61,7 @@ async def add(desk: Desk, thread: Thread, run_id: str, said: Sequence[Message], 
     """Have a run say something in a thread, and set its metadata."""
     position = await desk.threads_listed.message_count(thread.id)
     changed = {key: json.dumps(value) for key, value in metadata.items()}
-    await desk.threads.keep_step(thread, run_id, position, said, changed=changed)
+    await keep_step(desk.threads, thread, run_id, position, said, changed=changed)
     return KeptStep(thread, position, tuple(said), changed)
 
 
