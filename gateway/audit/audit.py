@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Collection, Sequence
 
 from gateway.audit_chain.chain import ChainReport, Known
 from gateway.audit_chain.record import AuditRecord
 from gateway.errors import NotFound
 from gateway.storage.audit_reader import SLICE, AuditFilter, AuditReader
+from gateway.support.background import pause
 from gateway.support.paging import page_size, paged, place_of
 
 _PAGE, _PAGE_LIMIT = 100, 1000
@@ -56,7 +56,7 @@ class Audit:
                 sequence = found[-1].sequence if len(found) == SLICE else end
             if not follow or self._closing.is_set():
                 return
-            await self._pause()
+            await pause(self._closing, self._poll_s)
             head = await self._reader.head(tenant)
 
     async def verified(self, tenant: str, known: Known) -> ChainReport:
@@ -64,8 +64,3 @@ class Audit:
 
     def close(self) -> None:
         self._closing.set()
-
-    async def _pause(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._poll_s):
-                await self._closing.wait()

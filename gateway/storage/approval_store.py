@@ -12,12 +12,11 @@ from sqlalchemy import ColumnElement, Connection, case, func, insert, literal, o
 from gateway.credentials.caller import actor
 from gateway.storage import approval_writes as writes
 from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, PENDING, USED
-from gateway.storage.audit_store import AuditEntry
+from gateway.storage.audit_store import AuditEntry, shared
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.grant_store import GrantStore, NewGrant
-from gateway.storage.queries import Queries, transaction
-from gateway.storage.rows import matching, page_of
+from gateway.storage.queries import Queries, matching, page_of, transaction, with_thread
 from gateway.storage.tables import approvals, grants, threads
 from gateway.support.clock import MakeId, NowUs, make_id, now_us
 from gateway.support.paging import Place
@@ -114,17 +113,13 @@ _TOO_LONG = {
     for name in _LONG
 }
 _OPEN = approvals.c.status.in_((PENDING, APPROVED))
-_THREAD = threads.c.name.label("thread")
-_IN_THREAD = approvals.c.thread_id == threads.c.id
-_QUERY = select(*(approvals.c[name] for name in _COLUMNS), literal(False).label("cut"), _THREAD).join(
-    threads, _IN_THREAD
-)
-_LISTED = select(
+_QUERY = with_thread(approvals, *(approvals.c[name] for name in _COLUMNS), literal(False).label("cut"))
+_LISTED = with_thread(
+    approvals,
     *(approvals.c[name] for name in _COLUMNS if name not in _LONG),
     *(case((_TOO_LONG[name], short), else_=approvals.c[name]).label(name) for name, short in _LONG.items()),
     case((or_(*_TOO_LONG.values()), True), else_=False).label("cut"),
-    _THREAD,
-).join(threads, _IN_THREAD)
+)
 
 
 class ApprovalStore(Queries):
@@ -210,15 +205,8 @@ class ApprovalStore(Queries):
     def resolve(self, connection: Connection, approval: Approval, resolution: Resolution) -> bool:
         """Answer a pending approval; return whether this answer was the first, and in time."""
         now = self.clock()
-        changes = {
-            "status": resolution.status,
-            "answer": resolution.answer,
-            "message": resolution.message,
-            "edited_arguments": resolution.edited_arguments,
-            "edited_digest": resolution.edited_digest,
-            "resolved_by": resolution.by[:128],
-            "resolved_us": now,
-        }
+        changes = vars(resolution) | {"resolved_by": resolution.by[:128], "resolved_us": now}
+        del changes["by"], changes["grant"]
         granted = resolution.grant
         still_open = (approvals.c.id == approval.id) & (approvals.c.status == PENDING) & (approvals.c.expires_us > now)
         if not writes.change_approvals(connection, still_open, changes, self.clock):
@@ -230,7 +218,6 @@ class ApprovalStore(Queries):
         return True
 
     async def use(self, approval_id: str) -> bool:
-        """Use an approval up; return whether it could be used."""
         approved = (approvals.c.id == approval_id) & (approvals.c.status == APPROVED)
         return await self._changed(approved, USED) == 1
 
@@ -274,19 +261,14 @@ class ApprovalStore(Queries):
 
 
 def _sought(thread: Thread, run_id: str, approval_id: str, asked: Asked, by: str) -> AuditEntry:
-    """Return the entry of a run's call that begins to wait."""
     return AuditEntry(
         thread.tenant,
         "tool_call",
         by,
+        **shared(asked, "call_id", "tool", "arguments_digest", "rule", "policy_version"),
         thread=thread.name,
         run_id=run_id,
-        call_id=asked.call_id,
-        tool=asked.tool,
-        arguments_digest=asked.arguments_digest,
         verdict="ask",
-        rule=asked.rule,
-        policy_version=asked.policy_version,
         outcome="waiting",
         details={"approval_id": approval_id},
     )

@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import JsonValue
 from sqlalchemy import ColumnElement, Connection, func, select, update
 
-from gateway.storage.audit_store import AuditEntry
-from gateway.storage.tables import approvals, threads
+from gateway.storage.audit_store import AuditEntry, shared
+from gateway.storage.queries import with_thread
+from gateway.storage.tables import approvals
 from gateway.support.clock import NowUs
 
 PENDING, APPROVED, USED, DENIED = "pending", "approved", "used", "denied"
@@ -39,14 +40,9 @@ def resolved_entry(
         approval.tenant,
         "approval_resolved",
         by,
-        thread=approval.thread,
-        run_id=approval.run_id or "",
-        call_id=approval.call_id,
-        tool=approval.tool,
+        **shared(approval, "thread", "run_id", "call_id", "tool", "rule", "policy_version"),
         arguments_digest=approval.digest,
         verdict=verdict,
-        rule=approval.rule,
-        policy_version=approval.policy_version,
         outcome=outcome,
         details={"approval_id": approval.id, **details},
         at_us=at_us,
@@ -68,8 +64,7 @@ def late(tenant: str | None, now_us: int) -> ColumnElement[bool]:
 def mark_expired(connection: Connection, which: ColumnElement[bool], clock: NowUs) -> list[AuditEntry]:
     """Mark approvals as expired; return their audit entries, dated at the expiry."""
     query = (
-        select(approvals, threads.c.name.label("thread"))
-        .join(threads, approvals.c.thread_id == threads.c.id)
+        with_thread(approvals)
         .where(which)
         .order_by(approvals.c.expires_us)
         .with_for_update(of=approvals)  # another gateway may notice at the same time: each is recorded once

@@ -9,8 +9,7 @@ from sqlalchemy import ColumnElement, select
 
 from gateway.audit_chain.chain import MISSING, NOTHING_KNOWN, ChainCheck, ChainHead, ChainReport, Known
 from gateway.audit_chain.record import COLUMNS, AuditRecord
-from gateway.storage.queries import Queries
-from gateway.storage.rows import mapped, matching
+from gateway.storage.queries import Queries, mapped, matching
 from gateway.storage.tables import audit_heads, audit_records, runs, tool_calls
 
 SLICE = 500
@@ -52,13 +51,11 @@ class AuditReader(Queries):
         return {row.tenant: mapped(ChainHead, row) for row in await self._database.rows(select(audit_heads))}
 
     async def head(self, tenant: str) -> ChainHead | None:
-        """Return where a chain ends; None if it never had a record."""
         return await self._one(ChainHead, select(audit_heads).where(audit_heads.c.tenant == tenant))
 
     async def before(
         self, tenant: str, wanted: AuditFilter, *, sequence: int | None, limit: int
     ) -> Sequence[AuditRecord]:
-        """Return the records before a sequence number, newest first; None starts with the newest."""
         query = _QUERY.where(_RECORDS.tenant == tenant, *wanted.conditions())
         if sequence is not None:
             query = query.where(_RECORDS.sequence < sequence)

@@ -78,6 +78,11 @@ class AuditEntry:
     at_us: int | None = None
 
 
+def shared(row: Any, *names: str) -> dict[str, Any]:
+    """Return the fields of an entry that a row has under the same names; NULL is ""."""
+    return {name: getattr(row, name) or "" for name in names}
+
+
 class AuditStore:
     """Appends to the chains, and prunes them."""
 

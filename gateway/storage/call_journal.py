@@ -8,13 +8,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, select, tuple_, update
 
-from gateway.storage.audit_store import AuditEntry, AuditStore
+from gateway.storage.audit_store import AuditEntry, AuditStore, shared
 from gateway.storage.database import ConstraintViolated, Database
 from gateway.storage.prepared import Prepared
-from gateway.storage.queries import Queries, transaction
-from gateway.storage.rows import mapped
+from gateway.storage.queries import Queries, mapped, transaction, with_thread
 from gateway.storage.run_writes import Claim, check_claim
-from gateway.storage.tables import runs, threads, tool_calls
+from gateway.storage.tables import runs, tool_calls
 
 INTERRUPTED_REASON = "the gateway stopped while this was under way; what it had done by then is not known"
 _PAGE_ROWS = 200
@@ -114,7 +113,6 @@ class CallJournal(Queries):
         await self._database.transact(work, apart=False)
 
     def _begun(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the row of a call as it is first written; a call that does not execute is finished."""
         now_us = self.clock()
         over = {} if row["state"] == "executing" else {"finished_us": now_us}
         return {"started_us": now_us, "gateway": self.gateway, **over, **row}
@@ -145,8 +143,7 @@ class CallJournal(Queries):
 def interrupt_calls(connection: Connection, audit: AuditStore, which: ColumnElement[bool], at_us: int) -> int:
     """Journal calls whose gateway was lost as interrupted, and append that to the audit; return how many there were."""
     query = (
-        select(tool_calls, threads.c.name.label("thread"), runs.c.started_by)
-        .join(threads, _CALLS.thread_id == threads.c.id)
+        with_thread(tool_calls, tool_calls, runs.c.started_by)
         .outerjoin(runs, _CALLS.run_id == runs.c.id)
         .where(which)
         .with_for_update(of=tool_calls)
@@ -156,15 +153,10 @@ def interrupt_calls(connection: Connection, audit: AuditStore, which: ColumnElem
             row.tenant,
             "tool_call",
             row.started_by or "gateway",
-            thread=row.thread,
-            run_id=row.run_id or "",
+            **shared(row, "thread", "run_id", "arguments_digest", "rule", "policy_version"),
             call_id=row.id,
             tool=row.name,
-            arguments_digest=row.arguments_digest,
-            # An executing call was allowed; the rule is written only when it ends.
-            verdict=row.verdict or "allow",
-            rule=row.rule or "",
-            policy_version=row.policy_version,
+            verdict=row.verdict or "allow",  # an executing call was allowed; its rule is written only when it ends
             outcome="interrupted",
         )
         for row in connection.execute(query)
@@ -209,16 +201,15 @@ async def recorded_calls(database: Database, since_us: int, tenant: str | None =
 async def _of_tenant(database: Database, since_us: int, tenant: str) -> AsyncIterator[RecordedCall]:
     after_us, after_id = since_us, ""
     query = (
-        select(
+        with_thread(
+            tool_calls,
             *(_CALLS[name] for name in ("id", "tenant", "arguments", "arguments_digest", "verdict", "started_us")),
             _CALLS.name.label("tool"),
             func.coalesce(_CALLS.rule, "").label("rule"),
             func.coalesce(_CALLS.run_id, "").label("run_id"),
             func.coalesce(runs.c.agent, "").label("agent"),
             _CALLS.approval_id.is_not(None).label("asked"),
-            threads.c.name.label("thread"),
         )
-        .join(threads, threads.c.id == _CALLS.thread_id)
         .outerjoin(runs, runs.c.id == _CALLS.run_id)
         .where(_CALLS.tenant == tenant)
         .order_by(_CALLS.started_us, _CALLS.id)

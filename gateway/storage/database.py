@@ -124,7 +124,10 @@ class Database:
         self._check_open()
         if self._engine.dialect.name == "sqlite":
             with contextlib.suppress(SQLAlchemyError, sqlite3.Error):
-                return self._look_at_once(statement, parameters)
+                if self._looking is None:
+                    self._looking = self._engine.connect()
+                    self._looking.exec_driver_sql("PRAGMA busy_timeout=0")
+                return statement.look(self._looking, parameters)
         return await self.found(statement, parameters)
 
     async def found(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
@@ -175,12 +178,6 @@ class Database:
     ) -> T:
         self._check_open()
         return await self._readers.run(partial(self._read, ask, take), foremost=foremost)
-
-    def _look_at_once(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
-        if self._looking is None:
-            self._looking = self._engine.connect()
-            self._looking.exec_driver_sql("PRAGMA busy_timeout=0")
-        return statement.look(self._looking, parameters)
 
     # --- what the threads do ---
 

@@ -44,7 +44,6 @@ class EngineStore(Queries):
         return [StoredEngine(row.engine, row.threads, row.engine in serving) for row in found]
 
     async def engine_of(self, thread_id: str) -> str | None:
-        """Return the engine that has a thread's workspace; None if there is none yet."""
         engine: str | None = await self._database.scalar(select(threads.c.engine).where(threads.c.id == thread_id))
         return engine
 

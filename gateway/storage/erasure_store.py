@@ -143,7 +143,6 @@ class ErasureStore(Queries):
         interrupt_calls(connection, self.audit, _is_executing(tenant), now)
 
     async def threads_of(self, tenant: str, name: str | None = None) -> Mapping[str, str | None]:
-        """Return a tenant's threads, or one of them, each with the engine of its files if known."""
         which = threads.c.tenant == tenant if name is None else _named(tenant, name)
         query = select(threads.c.name, threads.c.engine).where(which)
         return {row.name: row.engine for row in await self._database.rows(query)}
@@ -259,7 +258,6 @@ async def rows_of(database: Database, tenant: str) -> Mapping[str, int]:
 
 
 def _of_tenant_by_table(tenant: str) -> list[tuple[Table, ColumnElement[bool]]]:
-    """Return the tables that belong to tenants, each with the condition for a tenant's rows."""
     found = [(table, belongs_to_tenant(table, tenant)) for table in _TABLES]
     return [(table, which) for table, which in found if which is not None]
 

@@ -11,25 +11,19 @@ from gateway.credentials.caller import actor
 from gateway.storage.approval_writes import APPROVED, CANCELLED, change_approvals
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.entities import Thread
-from gateway.storage.queries import Queries, transaction
-from gateway.storage.rows import matching, page_of
+from gateway.storage.queries import Queries, matching, page_of, transaction, with_thread
 from gateway.storage.tables import RUNS_UNDER_WAY, approvals, grants, runs, threads
 from gateway.support.paging import Place
 
-_GRANT_COLUMNS = ("id", "tenant", "run_id", "rule", "approval_id", "created_us", "revoked_us")
 _GRANTED_TO_ALL = grants.c.run_id.is_(None)
 _RUN_GOES_ON = exists().where(runs.c.id == grants.c.run_id, runs.c.status.in_(RUNS_UNDER_WAY))
 _IN_FORCE = grants.c.revoked_us.is_(None) & or_(_GRANTED_TO_ALL, _RUN_GOES_ON)
-_GRANTS = (
-    select(
-        *(grants.c[name] for name in _GRANT_COLUMNS),
-        threads.c.name.label("thread"),
-        approvals.c.resolved_by.label("granted_by"),
-        _IN_FORCE.label("in_force"),
-    )
-    .join(threads, grants.c.thread_id == threads.c.id)
-    .join(approvals, grants.c.approval_id == approvals.c.id)
-)
+_GRANTS = with_thread(
+    grants,
+    *(grants.c[name] for name in ("id", "tenant", "run_id", "rule", "approval_id", "created_us", "revoked_us")),
+    approvals.c.resolved_by.label("granted_by"),
+    _IN_FORCE.label("in_force"),
+).join(approvals, grants.c.approval_id == approvals.c.id)
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,6 @@ class GrantStore(Queries):
     async def page(
         self, tenant: str, *, thread: str | None, include_ended: bool, before: Place | None, limit: int
     ) -> Sequence[Grant]:
-        """Return grants, newest first; `before` is the place of the previous page's end."""
         query = _GRANTS.where(grants.c.tenant == tenant, *matching({threads.c.name: thread}))
         if not include_ended:
             query = query.where(_IN_FORCE)

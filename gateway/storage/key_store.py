@@ -19,9 +19,8 @@ from gateway.credentials.keys import NewKey, checked_name, make_key
 from gateway.errors import Conflict, InvalidArgument, NotFound, RequestIdReused
 from gateway.storage.audit_store import OPERATORS, AuditEntry
 from gateway.storage.database import Database
-from gateway.storage.queries import Queries, transaction
-from gateway.storage.rows import mapped, page_of
-from gateway.storage.run_audit import run_changed
+from gateway.storage.queries import Queries, mapped, page_of, transaction
+from gateway.storage.run_writes import run_changed
 from gateway.storage.tables import RUNS_UNDER_WAY, api_keys, runs
 from gateway.support.clock import NowUs, now_us
 from gateway.support.paging import Place
@@ -58,7 +57,6 @@ class KeyRequest:
 
     @classmethod
     def of(cls, request_id: str, by: str, *asked: JsonValue) -> KeyRequest | None:
-        """Return the request of a caller; None if it has no id."""
         fields = json.dumps([by, *asked])
         return cls(request_id, hashlib.sha256(fields.encode()).hexdigest()) if request_id else None
 
@@ -117,7 +115,6 @@ class KeyStore(Queries):
         return again or made
 
     async def find(self, digest: str) -> StoredKey | None:
-        """Return the key with a digest; None if it is unknown, revoked or expired."""
         query = select(api_keys).where(_KEYS.digest == digest, self._is(WORKING))
         found = await self._database.first(query, foremost=True)
         if found is not None and found.request_id is not None and found.used_us is None:
@@ -135,7 +132,6 @@ class KeyStore(Queries):
         return None if found is None else _key(found)
 
     async def get(self, key_id: str) -> StoredKey:
-        """Return a key by its id; NotFound."""
         found = await self._database.first(select(api_keys).where(_KEYS.id == key_id))
         if found is None:
             raise _unknown(key_id)

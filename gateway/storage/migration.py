@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -115,8 +116,6 @@ def _migrate(engine: Engine, way: Literal["upgrade", "downgrade"], revision: str
     from alembic.config import Config  # noqa: PLC0415
     from alembic.util import CommandError  # noqa: PLC0415
 
-    from gateway.storage import first_0005  # noqa: PLC0415
-
     sqlite = engine.dialect.name == "sqlite"
     with engine.connect() as connection:
         if sqlite:
@@ -128,8 +127,8 @@ def _migrate(engine: Engine, way: Literal["upgrade", "downgrade"], revision: str
                 connection.exec_driver_sql(f"SET LOCAL {limit} = 0")
         try:
             begin_writing(connection)
-            if way == "upgrade" and _current(connection) == first_0005.REVISION:
-                first_0005.complete(connection)
+            if way == "upgrade" and _current(connection) == "0005":
+                _complete_0005(connection)
             config = Config()
             config.set_main_option("script_location", str(_MIGRATIONS))
             config.attributes["connection"] = connection
@@ -203,3 +202,53 @@ def _expected(dialect: str) -> Iterator[str]:
         yield from (f"column {table.name}.{column.name}" for column in table.columns)
         yield from sorted(f"index {index.name}" for index in table.indexes)
     yield from (f"trigger {name}" for name in sorted(TRIGGERS[dialect]))
+
+
+def _complete_0005(connection: Connection) -> None:
+    """Complete a database of the first form of migration 0005, which was edited after databases were created with it.
+
+    The next migrations need the later form. No other migration was edited after its release, and none will be
+    (tests/unit/gateway/storage/test_frozen_migrations.py).
+    """
+    from alembic.migration import MigrationContext  # noqa: PLC0415 - see NEWEST
+    from alembic.operations import Operations  # noqa: PLC0415
+
+    op = Operations(MigrationContext.configure(connection))
+    inspector = inspect(connection)
+    if "kind" not in {column["name"] for column in inspector.get_columns("snapshots")}:
+        _complete_snapshots(op)
+    if not inspector.has_table("workspace_requests"):
+        _create_workspace_requests(op)
+    if "ix_sandbox_transitions_sandbox" not in {one["name"] for one in inspector.get_indexes("sandbox_transitions")}:
+        op.create_index("ix_sandbox_transitions_sandbox", "sandbox_transitions", ["sandbox", "id"])
+
+
+def _complete_snapshots(op: Any) -> None:
+    """Give each snapshot its thread's id. All of them were taken on request, as there were no others then."""
+    columns: dict[str, Any] = {"thread_id": sa.String(length=64), "kind": sa.String(length=8), "step": sa.Integer()}
+    with op.batch_alter_table("snapshots") as table:
+        for name, kind in columns.items():
+            table.add_column(sa.Column(name, kind))
+    op.execute(
+        "UPDATE snapshots SET kind = 'asked', step = 0, thread_id = COALESCE((SELECT threads.id FROM threads "
+        "WHERE threads.tenant = snapshots.tenant AND threads.name = snapshots.thread), '')"
+    )
+    with op.batch_alter_table("snapshots") as table:
+        for name, kind in columns.items():
+            table.alter_column(name, existing_type=kind, nullable=False)
+    op.create_index("ix_snapshots_thread_id", "snapshots", ["thread_id", "run_id", "step"])
+
+
+def _create_workspace_requests(op: Any) -> None:
+    op.create_table(
+        "workspace_requests",
+        sa.Column("tenant", sa.String(length=64), nullable=False),
+        sa.Column("request_id", sa.String(length=128), nullable=False),
+        sa.Column("request_digest", sa.String(length=64), nullable=False),
+        sa.Column("thread_id", sa.String(length=64), nullable=False),
+        sa.Column("answer", sa.Text()),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["thread_id"], ["threads.id"], name=op.f("fk_workspace_requests_thread_id")),
+        sa.PrimaryKeyConstraint("tenant", "request_id", name=op.f("pk_workspace_requests")),
+    )
+    op.create_index(op.f("ix_workspace_requests_thread_id"), "workspace_requests", ["thread_id"])

@@ -12,8 +12,7 @@ from sqlalchemy import Connection, Select, bindparam, func, insert, select
 from gateway.errors import NotFound
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.prepared import Prepared
-from gateway.storage.queries import Queries
-from gateway.storage.rows import mapped
+from gateway.storage.queries import Queries, mapped
 from gateway.storage.tables import policies, policy_changes
 
 OPERATOR = ""
@@ -106,7 +105,6 @@ class PolicyStore(Queries):
         return found[0] if found else None
 
     async def history(self, tenant: str, limit: int, *, before: int | None = None) -> Sequence[Change]:
-        """Return a tenant's last changes, newest first; with `before`, those before that id."""
         query = select(policy_changes).where(_CHANGES.tenant == tenant).order_by(_CHANGES.id.desc()).limit(limit)
         if before is not None:
             query = query.where(_CHANGES.id < before)

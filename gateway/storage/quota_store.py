@@ -121,7 +121,6 @@ class QuotaStore(Queries):
             await self._database.write((_GIVE_BACK, rows))
 
     async def used(self, tenant: str, windows: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the use in each of these windows, by name."""
         if not windows:
             return {}
         asked = [and_(counters.c.name == name, counters.c.window_us == at_us) for name, at_us in windows.items()]
@@ -142,7 +141,6 @@ class QuotaStore(Queries):
         return int(found.snapshots), int(found.added)
 
     async def runs_at_once(self, tenant: str, name: str) -> int:
-        """Return how many runs count as under way."""
         counts = (_holds(tenant, name), _runs_without_a_hold(tenant, name))
         return sum([int(await self._database.scalar(count)) for count in counts])
 

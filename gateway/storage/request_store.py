@@ -9,8 +9,7 @@ from sqlalchemy import bindparam, select, update
 
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.prepared import Prepared
-from gateway.storage.queries import Queries
-from gateway.storage.rows import mapped
+from gateway.storage.queries import Queries, mapped
 from gateway.storage.tables import runs, tool_calls
 
 REMEMBERED_US = 24 * 3600 * 1_000_000
@@ -68,7 +67,6 @@ class RequestStore(Queries):
         return True
 
     async def forget(self, tenant: str, call_id: str) -> None:
-        """Free a call's request id."""
         await self._change(tenant, call_id, FORGOTTEN)
 
     async def _change(self, tenant: str, call_id: str, changes: Mapping[str, str | None]) -> None:
@@ -76,7 +74,6 @@ class RequestStore(Queries):
         await self._database.write((update(tool_calls).where(whose).values(changes), None))
 
     async def run_of(self, tenant: str, request_id: str) -> tuple[str, str] | None:
-        """Return the run that a request id was given to, and the digest of that request."""
         query = select(runs.c.id, runs.c.request_digest).where(runs.c.tenant == tenant, runs.c.request_id == request_id)
         found = await self._database.first(query)
         return None if found is None else (found.id, found.request_digest)

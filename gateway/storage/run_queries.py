@@ -12,11 +12,9 @@ from gateway.credentials.caller import actor, caller_shown
 from gateway.storage.call_journal import interrupt_calls
 from gateway.storage.entities import LoggedEvent, Run, Thread
 from gateway.storage.prepared import Prepared
-from gateway.storage.queries import Queries, transaction
-from gateway.storage.rows import mapped, slice_of
-from gateway.storage.run_audit import run_changed, run_started
-from gateway.storage.run_writes import Claim, RunWrite, write_run
-from gateway.storage.tables import RUNS_UNDER_WAY, events, runs, threads, tool_calls
+from gateway.storage.queries import Queries, mapped, slice_of, transaction, with_thread
+from gateway.storage.run_writes import Claim, RunWrite, run_changed, run_started, write_run
+from gateway.storage.tables import RUNS_UNDER_WAY, events, runs, tool_calls
 
 # A page of events ends after this many characters, whatever the number of events.
 _EVENTS_PAGE_CHARS = 256 * 1024
@@ -48,7 +46,8 @@ class NewRun:
 class RunQueries(Queries):
     """Runs and their events."""
 
-    async def add_run(self, thread: Thread, new: NewRun) -> Run:
+    @transaction
+    def add_run(self, connection: Connection, thread: Thread, new: NewRun) -> Run:
         """Store a run that starts now; ConstraintViolated if another run has its request id."""
         run = Run(
             id=new.id or self.ids("run"),
@@ -58,12 +57,7 @@ class RunQueries(Queries):
             task=new.task,
             policy_version=new.policy_version,
             status="running",
-            stop_hook=None,
-            stop_rule=None,
-            stop_reason=None,
-            last_sequence=0,
             started_us=self.clock(),
-            finished_us=None,
             policy_mode=new.policy_mode,
             started_by=caller_shown(),
         )
@@ -75,22 +69,12 @@ class RunQueries(Queries):
             "request_id": request_id,
             "request_digest": digest,
         }
-        started = run_started(run)
-
-        def work(connection: Connection) -> None:
-            connection.execute(insert(runs), row)
-            self.audit.append(connection, started)
-
-        await self._database.transact(work)
+        connection.execute(insert(runs), row)
+        self.audit.append(connection, run_started(run))
         return run
 
     async def run(self, tenant: str, run_id: str) -> Run | None:
-        query = (
-            select(runs, threads.c.name.label("thread"))
-            .join(threads, runs.c.thread_id == threads.c.id)
-            .where(runs.c.id == run_id, runs.c.tenant == tenant)
-        )
-        return await self._one(Run, query)
+        return await self._one(Run, with_thread(runs).where(runs.c.id == run_id, runs.c.tenant == tenant))
 
     async def write_run(self, claim: Claim, write: RunWrite) -> None:
         """Write a run's progress atomically; LeaseLost if another gateway has the run."""
@@ -133,7 +117,6 @@ class RunQueries(Queries):
         await self._database.write((update(runs).where(ours).values(gateway=None, epoch=claim.epoch + 1), None))
 
     async def under_way(self, thread: Thread) -> str | None:
-        """Return the run that is under way in a thread, on any gateway."""
         query = select(runs.c.id).where(runs.c.thread_id == thread.id, runs.c.status.in_(RUNS_UNDER_WAY))
         run_id: str | None = await self._database.scalar(query)
         return run_id

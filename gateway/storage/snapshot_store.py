@@ -1,4 +1,4 @@
-"""The queries of snapshots. See also restore_store.py and fork_store.py."""
+"""The queries of snapshots. See also restore_store.py."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select
 
 from gateway.storage.audit_store import AuditEntry
-from gateway.storage.queries import Queries, transaction
-from gateway.storage.rows import mapped, matching, page_of
+from gateway.storage.queries import Queries, mapped, matching, page_of, transaction
 from gateway.storage.tables import messages, snapshots, threads
-from gateway.storage.thread_marks import lock_thread
+from gateway.storage.thread_store import lock_thread
 from gateway.support.paging import Place
 
 ASKED, STEP, RUN, FORK = "asked", "step", "run", "fork"
@@ -83,7 +82,6 @@ class SnapshotStore(Queries):
         return await self._one(Snapshot, select(snapshots).where(snapshots.c.tenant == tenant, snapshots.c.id == id_))
 
     async def of_request(self, tenant: str, request_id: str) -> tuple[Snapshot, str] | None:
-        """Return the snapshot that a request id was given to, and the digest of that request."""
         query = select(snapshots).where(snapshots.c.tenant == tenant, snapshots.c.request_id == request_id)
         found = await self._database.first(query)
         return None if found is None else (mapped(Snapshot, found), found.request_digest)

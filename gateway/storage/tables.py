@@ -22,12 +22,10 @@ metadata = MetaData(
 
 
 def _columns(kind: TypeEngine[Any], *names: str, nullable: bool = False) -> list[Column[Any]]:
-    """Return columns of one type."""
     return [Column(name, kind, nullable=nullable) for name in names]
 
 
 def _key(*names: str, length: int = 64) -> list[Column[Any]]:
-    """Return the columns of a primary key of texts."""
     return [Column(name, String(length), primary_key=True) for name in names]
 
 

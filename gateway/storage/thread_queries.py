@@ -15,9 +15,8 @@ from agent.frozen import freeze
 from agent.messages import Message
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import Thread
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, slice_of
 from gateway.storage.quota_store import refuse_more_threads
-from gateway.storage.rows import slice_of
 from gateway.storage.stored_message import read_message, whole_thread
 from gateway.storage.tables import messages, thread_metadata, threads
 

@@ -1,4 +1,4 @@
-"""Lists: a tenant's threads with their messages and metadata, and its runs."""
+"""Lists: a tenant's threads with their messages and metadata, and its runs; marks of threads that are closed."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, LargeBinary, Select, cast, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, LargeBinary, Select, cast, delete, func, insert, or_, select, update
 
 from gateway.errors import NotFound
 from gateway.storage.entities import Run
-from gateway.storage.queries import Queries, transaction
-from gateway.storage.rows import mapped, matching, page_of, slice_of
+from gateway.storage.queries import Queries, mapped, matching, page_of, slice_of, transaction, with_thread
 from gateway.storage.run_writes import metadata_rows
 from gateway.storage.tables import RUNS_UNDER_WAY, messages, runs, thread_metadata, threads
-from gateway.storage.thread_marks import ThreadGoing, is_visible
 from gateway.support.paging import Place
 
 TASK_LISTED_CHARS = 1024
 # A page of messages ends after this many characters, whatever their number.
 PAGE_CHARS = 4 * 1024 * 1024
+# Marks in threads.deletion besides the id of a deletion: nothing begins in a marked thread.
+RESTORING = "rst_"
+"""The mark's prefix for a thread whose files are being replaced. It outlives its gateway: the files are unknown."""
+FORKING = "frk_"
+"""The mark's prefix for a fork in progress, which is invisible, and removed if its gateway dies."""
 _RUN_COLUMNS = tuple(runs.c[name] for name in Run.__dataclass_fields__ if name not in ("thread", "task"))
 
 
@@ -66,7 +69,6 @@ class ThreadStore(Queries):
         return await self._found(page_of(query, threads, before, limit))
 
     async def get(self, tenant: str, name: str) -> ThreadRow | None:
-        """Return a thread, or None; a missing thread is not created."""
         found = await self._found(
             select(threads).where(threads.c.tenant == tenant, threads.c.name == name, is_visible())
         )
@@ -163,11 +165,7 @@ class ThreadStore(Queries):
         conditions += [runs.c.started_us >= wanted.since_us] if wanted.since_us is not None else []
         conditions += [runs.c.started_us < wanted.until_us] if wanted.until_us is not None else []
         task = func.substr(runs.c.task, 1, TASK_LISTED_CHARS).label("task")
-        query = (
-            select(*_RUN_COLUMNS, task, threads.c.name.label("thread"))
-            .join(threads, runs.c.thread_id == threads.c.id)
-            .where(*conditions)
-        )
+        query = with_thread(runs, *_RUN_COLUMNS, task).where(*conditions)
         return await self._all(Run, page_of(query, runs, before, limit, "started_us"))
 
     async def _found(self, query: Select[Any]) -> Sequence[ThreadRow]:
@@ -195,3 +193,27 @@ def _under_way_in(thread_ids: Sequence[str]) -> Any:
     return select(runs.c.thread_id, runs.c.id).where(
         runs.c.thread_id.in_(thread_ids), runs.c.status.in_(RUNS_UNDER_WAY)
     )
+
+
+class ThreadGoing(Exception):
+    """The thread is gone, or is being deleted."""
+
+
+def lock_thread(connection: Connection, thread_id: str) -> str | None:
+    """Lock a thread's row and return the mark of a restore, if any; ThreadGoing if it is gone, or is being deleted."""
+    query = select(threads.c.deletion).where(threads.c.id == thread_id).with_for_update()
+    found = connection.execute(query).first()
+    if found is None or (found.deletion is not None and not found.deletion.startswith(RESTORING)):
+        raise ThreadGoing
+    mark: str | None = found.deletion
+    return mark
+
+
+def is_there() -> ColumnElement[bool]:
+    """Return the condition for threads that are neither forks in progress nor being deleted."""
+    return or_(threads.c.deletion.is_(None), threads.c.deletion.startswith(RESTORING, autoescape=True))
+
+
+def is_visible() -> ColumnElement[bool]:
+    """Return the condition for threads that callers can see."""
+    return or_(threads.c.deletion.is_(None), ~threads.c.deletion.startswith(FORKING, autoescape=True))

@@ -8,10 +8,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, insert, literal, or_, select, true
 
-from gateway.storage.queries import Queries
-from gateway.storage.rows import matching
+from gateway.storage.queries import Queries, matching, with_thread
 from gateway.storage.tables import sandbox_transitions, threads
-from gateway.storage.thread_marks import is_there
+from gateway.storage.thread_store import is_there
 
 _ROWS = sandbox_transitions.c
 REASON_CHARS = 512
@@ -106,8 +105,7 @@ class TransitionStore(Queries):
         ran = exists().where(earlier.c.sandbox == _ROWS.sandbox, earlier.c.state == "running")
         no_end = and_(_ROWS.state != "removed", or_(_ROWS.state != "failed", ran))
         query = (
-            select(_ROWS.id, _ROWS.tenant, threads.c.name.label("thread"), _ROWS.sandbox, _ROWS.state)
-            .join(threads, threads.c.id == _ROWS.thread_id)
+            with_thread(sandbox_transitions, _ROWS.id, _ROWS.tenant, _ROWS.sandbox, _ROWS.state)
             .where(_ROWS.id >= since, _ROWS.engine == engine, no_end, none_later)
             .order_by(_ROWS.id)
         )
@@ -115,11 +113,7 @@ class TransitionStore(Queries):
 
 
 def _listed(tenant: str, thread: str | None) -> Select[Any]:
-    return (
-        select(sandbox_transitions, threads.c.name.label("thread"))
-        .join(threads, threads.c.id == _ROWS.thread_id)
-        .where(_ROWS.tenant == tenant, *matching({threads.c.name: thread}))
-    )
+    return with_thread(sandbox_transitions).where(_ROWS.tenant == tenant, *matching({threads.c.name: thread}))
 
 
 def _thread_of(one: NewTransition) -> ColumnElement[bool]:

@@ -12,8 +12,7 @@ from sqlalchemy import Column, insert, select, update
 from agent.messages import Message
 from gateway.config.config import Config
 from gateway.config.operation_settings import RetentionSettings
-from gateway.data_lifecycle.retention import Retention
-from gateway.data_lifecycle.trusted_time import TrustedTime
+from gateway.data_lifecycle.retention import Retention, TrustedTime
 from gateway.errors import Misconfigured, Unavailable
 from gateway.storage import retention_store
 from gateway.storage.audit_reader import AuditReader

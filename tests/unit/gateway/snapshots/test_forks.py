@@ -24,15 +24,13 @@ from gateway.snapshots.forks import ForkAt, Forks, ForkStores
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.entities import Thread
 from gateway.storage.erasure_store import ErasureStore
-from gateway.storage.fork_store import ForkStore
 from gateway.storage.quota_store import QuotaStore
-from gateway.storage.restore_store import RestoreStore
+from gateway.storage.restore_store import ForkStore, RestoreStore
 from gateway.storage.retention_store import RetentionStore
 from gateway.storage.run_writes import KeptStep
 from gateway.storage.snapshot_store import RUN, STEP, SnapshotStore
 from gateway.storage.tables import audit_records, messages, threads, tool_calls, workspace_requests
-from gateway.storage.thread_marks import ThreadGoing
-from gateway.storage.thread_store import ThreadStore
+from gateway.storage.thread_store import ThreadGoing, ThreadStore
 from gateway.support.clock import make_id, now_us
 from gateway.tenancy.quotas import Quotas
 from gateway.tool_calls.thread_engines import ThreadEngines

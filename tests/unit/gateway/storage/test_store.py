@@ -22,11 +22,11 @@ from gateway.runs.run_log import RunLog
 from gateway.storage import thread_queries
 from gateway.storage.database import ConstraintViolated, Database
 from gateway.storage.entities import LoggedEvent, Thread
-from gateway.storage.lease_store import LeaseStore
 from gateway.storage.run_queries import NewRun
 from gateway.storage.run_writes import Claim, RunWrite
 from gateway.storage.store import Store
 from gateway.storage.tables import api_keys, messages, thread_metadata, threads
+from gateway.storage.waiting_store import LeaseStore
 from tests.unit.gateway.stored_steps import keep_step
 
 
