@@ -17,8 +17,7 @@ from gateway.composition.sandboxes import open_sandboxes
 from gateway.composition.services import SERVICES, Parts, add_services, make_parts
 from gateway.composition.work import make_lease, start_work
 from gateway.config.config import Config
-from gateway.data_lifecycle.retention import Retention
-from gateway.data_lifecycle.trusted_time import TrustedTime
+from gateway.data_lifecycle.retention import Retention, TrustedTime
 from gateway.policy_versions.policies import Policies
 from gateway.serving.anonymous_calls import BoundedHealth
 from gateway.serving.edge import ADMISSION

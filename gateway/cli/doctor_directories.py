@@ -9,8 +9,7 @@ from gateway.cli.finding import Finding
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
-    from gateway.storage.database import Database
-    from gateway.storage.database_identity import DatabaseIdentity
+    from gateway.storage.database import Database, DatabaseIdentity
     from sandbox.engines.docker.docker_requests import DockerRequests
 
 
@@ -21,8 +20,7 @@ async def directory_findings(config: Config, engine: str, requests: DockerReques
     """
     from gateway.serving.instance import known_instance
     from gateway.storage.connecting import connect
-    from gateway.storage.database import Database
-    from gateway.storage.database_identity import identity_of
+    from gateway.storage.database import Database, identity_of
 
     database = Database(connect(config.resolved_database_url()))
     try:
@@ -43,7 +41,7 @@ async def _channels(
 ) -> Finding:
     from gateway.errors import Misconfigured
     from gateway.sandboxes.channel_claim import channel_use, check_channels
-    from gateway.storage.channel_store import ChannelStore
+    from gateway.storage.engine_store import ChannelStore
 
     what, directory = "channel directory", config.resolved_channel_dir()
     try:

@@ -63,8 +63,8 @@ async def replay(
 
 async def _replay(candidate: Policy, config: Config, start: datetime, tenant: str | None) -> Replayed:
     from gateway.policy_versions.replay import replay as replayed_over
+    from gateway.storage.call_journal import recorded_calls
     from gateway.storage.database import Database
-    from gateway.storage.recorded_calls import recorded_calls
 
     database = await Database.open(config.resolved_database_url())
     try:

@@ -16,8 +16,8 @@ from gateway.sandboxes.channel_claim import channel_use, claim_channels
 from gateway.sandboxes.history_writer import HistoryWriter
 from gateway.serving.database_lock import locked_for
 from gateway.serving.health import Check
-from gateway.storage.channel_store import ChannelStore
-from gateway.storage.database_identity import identity_of
+from gateway.storage.database import identity_of
+from gateway.storage.engine_store import ChannelStore
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.transition_store import TransitionStore
 from gateway.telemetry.disks import watched_disks

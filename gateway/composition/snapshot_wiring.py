@@ -11,8 +11,7 @@ from gateway.errors import AirlockError
 from gateway.snapshots.forks import Forks, ForkStores
 from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.engine_store import EngineStore
-from gateway.storage.fork_store import ForkStore
-from gateway.storage.restore_store import RestoreStore
+from gateway.storage.restore_store import ForkStore, RestoreStore
 from gateway.storage.snapshot_store import SnapshotStore
 from gateway.storage.thread_store import ThreadStore
 from gateway.support.clock import make_id

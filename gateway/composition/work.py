@@ -17,10 +17,9 @@ from gateway.serving.edge import ADMISSION
 from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.engine_store import EngineStore
-from gateway.storage.lease_store import LeaseStore
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.request_store import RequestStore
-from gateway.storage.waiting_store import WaitingStore
+from gateway.storage.waiting_store import LeaseStore, WaitingStore
 from gateway.tenancy.quotas import Quotas
 from gateway.tool_calls.requested_calls import RequestedCalls
 from gateway.tool_calls.thread_engines import ThreadEngines

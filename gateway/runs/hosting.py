@@ -19,8 +19,8 @@ from gateway.runs.live_run import LiveRun
 from gateway.runs.run_log import RunLog
 from gateway.runs.run_parts import RunParts
 from gateway.runs.waiting_runs import WaitingRuns
+from gateway.storage.call_journal import INTERRUPTED_REASON
 from gateway.storage.entities import Run, Thread
-from gateway.storage.interrupted_calls import INTERRUPTED_REASON
 from gateway.storage.run_writes import Claim
 from gateway.storage.waiting_store import WaitingRun
 from gateway.tenancy.tenants import Tenant

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import structlog
 
 from gateway.errors import AirlockError
-from gateway.storage.lease_store import LeaseStore
+from gateway.storage.waiting_store import LeaseStore
 from gateway.support.background import in_background
 
 _RENEWALS = 5

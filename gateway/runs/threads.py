@@ -14,8 +14,7 @@ from gateway.errors import InvalidArgument, ThreadBusy, TooLarge
 from gateway.runs.thread_history import KEY_LIMIT_CHARS, KEYS_LIMIT, METADATA_LIMIT_BYTES, VALUE_LIMIT_CHARS
 from gateway.storage.store import Store
 from gateway.storage.stored_message import NOT_READ, read_message
-from gateway.storage.thread_marks import ThreadGoing
-from gateway.storage.thread_store import MessageRow, MetadataFull, ThreadRow, ThreadStore, entry_bytes
+from gateway.storage.thread_store import MessageRow, MetadataFull, ThreadGoing, ThreadRow, ThreadStore, entry_bytes
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant

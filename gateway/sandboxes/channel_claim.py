@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from gateway.errors import Misconfigured
-from gateway.storage.channel_store import ChannelRecord, ChannelStore
+from gateway.storage.engine_store import ChannelRecord, ChannelStore
 from sandbox.engines.docker.channel_directory import (
     IDENTITY,
     ChannelsInUse,

@@ -15,7 +15,7 @@ from typing import Protocol
 import structlog
 from pydantic import JsonValue
 
-from gateway.audit.process_audit import process_entry
+from gateway.audit.call_audit import process_entry
 from gateway.errors import Conflict, InvalidArgument, TooLarge
 from gateway.services.process_messages import failure, process_message
 from gateway.services.streamed_program import StreamedPrograms

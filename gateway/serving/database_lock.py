@@ -19,7 +19,7 @@ import structlog
 
 from gateway.errors import Misconfigured
 from gateway.serving.state_lock import try_lock
-from gateway.storage.database_identity import DatabaseIdentity
+from gateway.storage.database import DatabaseIdentity
 
 log = structlog.get_logger(__name__)
 _LIMIT_BYTES = 4096

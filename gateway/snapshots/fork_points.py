@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.errors import NotFound, ThreadBusy, WorkspaceNotSaved
-from gateway.storage.fork_store import ForkStore
+from gateway.storage.restore_store import ForkStore
 from gateway.storage.snapshot_store import Snapshot, SnapshotStore
 from gateway.storage.stored_message import read_message
 from gateway.storage.thread_store import MessageRow, ThreadRow

@@ -35,11 +35,9 @@ from gateway.snapshots.taking import Taken, going, no_snapshot, thread_errors
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import Thread
-from gateway.storage.fork_store import Fork, ForkStore
-from gateway.storage.restore_store import RestoreStore, WorkspaceRequest
+from gateway.storage.restore_store import Fork, ForkStore, RestoreStore, WorkspaceRequest
 from gateway.storage.snapshot_store import FORK, Snapshot, SnapshotStore
-from gateway.storage.thread_marks import FORKING, ThreadGoing
-from gateway.storage.thread_store import ThreadRow, ThreadStore
+from gateway.storage.thread_store import FORKING, ThreadGoing, ThreadRow, ThreadStore
 from gateway.support.clock import MakeId
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant

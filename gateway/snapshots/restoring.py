@@ -13,7 +13,7 @@ from gateway.snapshots.taking import audit_entry, thread_errors
 from gateway.storage.entities import Thread
 from gateway.storage.restore_store import RestoreStore, WorkspaceRequest
 from gateway.storage.snapshot_store import Snapshot
-from gateway.storage.thread_marks import RESTORING
+from gateway.storage.thread_store import RESTORING
 from gateway.support.clock import MakeId
 from gateway.tool_calls.thread_engines import ThreadEngines
 from sandbox.engines.engine import Workspaces

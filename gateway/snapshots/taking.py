@@ -25,7 +25,7 @@ from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.erasure_store import CallUnderWay, RunUnderWay
 from gateway.storage.snapshot_store import ASKED, Snapshot, SnapshotStore
-from gateway.storage.thread_marks import ThreadGoing
+from gateway.storage.thread_store import ThreadGoing
 from gateway.support.clock import MakeId, NowUs
 from gateway.tenancy.tenants import Tenant
 from sandbox.engines.engine import Workspaces

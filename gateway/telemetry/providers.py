@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 from opentelemetry.trace import NoOpTracer, Tracer
 from prometheus_client import CollectorRegistry, start_http_server
 
-from gateway.config.telemetry_settings import TelemetrySettings
+from gateway.config.operation_settings import TelemetrySettings
 from gateway.errors import Misconfigured
 from gateway.support.version import airlock_version
 from gateway.telemetry.bounded_names import BoundedNames

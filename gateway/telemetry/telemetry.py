@@ -12,7 +12,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.util.types import AttributeValue
 
-from gateway.config.telemetry_settings import TelemetrySettings
+from gateway.config.operation_settings import TelemetrySettings
 from gateway.telemetry import attributes as a
 from gateway.telemetry.bounded_names import BoundedNames
 from gateway.telemetry.instruments import Instruments

@@ -24,19 +24,18 @@ from gateway.snapshots.forks import ForkAt, Forks, ForkStores
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.entities import Thread
 from gateway.storage.erasure_store import ErasureStore
-from gateway.storage.fork_store import ForkStore
 from gateway.storage.quota_store import QuotaStore
-from gateway.storage.restore_store import RestoreStore
+from gateway.storage.restore_store import ForkStore, RestoreStore
 from gateway.storage.retention_store import RetentionStore
 from gateway.storage.run_writes import KeptStep
 from gateway.storage.snapshot_store import RUN, STEP, SnapshotStore
 from gateway.storage.tables import audit_records, messages, threads, tool_calls, workspace_requests
-from gateway.storage.thread_marks import ThreadGoing
-from gateway.storage.thread_store import ThreadStore
+from gateway.storage.thread_store import ThreadGoing, ThreadStore
 from gateway.support.clock import make_id, now_us
 from gateway.tenancy.quotas import Quotas
 from gateway.tool_calls.thread_engines import ThreadEngines
 from tests.unit.gateway.snapshots.test_snapshots import ACME, Desk, desk, tenant
+from tests.unit.gateway.stored_steps import keep_step
 
 __all__ = ["desk"]
 CALL = ToolCall(id="c", name="execute", arguments={})
@@ -60,7 +59,7 @@ async def add(desk: Desk, thread: Thread, run_id: str, said: Sequence[Message], 
     """Have a run say something in a thread, and set its metadata."""
     position = await desk.threads_listed.message_count(thread.id)
     changed = {key: json.dumps(value) for key, value in metadata.items()}
-    await desk.threads.keep_step(thread, run_id, position, said, changed=changed)
+    await keep_step(desk.threads, thread, run_id, position, said, changed=changed)
     return KeptStep(thread, position, tuple(said), changed)
 
 
