@@ -17,14 +17,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, dataclass_transform
 
 from pydantic import JsonValue, TypeAdapter
 
 from agent.decisions import ContinuationOutcome
 from agent.filesystem import OutputStream
-from agent.messages import Evicted, Usage, Value
-from agent.state import AgentState, CurrentExecution, Spent
+from agent.messages import Evicted, Usage
+from agent.state import TIMES, AgentState, CurrentExecution, Spent
 
 RunStatus = Literal["completed", "stopped", "cancelled", "failed"]
 
@@ -69,9 +69,9 @@ def emit_started(sink: EventSink, state: AgentState) -> None:
     emit(sink, "run_started", task=task, agent=state.agent, thread=state.thread)
 
 
-def emit_suspended(sink: EventSink, state: AgentState, approvals: Sequence[Value]) -> None:
+def emit_suspended(sink: EventSink, state: AgentState, approvals: Sequence[SoughtApproval]) -> None:
     """Emit run_suspended with the approvals that the run waits for."""
-    emit(sink, "run_suspended", step=state.steps, approvals=[sought.model_dump() for sought in approvals])
+    emit(sink, "run_suspended", step=state.steps, approvals=[vars(sought) for sought in approvals])
 
 
 def emit_finished(sink: EventSink, state: AgentState, status: RunStatus, stop: ContinuationOutcome) -> None:
@@ -91,23 +91,25 @@ def emit_finished(sink: EventSink, state: AgentState, status: RunStatus, stop: C
 
 def times(of: AgentState | CurrentExecution) -> dict[str, JsonValue]:
     """Return where the time of a run or a step went, as events report it."""
-    return {
-        f"{name}_ms": round(getattr(of, f"{name}_s") * 1000, 3) for name in ("hooks", "model", "model_wait", "tools")
-    }
+    return {f"{name.removesuffix('_s')}_ms": round(getattr(of, name) * 1000, 3) for name in TIMES}
 
 
 # --- the classes: RunStarted is the type run_started ---
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunEvent:
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+class _Payload:
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+
+class RunEvent(_Payload):
     """Base class of events. `within` is set in a subagent: the id of the spawn_subagent call that started it."""
 
     within: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stop:
+class Stop(_Payload):
     """What stopped a run: which rule of which hook, and why."""
 
     hook: str
@@ -115,7 +117,6 @@ class Stop:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunStarted(RunEvent):
     """A run has begun."""
 
@@ -124,7 +125,6 @@ class RunStarted(RunEvent):
     thread: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunResumed(RunEvent):
     """A run goes on from a stored state. A gateway sets `because`: approval, gateway_lost or gateway_stopped."""
 
@@ -134,8 +134,7 @@ class RunResumed(RunEvent):
     because: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SoughtApproval:
+class SoughtApproval(_Payload):
     """A call that waits for an approval, and which rule asks for one."""
 
     approval_id: str
@@ -145,7 +144,6 @@ class SoughtApproval:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunSuspended(RunEvent):
     """A run waits for approvals. run_resumed comes next, then tool_call_started and hook_verdict of the step again."""
 
@@ -153,14 +151,12 @@ class RunSuspended(RunEvent):
     approvals: tuple[SoughtApproval, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class StepStarted(RunEvent):
     """A step has begun."""
 
     step: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelWaiting(RunEvent):
     """A request to the model waits for its turn: other requests are under way."""
 
@@ -168,15 +164,13 @@ class ModelWaiting(RunEvent):
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelDelta(RunEvent):
     """A piece of the model's text; small pieces are joined."""
 
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class RequestedCall:
+class RequestedCall(_Payload):
     """A tool call as the model wrote it; `arguments` is null where that was no JSON object."""
 
     id: str
@@ -184,7 +178,6 @@ class RequestedCall:
     arguments: dict[str, Any] | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelFinished(RunEvent):
     """The model has answered."""
 
@@ -196,7 +189,6 @@ class ModelFinished(RunEvent):
     duration_ms: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelFailed(RunEvent):
     """An attempt to ask the model failed."""
 
@@ -204,7 +196,6 @@ class ModelFailed(RunEvent):
     error: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolCallStarted(RunEvent):
     """A tool call is judged next."""
 
@@ -213,15 +204,13 @@ class ToolCallStarted(RunEvent):
     arguments: dict[str, Any] | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class WouldBe:
+class WouldBe(_Payload):
     """What rules in shadow would have made of a call."""
 
     verdict: Literal["allow", "ask", "deny"]
     rule: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class HookVerdict(RunEvent):
     """The verdict on a call. `arguments` are the final ones where hooks rewrote them, else null."""
 
@@ -235,7 +224,6 @@ class HookVerdict(RunEvent):
     arguments: dict[str, Any] | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolOutput(RunEvent):
     """A piece of a running program's output; small pieces are joined."""
 
@@ -244,7 +232,6 @@ class ToolOutput(RunEvent):
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolCallFinished(RunEvent):
     """A tool call has ended, or was blocked.
 
@@ -271,7 +258,6 @@ class ToolCallFinished(RunEvent):
     duration_ms: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class HookFailed(RunEvent):
     """A hook raised, took too long or returned something else than a state."""
 
@@ -282,7 +268,6 @@ class HookFailed(RunEvent):
     error: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class StateChanged(RunEvent):
     """A hook changed what lasts as long as the thread.
 
@@ -298,7 +283,6 @@ class StateChanged(RunEvent):
     messages: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class StepFinished(RunEvent):
     """A step has ended. `model_wait_ms`, the wait for the model's turn, is not part of `model_ms`."""
 
@@ -309,7 +293,6 @@ class StepFinished(RunEvent):
     tools_ms: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkspaceSaved(RunEvent):
     """A gateway has saved the files of a step, where the policy asks for that."""
 
@@ -318,7 +301,6 @@ class WorkspaceSaved(RunEvent):
     files: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkspaceNotSaved(RunEvent):
     """The files of a step could not be saved: the run cannot be forked there. Once in a run."""
 
@@ -326,7 +308,6 @@ class WorkspaceNotSaved(RunEvent):
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunFinished(RunEvent):
     """The last event of a run. `usage` is the run's own, `spent`, which limits look at, includes its subagents'."""
 
@@ -342,12 +323,10 @@ class RunFinished(RunEvent):
     spent: Spent = field(default_factory=Spent)
 
 
-@dataclass(frozen=True, kw_only=True)
 class SubagentStarted(RunStarted):
     """A subagent has begun."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SubagentFinished(RunFinished):
     """A subagent has ended."""
 

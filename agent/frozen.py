@@ -7,7 +7,7 @@ pydantic; to change it, make a copy: {**value, "key": 1}, [*value, 1].
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, Self
 
 from pydantic import AfterValidator, JsonValue
 
@@ -33,45 +33,39 @@ class NotStorable(ValueError):
     """A value that a store would change."""
 
 
-class FrozenDict(dict[str, Any]):
+class _Frozen:
+    __slots__ = ()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+class FrozenDict(_Frozen, dict[str, Any]):
     """An immutable dict of immutable values, made by freeze() and frozen_arguments()."""
 
     __slots__ = ()
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
 
-    def __copy__(self) -> FrozenDict:
-        return self
-
-    def __deepcopy__(self, memo: object) -> FrozenDict:
-        return self
-
     def __reduce__(self) -> Any:
         return FrozenDict, (dict(self),)
 
 
-class FrozenList(list[Any]):
+class FrozenList(_Frozen, list[Any]):
     """An immutable list of immutable values."""
 
     __slots__ = ()
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
     append = clear = extend = insert = pop = remove = reverse = sort = _refuse
 
-    def __copy__(self) -> FrozenList:
-        return self
-
-    def __deepcopy__(self, memo: object) -> FrozenList:
-        return self
-
     def __reduce__(self) -> Any:
         return FrozenList, (list(self),)
 
 
 def freeze(value: Any) -> Any:
-    """Return a JSON value, frozen; tuples become lists.
-
-    Raises NotStorable for a value that a store would change or refuse: keys that are not str, numbers that are not
-    finite, half of a surrogate pair, too deep nesting, and anything but JSON.
-    """
+    """Return a JSON value, frozen; tuples become lists. Raises NotStorable for one that a store would change."""
     return _frozen(value, 0, strict=True)
 
 

@@ -26,8 +26,8 @@ from agent.decisions import ContinuationDecision, ContinuationOutcome
 from agent.errors import HookFailed, ModelError
 from agent.events import EventSink, RunStatus, emit, emit_finished, emit_started, emit_suspended, times
 from agent.frozen import freeze, storable_text
-from agent.hooks.engine import HOOK_FAILED, HookEngine, Point
-from agent.hooks.hook import InferenceRequest
+from agent.hooks.engine import HOOK_FAILED, HookEngine
+from agent.hooks.hook import InferenceRequest, Point
 from agent.host import Host
 from agent.messages import Message, ToolCall, storable_message
 from agent.models.inference import Inference

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
@@ -146,24 +148,23 @@ class ToolSpec:
     read_only: bool = False
 
 
-class Usage(Value):
+class Amounts(Value):
+    """Numbers that are counted together."""
+
+    def __add__(self, other: Self) -> Self:
+        return self._each(operator.add, other)
+
+    def at_least(self, other: Self) -> Self:
+        """Return the larger of each number."""
+        return self._each(lambda mine, its: mine.at_least(its) if isinstance(mine, Amounts) else max(mine, its), other)
+
+    def _each(self, joined: Callable[[Any, Any], Any], other: Self) -> Self:
+        return type(self)(**{name: joined(value, getattr(other, name)) for name, value in self})
+
+
+class Usage(Amounts):
     """Tokens as the endpoint reports them, and their cost at the model's prices."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cost_usd=self.cost_usd + other.cost_usd,
-        )
-
-    def at_least(self, other: Usage) -> Usage:
-        """Return the larger of each number."""
-        return Usage(
-            input_tokens=max(self.input_tokens, other.input_tokens),
-            output_tokens=max(self.output_tokens, other.output_tokens),
-            cost_usd=max(self.cost_usd, other.cost_usd),
-        )

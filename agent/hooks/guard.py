@@ -1,4 +1,4 @@
-"""Keeps hooks from weakening decisions and from changing what they do not own.
+"""Checks hooks when an agent is made, and keeps them from weakening decisions and changing what they do not own.
 
 The guard compares the state that a hook returned with the given one. A change that the hook may not make is reverted
 without an error; its other changes count.
@@ -12,11 +12,50 @@ without an error; its other changes count.
 
 from __future__ import annotations
 
+import inspect
+
 from agent.decisions import Verdict, VerdictKind
 from agent.frozen import FrozenDict, freeze
-from agent.hooks.hook import Hook
+from agent.hooks.hook import POINTS, Hook, hook_name
 from agent.messages import Message, ToolResult, ToolSpec
-from agent.state import AgentState, ModelResponse, Spent, ToolExecution
+from agent.state import TIMES, AgentState, ModelResponse, ToolExecution
+
+_KNOWN = (*POINTS, "around_inference", "around_tool_use")
+# A method with such a prefix that is not a point is misspelled: it would never be called.
+_LIKE_A_POINT = ("before_", "after_", "around_", "on_", "execution_", "should_")
+
+
+def overrides(hook: Hook, method: str) -> bool:
+    """Return whether a hook overrides the method of a point."""
+    return getattr(getattr(hook, method), "__func__", None) is not getattr(Hook, method)
+
+
+def check_hook(hook: Hook) -> None:
+    """Raise TypeError or ValueError for a hook that could not work; says how to fix it."""
+    if isinstance(hook, type):
+        raise TypeError(f"{hook.__name__} is a class: give a hook made of it, as in {hook.__name__}()")
+    if not isinstance(hook, Hook):
+        raise TypeError(f"{hook!r} is no hook: derive its class from agent.hooks.hook.Hook")
+    kind, points = type(hook), ", ".join(_KNOWN)
+    for method in dir(kind):
+        like_a_point = method.startswith(_LIKE_A_POINT) and method not in _KNOWN
+        if like_a_point and inspect.iscoroutinefunction(getattr(kind, method, None)):
+            raise ValueError(f"{kind.__name__}.{method} is no point and would never be called; the points are {points}")
+    mine = [point for point in _KNOWN if overrides(hook, point)]
+    if not mine:
+        raise ValueError(f"{kind.__name__} overrides no point and would do nothing; the points are {points}")
+    if inspect.iscoroutinefunction(hook.matches):
+        raise TypeError(
+            f"{kind.__name__}.matches is a coroutine, which counts as true whatever it returns: write `def matches`"
+        )
+    for point in mine:
+        method = getattr(hook, point)
+        if inspect.ismethod(method) and not inspect.iscoroutinefunction(method):
+            raise TypeError(f"{kind.__name__}.{point} is a plain function: write `async def {point}`")
+    if type(hook.timeout_s) not in (int, float) or hook.timeout_s < 0:
+        raise TypeError(f"{kind.__name__}.timeout_s is {hook.timeout_s!r}: a number of seconds is expected")
+    if type(hook.priority) not in (int, float):
+        raise TypeError(f"{kind.__name__}.priority is {hook.priority!r}: a number is expected")
 
 
 def kept_strict(point: str, hook: Hook, given: AgentState, returned: AgentState) -> AgentState:
@@ -35,20 +74,16 @@ def kept_strict(point: str, hook: Hook, given: AgentState, returned: AgentState)
         continuation = before.continuation.resolved_with(continuation) if continuation else before.continuation
     executions, tool_index = before.tool_executions, before.tool_index
     if tool_index is not None and point in ("before_tool_use", "after_tool_use"):
-        theirs = (
-            after.tool_executions[tool_index] if len(after.tool_executions) > tool_index else executions[tool_index]
-        )
-        ours = _kept_execution(point, hook, executions[tool_index], theirs)
+        mine = executions[tool_index]
+        theirs = after.tool_executions[tool_index] if len(after.tool_executions) > tool_index else mine
+        ours = _kept_execution(point, hook, mine, theirs)
         executions = (*executions[:tool_index], ours, *executions[tool_index + 1 :])
     current = after.with_(
         continuation=continuation,
         tool_executions=executions,
         tool_index=tool_index,
         errors=before.errors,
-        hooks_s=before.hooks_s,
-        model_s=before.model_s,
-        model_wait_s=before.model_wait_s,
-        tools_s=before.tools_s,
+        **{name: getattr(before, name) for name in TIMES},
     )
     return returned.with_(current=current, **ledger)
 
@@ -72,9 +107,9 @@ def _check_types(given: AgentState, returned: AgentState) -> None:
     tool = after.tool_executions[after.tool_index]
     if not isinstance(tool.call.arguments, dict | None):
         raise TypeError(f"with_arguments takes a dict, not {type(tool.call.arguments).__name__}")
-    if tool.result is not None and not isinstance(tool.result, ToolResult):
-        raise TypeError(f"with_result takes a ToolResult, not {type(tool.result).__name__}")
     if tool.result is not None:
+        if not isinstance(tool.result, ToolResult):
+            raise TypeError(f"with_result takes a ToolResult, not {type(tool.result).__name__}")
         check_result(tool.result)
 
 
@@ -125,8 +160,7 @@ def _only_reworded(given: ToolExecution, verdict: Verdict | None) -> bool:
     return verdict.with_(reason=said.reason, policy=policy) == said
 
 
-_TIMES = ("hooks_s", "model_s", "model_wait_s", "tools_s")
-_OWNED = ("run_id", "thread", "agent", "depth", "started", *_TIMES, "stop", "pending")
+_OWNED = ("run_id", "thread", "agent", "depth", "started", *TIMES, "stop", "pending")
 _COUNTERS = ("steps", "tool_calls", "forced_continuations", "active_s")
 
 
@@ -139,23 +173,17 @@ def _kept_ledger(given: AgentState, returned: AgentState) -> dict[str, object]:
     if returned.usage is not given.usage:
         ledger["usage"] = given.usage.at_least(returned.usage)
     if returned.others is not given.others:
-        ledger["others"] = Spent(
-            steps=max(given.others.steps, returned.others.steps),
-            tool_calls=max(given.others.tool_calls, returned.others.tool_calls),
-            usage=given.others.usage.at_least(returned.others.usage),
-        )
+        ledger["others"] = given.others.at_least(returned.others)
     return ledger
 
 
 def settled_by_innermost(outer: Verdict | None, judged: AgentState, hook: Hook) -> AgentState:
     """Join the innermost hook's own verdict with what the outer hooks had said; its silence is a block."""
-    tool = judged.current.tool
-    verdict = tool.verdict
-    name = hook.name or type(hook).__name__
+    tool, verdict = judged.current.tool, judged.current.tool.verdict
     if verdict is None:
-        verdict = Verdict(kind=VerdictKind.BLOCK, hook=name, rule="no_verdict", reason="policy gave no verdict")
+        verdict = Verdict(
+            kind=VerdictKind.BLOCK, hook=hook_name(hook), rule="no_verdict", reason="policy gave no verdict"
+        )
     elif outer is not None and outer.kind >= verdict.kind and outer.kind is not VerdictKind.PROCEED:
         verdict = outer.judged_by(verdict.policy)
-    if verdict is tool.verdict:
-        return judged
-    return judged.with_(current=judged.current.with_tool(tool.with_(verdict=verdict)))
+    return judged if verdict is tool.verdict else judged.with_execution(verdict=verdict)

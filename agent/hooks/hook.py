@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from agent.filesystem import OutputStream
 from agent.hooks.matchers import Matcher
@@ -18,6 +18,19 @@ from agent.messages import Message, ToolResult, ToolSpec
 from agent.state import AgentState, ModelResponse, ToolExecution
 
 OnFailure = Literal["closed", "open"]
+Point = Literal[
+    "execution_start",
+    "before_step",
+    "before_inference",
+    "after_inference",
+    "before_tool_use",
+    "after_tool_use",
+    "after_step",
+    "should_continue",
+    "execution_end",
+    "on_error",
+]
+POINTS: tuple[Point, ...] = get_args(Point)
 
 
 @dataclass(frozen=True)
@@ -123,3 +136,8 @@ class Hook:
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Ring around the tool call, inside the verdict: next_ refuses arguments other than the judged ones."""
         return await next_(tool)
+
+
+def hook_name(hook: Hook) -> str:
+    """Return the name of a hook in verdicts, stops and events."""
+    return hook.name or type(hook).__name__

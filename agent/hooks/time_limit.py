@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Generator
-from types import CoroutineType
-from typing import Any, Generic, TypeVar
+from types import CoroutineType, coroutine
+from typing import Any, TypeVar, cast
 
 _Result = TypeVar("_Result")
 
@@ -18,32 +18,24 @@ async def within(limit: asyncio.Timeout, work: Awaitable[_Result]) -> _Result:
     try:
         waits_for = work.send(None)
     except StopIteration as ended:
-        given: _Result = ended.value
-        return given
+        return cast(_Result, ended.value)
     async with limit:
-        return await _Begun(work, waits_for)
+        return await _rest(work, waits_for)
 
 
-class _Begun(Generic[_Result]):
-    """A coroutine that has started and waits for something."""
-
-    def __init__(self, work: Coroutine[Any, Any, _Result], waits_for: object) -> None:
-        self._work = work
-        self._waits_for = waits_for
-
-    def __await__(self) -> Generator[Any, Any, _Result]:
-        waits_for = self._waits_for
-        while True:
+@coroutine
+def _rest(work: Coroutine[Any, Any, _Result], waits_for: object) -> Generator[Any, Any, _Result]:
+    """Run a coroutine that has started and waits for something."""
+    while True:
+        try:
             try:
-                try:
-                    sent = yield waits_for
-                except GeneratorExit:
-                    self._work.close()
-                    raise
-                except BaseException as error:  # a cancellation, or an error of what it waited for
-                    waits_for = self._work.throw(error)
-                else:
-                    waits_for = self._work.send(sent)
-            except StopIteration as ended:
-                given: _Result = ended.value
-                return given
+                sent = yield waits_for
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException as error:  # a cancellation, or an error of what it waited for
+                waits_for = work.throw(error)
+            else:
+                waits_for = work.send(sent)
+        except StopIteration as ended:
+            return cast(_Result, ended.value)

@@ -20,6 +20,7 @@ from typing import Protocol, Self
 from pydantic import JsonValue
 
 from agent.decisions import ContinuationOutcome
+from agent.events import SoughtApproval
 from agent.frozen import Text, frozen_arguments
 from agent.messages import Message, ToolCall, Usage, Value
 from agent.state import AgentState, ModelResponse, ToolExecution
@@ -70,20 +71,10 @@ class Approver(Protocol):
         ...
 
 
-class ApprovalSought(Value):
-    """A call whose approval a suspended run waits for."""
-
-    approval_id: str
-    call_id: str
-    name: str
-    rule: str
-    reason: str
-
-
 class Suspended(Exception):
     """Calls of the step wait for approvals; none has executed. `state` is the state after their before pass."""
 
-    def __init__(self, sought: Sequence[ApprovalSought], state: AgentState) -> None:
+    def __init__(self, sought: Sequence[SoughtApproval], state: AgentState) -> None:
         super().__init__("the step waits for an approval")
         self.sought = tuple(sought)
         self.state = state
@@ -111,7 +102,7 @@ class PendingStep(Value):
     hooks_s: float = 0.0
     model_s: float = 0.0
     model_wait_s: float = 0.0
-    sought: tuple[ApprovalSought, ...] = ()
+    sought: tuple[SoughtApproval, ...] = ()
 
     @classmethod
     def of(cls, state: AgentState, response: ModelResponse, suspended: Suspended | None = None) -> Self:

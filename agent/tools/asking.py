@@ -8,11 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.decisions import Verdict, VerdictKind
+from agent.events import SoughtApproval
 from agent.frozen import frozen_arguments
 from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, ToolExecution
-from agent.tools.approval import ApprovalSought, Approver, Denied, Granted, Pending, Suspended
+from agent.tools.approval import Approver, Denied, Granted, Pending, Suspended
 
 _log = logging.getLogger(__name__)
 _WAITING = "this call waits for an approval and did not run"
@@ -130,9 +131,9 @@ async def _use(approver: Approver, granted: Granted) -> str:
         return f"the approval could not be used: {type(error).__name__}"
 
 
-def _sought(execution: ToolExecution, approval_id: str) -> ApprovalSought:
+def _sought(execution: ToolExecution, approval_id: str) -> SoughtApproval:
     verdict = execution.verdict
-    return ApprovalSought(
+    return SoughtApproval(
         approval_id=approval_id,
         call_id=execution.call.id,
         name=execution.call.name,
