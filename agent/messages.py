@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, JsonValue
@@ -122,6 +122,10 @@ class ToolResult:
             half = _ERROR_LIMIT_CHARS // 2
             message = f"{message[:half]} [... {len(message) - 2 * half} characters ...] {message[-half:]}"
         return cls(content=message.encode("utf-8", "replace"), outcome=outcome, is_error=True)
+
+    def noted(self, note: str) -> ToolResult:
+        """Return the result with another line of note."""
+        return replace(self, note=f"{self.note}\n{note}" if self.note else note)
 
     def text(self) -> str:
         """Return what the model is shown."""
