@@ -33,7 +33,6 @@ class Cancellation:
 
     @property
     def asked(self) -> bool:
-        """Whether the task was cancelled."""
         return self._task.cancelling() > self._before
 
     def heed(self) -> None:

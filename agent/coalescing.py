@@ -52,7 +52,6 @@ class Coalescer:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, text: str) -> None:
-        """Add a piece."""
         if not text or self._left_chars < 0:
             return
         self._left_chars -= len(text)
@@ -66,7 +65,6 @@ class Coalescer:
             self._timer = asyncio.get_running_loop().call_later(self._interval_s, self.flush)
 
     def flush(self) -> None:
-        """Deliver the buffered text."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

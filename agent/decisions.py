@@ -55,7 +55,6 @@ class Verdict(Value):
         return winner if winner.policy is not None or loser.policy is None else winner.judged_by(loser.policy)
 
     def judged_by(self, policy: PolicyWord | None) -> Verdict:
-        """Return this verdict with the report of the policy that judged the call."""
         return self.with_(policy=policy)
 
     @property
@@ -81,5 +80,4 @@ class ContinuationOutcome(Value):
     reason: Text
 
     def resolved_with(self, later: ContinuationOutcome) -> ContinuationOutcome:
-        """Return the winner of this outcome and a later one."""
         return later if later.decision > self.decision else self

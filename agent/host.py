@@ -29,6 +29,5 @@ class Host:
     new_call_id: Callable[[], str] = lambda: f"call_{uuid.uuid4().hex}"
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a concurrency with which no tool call could run."""
         if self.concurrency < 1:
             raise ValueError(f"concurrency is {self.concurrency}; it must be at least 1")

@@ -74,7 +74,6 @@ class Run:
         self.cancellation: Cancellation
 
     async def run(self) -> AgentState:
-        """Run to the end; see Agent.run."""
         emit_started(self.events, self.state)
         status: RunStatus = "failed"
         stop = _outcome("interrupted", "the run was interrupted")
@@ -214,7 +213,6 @@ class Run:
         return await self._act(response, calls)
 
     def _answered(self, response: ModelResponse) -> AgentState:
-        """Return the state from which another process can resume this step."""
         state = self.state
         pending = PendingStep.of(state, response).model_dump(mode="json")
         active_s = state.active_s + self.host.clock() - state.current.started_at_s
@@ -263,7 +261,6 @@ class Run:
         return None
 
     def _left_s(self) -> float:
-        """Return what is left of the run's time, within the step."""
         return self.deadline_s - self.host.clock()
 
     async def _infer(self, number: int) -> ModelResponse | None:
@@ -320,7 +317,6 @@ class Run:
         return _outcome(type(error).__name__, str(error))
 
     async def _at(self, point: Point) -> ContinuationOutcome | None:
-        """Run the hooks of a point; return the Forbid that ends the run there."""
         errors = len(self.state.current.errors)
         self.state = await self.agent.hooks.run(point, self.state, self.events)
         if len(self.state.current.errors) > errors:  # a closed hook failed and forbade; on_error hooks see the error

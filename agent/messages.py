@@ -124,7 +124,6 @@ class ToolResult:
         return cls(content=message.encode("utf-8", "replace"), outcome=outcome, is_error=True)
 
     def noted(self, note: str) -> ToolResult:
-        """Return the result with another line of note."""
         return replace(self, note=f"{self.note}\n{note}" if self.note else note)
 
     def text(self) -> str:

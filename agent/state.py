@@ -83,7 +83,6 @@ class ToolExecution(_Copied):
 
     @property
     def blocked(self) -> bool:
-        """Whether a hook blocked the call."""
         return self.verdict is not None and self.verdict.kind is VerdictKind.BLOCK
 
     @property
@@ -269,7 +268,6 @@ class AgentState(Value, Generic[Output]):
         return self._judge(VerdictKind.PROCEED, hook, rule, reason, policy)
 
     def ask(self, hook: str, rule: str, reason: str, policy: PolicyWord | None = None) -> Self:
-        """Require an approval for the current tool call."""
         return self._judge(VerdictKind.ASK, hook, rule, reason, policy)
 
     def block(self, hook: str, rule: str, reason: str, policy: PolicyWord | None = None) -> Self:

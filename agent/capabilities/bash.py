@@ -41,7 +41,6 @@ class CommandPolicyHook(Hook):
     when = tool_name("execute")
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
-        """Judge the command in its final form."""
         command = (state.current.tool.call.arguments or {}).get("command")
         if not isinstance(command, str):
             return state.block(self.name, "command_policy", "execute was not judged: command must be text")
@@ -148,7 +147,6 @@ def _joined(pieces: Iterable[OutputPiece]) -> bytes:
 
 
 def _note(done: ExecResult, timeout_s: float) -> str:
-    """Return how the program ended where that is not plain success."""
     said = f": {done.message}" if done.message else ""
     if done.outcome == "exited":
         if done.exit_code == 0:

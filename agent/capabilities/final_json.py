@@ -63,7 +63,6 @@ def _decoded(text: str) -> JsonValue:
 
 
 def _fenced(text: str) -> Iterator[JsonValue]:
-    """Yield the values in code fences."""
     for fence in islice(_FENCE.finditer(text), _STARTS):
         with suppress(_NotJson):
             yield _decoded(fence[1])

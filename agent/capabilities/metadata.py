@@ -47,7 +47,6 @@ def _depth(value: JsonValue) -> int:
 
 
 def _storable(value: JsonValue) -> JsonValue:
-    """Return a value that survives storage unchanged."""
     # The depth first: pydantic accepts deeper values than its JSON parser reads back.
     if (depth := _depth(value)) > MAX_DEPTH:
         raise ValueError(f"is nested {depth} deep, and {MAX_DEPTH} is the limit")

@@ -147,7 +147,6 @@ def _active(state: AgentState) -> Skill | None:
 
 
 def _skill_read(state: AgentState) -> Skill | None:
-    """Return the skill that the current tool call reads."""
     call = state.current.tool.call
     if call.name != _READ or call.arguments is None:
         return None
@@ -161,8 +160,6 @@ def _only(skill: Skill) -> str:
 
 
 class _Search:
-    """The valid skills by name, and the problems of the others."""
-
     def __init__(self, files: FileSystem) -> None:
         self.skills: dict[str, Skill] = {}
         self.broken: list[JsonValue] = []
@@ -170,7 +167,6 @@ class _Search:
         self._seen: set[str] = set()
 
     async def below(self, root: str) -> None:
-        """Add the skills below a directory, which may be missing."""
         for pattern in _PATTERNS:
             try:
                 page = await self._files.glob(root, pattern, limit=_FILES_LIMIT + 1)
@@ -228,7 +224,6 @@ def _text(fields: dict[str, object], key: str, limit_chars: int) -> str:
 
 
 def _one_line(text: str, limit_chars: int) -> str:
-    """Return the text as one line of the catalog: printable, without line ends, shortened."""
     printable = "".join(character if character.isprintable() else " " for character in text)
     line = " ".join(printable.split())
     return line if len(line) <= limit_chars else f"{line[: limit_chars - 3]}..."

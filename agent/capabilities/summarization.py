@@ -88,7 +88,6 @@ class Summary(Value):
 
     @classmethod
     def of(cls, state: AgentState) -> Self | None:
-        """Return the thread's summary, None if it has no valid one."""
         kept = state.metadata.get(SUMMARY)
         if kept is None:
             return None
@@ -99,7 +98,6 @@ class Summary(Value):
         return summary if summary.messages <= len(state.messages) else None
 
     def message(self) -> Message:
-        """Return the message that the model sees instead."""
         where = (
             f"The full history is in {self.file}: search it with grep, or read parts of it with read_file."
             if self.file
@@ -192,7 +190,6 @@ class Summarizer(Hook):
             raise TimeoutError(f"the summary took longer than {self._model_timeout_s:g} s") from None
 
     async def _write_history(self, state: AgentState) -> str:
-        """Write the whole thread so far; return the file's path, empty if that failed."""
         name = re.sub(r"[^A-Za-z0-9._-]", "_", state.run_id or state.thread)[:100]
         path = f"{HISTORY_DIRECTORY}/{name}-{len(state.messages)}.md"
         history = "\n\n".join(rendered(message, number) for number, message in enumerate(state.messages, 1))
@@ -253,14 +250,12 @@ def input_estimate(state: AgentState) -> InputEstimate:
 
 
 def _aside_tokens(state: AgentState) -> int:
-    """Return the estimate of what is sent besides the thread's messages."""
     summary = Summary.of(state)
     shown = messages_tokens((summary.message(),)) if summary is not None else 0
     return prompt_tokens(state.current.system_prompt, state.current.tools) + shown
 
 
 def _cut(state: AgentState, kept_percent: int) -> int | None:
-    """Return how many messages a summary would cover, None if no more than now."""
     summary = Summary.of(state)
     first = summary.messages if summary is not None else 0
     messages = state.messages
@@ -272,7 +267,6 @@ def _cut(state: AgentState, kept_percent: int) -> int | None:
 
 
 def _forced(state: AgentState) -> tuple[int, bool]:
-    """Return how many requests in a row were too long, and whether the summary for them is still pending."""
     match state.notes.get(_FORCED):
         case {"times": int(times), "pending": bool(pending)} if 0 < times <= _FORCED_IN_A_ROW:
             return times, pending
@@ -280,7 +274,6 @@ def _forced(state: AgentState) -> tuple[int, bool]:
 
 
 def _tried(state: AgentState) -> tuple[int, int]:
-    """Return the step of the last attempt, and how many attempts in a row failed."""
     match state.notes.get(_TRIED):
         case {"steps": int(steps), "failures": int(failures)} if 0 <= failures <= _LONGEST_PAUSE:
             return steps, failures
@@ -288,7 +281,6 @@ def _tried(state: AgentState) -> tuple[int, int]:
 
 
 def _bounded(text: str) -> str:
-    """Return the summary within its limits."""
     text = storable_text(text.strip()[:_SUMMARY_CHARS]).rstrip()
     last_word = next(islice(re.finditer(r"\S+", text), SUMMARY_WORDS - 1, None), None)
     if last_word is not None:

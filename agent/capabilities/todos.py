@@ -102,7 +102,6 @@ def _kept(todos: Iterable[Todo]) -> list[JsonValue]:
 
 
 def _listed(value: JsonValue) -> list[Todo]:
-    """Return the todos of a stored list, without invalid items."""
     todos = []
     for item in value[:MAX_TODOS] if isinstance(value, list) else ():
         try:

@@ -110,7 +110,6 @@ def _without(word: str, ending: str) -> str:
 
 
 def _names(value: JsonValue) -> list[str]:
-    """Return the names in a note, without invalid entries."""
     return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
 
 

@@ -106,7 +106,6 @@ class _Guarded:
         return self
 
     def set(self, **attributes: Attribute) -> None:
-        """Add attributes."""
         with self._logged():
             if self._span is not None:
                 self._span.set(**attributes)
@@ -142,7 +141,6 @@ class RecordedSpan:
     duration_s: float | None = None
 
     def set(self, **attributes: Attribute) -> None:
-        """Add attributes."""
         self.attributes.update(attributes)
 
 

@@ -98,7 +98,6 @@ class HookEngine:
         return state
 
     def suspended(self, state: AgentState) -> None:
-        """Notify the hooks that a run begins to wait."""
         for hear in self._suspended:
             hear(state)
 
@@ -189,7 +188,6 @@ async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentStat
 
 
 def _emit_failed(failure: HookFailed, hook: Hook, events: EventSink) -> bool:
-    """Emit hook_failed; return whether the hook fails closed."""
     closed = hook.mandatory or hook.innermost or hook.on_failure != "open"
     emit(
         events,
@@ -231,7 +229,6 @@ def _length_chars(key: str, value: JsonValue) -> int:
 
 
 def _closed(failure: HookFailed, state: AgentState) -> AgentState:
-    """Return the state after a closed hook's failure."""
     if failure.point == "before_tool_use":
         return state.block(failure.hook, HOOK_FAILED, str(failure))
     if failure.point == "after_tool_use":

@@ -165,7 +165,6 @@ _COUNTERS = ("steps", "tool_calls", "forced_continuations", "active_s")
 
 
 def _kept_ledger(given: AgentState, returned: AgentState) -> dict[str, object]:
-    """Return the fields that must go back to what they were."""
     ledger = {name: getattr(given, name) for name in _OWNED if getattr(returned, name) is not getattr(given, name)}
     for name in _COUNTERS:
         if getattr(returned, name) < getattr(given, name):

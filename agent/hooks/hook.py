@@ -102,7 +102,6 @@ class Hook:
         return state
 
     async def after_inference(self, state: AgentState) -> AgentState:
-        """May change the response."""
         return state
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
@@ -130,7 +129,6 @@ class Hook:
         return state
 
     async def around_inference(self, request: InferenceRequest, next_: NextInference) -> ModelResponse:
-        """Ring around the model call."""
         return await next_(request)
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:

@@ -47,7 +47,6 @@ class ArgumentReader:
             return False
 
     def _parsed(self, raw: str) -> dict[str, JsonValue] | None:
-        """Return the JSON object in a text; None if there is none or the text is too long."""
         if len(raw) > ARGUMENTS_LIMIT_CHARS:
             return None
         values = values_in(raw)

@@ -116,8 +116,6 @@ class _Decoded(httpx2.AsyncByteStream):
 
 
 class _Bounded(_Decoded):
-    """Raises UnusableAnswer past a limit."""
-
     def __init__(self, inner: httpx2.AsyncByteStream, decoder: _Inflater | None) -> None:
         super().__init__(inner, decoder)
         self._total_bytes = 0
@@ -136,8 +134,6 @@ class _Bounded(_Decoded):
 
 
 class _Beginning(_Decoded):
-    """Ends after the first ERROR_LIMIT_BYTES."""
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
         left_bytes = ERROR_LIMIT_BYTES
         async for piece in self.pieces():

@@ -207,16 +207,13 @@ class Gathered:
 
     @property
     def endless(self) -> bool:
-        """Whether the answer exceeds the limits."""
         return self._taken > _LIMIT_CHARS or len(self._calls) > _LIMIT_CALLS
 
     @property
     def empty(self) -> bool:
-        """Whether there is neither text nor a call."""
         return not self._text and not self._calls
 
     def message(self) -> Message:
-        """Return the assistant's message."""
         seen: set[str] = set()
         reader = ArgumentReader()
         calls = []

@@ -99,7 +99,6 @@ def _word(said: Any) -> str:
 
 
 def _status(code: Any) -> int | None:
-    """Return an HTTP status, which may be a text."""
     try:
         status = int(code) if isinstance(code, int | str) else 0
     except ValueError:

@@ -38,7 +38,6 @@ class EventReader:
 
     @property
     def text(self) -> str:
-        """The text outside events."""
         return b"\n".join(self._text).decode("utf-8", "replace").strip()
 
     def feed(self, piece: bytes) -> Iterator[ServerEvent]:

@@ -22,11 +22,9 @@ class MeteredModel:
 
     @property
     def name(self) -> str:
-        """The other model's name."""
         return self._inner.name
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
-        """Ask the other model once."""
         received_chars = 0
 
         def received(text: str) -> None:

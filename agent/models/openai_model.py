@@ -51,13 +51,11 @@ class Prices:
     output_usd_per_mtok: float
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a negative or infinite price."""
         for price in (self.input_usd_per_mtok, self.output_usd_per_mtok):
             if not 0 <= price < math.inf:
                 raise ValueError(f"a price is a number of dollars, 0 or more, not {price}")
 
     def cost_usd(self, usage: Usage) -> float:
-        """Return the cost of these tokens."""
         return (
             usage.input_tokens * self.input_usd_per_mtok + usage.output_tokens * self.output_usd_per_mtok
         ) / 1_000_000
@@ -125,7 +123,6 @@ class OpenAIModel:
 
     @property
     def name(self) -> str:
-        """The model's name at the endpoint."""
         return self._name
 
     async def __aenter__(self) -> Self:
@@ -135,7 +132,6 @@ class OpenAIModel:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.close()
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:

@@ -73,7 +73,6 @@ class Answer:
     usage: dict[str, int]
 
     def completion(self) -> dict[str, Any]:
-        """Return the answer as one document."""
         message: dict[str, Any] = {"role": "assistant", "content": self.text or None}
         if self.calls:
             message["tool_calls"] = list(self.calls)

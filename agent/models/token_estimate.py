@@ -84,7 +84,6 @@ class InputEstimate(Value):
         return min(max(ratio, _MIN_RATIO), _MAX_RATIO)
 
     def grown(self, messages: Sequence[Message]) -> Self:
-        """Return the estimate with the new messages added."""
         added = messages_tokens(messages[self.messages :])
         return self.model_copy(
             update={

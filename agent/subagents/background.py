@@ -112,7 +112,6 @@ class BackgroundSubagents(Hook):
         return self._updated(state)[0]
 
     def _updated(self, state: AgentState, seen: JsonValue = None) -> tuple[AgentState, dict[str, Noted]]:
-        """Return the state with the note updated, and its entries."""
         member = self._families.find(state)
         if BACKGROUND_NOTE not in state.notes and (member is None or not member.runs):
             return state, {}

@@ -63,7 +63,6 @@ class Member:
         return total
 
     def cancel_children(self) -> set[asyncio.Task[Any]]:
-        """Cancel the subagents of this member; return their tasks."""
         tasks = {member.task for member in self.children.values() if member.task is not None}
         for task in tasks:
             task.cancel()

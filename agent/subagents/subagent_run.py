@@ -94,13 +94,11 @@ class SubagentRun:
             await asyncio.wait({self.member.task}, timeout=timeout_s)
 
     def cancel(self) -> None:
-        """Cancel the subagent."""
         if self.member.task is not None:
             self.member.task.cancel()
 
     @property
     def progress(self) -> Progress:
-        """The subagent's status now."""
         task = self.member.task
         if task is None or not task.done():
             spent = self.member.spent()

@@ -132,7 +132,6 @@ class PendingStep(Value):
         )
 
     def response(self) -> ModelResponse:
-        """Return the model's answer."""
         calls = tuple(
             ToolCall.model_construct(
                 id=call.id,

@@ -60,7 +60,6 @@ def emit_finished(events: EventSink, tool: ToolExecution, result: ToolResult) ->
 
 
 def _policy(verdict: Verdict | None) -> dict[str, JsonValue]:
-    """Return the policy's part of a verdict in events."""
     policy = verdict.policy if verdict is not None else None
     would_be: JsonValue = None
     if policy is not None and policy.would_be:

@@ -48,7 +48,6 @@ class Eviction:
     tail_chars: int = 2_000
 
     def __post_init__(self) -> None:
-        """Raise ValueError if head and tail exceed the limit."""
         if self.limit_chars < 1 or self.head_chars < 0 or self.tail_chars < 0:
             raise ValueError("limit_chars is 1 or more, head_chars and tail_chars are 0 or more")
         shown_chars = self.head_chars + self.tail_chars
@@ -82,7 +81,6 @@ class EvictionHook(Hook):
         self._per_tool = per_tool
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
-        """Evict the result, unless the tool has done so."""
         result, call = await next_(tool), tool.call
         sizes = self._per_tool.get(call.name, self._eviction)
         if call.name in PAGING_TOOLS or result.evicted is not None or not _exceeds(result.content, sizes.limit_chars):

@@ -40,7 +40,6 @@ def bounded(call: ToolCall) -> ToolCall:
 
 
 def _problem(raw: str, arguments: dict[str, JsonValue] | None) -> str:
-    """Return what is wrong with the arguments, or nothing."""
     if len(raw) > ARGUMENTS_LIMIT_CHARS:
         return (
             f"have {len(raw):,} characters, the limit is {ARGUMENTS_LIMIT_CHARS:,}: do it in several calls, or build "

@@ -65,7 +65,6 @@ class LiveOutput:
         self._ended = False
 
     def __call__(self, stream: OutputStream, data: bytes) -> None:
-        """Show a piece, once it is filtered."""
         if self._over or self._ended or not data:
             return
         if not self._filters:

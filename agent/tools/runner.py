@@ -141,7 +141,6 @@ class ToolRunner:
         return tool.with_(call=judged.call, judged=judged)
 
     def _recalled(self, state: AgentState, index: int, known: EarlierCall) -> AgentState:
-        """Return the state with the outcome of a call in an earlier process."""
         state = state.with_current(tool_index=index)
         tool = state.current.tool
         emit_started(self._events, tool.call)
@@ -284,7 +283,6 @@ class ToolRunner:
         return state
 
     async def _finish(self, state: AgentState, index: int, result: ToolResult, duration_s: float) -> AgentState:
-        """Run the after pass of one call and emit its end."""
         current = state.current.with_(tool_index=index)
         before = current.tool.with_(result=result, duration_s=duration_s)
         state = state.with_(current=current.with_tool(before))
@@ -303,13 +301,11 @@ _CANCELLED = ToolResult.error("the call was cancelled", outcome="cancelled")
 
 
 def _frozen(call: ToolCall) -> ToolCall:
-    """Return the call with arguments that hooks cannot change in place."""
     arguments = frozen_arguments(call.arguments)
     return call if arguments is call.arguments else call.with_(arguments=arguments)
 
 
 def _passes_by(verdict: Verdict) -> str:
-    """Return the approval whose grant lets a call pass."""
     granted = verdict.kind is VerdictKind.PROCEED and verdict.policy is not None
     return verdict.policy.approval_id if granted and verdict.policy is not None else ""
 

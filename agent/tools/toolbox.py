@@ -55,7 +55,6 @@ class Toolbox:
         )
 
     def specs(self) -> Sequence[ToolSpec]:
-        """Return the specs for the model."""
         return self._specs
 
     def prepare(self, call: ToolCall) -> JudgedCall:

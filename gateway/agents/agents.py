@@ -148,7 +148,6 @@ def _files(document: PolicyDocument, sandbox: Workspace) -> Capability:
 
 
 def _eviction(document: PolicyDocument, sandbox: Workspace) -> Capability:
-    """Return the eviction of an agent without the file tools."""
     per_tool = {tool: _sizes(document, tool) for tool in document.eviction.tools}
     return Capability("eviction", hooks=(EvictionHook(sandbox, _sizes(document), per_tool),))
 

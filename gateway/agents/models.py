@@ -34,7 +34,6 @@ class Models:
     """Opens models by their settings."""
 
     def __init__(self, requests_limit: int = CONCURRENT_INFERENCES, telemetry: Telemetry | None = None) -> None:
-        """Limit the concurrent requests to all of the models together."""
         self._telemetry = telemetry
         self._slots = _Slots(requests_limit)
         self._opened: dict[ModelSettings, _Endpoint] = {}
@@ -49,22 +48,18 @@ class Models:
         return _LimitedModel(model, self._slots)
 
     async def close(self) -> None:
-        """Close all connections."""
         for closed in await asyncio.gather(*(model.close() for model in self._opened.values()), return_exceptions=True):
             if isinstance(closed, Exception):  # the runs are settled, so a log line is enough
                 log.warning("a model's connections did not close", error=str(closed))
 
 
 class _Slots:
-    """Limits the number of concurrent requests."""
-
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._free = asyncio.Semaphore(limit)
 
     @contextlib.asynccontextmanager
     async def one(self, on_wait: OnWait | None) -> AsyncIterator[None]:
-        """Take a slot; report if it must be waited for."""
         reason = f"this tenant has as many inferences under way as it may (concurrent_inferences: {self._limit})"
         with on_wait(reason) if on_wait is not None and self._free.locked() else contextlib.nullcontext():
             await self._free.acquire()
@@ -75,8 +70,6 @@ class _Slots:
 
 
 class _LimitedModel:
-    """A model whose requests need a slot."""
-
     def __init__(self, model: Model, slots: _Slots, on_wait: OnWait | None = None) -> None:
         self._model = model
         self._slots = slots
