@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from agent.models.model import Model as Model
     from agent.models.openai_model import OpenAIModel as OpenAIModel
     from agent.models.openai_model import Prices as Prices
-    from agent.models.script import Call as Call
-    from agent.models.script import Fault as Fault
-    from agent.models.script import Turn as Turn
+    from agent.models.scripted_model import Call as Call
+    from agent.models.scripted_model import Fault as Fault
     from agent.models.scripted_model import ScriptedModel as ScriptedModel
+    from agent.models.scripted_model import Turn as Turn
     from agent.run_stream import stream as stream
     from agent.state import AgentState as AgentState
     from agent.state import ToolExecution as ToolExecution
@@ -48,8 +48,7 @@ _MODULES = {
     "messages": ("Message", "ToolCall", "ToolResult"),
     "models.model": ("Model",),
     "models.openai_model": ("OpenAIModel", "Prices"),
-    "models.script": ("Call", "Fault", "Turn"),
-    "models.scripted_model": ("ScriptedModel",),
+    "models.scripted_model": ("Call", "Fault", "ScriptedModel", "Turn"),
     "run_stream": ("stream",),
     "state": ("AgentState", "ToolExecution"),
     "tools.function_tool": ("tool",),

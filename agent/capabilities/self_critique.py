@@ -22,8 +22,7 @@ from agent.decisions import ContinuationDecision
 from agent.frozen import storable_text
 from agent.hooks.hook import Hook, InferenceRequest
 from agent.messages import Message
-from agent.models.metered_model import MeteredModel
-from agent.models.model import Model
+from agent.models.model import MeteredModel, Model
 from agent.state import AgentState, ModelResponse
 
 FAILED = "self_critique.failed"

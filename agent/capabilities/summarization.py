@@ -33,8 +33,7 @@ from agent.filesystem import FileSystem
 from agent.frozen import storable_text
 from agent.hooks.hook import Hook, InferenceRequest
 from agent.messages import Message, Value
-from agent.models.metered_model import MeteredModel
-from agent.models.model import Model
+from agent.models.model import MeteredModel, Model
 from agent.models.token_estimate import CHARS_PER_TOKEN, InputEstimate, messages_tokens, prompt_tokens
 from agent.state import AgentState, ModelResponse
 

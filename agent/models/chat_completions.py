@@ -15,9 +15,9 @@ from typing import Any
 from agent.frozen import storable_text
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
-from agent.models.argument_text import ArgumentReader, values_in
 from agent.models.endpoint_errors import UnusableAnswer, plain
 from agent.models.token_estimate import CHARS_PER_TOKEN
+from agent.tools.intake import ArgumentReader, values_in
 
 # Limits of an answer.
 _LIMIT_CHARS = 4 * 1024 * 1024

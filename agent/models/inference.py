@@ -14,8 +14,7 @@ from agent.frozen import storable_text
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Usage
-from agent.models.metered_model import MeteredModel
-from agent.models.model import Model, QueuedModel
+from agent.models.model import MeteredModel, Model, QueuedModel
 from agent.state import ModelResponse
 from agent.tools.intake import bounded
 

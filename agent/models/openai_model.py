@@ -22,7 +22,7 @@ import openai
 from agent.errors import ModelError, ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Usage
-from agent.models.bounded_http import BoundedClient, RefusedRedirect
+from agent.models.bounded_http import BoundedClient, EventReader, RefusedRedirect, ServerEvent
 from agent.models.chat_completions import Gathered, parsed, request_body, usage_of
 from agent.models.endpoint_errors import (
     Complaint,
@@ -34,7 +34,6 @@ from agent.models.endpoint_errors import (
     plain,
     said_by,
 )
-from agent.models.event_stream import EventReader, ServerEvent
 from agent.models.model import OnDelta
 from agent.state import ModelResponse
 

@@ -1,4 +1,4 @@
-"""A model server that follows a script (agent.models.script), for demos and tests with a real client.
+"""A model server that follows a script (agent.models.scripted_model), for demos and tests with a real client.
 
 It serves `POST /v1/chat/completions` over HTTP/1.1 on loopback, with and without SSE.
 
@@ -18,7 +18,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Self, cast
 
-from agent.models.script import Answer, Call, ExpectationFailed, Fault, Received, Script, Turn, envelope
+from agent.models.scripted_model import Answer, Call, ExpectationFailed, Fault, Received, Script, Turn, envelope
 
 __all__ = ["Call", "Fault", "Received", "ScriptedModelServer", "Turn"]
 

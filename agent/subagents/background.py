@@ -15,7 +15,7 @@ from agent.hooks.hook import Hook
 from agent.messages import Message, Value
 from agent.state import AgentState
 from agent.subagents.family import Families, Member
-from agent.subagents.subagent_run import Status, shortened
+from agent.subagents.subagent import Status, shortened
 
 BACKGROUND_NOTE = "subagents.background"
 """The note with all background subagents of a run: {id: Noted as JSON}."""

@@ -18,8 +18,7 @@ from agent.messages import ToolResult
 from agent.models.model import Model
 from agent.subagents.background import BackgroundSubagents, Noted, noted
 from agent.subagents.family import Families, FamilyLedger, Member
-from agent.subagents.subagent import ParentTools, Subagent
-from agent.subagents.subagent_run import Assignment, start
+from agent.subagents.subagent import Assignment, ParentTools, Subagent, start
 from agent.tools.tool import RunInFlight, Tool, ToolArguments, ToolContext
 
 __all__ = ["Subagent", "subagents"]

@@ -20,7 +20,7 @@ from agent.hooks.hook import Hook
 from agent.state import AgentState, Spent
 
 if TYPE_CHECKING:
-    from agent.subagents.subagent_run import SubagentRun
+    from agent.subagents.subagent import SubagentRun
 
 MEMBER_NOTE = "subagents.member"
 """The note with a subagent's member id; a root run has none."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -24,12 +24,11 @@ from agent.filesystem import OnOutput, OutputStream
 from agent.frozen import frozen_arguments
 from agent.hooks.engine import HookEngine, withheld
 from agent.judged_call import JudgedCall
-from agent.messages import ToolCall, ToolResult
+from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.state import AgentState, ToolExecution
 from agent.tools.approval import Approver, Suspended
 from agent.tools.asking import answered, blocked_result
 from agent.tools.call_events import OutputEvents, emit_finished, emit_started, emit_verdict
-from agent.tools.call_order import predecessors
 from agent.tools.live_output import LiveOutput, output_filters
 from agent.tools.recovery import EarlierCall
 from agent.tools.tool import RunInFlight, ToolContext, ToolExecutor
@@ -316,3 +315,36 @@ def _add_notes(results: list[tuple[ToolResult, float] | None], notes: Mapping[in
         if note and ended is not None:
             result, duration_s = ended
             results[index] = (replace(result, note=f"{result.note}\n{note}" if result.note else note), duration_s)
+
+
+def predecessors(specs: Iterable[ToolSpec], calls: Sequence[ToolCall | None]) -> list[list[int]]:
+    """Return for each call the earlier ones that it must wait for; a call that is None does not run.
+
+    A call waits for one on the same path if one of the two writes, and a call that may write anywhere waits for each
+    that writes. Two that may write anywhere do not wait for each other.
+    """
+    specs = tuple(specs)
+    writers = {spec.name for spec in specs if spec.writes}
+    anywhere = {spec.name for spec in specs if spec.writes_anywhere}
+
+    def must_wait(call: ToolCall, other: ToolCall) -> bool:
+        writes, other_writes = call.name in writers, other.name in writers
+        return (
+            (_path(call) is not None and _path(call) == _path(other) and (writes or other_writes))
+            or (writes and other.name in anywhere)
+            or (other_writes and call.name in anywhere)
+        )
+
+    return [
+        [
+            before
+            for before, other in enumerate(calls[:index])
+            if call is not None and other is not None and must_wait(call, other)
+        ]
+        for index, call in enumerate(calls)
+    ]
+
+
+def _path(call: ToolCall) -> str | None:
+    path = call.arguments.get("path") if call.arguments is not None else None
+    return path if isinstance(path, str) else None
