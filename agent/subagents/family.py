@@ -153,19 +153,15 @@ class FamilyLedger(Hook):
         member.step_started_s = self.families.clock()
         return self._settled(state)
 
-    async def before_inference(self, state: AgentState) -> AgentState:
+    async def after_step(self, state: AgentState) -> AgentState:
         return self._settled(state)
 
-    async def after_inference(self, state: AgentState) -> AgentState:
-        return self._settled(state)
+    before_inference = after_inference = after_step
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
         if state.steps:  # a run resumed after an approval starts here; a call outside a run has no family
             self.families.begin(state)
         return self._settled(state, begun=(state.current.tool_index or 0) + 1)
-
-    async def after_step(self, state: AgentState) -> AgentState:
-        return self._settled(state)
 
     async def execution_end(self, state: AgentState) -> AgentState:
         state = self._settled(state)

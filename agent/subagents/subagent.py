@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pydantic import JsonValue
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
-from agent.capabilities.flow import ErrorPolicy, FinishReason, ToolCallPresence
 from agent.events import Event, EventSink
 from agent.hooks.hook import Hook
-from agent.host import Host
 from agent.judged_call import JudgedCall
-from agent.messages import Message, ToolCall, ToolResult, ToolSpec
+from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.models.model import Model
 from agent.state import AgentState
-from agent.subagents.family import MEMBER_NOTE, Member
-from agent.tools.tool import RunInFlight, ToolContext, ToolExecutor
+from agent.subagents.family import Member
+from agent.tools.tool import ToolContext, ToolExecutor
 from agent.tools.toolbox import no_such_tool
 
 _NESTED = {"run_started": "subagent_started", "run_finished": "subagent_finished"}
@@ -117,8 +114,6 @@ _log = logging.getLogger(__name__)
 
 Status = Literal["running", "completed", "stopped", "cancelled", "failed", "lost"]
 
-# A subagent has its parent's flow, whose settings are the operator's.
-_FLOW = (ToolCallPresence, FinishReason, ErrorPolicy)
 # How much of an answer the parent sees.
 _ANSWER_LIMIT_CHARS = 32_000
 
@@ -144,26 +139,25 @@ class Progress:
 class SubagentRun:
     """A subagent's run in a task of its own. `reported_in` is the last call that reported its end to the parent."""
 
-    def __init__(self, name: str, task: str, member: Member, events: NestedEvents, clock: Callable[[], float]) -> None:
-        self.name = name
-        self.task = task
-        self.member = member
-        self.reported_in = ""
-        self._events = events
-        self._clock = clock
-        self._started_s = clock()
-        self._last_said = ""
-
-    def begin(self, agent: Agent, state: AgentState) -> None:
+    def __init__(self, agent: Agent, state: AgentState, task: str, member: Member, events: NestedEvents) -> None:
         """Start the task: a cancellation from within does not cancel the parent."""
-        self.member.task = asyncio.create_task(self._run(agent, state), name=f"subagent {self.member.id}")
-        self.member.task.add_done_callback(lambda _: self.member.family.leave(self.member))
+        self.name = agent.name
+        self.task = task
+        self.reported_in = ""
+        self._member = member
+        self._events = events
+        self._clock = agent.host.clock
+        self._started_s = self._clock()
+        self._last_said = ""
+        self._running = asyncio.create_task(self._run(agent, state), name=f"subagent {member.id}")
+        self._running.add_done_callback(lambda _: member.family.leave(member))
+        member.task = self._running
 
     async def _run(self, agent: Agent, state: AgentState) -> None:
         try:
             messages = (await agent.run(state, self._events)).messages
         except Exception:  # an agent raises only cancellation; if not, the parent continues all the same
-            _log.exception("subagent %s failed", self.member.id)
+            _log.exception("subagent %s failed", self._member.id)
             return
         said = (one.content for one in reversed(messages) if one.role == "assistant" and one.content)
         self._last_said = next(said, "")
@@ -180,78 +174,25 @@ class SubagentRun:
 
     async def wait(self, timeout_s: float | None) -> None:
         """Wait for the end, at most `timeout_s`; the subagent continues after a timeout."""
-        if self.member.task is not None:
-            await asyncio.wait({self.member.task}, timeout=timeout_s)
+        await asyncio.wait({self._running}, timeout=timeout_s)
 
     def cancel(self) -> None:
-        if self.member.task is not None:
-            self.member.task.cancel()
+        self._running.cancel()
 
     @property
     def progress(self) -> Progress:
-        task = self.member.task
-        if task is None or not task.done():
-            spent = self.member.spent()
+        if not self._running.done():
+            spent = self._member.spent()
             # The time differs in each answer, so that polling does not count as repeating a call.
             elapsed_s = self._clock() - self._started_s
-            return Progress(
-                "running", why=f"for {elapsed_s:.0f} s, {spent.steps} steps, {spent.usage.output_tokens} tokens"
-            )
+            why = f"for {elapsed_s:.0f} s, {spent.steps} steps, {spent.usage.output_tokens} tokens"
+            return Progress("running", why=why)
         finished: dict[str, Any] | None = self._events.finished
         if finished is None:
-            return Progress("cancelled" if task.cancelled() else "failed", why="it ended before it began")
+            return Progress("cancelled" if self._running.cancelled() else "failed", why="it ended before it began")
         stop = finished["stop"]
-        answer = finished["answer"] or self._last_said
-        return Progress(finished["status"], answer, f"{stop['hook']}, {stop['rule']}: {stop['reason']}")
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """A task for a subagent: the call that assigns it, and that call's run and family member."""
-
-    name: str
-    task: str
-    background: bool
-    call_id: str
-    run: RunInFlight
-    parent: Member
-
-
-def start(
-    work: Assignment, definition: Subagent, model: Model, tools: ParentTools, clock: Callable[[], float]
-) -> SubagentRun:
-    """Start a subagent on its task; `model` is for a definition without one."""
-    run, parent = work.run, work.parent
-    member = parent.family.join(parent, work.call_id, background=work.background)
-    flows = tuple(hook for hook in run.hooks if isinstance(hook, _FLOW))
-    inherited = tuple(hook for hook in run.hooks if hook.mandatory or hook.innermost or hook in flows)
-    agent = Agent(
-        model=definition.model or model,
-        capabilities=(
-            # First, so that the operator's hooks are outside of the subagent's own, as in the parent.
-            Capability("inherited", hooks=inherited),
-            *((Capability("flow"),) if flows else ()),  # replaces the default one: its hooks are inherited
-            # Replaces the default limits: the run's own are among the inherited hooks.
-            Capability("limits", hooks=(SubagentBudget(work.name, member, definition),)),
-        ),
-        system_prompt=definition.system_prompt,
-        name=work.name,
-        host=Host(clock=clock, executor=tools),
-    )
-    state = AgentState(
-        run_id=run.state.run_id,
-        thread=run.state.thread,
-        agent=work.name,
-        depth=run.state.depth + 1,
-        messages=(Message(role="user", content=work.task),),
-        notes={MEMBER_NOTE: member.id},
-        others=parent.family.others(member),
-        # Including the parent's current step, so that a time limit leaves the subagent what the run has left.
-        active_s=run.state.active_s + clock() - parent.step_started_s,
-    )
-    started = SubagentRun(work.name, work.task, member, NestedEvents(run.events, work.call_id), clock)
-    started.begin(agent, state)
-    return started
+        why = f"{stop['hook']}, {stop['rule']}: {stop['reason']}"
+        return Progress(finished["status"], finished["answer"] or self._last_said, why)
 
 
 def shortened(text: str, limit_chars: int) -> str:
