@@ -7,6 +7,7 @@ pydantic; to change it, make a copy: {**value, "key": 1}, [*value, 1].
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any, NoReturn, Self
 
 from pydantic import AfterValidator, JsonValue
@@ -67,6 +68,16 @@ class FrozenList(_Frozen, list[Any]):
 def freeze(value: Any) -> Any:
     """Return a JSON value, frozen; tuples become lists. Raises NotStorable for one that a store would change."""
     return _frozen(value, 0, strict=True)
+
+
+def levels(value: Any) -> Iterator[list[Any]]:
+    """Yield the values at each depth of a JSON value, down to an empty list."""
+    level = [value]
+    while level:
+        yield level
+        inner = (one.values() if isinstance(one, dict) else one if isinstance(one, list) else () for one in level)
+        level = [one for values in inner for one in values]
+    yield level
 
 
 def with_entry(values: dict[str, Any], key: str, value: Any) -> FrozenDict:

@@ -107,20 +107,14 @@ class PendingStep(Value):
     @classmethod
     def of(cls, state: AgentState, response: ModelResponse, suspended: Suspended | None = None) -> Self:
         """Return the step in flight; `suspended` if its calls wait for approvals."""
-        calls = tuple(
-            _AskedCall(
-                id=call.id,
-                name=call.name,
-                arguments=None if call.arguments is None else json.dumps(call.arguments),
-                raw_arguments=call.raw_arguments,
-                problem=call.problem,
-            )
+        current = state.current
+        calls = (
+            {**vars(call), "arguments": None if call.arguments is None else json.dumps(call.arguments)}
             for call in response.message.tool_calls
         )
-        current = state.current
         return cls(
             content=response.message.content,
-            calls=calls,
+            calls=tuple(_AskedCall(**call) for call in calls),
             finish_reason=response.finish_reason,
             usage=response.usage,
             system_prompt=current.system_prompt,
@@ -132,17 +126,10 @@ class PendingStep(Value):
         )
 
     def response(self) -> ModelResponse:
-        calls = tuple(
-            ToolCall.model_construct(
-                id=call.id,
-                name=call.name,
-                arguments=None if call.arguments is None else frozen_arguments(json.loads(call.arguments)),
-                raw_arguments=call.raw_arguments,
-                problem=call.problem,
-            )
-            for call in self.calls
-        )
-        message = Message(role="assistant", content=self.content).model_copy(update={"tool_calls": calls})
-        return ModelResponse(
-            message=Message(role="assistant"), finish_reason=self.finish_reason, usage=self.usage
-        ).model_copy(update={"message": message})
+        calls = []
+        for call in self.calls:
+            arguments = None if call.arguments is None else frozen_arguments(json.loads(call.arguments))
+            calls.append(ToolCall.model_construct(**{**vars(call), "arguments": arguments}))
+        # Without validation: arguments may hold what pydantic refuses.
+        message = Message(role="assistant", content=self.content).with_(tool_calls=tuple(calls))
+        return ModelResponse.model_construct(message=message, finish_reason=self.finish_reason, usage=self.usage)

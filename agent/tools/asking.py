@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from agent.decisions import Verdict, VerdictKind
 from agent.events import SoughtApproval
@@ -69,16 +69,15 @@ async def answered(
         if isinstance(answer, Granted):
             refusal = await _use(approver, answer)
             answer = Denied(refusal, answer.approval_id) if refusal else answer
-        executions[index] = replace(execution, approval_id=answer.approval_id)
+        executions[index] = execution.with_(approval_id=answer.approval_id)
         if isinstance(answer, Granted):
             notes[index] = answer.note
         elif isinstance(answer, Pending):
             results[index] = ToolResult.error(f"{_WAITING}: {answer.approval_id}", outcome="waiting")
         elif execution.verdict is not None:
             rule = answer.rule or execution.verdict.rule
-            said = {"kind": VerdictKind.BLOCK, "rule": rule, "reason": answer.message}
-            refused = execution.verdict.model_copy(update=said)
-            executions[index] = replace(executions[index], verdict=refused, approval_outcome=answer.outcome)
+            refused = execution.verdict.with_(kind=VerdictKind.BLOCK, rule=rule, reason=answer.message)
+            executions[index] = executions[index].with_(verdict=refused, approval_outcome=answer.outcome)
             results[index] = blocked_result(refused)
     return Answered(state.with_current(tool_executions=tuple(executions)), results, notes)
 
@@ -132,11 +131,6 @@ async def _use(approver: Approver, granted: Granted) -> str:
 
 
 def _sought(execution: ToolExecution, approval_id: str) -> SoughtApproval:
-    verdict = execution.verdict
-    return SoughtApproval(
-        approval_id=approval_id,
-        call_id=execution.call.id,
-        name=execution.call.name,
-        rule=verdict.rule if verdict is not None else "",
-        reason=verdict.reason if verdict is not None else "",
-    )
+    verdict, call = execution.verdict, execution.call
+    rule, reason = (verdict.rule, verdict.reason) if verdict is not None else ("", "")
+    return SoughtApproval(approval_id=approval_id, call_id=call.id, name=call.name, rule=rule, reason=reason)

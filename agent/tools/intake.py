@@ -11,7 +11,7 @@ import math
 
 from pydantic import JsonValue, ValidationError
 
-from agent.frozen import storable_text
+from agent.frozen import levels, storable_text
 from agent.messages import ToolCall
 
 ARGUMENTS_LIMIT_CHARS = 4 * 1024 * 1024
@@ -29,15 +29,12 @@ def bounded(call: ToolCall) -> ToolCall:
     changes: dict[str, object] = {}
     if len(name) > NAME_LIMIT_CHARS or name != call.name:
         changes["name"] = storable_text(name[:NAME_LIMIT_CHARS])
-    if problem := call.problem or _problem(call.raw_arguments, call.arguments):
-        changes |= {
-            "arguments": None,
-            "problem": problem,
-            "raw_arguments": storable_text(call.raw_arguments[:_RAW_LIMIT_CHARS]),
-        }
-    elif call.arguments is None and len(call.raw_arguments) > _RAW_LIMIT_CHARS:
+    problem = call.problem or _problem(call.raw_arguments, call.arguments)
+    if problem:
+        changes |= {"arguments": None, "problem": problem}
+    if problem or (call.arguments is None and len(call.raw_arguments) > _RAW_LIMIT_CHARS):
         changes["raw_arguments"] = storable_text(call.raw_arguments[:_RAW_LIMIT_CHARS])
-    return call.model_copy(update=changes) if changes else call
+    return call.with_(**changes) if changes else call
 
 
 def _problem(raw: str, arguments: dict[str, JsonValue] | None) -> str:
@@ -47,21 +44,15 @@ def _problem(raw: str, arguments: dict[str, JsonValue] | None) -> str:
             "a large file with a program"
         )
     values = 0
-    level: list[JsonValue] = [arguments]
-    for _ in range(ARGUMENTS_LIMIT_DEPTH):
+    for depth, level in enumerate(levels(arguments)):
+        if depth == ARGUMENTS_LIMIT_DEPTH and level:
+            return _TOO_DEEP
         values += len(level)
         if values > ARGUMENTS_LIMIT_VALUES:
             return f"hold more than {ARGUMENTS_LIMIT_VALUES:,} values: do it in several calls"
         if any(isinstance(value, float) and not math.isfinite(value) for value in level):
             return "hold NaN or Infinity, which are no JSON"
-        level = [
-            inner
-            for value in level
-            for inner in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
-        ]
-        if not level:
-            return ""
-    return f"are nested more than {ARGUMENTS_LIMIT_DEPTH} deep: make them flatter"
+    return ""
 
 
 _TOO_MANY = (
@@ -80,15 +71,12 @@ class ArgumentReader:
 
     def call(self, id_: str, name: str, raw: str) -> ToolCall:
         """Return the call, bounded; arguments that are not a JSON object are kept as text."""
-        problem = ""
         try:
             # Several endpoints send an empty text for no arguments.
             arguments = self._parsed(raw) if raw.strip() else {}
             return bounded(ToolCall(id=id_, name=name, raw_arguments=raw, arguments=arguments))
-        except _TooManyValues:
-            problem = _TOO_MANY
-        except (ValidationError, RecursionError):
-            problem = _TOO_DEEP
+        except (_TooManyValues, ValidationError, RecursionError) as error:
+            problem = _TOO_MANY if isinstance(error, _TooManyValues) else _TOO_DEEP
         return bounded(ToolCall(id=id_, name=name, raw_arguments=raw, arguments=None, problem=problem))
 
     def holds_object(self, raw: str) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 from agent.call_context import CallContext
@@ -144,26 +143,22 @@ class ToolRunner:
         tool = state.current.tool
         emit_started(self._events, tool.call)
         emit_verdict(self._events, tool.call, tool.call, known.verdict)
-        tool = tool.with_(verdict=known.verdict, approval_id=known.approval_id, recalled=True)
-        return state.with_(current=state.current.with_tool(tool))
+        return state.with_execution(verdict=known.verdict, approval_id=known.approval_id, recalled=True)
 
     def _settled(self, verdict: Verdict | None, depth: int) -> Verdict:
         """Return the verdict that counts: if there is a policy, a call passes only with its verdict."""
         if verdict is None:
+            kind, rule, reason = VerdictKind.PROCEED, "no_policy", "no hook had a say in it"
             if self._hooks.innermost is not None:
-                return Verdict(
-                    kind=VerdictKind.BLOCK, hook="tool_runner", rule="no_verdict", reason="policy gave no verdict"
-                )
-            return Verdict(
-                kind=VerdictKind.PROCEED, hook="tool_runner", rule="no_policy", reason="no hook had a say in it"
-            )
+                kind, rule, reason = VerdictKind.BLOCK, "no_verdict", "policy gave no verdict"
+            return Verdict(kind=kind, hook="tool_runner", rule=rule, reason=reason)
         if verdict.kind is VerdictKind.ASK and self._approver is None:
             why = (
                 "a subagent cannot wait for an approval; the agent that it works for has to make this call itself"
                 if depth
                 else "no approver: nobody can be asked here"
             )
-            return verdict.model_copy(update={"kind": VerdictKind.BLOCK, "reason": f"{why} ({verdict.reason})"})
+            return verdict.with_(kind=VerdictKind.BLOCK, reason=f"{why} ({verdict.reason})")
         return verdict
 
     async def _execute(
@@ -276,22 +271,21 @@ class ToolRunner:
         """Run the after passes. Hooks such as the audit must see the outcome of every call."""
         for index, result in enumerate(results):
             state = await self._finish(state, index, *(result or (_CANCELLED, 0.0)))
-        state = state.with_(current=state.current.with_(tool_index=None), tool_calls=state.tool_calls + len(results))
+        state = state.with_current(tool_index=None).with_(tool_calls=state.tool_calls + len(results))
         if keep is not None:
             keep(state)
         return state
 
     async def _finish(self, state: AgentState, index: int, result: ToolResult, duration_s: float) -> AgentState:
-        current = state.current.with_(tool_index=index)
-        before = current.tool.with_(result=result, duration_s=duration_s)
-        state = state.with_(current=current.with_tool(before))
+        state = state.with_current(tool_index=index).with_execution(result=result, duration_s=duration_s)
+        before = state.current.tool
         state = await self._hooks.run("after_tool_use", state, self._events)
         tool = state.current.tool
         if tool.blocked and not before.blocked and tool.verdict is not None:
             # The call did run, so its verdict stands; its result can still be withheld.
             reason = f"rule {tool.verdict.rule} of {tool.verdict.hook}: {tool.verdict.reason}"
-            tool = tool.with_(verdict=before.verdict, result=withheld(tool.result, reason))
-            state = state.with_(current=state.current.with_tool(tool))
+            state = state.with_execution(verdict=before.verdict, result=withheld(tool.result, reason))
+        tool = state.current.tool
         emit_finished(self._events, tool, tool.result or result)
         return state
 
@@ -313,8 +307,7 @@ def _add_notes(results: list[tuple[ToolResult, float] | None], notes: Mapping[in
     for index, note in notes.items():
         ended = results[index]
         if note and ended is not None:
-            result, duration_s = ended
-            results[index] = (replace(result, note=f"{result.note}\n{note}" if result.note else note), duration_s)
+            results[index] = (ended[0].noted(note), ended[1])
 
 
 def predecessors(specs: Iterable[ToolSpec], calls: Sequence[ToolCall | None]) -> list[list[int]]:

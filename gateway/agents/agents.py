@@ -32,7 +32,6 @@ from gateway.config.agent_settings import (
     AgentSettings,
     BashSettings,
     CapabilitiesSettings,
-    SubagentSettings,
     SubagentsSettings,
 )
 from gateway.config.command_policy import command_policy
@@ -72,7 +71,10 @@ def build(
     asked = agent.capabilities
     own_model = agent.model or usual_model
     model = model_of(own_model)
-    built = [_files(document, sandbox) if asked.filesystem is not None else _eviction(document, sandbox)]
+    files = _files(document, sandbox)
+    if asked.filesystem is None:
+        files = Capability("eviction", hooks=[hook for hook in files.hooks if isinstance(hook, EvictionHook)])
+    built = [files]
     if asked.bash is not None:
         built.append(_shell(asked.bash, document, sandbox))
     if asked.todos is not None:
@@ -147,11 +149,6 @@ def _files(document: PolicyDocument, sandbox: Workspace) -> Capability:
     return filesystem(sandbox, eviction=_sizes(document), eviction_per_tool=per_tool)
 
 
-def _eviction(document: PolicyDocument, sandbox: Workspace) -> Capability:
-    per_tool = {tool: _sizes(document, tool) for tool in document.eviction.tools}
-    return Capability("eviction", hooks=(EvictionHook(sandbox, _sizes(document), per_tool),))
-
-
 def _shell(asked: BashSettings, document: PolicyDocument, sandbox: Workspace) -> Capability:
     limit_s = document.limits.timeout_s
     return bash(
@@ -171,20 +168,11 @@ def _sizes(document: PolicyDocument, tool: str = "") -> Eviction:
 
 
 def _subagents(asked: SubagentsSettings, model: Model, model_of: ModelOf) -> Capability:
-    definitions = {name: _subagent(definition, model_of) for name, definition in asked.definitions.items()}
+    definitions = {}
+    for name, definition in asked.definitions.items():
+        own_model = model_of(definition.model) if definition.model is not None else None
+        definitions[name] = Subagent(**definition.model_dump(exclude={"model"}), model=own_model)
     return subagents(definitions, model, depth=asked.depth)
-
-
-def _subagent(asked: SubagentSettings, model_of: ModelOf) -> Subagent:
-    return Subagent(
-        description=asked.description,
-        system_prompt=asked.system_prompt,
-        tools=asked.tools,
-        model=model_of(asked.model) if asked.model is not None else None,
-        steps=asked.steps,
-        output_tokens=asked.output_tokens,
-        cost_usd=asked.cost_usd,
-    )
 
 
 def _limits(document: PolicyDocument, asked: CapabilitiesSettings) -> Capability:

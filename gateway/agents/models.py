@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import importlib
 import sys
-from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -35,7 +35,8 @@ class Models:
 
     def __init__(self, requests_limit: int = CONCURRENT_INFERENCES, telemetry: Telemetry | None = None) -> None:
         self._telemetry = telemetry
-        self._slots = _Slots(requests_limit)
+        self._requests_limit = requests_limit
+        self._slots = asyncio.Semaphore(requests_limit)
         self._opened: dict[ModelSettings, _Endpoint] = {}
 
     def of(self, settings: ModelSettings) -> Model:
@@ -45,7 +46,7 @@ class Models:
         model: Model = self._opened[settings]
         if self._telemetry is not None and self._telemetry.on:
             model = ObservedModel(model, self._telemetry, settings.resolved_base_url())
-        return _LimitedModel(model, self._slots)
+        return _LimitedModel(model, self._slots, self._requests_limit)
 
     async def close(self) -> None:
         for closed in await asyncio.gather(*(model.close() for model in self._opened.values()), return_exceptions=True):
@@ -53,38 +54,28 @@ class Models:
                 log.warning("a model's connections did not close", error=str(closed))
 
 
-class _Slots:
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._free = asyncio.Semaphore(limit)
-
-    @contextlib.asynccontextmanager
-    async def one(self, on_wait: OnWait | None) -> AsyncIterator[None]:
-        reason = f"this tenant has as many inferences under way as it may (concurrent_inferences: {self._limit})"
-        with on_wait(reason) if on_wait is not None and self._free.locked() else contextlib.nullcontext():
-            await self._free.acquire()
-        try:
-            yield
-        finally:
-            self._free.release()
-
-
+@dataclass(frozen=True)
 class _LimitedModel:
-    def __init__(self, model: Model, slots: _Slots, on_wait: OnWait | None = None) -> None:
-        self._model = model
-        self._slots = slots
-        self._on_wait = on_wait
+    model: Model
+    slots: asyncio.Semaphore
+    limit: int
+    on_wait: OnWait | None = None
 
     @property
     def name(self) -> str:
-        return self._model.name
+        return self.model.name
 
     def reporting(self, on_wait: OnWait) -> Model:
-        return _LimitedModel(self._model, self._slots, on_wait)
+        return replace(self, on_wait=on_wait)
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
-        async with self._slots.one(self._on_wait):
-            return await self._model.infer(request, on_delta)
+        reason = f"this tenant has as many inferences under way as it may (concurrent_inferences: {self.limit})"
+        with self.on_wait(reason) if self.on_wait and self.slots.locked() else contextlib.nullcontext():
+            await self.slots.acquire()
+        try:
+            return await self.model.infer(request, on_delta)
+        finally:
+            self.slots.release()
 
 
 class _Endpoint:
