@@ -116,6 +116,11 @@ class CurrentExecution(_Copied):
     tools_s: float = 0.0
 
     @property
+    def final_answer(self) -> ModelResponse | None:
+        """The response if it is an answer: if it calls no tool."""
+        return None if self.response is None or self.response.message.tool_calls else self.response
+
+    @property
     def tool(self) -> ToolExecution:
         """The current tool call. Raises IndexError outside the two tool points."""
         return self.tool_executions[self._index()]
@@ -217,6 +222,11 @@ class AgentState(Value, Generic[Output]):
         if key not in self.metadata:
             return self
         return self.with_(metadata=FrozenDict({name: value for name, value in self.metadata.items() if name != key}))
+
+    def count(self, key: str) -> int:
+        """Return a note that counts something, 0 if there is none."""
+        noted = self.notes.get(key)
+        return noted if isinstance(noted, int) else 0
 
     def with_note(self, key: str, value: JsonValue) -> Self:
         """Set a note, which the run keeps until it ends."""
