@@ -154,13 +154,7 @@ def metadata() -> Capability:
         "metadata",
         hooks=(MetadataWriter(),),
         tools=(
-            Tool(
-                "metadata_read",
-                "Read the value stored under a key before this step.",
-                _Read,
-                _read,
-                own_state=True,
-            ),
+            Tool("metadata_read", "Read the value stored under a key before this step.", _Read, _read, own_state=True),
             Tool(_WRITE, lasting, _Write, _write, own_state=True),
             Tool("metadata_list", "List the keys stored before this step.", ToolArguments, _list, own_state=True),
         ),

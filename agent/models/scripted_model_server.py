@@ -27,11 +27,7 @@ class ScriptedModelServer(Script):
     """Serves a script; see Script."""
 
     def __init__(
-        self,
-        turns: Sequence[Turn],
-        *,
-        by_model: Mapping[str, Sequence[Turn]] | None = None,
-        fragment_chars: int = 7,
+        self, turns: Sequence[Turn], *, by_model: Mapping[str, Sequence[Turn]] | None = None, fragment_chars: int = 7
     ) -> None:
         super().__init__(turns, by_model)
         self.base_url = ""

@@ -162,10 +162,7 @@ class ToolRunner:
         return verdict
 
     async def _execute(
-        self,
-        judged: Sequence[JudgedCall | None],
-        results: list[tuple[ToolResult, float] | None],
-        run: RunInFlight,
+        self, judged: Sequence[JudgedCall | None], results: list[tuple[ToolResult, float] | None], run: RunInFlight
     ) -> None:
         runnable = [(index, call) for index, call in enumerate(judged) if call is not None]
 

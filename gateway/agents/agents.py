@@ -28,12 +28,7 @@ from agent.filesystem import FileSystem, Shell
 from agent.models.model import Model
 from agent.subagents.capability import Subagent, subagents
 from agent.tools.eviction import Eviction, EvictionHook
-from gateway.config.agent_settings import (
-    AgentSettings,
-    BashSettings,
-    CapabilitiesSettings,
-    SubagentsSettings,
-)
+from gateway.config.agent_settings import AgentSettings, BashSettings, CapabilitiesSettings, SubagentsSettings
 from gateway.config.command_policy import command_policy
 from gateway.config.model_settings import ModelSettings
 from gateway.errors import Misconfigured

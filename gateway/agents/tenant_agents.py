@@ -40,10 +40,7 @@ def _agents(config: Config, tenant: str, model: ModelSettings) -> Mapping[str, A
 
 
 def each_agent(
-    config: Config,
-    tenant: str,
-    agents: Mapping[str, AgentSettings],
-    look: Callable[[str, AgentSettings], None],
+    config: Config, tenant: str, agents: Mapping[str, AgentSettings], look: Callable[[str, AgentSettings], None]
 ) -> None:
     """Check each agent of a tenant; Misconfigured lists what is wrong with all of them, and where."""
     problems = []
