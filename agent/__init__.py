@@ -1,8 +1,4 @@
-"""The agent library: a loop made of hooks, tools, and models; see ARCHITECTURE.md.
-
-These are the public names. Each is imported on first use, so that `import agent` is cheap and only users of OpenAIModel
-import openai.
-"""
+"""The agent library: a loop made of hooks, tools, and models. Each public name is imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -29,8 +29,7 @@ class PolicyWord(Value):
     """What a policy reports besides its verdict.
 
     `asked` are the parts of the call that an approver is asked about. `would_be` is the verdict of the rules in shadow
-    mode where it differs, and `would_be_rule` the rule that gave it. `approval_id` names the approval whose grant
-    allowed the call.
+    mode where it differs. `approval_id` names the approval whose grant allowed the call.
     """
 
     version: str

@@ -1,13 +1,7 @@
 """Events of a run, in one order. Each has a type and a JSON payload; event.typed() returns a class of this module.
 
-    def sink(event: Event) -> None:
-        match event.typed():
-            case ToolCallFinished(name=name, is_error=True):
-                ...
-
 A sink must not block. Each step and each call has each of its events once, even if another process resumes the run
-(agent.tools.recovery). Only pieces of text may repeat, and then differ: a model that is asked again writes other
-deltas, and model_finished has the answer that counts.
+(agent.tools.recovery). Only pieces of text may repeat, and then differ: model_finished has the answer that counts.
 """
 
 from __future__ import annotations

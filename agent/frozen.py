@@ -1,7 +1,6 @@
 """Values of a state: immutable, and unchanged by a round trip through a store.
 
-`freeze` checks JSON, `storable_text` text. The result of `freeze` reads like a dict or a list, also for json and
-pydantic; to change it, make a copy: {**value, "key": 1}, [*value, 1].
+They read like a dict or a list, also for json and pydantic; to change one, make a copy: {**value, "key": 1}.
 """
 
 from __future__ import annotations

@@ -5,10 +5,9 @@
                the tool calls (agent.tools.runner), after_step, should_continue
     execution_end, however the run ends
 
-After each point a Forbid ends the run. At the end of a step a Request starts another one; otherwise the run ends. While
-tool calls wait for an approval the run is suspended: it returns its state with `pending` and resumes that step when it
-gets the state again; so does a run whose process was lost (agent.tools.recovery). A step costs the same whatever the
-length of the thread, except for the tuple of its messages.
+After each point a Forbid ends the run. While tool calls wait for an approval the run is suspended: it returns its state
+with `pending` and resumes that step when it gets the state again; so does a run whose process was lost
+(agent.tools.recovery). A step costs the same whatever the length of the thread.
 """
 
 from __future__ import annotations

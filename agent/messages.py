@@ -65,8 +65,8 @@ class Message(Value):
 def storable_message(message: Message) -> Message:
     """Return the message as the thread stores it.
 
-    JSON can encode half of a surrogate pair: a call names a file whose name is not UTF-8 that way. Tools get such
-    arguments unchanged. Stores and endpoints refuse them, so the thread keeps them escaped in `raw_arguments`.
+    JSON can encode half of a surrogate pair, as in a file name that is not UTF-8. Tools get such arguments unchanged;
+    stores and endpoints refuse them, so the thread keeps them escaped in `raw_arguments`.
     """
     calls = tuple(_storable_call(call) for call in message.tool_calls)
     if calls == message.tool_calls:
@@ -98,10 +98,9 @@ class Evicted(Value):
 class ToolResult:
     """The result of a tool call.
 
-    `content` is what the tool produced. `outcome` is completed or failed for tools that run no program, blocked for a
-    refused call, else a program's outcome (see ExecResult). `note` follows the content in what the model is shown, and
-    is not part of it. `withheld_by` names the rule that replaced the result, `would_be_withheld_by` a rule in shadow
-    mode that would have.
+    `outcome` is completed or failed for tools that run no program, blocked for a refused call, else a program's outcome
+    (see ExecResult). `note` follows the content in what the model is shown. `withheld_by` names the rule that replaced
+    the result, `would_be_withheld_by` a rule in shadow mode that would have.
     """
 
     content: bytes

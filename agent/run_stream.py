@@ -1,13 +1,7 @@
-"""A run as a stream of events.
+"""A run as a stream of events, in a task of its own.
 
-    async with stream(agent, state) as run:
-        async for event in run:
-            print(event.type, event.payload)
-        final = await run.state()
-
-The run is a separate task that never waits for its reader: events are queued. Adjacent pieces of one text in the queue
-are joined; past 1,000 queued events further pieces are dropped, because model_finished or tool_call_finished repeats
-their text. Other events are never dropped, and the order is the sink's.
+The run never waits for its reader: events are queued, and adjacent pieces of one text are joined. Past 1,000 queued
+events further pieces are dropped, because model_finished or tool_call_finished repeats their text.
 
 A reader that stops or fails does not stop the run: leaving `async with` waits for its end. `cancel()` ends it; so does
 cancelling the task inside the `async with`.

@@ -1,13 +1,10 @@
 """The state that every hook takes and returns: immutable and serializable, with the step in progress in `current`.
 
-Hooks act through the methods here: proceed, block, ask, with_arguments, with_result, with_messages, with_system_prompt,
-with_tools, with_response, request_continuation, forbid_continuation, allow_stop, say, with_metadata, without_metadata,
-with_note. A hook without an opinion on a tool call returns the state unchanged; only the innermost one, the policy,
-must give a verdict on each call, or the call is blocked.
+Hooks act through its methods. A hook without an opinion on a tool call returns the state unchanged; only the innermost
+one, the policy, must give a verdict on each call, or the call is blocked.
 
 What a hook must remember goes into the state: `metadata` lives as long as the thread, `notes` as long as the run. Keys
-of a capability begin with its name and a dot, as in "todos.list"; keys without a dot belong to the agent and to
-services.
+of a capability begin with its name and a dot; keys without a dot belong to the agent and to services.
 """
 
 from __future__ import annotations
@@ -59,10 +56,9 @@ class _Copied:
 class ToolExecution(_Copied):
     """The progress of one tool call: what was requested, what the hooks made of it, and the result.
 
-    `judged` is the call in its final form; hooks may rewrite `call` at before_tool_use, and `judged` follows it.
-    `approval_id` names the approval that the call waits for, was allowed by (also through its grant) or was refused by;
-    for a refusal, `approval_outcome` is denied or expired. `recalled`: the call ran in a process that was lost. The
-    call's hooks share `context`.
+    Hooks may rewrite `call` at before_tool_use, and `judged` follows it. `approval_id` names the approval that the call
+    waits for, was allowed by (also through its grant) or was refused by; for a refusal, `approval_outcome` is denied or
+    expired. `recalled`: the call ran in a process that was lost. The call's hooks share `context`.
     """
 
     requested: ToolCall
@@ -148,12 +144,10 @@ class Spent(Amounts):
 class AgentState(Value, Generic[Output]):
     """A run between two steps, complete: a store needs nothing else to resume it.
 
-    `steps`, `tool_calls` and `usage` are the run's own; `others` is what its parent and all other subagents of the
-    family spent, and limits check `spent`, the sum. `active_s` is the time worked, without waits for an approval or
-    between two processes. `depth` is 0 except in a subagent. `started`: execution_start has run. `pending` is the
-    suspended step as JSON (agent.tools.approval.PendingStep), which Agent.run resumes. No value of a state can change
-    in place (agent.frozen). `output` is the answer as Agent(output=...) types it, None while there is none; like
-    `current` it is never serialized.
+    `steps`, `tool_calls` and `usage` are the run's own; `others` is what the rest of its family spent, and limits check
+    `spent`, the sum. `active_s` is the time worked, without waits. `depth` is 0 except in a subagent. `pending` is the
+    suspended step as JSON (agent.tools.approval.PendingStep), which Agent.run resumes. `output` is the answer as
+    Agent(output=...) types it; like `current` it is never serialized.
     """
 
     run_id: Text

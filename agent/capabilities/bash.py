@@ -1,8 +1,4 @@
-"""The execute tool over a Shell: a command line in the workspace, and the agent's own policy for commands.
-
-`content` is the raw output in order of arrival. Past `limit_chars` the shell writes the output to a file where it is
-produced (agent.tools.eviction), and the content is the head, a marker and the tail.
-"""
+"""The execute tool over a Shell: a command line in the workspace, and the agent's own policy for commands."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The six file tools over a FileSystem: ls, read_file, write_file, edit_file, glob and grep.
 
-Paths are absolute, or relative to /workspace; they become absolute before policy judges them (agent.tools.paths). Long
-results come in pages and are never evicted: a page's note contains the exact next call. Long results of other tools are
-evicted to files here (agent.tools.eviction). The thread's metadata records which files were written or edited.
+Paths become absolute before policy judges them (agent.tools.paths). Long results come in pages and are never evicted: a
+page's note contains the exact next call. Long results of other tools are evicted to files here (agent.tools.eviction).
 """
 
 from __future__ import annotations

@@ -89,16 +89,12 @@ class ErrorPolicy(Hook):
 
     A retryable model error is followed by up to `retries` more attempts within the step. The first retry waits
     `backoff_s`, each further one four times longer, and at least as long as the endpoint asks, up to 60 s; an endpoint
-    that asks for more is not asked again. A failed attempt leaves nothing of its answer behind. Then `on_model_error`
-    decides: "stop" ends the run unless another hook requests a step at on_error; "continue" requests one. At most three
-    steps in a row may fail and continue; a hook that shortened messages that were too long may ask more often.
+    that asks for more is not asked again. Then `on_model_error` decides: "stop" ends the run unless another hook
+    requests a step at on_error; "continue" requests one. After any other error, except a closed hook's, the model is
+    shown the error. At most three steps in a row may fail and continue.
 
     `on_tool_error` and `on_tool_blocked` decide after a step with a failed or a blocked tool call: "continue" leaves it
-    to the model, which sees the result; "stop" ends the run. Tool calls are never retried here: the effects of the
-    failed attempt are unknown, and the model can check and decide.
-
-    The failure of a closed hook has already ended the run. After any other error the model is shown the error and the
-    run continues, for at most three steps in a row.
+    to the model, which sees the result. Tool calls are never retried: the effects of the failed attempt are unknown.
     """
 
     retries: int = 2

@@ -1,8 +1,7 @@
-"""JSON Schema (Draft 2020-12): checks a schema, and whether a value fits it.
+"""JSON Schema (Draft 2020-12): checks a schema, and whether a value fits it. References are never fetched.
 
-A model's value is checked in a separate process with a time limit: a backtracking `pattern` or uniqueItems over
-thousands of objects cannot be interrupted otherwise, and a regular expression blocks every thread of its process.
-References are never fetched.
+A value is checked in a separate process with a time limit: a regular expression that backtracks blocks every thread of
+its process and cannot be interrupted.
 """
 
 from __future__ import annotations

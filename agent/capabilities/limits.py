@@ -1,9 +1,7 @@
 """The limits of a run. Each stops the run before the next step and names itself and the numbers.
 
-They are mandatory: no request overrides them. Two also apply within a step: tool calls past the limit are blocked, and
-when the time is over the model or the tools in progress are cancelled. Otherwise the current step finishes, bounded by
-the timeouts of the model and of each tool. Steps, tokens, tool calls and cost count for the run and its subagents
-together.
+They are mandatory. Two also apply within a step: tool calls past the limit are blocked, and when the time is over the
+model or the tools in progress are cancelled. All but the time count for the run and its subagents together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Memory: files such as AGENTS.md that every system prompt contains and that the agent itself edits.
 
-The run's notes keep the text, so that a resumed run has the same prompt. It is read again after the agent writes to one
-of the files; other changes (by a command, by another run) take effect in the next run.
+The run's notes keep the text. It is read again after the agent writes to one of the files; other changes (by a command,
+by another run) take effect in the next run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The agent's own notes on a thread: tools that read, write and list the thread's metadata.
+"""The agent's own notes on a thread: tools that read, write and list the thread's metadata, as before the step's calls.
 
-The agent sees keys without a dot, its own and those of services; keys with a dot belong to capabilities. Reads return
-what was stored before the step's calls. Writes are checked again when they are stored, because several calls of one
-step may together exceed the limit.
+The agent sees keys without a dot, its own and those of services; keys with a dot belong to capabilities. Writes are
+checked again when they are stored, because several calls of one step may together exceed the limit.
 """
 
 from __future__ import annotations

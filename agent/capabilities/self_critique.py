@@ -1,11 +1,8 @@
 """A model judges the final answer and may ask for revisions.
 
-The critique sees the task that started the run, the answer and the criteria, not the work in between. It is advice: if
-it fails or is unreadable the answer stands, and the stop says so. The thread's metadata keeps the failure under FAILED
-until a critique succeeds, so that it is an event whatever stops the run.
-
-Together with structured_output the critique comes second: it is further out, so it runs later at after_step, and not at
-all if a step was already requested or forbidden. Of two allowed stops the first reason counts, structured_output's.
+The critique sees the task that started the run, the answer and the criteria. It is advice: if it fails or is unreadable
+the answer stands, and the stop says so. It is further out than structured_output, so it runs later at after_step, and
+not at all if a step was already requested or forbidden.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Skills: instructions for one kind of task, in SKILL.md files that the model reads when it needs them.
 
-The system prompt has one line per skill. Reading the file with read_file makes the skill active: until another skill is
-read or finish_skill ends it, only its allowed tools run.
-
-Anything that can write to the files can write a skill, so skills guide a model and are no security boundary: policy is.
-An invalid skill is skipped and listed in the metadata, skills.broken, until it is fixed.
+The system prompt has one line per skill. Reading the file makes the skill active: until another skill is read or
+finish_skill ends it, only its allowed tools run. Anything that can write to the files can write a skill, so skills
+guide a model and are no security boundary: policy is. Invalid ones are listed in the metadata, skills.broken.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """A final answer that is one JSON value and fits a schema; an invalid one is sent back with the errors.
 
-The schema is a pydantic model class or a JSON Schema (Draft 2020-12); a $ref in it is never fetched. The thread's
-metadata stores the value under VALUE as the model wrote it, without the defaults that it left out. The state's
-`output`, an instance of the pydantic model or the JSON value, is not stored.
-
-Together with self_critique this hook judges first, because it is further in: no critique is spent on an answer that
-does not fit. An answer that the critique sends back is judged here again. Both count as forced continuations.
-
-A JSON Schema is checked in a separate process (agent.capabilities.json_schema). The validators of a pydantic model run
-in a thread of this process: their author is responsible for the time they take.
+The schema is a pydantic model class or a JSON Schema. The thread's metadata stores the value as the model wrote it; the
+state's `output`, an instance of the pydantic model or the JSON value, is not stored. The hook is further in than
+self_critique: no critique is spent on an answer that does not fit. The validators of a pydantic model run in a thread of
+this process: their author is responsible for the time they take.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Replaces the older messages of a long thread by a summary, before they exceed the model's window.
 
-The thread itself stays complete. Only what the model sees changes:
-
-    [the summary, and the file with the full history] + the newest messages
-
-The summary is in the thread's metadata, so later steps, later runs and a resumed run see the same. A later summary
-covers the earlier one and the messages since. A summary is due when the estimate exceeds 85 % of the window, or when
-the endpoint says that a request is too long; the step then runs again, at most twice in a row, keeping fewer messages
-each time. A failed summary is retried some steps later; until one succeeds, the thread's metadata keeps the error under
-FAILED, so that it is an event.
+The thread stays complete; the model sees the summary, which is in the thread's metadata, and the newest messages. A
+summary is due when the estimate exceeds 85 % of the window, or when the endpoint says that a request is too long; the
+step then runs again, at most twice in a row, keeping fewer messages each time. A failed summary is retried some steps
+later; until one succeeds, the metadata keeps the error under FAILED, so that it is an event.
 
 There are two hooks because a hook that raises leaves no trace: Summarizer asks the model and may fail; SummarizedInput
 runs after it, replaces the messages, counts them, and notices when a summary is still due.

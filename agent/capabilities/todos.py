@@ -1,8 +1,7 @@
-"""The agent's todo list: one tool replaces it, and the model sees it while an item is open.
+"""The agent's todo list, in the thread's metadata: one tool replaces it, and the model sees it while an item is open.
 
-The list is in the thread's metadata, so later runs of the thread have it. The reminder is the last message of an
-inference and never part of the thread: the messages before it stay the same from step to step, and so does the
-endpoint's cache.
+The reminder is the last message of an inference and never part of the thread: the messages before it stay the same from
+step to step, and so does the endpoint's cache.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A large tool set at the price of a small one: the model searches it with find_tools, which loads what it finds.
 
-The model sees the tools in `always`, find_tools, and what this run has loaded; calls to the others are blocked until
-they are loaded. The hook only hides: a tool that another hook removed stays removed and is not found. A loaded tool is
-available from the next step on, because the model has not seen its parameters before.
+Calls to tools that are neither in `always` nor loaded are blocked. A loaded tool is available from the next step on,
+because the model has not seen its parameters before. A tool that another hook removed stays removed and is not found.
 """
 
 from __future__ import annotations

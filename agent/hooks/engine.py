@@ -1,12 +1,9 @@
 """Runs hooks: in order, one after another, bounded in time, and never weaker than what was already decided.
 
-Order: higher priority is further out; of equal ones the one registered first is further out. `before_*`,
-execution_start, should_continue and on_error run outermost first; `after_*` and execution_end in exactly the reverse
-order. The innermost hook (policy; one at most) is inside all others whatever its priority, so that at before_tool_use
-it judges the final arguments.
-
-The guard compares what a hook returns with what it was given (agent.hooks.guard). A hook that fails never raises into
-the run: its failure policy applies (see Hook), and the hooks after it still run.
+Higher priority is further out; of equal ones the one registered first is further out. `before_*`, execution_start,
+should_continue and on_error run outermost first, the others in exactly the reverse order. The innermost hook (policy;
+one at most) is inside all others, so that it judges the final arguments. A hook that fails never raises into the run:
+its failure policy applies (see Hook), and the hooks after it still run.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """Checks hooks when an agent is made, and keeps them from weakening decisions and changing what they do not own.
 
-The guard compares the state that a hook returned with the given one. A change that the hook may not make is reverted
-without an error; its other changes count.
+A change that a hook may not make is reverted without an error; its other changes count.
 
 - Verdicts and continuations only get stricter; of equal ones the first stays.
 - Of a tool call only the arguments can be rewritten, only at before_tool_use, not after a block and not by the
   innermost hook, which judges them; only its result at after_tool_use. Other calls of the step are out of reach.
-- Who the run belongs to, and the counters that limits are measured by, belong to the loop; a hook may raise a counter
-  (a subagent's tokens) but not lower it.
+- The counters that limits are measured by belong to the loop; a hook may raise one (a subagent's tokens), not lower it.
 """
 
 from __future__ import annotations
@@ -61,8 +59,7 @@ def check_hook(hook: Hook) -> None:
 def kept_strict(point: str, hook: Hook, given: AgentState, returned: AgentState) -> AgentState:
     """Return `returned` with everything taken back that the hook may not do at this point.
 
-    Raises TypeError for a value of the wrong type, and ValueError for one that cannot be stored: either would break
-    others, who are not to blame.
+    Raises TypeError for a value of the wrong type, and ValueError for one that cannot be stored.
     """
     _check_types(given, returned)
     ledger = _kept_ledger(given, returned) | _frozen_values(returned)

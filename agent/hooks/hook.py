@@ -2,8 +2,7 @@
 
 The ten points take an AgentState and return one. The two rings wrap the model call and the tool call and see no state,
 so that the rings of concurrent tool calls cannot race on it. A hook serves many calls at once and stores nothing about
-them in itself: the call's context is for that (agent.call_context). `before_*` and `execution_start` run from the
-highest priority (outermost) to the lowest, `after_*` and `execution_end` in reverse; ties keep registration order.
+them in itself: the call's context is for that (agent.call_context).
 """
 
 from __future__ import annotations

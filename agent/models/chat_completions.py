@@ -122,10 +122,9 @@ class _Call:
 class Gathered:
     """An answer as received so far, from a stream or at once.
 
-    Parallel calls are interleaved and distinguished by `index`. For endpoints that omit the index or repeat it, ids,
-    names and complete calls distinguish them; missing and duplicate ids are replaced. `begun`: a choice was received,
-    so the answer is charged. `refused`: the text is the model's refusal. `reasoning_chars` counts the reasoning, which
-    is dropped.
+    Parallel calls are distinguished by `index`, for endpoints that omit or repeat it by ids, names and complete calls;
+    missing and duplicate ids are replaced. `begun`: a choice was received, so the answer is charged. `reasoning_chars`
+    counts the reasoning, which is dropped.
     """
 
     def __init__(self) -> None:

@@ -132,10 +132,9 @@ def said_by(message: str, secrets: Collection[str]) -> str:
 def endpoint_error(
     complaint: Complaint, said: str, *, status: int | None, headers: Mapping[str, str], now_s: float, model: str
 ) -> ModelError:
-    """Return the ModelError for an endpoint's error.
+    """Return the ModelError for an endpoint's error, which `said` describes for people.
 
-    `said` describes it for people. `status` is None if the endpoint gives none, as in the middle of a stream; such an
-    error may be temporary. `now_s` is the time since the epoch.
+    `status` is None if the endpoint gives none, as in the middle of a stream. `now_s` is the time since the epoch.
     """
     if _is_too_long(complaint, status):
         return ContextLengthExceeded(f"{said}; the messages do not fit the context window: send fewer or shorter ones")

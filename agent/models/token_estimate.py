@@ -1,9 +1,6 @@
 """Estimates the tokens of a request: a quarter of its characters, corrected by the endpoint's reports.
 
-The run's notes carry an InputEstimate from step to step. Only new messages are counted, so a step costs the same
-whatever the length of the thread.
-
-    tokens of the next request = tokens of the last one + ratio * estimate of what was added since
+The run's notes carry an InputEstimate from step to step, so that only new messages are counted.
 """
 
 from __future__ import annotations

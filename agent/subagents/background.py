@@ -1,7 +1,6 @@
 """Background subagents as their parent sees them: noted in its state, announced when they end, and ended with it.
 
-A process that resumes the run knows them by the note alone: one that is noted as running but does not run in this
-process was lost with the previous one.
+A subagent that is noted as running but does not run in this process was lost with the previous one.
 """
 
 from __future__ import annotations

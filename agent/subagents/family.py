@@ -1,11 +1,8 @@
 """A family: a root run and all its subagents in this process, with a shared ledger of what they spent.
 
-Limits check state.spent: a run's own usage plus state.others. The ledger updates `others` at every step and tool call,
-so that a limit applies to the whole family. A tool call counts when it starts; an inference counts when it ends, so
-steps, tokens and cost exceed a limit by at most one step per member. A process that resumes a root run starts with the
-`others` of its state: what the subagents of the previous process spent.
-
-Families are live objects outside the state. A family exists from the first step of its root run to its end.
+Limits check a run's own usage plus state.others, which the ledger updates at every step and tool call. A tool call
+counts when it starts, an inference when it ends, so steps, tokens and cost exceed a limit by at most one step per
+member. A process that resumes a root run starts with the `others` of its state.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Eviction: a result that is too large for a thread stays in a file, and only its head and tail are shown.
 
 execute evicts its output in the sandbox. EvictionHook serves every other tool but the six file tools, whose results
-come in pages; it writes the result to /workspace/.airlock/output/<call id>.txt. A marker between head and tail says
-what is left out, and which calls read it.
+come in pages. A marker between head and tail says what is left out, and which calls read it.
 """
 
 from __future__ import annotations

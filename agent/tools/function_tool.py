@@ -1,10 +1,5 @@
 """A tool made of a function: the model is shown its name, its docstring and its annotated parameters.
 
-    @tool
-    def weather(city: Annotated[str, Field(description="a town")], days: int = 1) -> str:
-        "Return the weather of a town."
-        return ...
-
 The function may be async; a plain one runs in a thread, which a cancelled run does not wait for. It returns a str,
 bytes, a ToolResult, or anything that pydantic can write as JSON; the model reads its exceptions as errors. A parameter
 of type ToolContext gets the call's context and is not shown to the model.

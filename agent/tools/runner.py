@@ -74,11 +74,10 @@ class ToolRunner:
     ) -> AgentState:
         """Return the state with one finished execution per call, in call order, in state.current.tool_executions.
 
-        Calls that wait for an approval raise Suspended with `suspend`, before any call of the step executes; without
-        it they end with the outcome "waiting". A call in `earlier` ran in a process that was lost: it is neither judged
-        nor run again. `context` is for a single call, whose caller reads it. Otherwise only cancellation is raised:
-        then every call in flight has ended, after_tool_use has seen all that began, each has its tool_call_finished
-        event, and `keep` has the state.
+        Calls that wait for an approval raise Suspended with `suspend`, before any call of the step executes; without it
+        they end with the outcome "waiting". A call in `earlier` ran in a process that was lost: it is not judged or run
+        again. `context` is for a single call. Otherwise only cancellation is raised: then every call in flight has ended,
+        after_tool_use has seen all that began, and `keep` has the state.
         """
         executions = tuple(
             ToolExecution(call, judged.call, judged, context=context or CallContext())

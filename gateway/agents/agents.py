@@ -1,8 +1,7 @@
 """The only place where settings become capabilities, in a fixed order whatever an agent's YAML says.
 
 Every agent has the eviction of large results, a flow, and the limits of its tenant's policy; the tool path adds journal
-and policy (gateway.tool_calls.tool_calls). An agent's settings add capabilities, but can neither remove nor reorder
-these.
+and policy (gateway.tool_calls.tool_calls). An agent's settings can neither remove nor reorder these.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The models of one tenant: equal settings share a client, and the number of concurrent requests is limited.
 
-Requests run in the order in which they arrive. Waiting is reported, and does not count as the model's time. So a run
-with many subagents can neither flood an endpoint nor use up this process's descriptors.
+Requests run in the order in which they arrive. Waiting is reported, and does not count as the model's time.
 """
 
 from __future__ import annotations
