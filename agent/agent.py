@@ -72,8 +72,8 @@ class Agent(Parts, Generic[Output]):
     async def run(self, state: AgentState, events: EventSink = discard) -> AgentState[Output]:
         """Run until something stops the run; return the state with `stop` set. The last event is run_finished.
 
-        A run that waits for an approval returns the state with `pending` set instead, after the event run_suspended. Such a
-        state, or one that a before_step hook stored, continues in any process.
+        A run that waits for an approval returns the state with `pending` set instead, after the event run_suspended.
+        Such a state, or one that a before_step hook stored, continues in any process.
 
         Raises ValueError for a state that is not JSON, and otherwise only asyncio.CancelledError. A cancelled run first
         ends its tool calls, runs the execution_end hooks, and emits run_finished with status cancelled.

@@ -95,7 +95,7 @@ class GrepPage(Protocol):
 
 
 class FileSystem(Protocol):
-    """Files, wherever they are. An error whose files are out of reach may set `outcome`, with which the call then ends."""
+    """Files. An error that means they are out of reach may set `outcome`, with which the tool call then ends."""
 
     async def ls(self, path: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage: ...
     async def stat(self, path: str) -> Entry: ...

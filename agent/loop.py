@@ -18,6 +18,7 @@ import math
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from agent.cancellation import Cancellation, to_the_end
 from agent.capabilities.limits import TimeLeft, ToolsInTime, time_left_s
@@ -31,7 +32,7 @@ from agent.host import Host
 from agent.messages import Message, ToolCall, storable_message
 from agent.models.inference import Inference
 from agent.models.model import Model
-from agent.state import AgentState, CurrentExecution, ModelResponse
+from agent.state import TIMES, AgentState, CurrentExecution, ModelResponse
 from agent.tools.approval import PendingStep, Suspended
 from agent.tools.asking import edited_calls
 from agent.tools.recovery import EarlierCall
@@ -81,7 +82,7 @@ class Run:
                 stop = await self._steps()
                 status = self._status(stop)
             except asyncio.CancelledError:
-                status, stop = "cancelled", _outcome("cancelled", "the run was cancelled")
+                status, stop = "cancelled", _CANCELLED
                 await self._end(stop)
                 raise
             except Suspended as suspended:
@@ -96,7 +97,7 @@ class Run:
             return self.state
         except asyncio.CancelledError:
             if status != "cancelled":  # during execution_end of a run that had ended by itself
-                status, stop = "cancelled", _outcome("cancelled", "the run was cancelled")
+                status, stop = "cancelled", _CANCELLED
                 self.state = self.state.with_(stop=stop)
             raise
         finally:
@@ -120,18 +121,8 @@ class Run:
 
     async def _step(self) -> ContinuationOutcome | None:
         """Take one step; return what stops the run, or None to go on."""
-        started_s = self.host.clock()
-        messages = self.state.messages
-        self.state = self.state.with_(
-            current=CurrentExecution(
-                started_at_s=started_s,
-                input_messages=messages,
-                system_prompt=self.state.system_prompt,
-                tools=tuple(self.agent.executor.specs()),
-                # The time of execution_start belongs to the first step.
-                hooks_s=self.state.current.hooks_s,
-            )
-        )
+        # The time of execution_start belongs to the first step.
+        started_s, messages = self._begin_step(self.state.system_prompt, hooks_s=self.state.current.hooks_s)
         stop = await self._at("before_step")
         if stop is not None:
             return stop
@@ -144,24 +135,19 @@ class Run:
         self.state = self.state.with_(steps=number)
         return await self._timed(self._think_and_act(number), number, started_s)
 
+    def _begin_step(self, system_prompt: str, **known: Any) -> tuple[float, tuple[Message, ...]]:
+        """Set what is in progress; return the time and the messages of the inference."""
+        started_s, messages, tools = self.host.clock(), self.state.messages, tuple(self.agent.executor.specs())
+        current = CurrentExecution(started_s, None, messages, system_prompt, tools, **known)
+        self.state = self.state.with_(current=current)
+        return started_s, messages
+
     async def _resumed_step(self, pending: PendingStep) -> ContinuationOutcome | None:
         """Resume the step that waited: the model has answered, and its calls are judged again."""
-        started_s = self.host.clock()
         response = pending.response()
-        self.state = self.state.with_(
-            pending=None,
-            current=CurrentExecution(
-                started_at_s=started_s,
-                input_messages=self.state.messages,
-                system_prompt=pending.system_prompt,
-                tools=tuple(self.agent.executor.specs()),
-                response=response,
-                continuation=pending.continuation,
-                hooks_s=pending.hooks_s,
-                model_s=pending.model_s,
-                model_wait_s=pending.model_wait_s,
-            ),
-        )
+        kept = {name: getattr(pending, name) for name in ("continuation", "hooks_s", "model_s", "model_wait_s")}
+        self.state = self.state.with_(pending=None)
+        started_s, _ = self._begin_step(pending.system_prompt, response=response, **kept)
         self.deadline_s = started_s + time_left_s(self.agent.hooks.hooks, self.state)
         calls: Sequence[ToolCall] = response.message.tool_calls
         if self.host.approver is not None:
@@ -174,17 +160,14 @@ class Run:
         self, work: Awaitable[ContinuationOutcome | None], number: int, started_s: float
     ) -> ContinuationOutcome | None:
         """Count the time of a step up to its end or suspension; return what stops the run, or None to go on."""
-        suspended = False
         try:
             stop = await work
-        except Suspended:
-            suspended = True
-            raise
         finally:
-            self.state = self.state.with_(active_s=self.state.active_s + self.host.clock() - started_s).with_current(
-                completed_at_s=self.host.clock()
+            completed_s = self.host.clock()
+            self.state = self.state.with_current(completed_at_s=completed_s).with_(
+                active_s=self.state.active_s + completed_s - started_s
             )
-            if not suspended:
+            if self.state.pending is None:
                 emit(self.events, "step_finished", step=number, **times(self.state.current))
         if stop is None:
             self._clear()
@@ -328,13 +311,8 @@ class Run:
         return found if found is not None and found.decision is ContinuationDecision.FORBID else None
 
     def _clear(self) -> None:
-        state, current = self.state, self.state.current
-        self.state = state.with_(
-            hooks_s=state.hooks_s + current.hooks_s,
-            model_s=state.model_s + current.model_s,
-            model_wait_s=state.model_wait_s + current.model_wait_s,
-            tools_s=state.tools_s + current.tools_s,
-        ).cleared()
+        spent_s = {name: getattr(self.state, name) + getattr(self.state.current, name) for name in TIMES}
+        self.state = self.state.with_(**spent_s).cleared()
 
     def _status(self, stop: ContinuationOutcome) -> RunStatus:
         if self.failed:
@@ -374,3 +352,6 @@ def _outcome(
     rule: str, reason: str, decision: ContinuationDecision = ContinuationDecision.FORBID
 ) -> ContinuationOutcome:
     return ContinuationOutcome(decision=decision, hook="loop", rule=rule, reason=reason)
+
+
+_CANCELLED = _outcome("cancelled", "the run was cancelled")

@@ -1,9 +1,9 @@
 """A final answer that is one JSON value and fits a schema; an invalid one is sent back with the errors.
 
 The schema is a pydantic model class or a JSON Schema. The thread's metadata stores the value as the model wrote it; the
-state's `output`, an instance of the pydantic model or the JSON value, is not stored. The hook is further in than
-self_critique: no critique is spent on an answer that does not fit. The validators of a pydantic model run in a thread of
-this process: their author is responsible for the time they take.
+state's `output` is not stored. The hook is further in than self_critique: no critique is spent on an answer that does
+not fit. The validators of a pydantic model run in a thread of this process: their author is responsible for the time
+they take.
 """
 
 from __future__ import annotations

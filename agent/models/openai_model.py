@@ -61,7 +61,7 @@ class Prices:
 
 
 class OpenAIModel:
-    """A Model behind an OpenAI-compatible endpoint. Usage that it does not report is estimated, so budgets always apply."""
+    """A Model behind an OpenAI-compatible endpoint. Usage that is not reported is estimated: budgets always apply."""
 
     def __init__(  # noqa: PLR0913 - keyword-only settings of one endpoint, which a dataclass would only wrap
         self,
@@ -130,9 +130,10 @@ class OpenAIModel:
         await self._client.close()
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
-        """Send the request once; `on_delta` gets text as it arrives. Raises ModelUnavailable, ModelRefused or ModelNonsense.
+        """Send the request once; `on_delta` gets text as it arrives.
 
-        After tool calls an empty answer is valid: the model has nothing to add.
+        Raises ModelUnavailable, ModelRefused (ContextLengthExceeded among others) or ModelNonsense. After tool calls an
+        empty answer is valid: the model has nothing to add.
         """
         body, gathered = request_body(self._name, request), Gathered()
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from agent.call_context import CallContext
@@ -35,32 +36,21 @@ from agent.tools.tool import RunInFlight, ToolContext, ToolExecutor
 _WHOLE = frozenset({"exited", "completed", "failed"})
 
 
+@dataclass(frozen=True)
 class ToolRunner:
-    """Runs the tool calls of one step, or one call of a service. It keeps no state between runs."""
+    """Runs the tool calls of one step, or one call of a service.
 
-    def __init__(
-        self,
-        hooks: HookEngine,
-        executor: ToolExecutor,
-        events: EventSink,
-        clock: Callable[[], float] = time.monotonic,
-        concurrency: int = 8,
-        approver: Approver | None = None,
-        on_output: OnOutput | None = None,
-    ) -> None:
-        """Without an approver a call that needs an approval is blocked.
+    Without an approver a call that needs an approval is blocked. `on_output` gets the bytes of live output. Without it,
+    and without a sink for events, a program's output comes with its result only.
+    """
 
-        `on_output` gets the bytes of live output. Without it, and without a sink for events, a program's output comes
-        with its result only.
-        """
-        self._hooks = hooks
-        self._executor = executor
-        self._events = events
-        self._clock = clock
-        self._concurrency = concurrency
-        self._approver = approver
-        self._on_output = on_output
-        self._listens = on_output is not None or events is not discard
+    hooks: HookEngine
+    executor: ToolExecutor
+    events: EventSink
+    clock: Callable[[], float] = time.monotonic
+    concurrency: int = 8
+    approver: Approver | None = None
+    on_output: OnOutput | None = None
 
     async def run(
         self,
@@ -76,12 +66,12 @@ class ToolRunner:
 
         Calls that wait for an approval raise Suspended with `suspend`, before any call of the step executes; without it
         they end with the outcome "waiting". A call in `earlier` ran in a process that was lost: it is not judged or run
-        again. `context` is for a single call. Otherwise only cancellation is raised: then every call in flight has ended,
-        after_tool_use has seen all that began, and `keep` has the state.
+        again. `context` is for a single call. Otherwise only cancellation is raised: then every call in flight has
+        ended, after_tool_use has seen all that began, and `keep` has the state.
         """
         executions = tuple(
             ToolExecution(call, judged.call, judged, context=context or CallContext())
-            for call, judged in ((call, self._executor.prepare(call)) for call in map(_frozen, calls))
+            for call, judged in ((call, self.executor.prepare(call)) for call in map(_frozen, calls))
         )
         state = state.with_current(tool_executions=executions)
         results: list[tuple[ToolResult, float] | None] = [None] * len(calls)
@@ -97,19 +87,19 @@ class ToolRunner:
                 state, judged[index], refusal = await self._judge(state, index)
                 results[index] = (refusal, 0.0) if refusal is not None else None
             notes: Mapping[int, str] = {}
-            if self._approver is not None:
+            if self.approver is not None:
                 try:
-                    asked = await answered(self._approver, state, judged, suspend=suspend)
+                    asked = await answered(self.approver, state, judged, suspend=suspend)
                 except Suspended:
-                    self._hooks.suspended(state)
+                    self.hooks.suspended(state)
                     raise
                 state, notes = asked.state, asked.notes
                 for index, result in asked.results.items():
                     judged[index], results[index] = None, (result, 0.0)
-            started_s = self._clock()
-            await self._execute(judged, results, RunInFlight(state, self._events, self._hooks.hooks, self._executor))
+            started_s = self.clock()
+            await self._execute(judged, results, RunInFlight(state, self.events, self.hooks.hooks, self.executor))
             _add_notes(results, notes)
-            state = state.with_current(tools_s=state.current.tools_s + self._clock() - started_s)
+            state = state.with_current(tools_s=state.current.tools_s + self.clock() - started_s)
         except asyncio.CancelledError:
             await to_the_end(self._finish_all(state, results[:begun], keep))
             raise
@@ -119,12 +109,12 @@ class ToolRunner:
         """Run the before pass of one call; return the call to execute, or the result of one that must not."""
         state = state.with_current(tool_index=index)
         call = state.current.tool.call
-        emit_started(self._events, call)
-        state = await self._hooks.run("before_tool_use", state, self._events, finalise=self._final)
+        emit_started(self.events, call)
+        state = await self.hooks.run("before_tool_use", state, self.events, finalise=self._final)
         tool = self._final(state.current.tool)  # of a blocked call, for the record
         verdict = self._settled(tool.verdict, state.depth)
         tool = tool.with_(verdict=verdict, approval_id=_passes_by(verdict))
-        emit_verdict(self._events, call, tool.call, verdict)
+        emit_verdict(self.events, call, tool.call, verdict)
         unfit = tool.judged.unfit
         refusal = blocked_result(verdict, unfit) if verdict.kind is VerdictKind.BLOCK else unfit
         state = state.with_(current=state.current.with_tool(tool))
@@ -134,24 +124,24 @@ class ToolRunner:
         """Return the execution with its call prepared again where a hook has rewritten it."""
         if tool.call is tool.judged.call:
             return tool
-        judged = self._executor.prepare(_frozen(tool.call))
+        judged = self.executor.prepare(_frozen(tool.call))
         return tool.with_(call=judged.call, judged=judged)
 
     def _recalled(self, state: AgentState, index: int, known: EarlierCall) -> AgentState:
         state = state.with_current(tool_index=index)
         tool = state.current.tool
-        emit_started(self._events, tool.call)
-        emit_verdict(self._events, tool.call, tool.call, known.verdict)
+        emit_started(self.events, tool.call)
+        emit_verdict(self.events, tool.call, tool.call, known.verdict)
         return state.with_execution(verdict=known.verdict, approval_id=known.approval_id, recalled=True)
 
     def _settled(self, verdict: Verdict | None, depth: int) -> Verdict:
         """Return the verdict that counts: if there is a policy, a call passes only with its verdict."""
         if verdict is None:
             kind, rule, reason = VerdictKind.PROCEED, "no_policy", "no hook had a say in it"
-            if self._hooks.innermost is not None:
+            if self.hooks.innermost is not None:
                 kind, rule, reason = VerdictKind.BLOCK, "no_verdict", "policy gave no verdict"
             return Verdict(kind=kind, hook="tool_runner", rule=rule, reason=reason)
-        if verdict.kind is VerdictKind.ASK and self._approver is None:
+        if verdict.kind is VerdictKind.ASK and self.approver is None:
             why = (
                 "a subagent cannot wait for an approval; the agent that it works for has to make this call itself"
                 if depth
@@ -166,17 +156,17 @@ class ToolRunner:
         runnable = [(index, call) for index, call in enumerate(judged) if call is not None]
 
         async def timed(index: int, call: JudgedCall) -> None:
-            started_s = self._clock()
+            started_s = self.clock()
             result = await self._execute_one(index, call, run)
-            results[index] = (result, self._clock() - started_s)
+            results[index] = (result, self.clock() - started_s)
 
         if len(runnable) == 1:
             cancellation = await Cancellation.watch()
             await timed(*runnable[0])
             cancellation.heed()
             return
-        slots = asyncio.Semaphore(self._concurrency)
-        before = predecessors(self._executor.specs(), [None if one is None else one.call for one in judged])
+        slots = asyncio.Semaphore(self.concurrency)
+        before = predecessors(self.executor.specs(), [None if one is None else one.call for one in judged])
         done = [asyncio.Event() for _ in judged]
 
         async def one(index: int, call: JudgedCall) -> None:
@@ -197,8 +187,9 @@ class ToolRunner:
         call = judged.call
         execution = run.state.current.tool_executions[index]
         times = 0
-        output = OutputEvents(self._events, call.id) if self._listens else None
-        filters = output_filters(self._hooks.hooks) if output is not None else None
+        listens = self.on_output is not None or self.events is not discard
+        output = OutputEvents(self.events, call.id) if listens else None
+        filters = output_filters(self.hooks.hooks) if output is not None else None
         shown = None if output is None or filters is None else LiveOutput(filters, self._heard(output))
 
         async def center(tool: ToolExecution) -> ToolResult:
@@ -213,7 +204,7 @@ class ToolRunner:
                 return refusal
             cancellation = await Cancellation.watch()
             try:
-                result = await self._executor.execute(judged, ToolContext(call.id, shown, run, execution.context))
+                result = await self.executor.execute(judged, ToolContext(call.id, shown, run, execution.context))
                 if shown is not None:
                     await shown.end(cut=result.evicted is not None or result.outcome not in _WHOLE)
                 return result
@@ -227,7 +218,7 @@ class ToolRunner:
                 return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")
 
         try:
-            return await self._hooks.around_tool_use(center, self._events)(execution)
+            return await self.hooks.around_tool_use(center, self.events)(execution)
         except HookFailed as failure:
             return ToolResult.error(f"The result of this call is withheld: {failure}")
         finally:
@@ -237,7 +228,7 @@ class ToolRunner:
                 output.flush()
 
     def _heard(self, output: OnOutput) -> OnOutput:
-        listener = self._on_output
+        listener = self.on_output
         if listener is None:
             return output
 
@@ -253,7 +244,7 @@ class ToolRunner:
         first = state.current.tool.verdict
         if first is not None and first.kind is VerdictKind.ASK:
             return ToolResult.error("refused: the call was approved once and has executed", outcome="blocked")
-        verdict = await self._hooks.judged_again(state, self._events)
+        verdict = await self.hooks.judged_again(state, self.events)
         if verdict is None or verdict.kind is VerdictKind.PROCEED:
             return None
         return blocked_result(verdict)
@@ -275,14 +266,14 @@ class ToolRunner:
     async def _finish(self, state: AgentState, index: int, result: ToolResult, duration_s: float) -> AgentState:
         state = state.with_current(tool_index=index).with_execution(result=result, duration_s=duration_s)
         before = state.current.tool
-        state = await self._hooks.run("after_tool_use", state, self._events)
+        state = await self.hooks.run("after_tool_use", state, self.events)
         tool = state.current.tool
         if tool.blocked and not before.blocked and tool.verdict is not None:
             # The call did run, so its verdict stands; its result can still be withheld.
             reason = f"rule {tool.verdict.rule} of {tool.verdict.hook}: {tool.verdict.reason}"
             state = state.with_execution(verdict=before.verdict, result=withheld(tool.result, reason))
         tool = state.current.tool
-        emit_finished(self._events, tool, tool.result or result)
+        emit_finished(self.events, tool, tool.result or result)
         return state
 
 
