@@ -249,11 +249,11 @@ class Run:
         """Return the model's answer; None when the run's time was over first."""
         response = None
         agent, current = self.agent, self.state.current
-        inference = Inference(agent.hooks, agent.model, self.events, self.host.clock, self.host.new_call_id)
+        inference = Inference(agent.hooks, agent.model, self.events, self.host.clock, self.host.new_call_id, number)
         request = InferenceRequest(current.system_prompt, current.input_messages, current.tools)
         try:
             async with TimeLeft(self._left_s()):
-                response = await inference.run(request, number, self.cancellation)
+                response = await inference.run(request, self.cancellation)
         finally:
             self.state = self.state.with_(usage=self.state.usage + inference.usage).with_current(
                 model_s=inference.model_s,

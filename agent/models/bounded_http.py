@@ -72,44 +72,31 @@ def _bound(response: httpx2.Response) -> None:
         raise UnusableAnswer(f"an answer with the content-encoding {encoding[:40]!r}, which was not asked for")
     if not isinstance(response.stream, httpx2.AsyncByteStream):
         raise TypeError("an asynchronous client has asynchronous streams")
-    decoder = _Inflater() if encoding in _ENCODINGS else None
-    if response.is_error:
-        response.stream = _Beginning(response.stream, decoder)
-    else:
-        response.stream = _Bounded(response.stream, decoder)
-
-
-class _Inflater:
-    """Decodes gzip or zlib in small pieces."""
-
-    def __init__(self) -> None:
-        self._inner = zlib.decompressobj(_GZIP_OR_ZLIB)
-
-    def pieces(self, data: bytes) -> Iterator[bytes]:
-        while data and not self._inner.eof:
-            try:
-                piece = self._inner.decompress(data, _PIECE_BYTES)
-            except zlib.error as error:
-                raise UnusableAnswer(f"an answer that cannot be decompressed ({error})") from error
-            data = self._inner.unconsumed_tail
-            if piece:
-                yield piece
+    kind = _Beginning if response.is_error else _Bounded
+    response.stream = kind(response.stream, inflated=encoding in _ENCODINGS)
 
 
 class _Decoded(httpx2.AsyncByteStream):
     """A response's decoded bytes. Iterating again continues where the last iteration ended."""
 
-    def __init__(self, inner: httpx2.AsyncByteStream, decoder: _Inflater | None) -> None:
+    def __init__(self, inner: httpx2.AsyncByteStream, *, inflated: bool) -> None:
         self._inner = inner
-        self._decoder = decoder
+        self._decoder = zlib.decompressobj(_GZIP_OR_ZLIB) if inflated else None
 
     async def pieces(self) -> AsyncIterator[bytes]:
         async for data in self._inner:
             if self._decoder is None:
                 yield data
                 continue
-            for piece in self._decoder.pieces(data):
-                yield piece
+            packed = data
+            while packed and not self._decoder.eof:
+                try:
+                    piece = self._decoder.decompress(packed, _PIECE_BYTES)
+                except zlib.error as error:
+                    raise UnusableAnswer(f"an answer that cannot be decompressed ({error})") from error
+                packed = self._decoder.unconsumed_tail
+                if piece:
+                    yield piece
                 await asyncio.sleep(0)  # one packet may have a thousand pieces: let other tasks run
 
     async def aclose(self) -> None:
@@ -117,10 +104,8 @@ class _Decoded(httpx2.AsyncByteStream):
 
 
 class _Bounded(_Decoded):
-    def __init__(self, inner: httpx2.AsyncByteStream, decoder: _Inflater | None) -> None:
-        super().__init__(inner, decoder)
-        self._total_bytes = 0
-        self._line_bytes = 0
+    _total_bytes = 0
+    _line_bytes = 0
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for piece in self.pieces():
@@ -162,12 +147,10 @@ class EventReader:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._begun = False
+        self._begun = self._is_error = False
         self._data: list[bytes] = []
-        self._is_error = False
         self._text: list[bytes] = []
-        self._data_bytes = 0
-        self._text_bytes = 0
+        self._data_bytes = self._text_bytes = 0
 
     @property
     def text(self) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -173,29 +174,19 @@ def _unavailable(said: str, headers: Mapping[str, str], now_s: float) -> ModelUn
 
 def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
     """Return the Retry-After of lower-case headers, in seconds or a date, as 0 to 300 s; None if missing."""
-    asked_s = _number(headers.get("retry-after-ms"))
-    if asked_s is not None:
-        asked_s /= 1000
-    else:
-        said = headers.get("retry-after")
-        asked_s = _number(said)
-        if asked_s is None and said is not None:
-            asked_s = _seconds_until(said, now_s)
-    return None if asked_s is None else min(max(asked_s, 0.0), _LIMIT_RETRY_AFTER_S)
+    readings: tuple[tuple[str, Callable[[str], float]], ...] = (
+        ("retry-after-ms", lambda said: float(said) / 1000),
+        ("retry-after", float),
+        ("retry-after", lambda said: _timestamp_s(said) - now_s),
+    )
+    for header, read in readings:
+        with suppress(ValueError, OverflowError):
+            asked_s = read(headers.get(header, ""))
+            if not math.isnan(asked_s):
+                return min(max(asked_s, 0.0), _LIMIT_RETRY_AFTER_S)
+    return None
 
 
-def _number(text: str | None) -> float | None:
-    try:
-        number = float(text or "")
-    except ValueError:
-        return None
-    return None if math.isnan(number) else number
-
-
-def _seconds_until(date: str, now_s: float) -> float | None:
-    try:
-        then = parsedate_to_datetime(date)
-        # HTTP dates are always in GMT.
-        return (then if then.tzinfo else then.replace(tzinfo=UTC)).timestamp() - now_s
-    except (ValueError, OverflowError):
-        return None
+def _timestamp_s(date: str) -> float:
+    then = parsedate_to_datetime(date)
+    return (then if then.tzinfo else then.replace(tzinfo=UTC)).timestamp()  # HTTP dates are always in GMT

@@ -37,6 +37,7 @@ from agent.models.endpoint_errors import (
 from agent.models.model import OnDelta
 from agent.state import ModelResponse
 
+_NO_STREAM = "if it cannot stream with tools, set stream to false"
 _QUOTED_CHARS = 500
 _REST_TIMEOUT_S = 0.1
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -55,9 +56,8 @@ class Prices:
                 raise ValueError(f"a price is a number of dollars, 0 or more, not {price}")
 
     def cost_usd(self, usage: Usage) -> float:
-        return (
-            usage.input_tokens * self.input_usd_per_mtok + usage.output_tokens * self.output_usd_per_mtok
-        ) / 1_000_000
+        input_usd = usage.input_tokens * self.input_usd_per_mtok
+        return (input_usd + usage.output_tokens * self.output_usd_per_mtok) / 1_000_000
 
 
 class OpenAIModel:
@@ -149,15 +149,12 @@ class OpenAIModel:
         try:
             async with asyncio.timeout(self._answer_timeout_s):
                 await self._read(body, gathered, on_delta)
-        except ModelError:
-            raise
         except TimeoutError as error:
             raise self._too_slow("finish its answer", self._answer_timeout_s, "answer_timeout_s") from error
         except (openai.APITimeoutError, httpx2.TimeoutException) as error:
-            slow = error.__cause__ or error
-            if isinstance(slow, httpx2.ReadTimeout) and not self._stream:
-                raise self._too_slow("answer", self._answer_timeout_s, "answer_timeout_s") from error
-            raise self._too_slow("answer", self._timeout_s, "timeout_s") from error
+            whole = isinstance(error.__cause__ or error, httpx2.ReadTimeout) and not self._stream
+            limit = (self._answer_timeout_s, "answer_timeout_s") if whole else (self._timeout_s, "timeout_s")
+            raise self._too_slow("answer", *limit) from error
         except openai.APIStatusError as error:
             raise self._status_error(error) from error
         except RefusedRedirect as error:
@@ -184,21 +181,16 @@ class OpenAIModel:
             pieces = response.iter_bytes()
             async for event in _events(reader, pieces):
                 events += 1
-                if event.data.startswith("[DONE]"):
-                    done = True
+                if done := event.data.startswith("[DONE]"):
+                    await _read_rest(pieces)
                     break
-                self._take(event, gathered, on_delta)
-            if done:
-                await _read_rest(pieces)
+                if event.is_error:
+                    raise self._complained(complaint_of(event.data))
+                self._add(parsed(event.data), gathered, on_delta)
         if not events:
             self._take_document(reader.text, gathered, on_delta)
         elif not gathered.finish_reason:
             self._check_end(gathered, reader.text, done=done)
-
-    def _take(self, event: ServerEvent, gathered: Gathered, on_delta: OnDelta) -> None:
-        if event.is_error:
-            raise self._complained(complaint_of(event.data))
-        self._add(parsed(event.data), gathered, on_delta)
 
     def _take_document(self, text: str, gathered: Gathered, on_delta: OnDelta) -> None:
         """Add an answer that is not streamed, or raise for what came instead."""
@@ -206,7 +198,7 @@ class OpenAIModel:
             said = self._said(plain(text)[:_QUOTED_CHARS])
             raise ModelRefused(f"{self._endpoint} sent an HTML page and no answer: {said!r}; check base_url")
         if not text:
-            raise self._nonsense("an empty body; if it cannot stream with tools, set stream to false")
+            raise self._nonsense(f"an empty body; {_NO_STREAM}")
         self._add(parsed(text), gathered, on_delta)
         if not gathered.begun:
             raise self._nonsense("an answer without choices")
@@ -228,9 +220,7 @@ class OpenAIModel:
         if gathered.begun and not done:
             raise ModelUnavailable(f"{self._endpoint} ended its stream before the answer was complete")
         if not gathered.begun:
-            raise self._nonsense(
-                "a stream that ended with nothing; if it cannot stream with tools, set stream to false"
-            )
+            raise self._nonsense(f"a stream that ended with nothing; {_NO_STREAM}")
 
     def _response(self, gathered: Gathered, body: Mapping[str, Any], *, may_be_empty: bool) -> ModelResponse:
         reason = gathered.finish_reason
@@ -251,9 +241,7 @@ class OpenAIModel:
 
     def _usage(self, gathered: Gathered, body: Mapping[str, Any]) -> Usage:
         usage = usage_of(gathered.usage, body, gathered.written_chars)
-        if self._prices is None:
-            return usage
-        return usage.model_copy(update={"cost_usd": self._prices.cost_usd(usage)})
+        return usage if self._prices is None else usage.with_(cost_usd=self._prices.cost_usd(usage))
 
     def _status_error(self, error: openai.APIStatusError) -> ModelError:
         complaint = complaint_of(error.response.text)
