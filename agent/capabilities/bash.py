@@ -17,13 +17,8 @@ from agent.state import AgentState
 from agent.tools.eviction import Eviction, marker
 from agent.tools.tool import Tool, ToolArguments, ToolContext
 
-__all__ = ["CommandPolicy", "CommandPolicyHook", "Eviction", "bash"]
-
 CommandPolicy = Callable[[str], str | None]
 """Returns why a command line must not run, None to allow it. If it raises, the command is blocked."""
-
-# Further in than any hook that may rewrite the command: what is judged is what runs.
-_COMMAND_POLICY_PRIORITY = -900_000
 
 
 @dataclass(eq=False)
@@ -32,7 +27,7 @@ class CommandPolicyHook(Hook):
 
     command_policy: CommandPolicy
     name = "bash"
-    priority = _COMMAND_POLICY_PRIORITY
+    priority = -900_000  # further in than any hook that may rewrite the command: what is judged is what runs
     mandatory = True
     when = tool_name("execute")
 
@@ -89,23 +84,16 @@ def bash(
     commands have a network, for the tool's description; None if unknown.
     """
     limits = eviction or Eviction()
-    arguments = create_model(
-        "ExecuteArguments",
-        __base__=_Command,
-        timeout_s=(
-            float,
-            Field(timeout_s, gt=0, le=max_timeout_s, description="seconds after which everything it started is killed"),
-        ),
-    )
+    seconds = "seconds after which everything it started is killed"
+    field = Field(timeout_s, gt=0, le=max_timeout_s, description=seconds)
+    arguments = create_model("ExecuteArguments", __base__=_Command, timeout_s=(float, field))
 
     async def execute(asked: Any, context: ToolContext) -> ToolResult:
         done = await shell.execute(
             asked.command,
             timeout_s=asked.timeout_s,
             call_id=context.call_id,
-            limit_chars=limits.limit_chars,
-            head_chars=limits.head_chars,
-            tail_chars=limits.tail_chars,
+            **vars(limits),
             on_output=context.on_output,
             context=context.hooks,
         )
@@ -115,9 +103,8 @@ def bash(
     if network is False:
         description += _NO_NETWORK
     hooks = (CommandPolicyHook(command_policy),) if command_policy is not None else ()
-    return Capability(
-        "bash", hooks=hooks, tools=(Tool("execute", description, arguments, execute, writes_anywhere=True),)
-    )
+    tool = Tool("execute", description, arguments, execute, writes_anywhere=True)
+    return Capability("bash", hooks=hooks, tools=(tool,))
 
 
 def _result(done: ExecResult, timeout_s: float) -> ToolResult:

@@ -36,13 +36,8 @@ def _json_bytes(value: JsonValue) -> bytes:
 
 
 def _depth(value: JsonValue) -> int:
-    match value:
-        case dict():
-            return 1 + max(map(_depth, value.values()), default=0)
-        case list():
-            return 1 + max(map(_depth, value), default=0)
-        case _:
-            return 0
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(_depth, inner), default=0)
 
 
 def _storable(value: JsonValue) -> JsonValue:
@@ -78,9 +73,9 @@ class _Write(ToolArguments):
 
 
 async def _read(asked: _Read, context: ToolContext) -> ToolResult:
-    metadata = _metadata(context)
-    if metadata is None:
+    if context.run is None:
         return _NO_RUN
+    metadata = context.run.state.metadata
     if asked.key not in metadata:
         return ToolResult.error(f"nothing is stored under {asked.key}; metadata_list shows the keys")
     # A service may store larger values than the agent.
@@ -91,21 +86,19 @@ async def _read(asked: _Read, context: ToolContext) -> ToolResult:
 
 
 async def _write(asked: _Write, context: ToolContext) -> ToolResult:
-    metadata = _metadata(context)
-    if metadata is None:
+    if context.run is None:
         return _NO_RUN
     if asked.value is None:
         return ToolResult(f"nothing is stored under {asked.key} now".encode())
-    if _full(metadata, asked.key):
+    if _full(context.run.state.metadata, asked.key):
         return _TOO_MANY
     return ToolResult(f"stored {len(_json_bytes(asked.value))} bytes under {asked.key}".encode())
 
 
 async def _list(_asked: ToolArguments, context: ToolContext) -> ToolResult:
-    metadata = _metadata(context)
-    if metadata is None:
+    if context.run is None:
         return _NO_RUN
-    keys = _visible(metadata)
+    keys = _visible(context.run.state.metadata)
     note = f"[the first {MAX_KEYS} of {len(keys)} keys]" if len(keys) > MAX_KEYS else ""
     return ToolResult(json.dumps(keys[:MAX_KEYS]).encode(), note=note)
 
@@ -114,10 +107,6 @@ _NO_RUN = ToolResult.error("this call belongs to no run, so there is no thread m
 _TOO_MANY = ToolResult.error(
     f"not stored: the limit of {MAX_KEYS} keys is reached; remove one by writing null to it, or reuse one"
 )
-
-
-def _metadata(context: ToolContext) -> Mapping[str, JsonValue] | None:
-    return None if context.run is None else context.run.state.metadata
 
 
 def _visible(metadata: Mapping[str, JsonValue]) -> list[str]:

@@ -56,27 +56,23 @@ class StructuredOutput(Hook):
         return state.with_section(self._instruction)
 
     async def after_step(self, state: AgentState) -> AgentState:
-        response = state.current.response
-        if response is None or response.message.tool_calls:
+        answer = state.current.final_answer
+        if answer is None:
             return state
-        value, output, errors = await self._judged(response.message.content)
+        value, output, errors = await self._judged(answer.message.content)
         if not errors:
             state = state.with_metadata(VALUE, value).with_(output=output)
             return state.allow_stop(self.name, "valid", "the answer fits the schema")
         # Another hook may have sent back an earlier answer that fitted: it is not this run's answer.
         state = _without_value(state)
-        seen = state.notes.get(_RETRIES, 0)
-        used = seen if isinstance(seen, int) else 0
+        used = state.count(_RETRIES)
         if used >= self.retries:
             reason = f"{used + 1} answers did not fit the schema, {self.retries} retries are allowed; {errors[0]}"
             return state.forbid_continuation(self.name, "retries", reason)
         said = "\n".join(f"- {error}" for error in errors)
-        request = Message(
-            role="user",
-            content=f"Your answer does not fit the JSON Schema that it must fit:\n{said}\n"
-            "Answer again with exactly one JSON value that fits, and nothing else.",
-        )
-        state = state.say(request).with_note(_RETRIES, used + 1)
+        request = f"Your answer does not fit the JSON Schema that it must fit:\n{said}\n"
+        request += "Answer again with exactly one JSON value that fits, and nothing else."
+        state = state.say(Message(role="user", content=request)).with_note(_RETRIES, used + 1)
         reason = f"the answer does not fit the schema, retry {used + 1} of {self.retries}: {errors[0]}"
         return state.request_continuation(self.name, "invalid", reason)
 

@@ -16,6 +16,7 @@ import json
 import logging
 import re
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from typing import Self
 
@@ -82,42 +83,39 @@ class Summary(Value):
 
     @classmethod
     def of(cls, state: AgentState) -> Self | None:
-        kept = state.metadata.get(SUMMARY)
-        if kept is None:
-            return None
         try:
-            summary = cls.model_validate(kept)
+            summary = cls.model_validate(state.metadata.get(SUMMARY))
         except ValidationError:
             return None
         return summary if summary.messages <= len(state.messages) else None
 
     def message(self) -> Message:
-        where = (
-            f"The full history is in {self.file}: search it with grep, or read parts of it with read_file."
-            if self.file
-            else "The full history could not be written to a file, so this is all there is of them."
-        )
-        return Message(
-            role="user",
-            content=f"[The first {self.messages} messages of this thread are replaced by this summary, which a model "
+        where = "The full history could not be written to a file, so this is all there is of them."
+        if self.file:
+            where = f"The full history is in {self.file}: search it with grep, or read parts of it with read_file."
+        content = (
+            f"[The first {self.messages} messages of this thread are replaced by this summary, which a model "
             f"wrote as a record of them. {where}]\n\n{self.text}\n\n"
-            "[End of the summary. The newest messages follow; go on from there.]",
+            "[End of the summary. The newest messages follow; go on from there.]"
         )
+        return Message(role="user", content=content)
 
 
+@dataclass(eq=False)
 class Summarizer(Hook):
     """Asks a model for a summary when one is due, and retries requests that were too long."""
 
+    model: Model
+    files: FileSystem
+    context_window_tokens: int
+    model_timeout_s: float
     name = "summarization"
     priority = _PRIORITY
     on_failure = "open"
 
-    def __init__(self, model: Model, files: FileSystem, *, context_window_tokens: int, timeout_s: float) -> None:
-        self.context_window_tokens = context_window_tokens
-        self.timeout_s = timeout_s + _WRITE_TIMEOUT_S + 5.0  # the timeouts of the model and of the file come first
-        self._model = model
-        self._files = files
-        self._model_timeout_s = timeout_s
+    def __post_init__(self) -> None:
+        # The timeouts of the model and of the file come first.
+        self.timeout_s = self.model_timeout_s + _WRITE_TIMEOUT_S + 5.0
 
     def due(self, state: AgentState) -> int | None:
         """Return how many messages a summary should cover now, None if none is due."""
@@ -134,7 +132,7 @@ class Summarizer(Hook):
         if covered is None:
             return state
         estimate = input_estimate(state)
-        model = MeteredModel(self._model)
+        model = MeteredModel(self.model)
         try:
             response = await self._summarized(model, state, covered, estimate.ratio)
         except Exception as error:  # raising it again would lose the usage
@@ -168,20 +166,19 @@ class Summarizer(Hook):
 
     async def _summarized(self, model: Model, state: AgentState, covered: int, ratio: float) -> ModelResponse:
         """Ask for a summary of the first `covered` messages. Raises what the model raises."""
-        earlier = Summary.of(state)
-        first = earlier.messages if earlier is not None else 0
+        earlier, first = Summary.of(state), _covered(state)
         begin = f"## Summary of the first {first} messages\n\n{earlier.text}" if earlier is not None else ""
         old = [rendered(shortened(message), first + at) for at, message in enumerate(state.messages[first:covered], 1)]
         limit_chars = int(self.context_window_tokens * _REQUEST_SHARE * CHARS_PER_TOKEN / max(ratio, 1.0))
         limit_chars >>= _forced(state)[0]  # the window is smaller than configured
         try:
-            async with asyncio.timeout(self._model_timeout_s):
+            async with asyncio.timeout(self.model_timeout_s):
                 for attempt in range(_REQUEST_ATTEMPTS - 1):
                     with suppress(ContextLengthExceeded):
                         return await _ask(model, fitting(begin, old, limit_chars >> attempt))
                 return await _ask(model, fitting(begin, old, limit_chars >> (_REQUEST_ATTEMPTS - 1)))
         except TimeoutError:
-            raise TimeoutError(f"the summary took longer than {self._model_timeout_s:g} s") from None
+            raise TimeoutError(f"the summary took longer than {self.model_timeout_s:g} s") from None
 
     async def _write_history(self, state: AgentState) -> str:
         name = re.sub(r"[^A-Za-z0-9._-]", "_", state.run_id or state.thread)[:100]
@@ -189,30 +186,28 @@ class Summarizer(Hook):
         history = "\n\n".join(rendered(message, number) for number, message in enumerate(state.messages, 1))
         try:
             async with asyncio.timeout(_WRITE_TIMEOUT_S):
-                await self._files.write(path, f"{history}\n".encode("utf-8", "replace"))
+                await self.files.write(path, f"{history}\n".encode("utf-8", "replace"))
         except Exception as error:  # no workspace, no space, no answer: the summary alone helps
             _log.warning("the history of thread %s was not written to %s: %s", state.thread, path, error)
             return ""
         return path
 
 
+@dataclass(eq=False)
 class SummarizedInput(Hook):
     """Replaces the summarized messages, and notes the size of the request."""
 
+    summarizer: Summarizer
     name = "summarized_input"
     priority = _PRIORITY
     on_failure = "open"
 
-    def __init__(self, summarizer: Summarizer) -> None:
-        self._summarizer = summarizer
-
     async def before_inference(self, state: AgentState) -> AgentState:
-        if self._summarizer.due(state) is not None:
+        if self.summarizer.due(state) is not None:
             # The summary failed, or the kept messages alone are too long: do not retry at each step.
             failures = min(_tried(state)[1] + 1, _LONGEST_PAUSE)
             state = state.with_note(_TRIED, {"steps": state.steps, "failures": failures})
-        summary = Summary.of(state)
-        given, covered = state.current.input_messages, summary.messages if summary is not None else 0
+        summary, given, covered = Summary.of(state), state.current.input_messages, _covered(state)
         if summary is None or (given is not state.messages and given[:covered] != state.messages[:covered]):
             return state  # no summary, or a hook further out has replaced the messages
         return state.with_messages((summary.message(), *given[covered:]))
@@ -235,12 +230,14 @@ async def _ask(model: Model, text: str) -> ModelResponse:
 
 def input_estimate(state: AgentState) -> InputEstimate:
     """Return the size of a request of the thread as it is; only messages since the last request are counted."""
-    summary = Summary.of(state)
-    first = summary.messages if summary is not None else 0
+    first = _covered(state)
     known = InputEstimate.remembered(state.notes.get(MEASURED), state.messages, first)
-    if known is not None:
-        return known.grown(state.messages)
-    return InputEstimate.of(state.messages, first, _aside_tokens(state))
+    return known.grown(state.messages) if known else InputEstimate.of(state.messages, first, _aside_tokens(state))
+
+
+def _covered(state: AgentState) -> int:
+    summary = Summary.of(state)
+    return summary.messages if summary is not None else 0
 
 
 def _aside_tokens(state: AgentState) -> int:
@@ -250,9 +247,7 @@ def _aside_tokens(state: AgentState) -> int:
 
 
 def _cut(state: AgentState, kept_percent: int) -> int | None:
-    summary = Summary.of(state)
-    first = summary.messages if summary is not None else 0
-    messages = state.messages
+    first, messages = _covered(state), state.messages
     kept = max(_KEPT_AT_LEAST, -(-(len(messages) - first) * kept_percent // 100))
     cut = len(messages) - kept
     while cut > first and messages[cut].role == "tool":  # results stay with their calls
@@ -293,5 +288,5 @@ def summarization(
     """
     if context_window_tokens <= 0:
         raise ValueError(f"context_window_tokens is {context_window_tokens}: it is more than 0")
-    summarizer = Summarizer(model, files, context_window_tokens=context_window_tokens, timeout_s=timeout_s)
+    summarizer = Summarizer(model, files, context_window_tokens, timeout_s)
     return Capability("summarization", hooks=(summarizer, SummarizedInput(summarizer)))

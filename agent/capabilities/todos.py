@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, ValidationError, field_validator
@@ -28,9 +29,6 @@ MAX_LIST_CHARS = 32 * 1024
 """Of the list as ASCII JSON: every inference contains it, and stores limit the values of a thread."""
 
 _WRITE = "write_todos"
-# Below the hooks that replace or shorten the messages, so that the reminder comes last.
-_PRIORITY = -100
-
 _SIGNS = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]"}
 
 _Id = Annotated[str, Field(min_length=1, max_length=64)]
@@ -85,7 +83,7 @@ class TodosReminder(Hook):
     """Shows the list after the messages while an item is open."""
 
     name = "todos_reminder"
-    priority = _PRIORITY
+    priority = -100  # below the hooks that replace or shorten the messages, so that the reminder comes last
     on_failure = "open"
 
     async def before_inference(self, state: AgentState) -> AgentState:
@@ -103,10 +101,8 @@ def _kept(todos: Iterable[Todo]) -> list[JsonValue]:
 def _listed(value: JsonValue) -> list[Todo]:
     todos = []
     for item in value[:MAX_TODOS] if isinstance(value, list) else ():
-        try:
+        with suppress(ValidationError):  # an invalid item is left out
             todos.append(Todo.model_validate(item))
-        except ValidationError:
-            continue
     return todos
 
 
@@ -125,11 +121,6 @@ def _counted(todos: Iterable[Todo]) -> str:
 
 def todos() -> Capability:
     """Return write_todos and the reminder of open items."""
-    description = (
-        "Replace your todo list. Keep one for work of several steps, and mark each todo as you start and end it."
-    )
-    return Capability(
-        "todos",
-        hooks=(TodosWriter(), TodosReminder()),
-        tools=(Tool(_WRITE, description, WriteTodosArguments, _write, own_state=True),),
-    )
+    does = "Replace your todo list. Keep one for work of several steps, and mark each todo as you start and end it."
+    tool = Tool(_WRITE, does, WriteTodosArguments, _write, own_state=True)
+    return Capability("todos", hooks=(TodosWriter(), TodosReminder()), tools=(tool,))

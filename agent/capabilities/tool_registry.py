@@ -56,12 +56,8 @@ async def _find(asked: FindToolsArguments, context: ToolContext) -> ToolResult:
     if not matches:
         return ToolResult(b'{"loaded": [], "tools": []}', note=_nothing(hidden))
     found = matches[: asked.limit]
-    content: dict[str, JsonValue] = {
-        "loaded": [spec.name for spec in found],
-        "tools": [
-            {"name": spec.name, "description": spec.description, "parameters": spec.parameters} for spec in found
-        ],
-    }
+    shown = [{name: getattr(spec, name) for name in ("name", "description", "parameters")} for spec in found]
+    content = {"loaded": [spec.name for spec in found], "tools": shown}
     left = len(matches) - len(found)
     more = f"; {left} more match, so narrow the query if none of these will do" if left else ""
     return ToolResult(json.dumps(content).encode(), note=f"[loaded: call them from the next step on{more}]")
@@ -70,22 +66,19 @@ async def _find(asked: FindToolsArguments, context: ToolContext) -> ToolResult:
 def _nothing(hidden: Sequence[ToolSpec]) -> str:
     if not hidden:
         return "[every tool there is, is shown already]"
-    names = ", ".join(spec.name for spec in hidden[:_NAMED])
-    return (
-        f"[nothing matches, nothing was loaded. Try other words; there are {names}{', ...' * (len(hidden) > _NAMED)}]"
-    )
+    names = ", ".join([spec.name for spec in hidden[:_NAMED]] + ["..."] * (len(hidden) > _NAMED))
+    return f"[nothing matches, nothing was loaded. Try other words; there are {names}]"
 
 
 def _ranked(query: str, specs: Iterable[ToolSpec]) -> list[ToolSpec]:
     """Return the tools that share a word with the query, best match first; ties keep their order."""
     words = _stems(query)
-    scored = []
-    for spec in specs:
+
+    def score(spec: ToolSpec) -> int:
         in_name, in_description = _stems(spec.name), _stems(spec.description[:_DESCRIPTION_CHARS])
-        score = _IN_NAME * len(words & in_name) + _IN_DESCRIPTION * len(words & in_description)
-        if score:
-            scored.append((score, spec))
-    return [spec for _, spec in sorted(scored, key=lambda pair: -pair[0])]
+        return _IN_NAME * len(words & in_name) + _IN_DESCRIPTION * len(words & in_description)
+
+    return sorted(filter(score, specs), key=score, reverse=True)
 
 
 def _stems(text: str) -> set[str]:
@@ -167,11 +160,6 @@ def _noted(state: AgentState, key: str, names: Sequence[str]) -> AgentState:
 
 def tool_registry(*, always: Sequence[str] = ()) -> Capability:
     """Return find_tools and the hook that hides all tools except `always`."""
-    description = (
-        "Search the tools that are not shown, and load those that fit: they can be called from the next step on."
-    )
-    return Capability(
-        "tool_registry",
-        hooks=(ToolRegistry(always),),
-        tools=(Tool(_FIND, description, FindToolsArguments, _find, own_state=True),),
-    )
+    does = "Search the tools that are not shown, and load those that fit: they can be called from the next step on."
+    tool = Tool(_FIND, does, FindToolsArguments, _find, own_state=True)
+    return Capability("tool_registry", hooks=(ToolRegistry(always),), tools=(tool,))

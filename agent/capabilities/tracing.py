@@ -67,9 +67,7 @@ class Tracing(Hook):
                 tool_call_count=len(message.tool_calls),
                 tool_call_names=tuple(_shown(call.name) for call in message.tool_calls[:_SHOWN_NAMES]),
                 finish_reason=_shown(response.finish_reason),
-                input_tokens=response.usage.input_tokens,
-                output_tokens=response.usage.output_tokens,
-                cost_usd=response.usage.cost_usd,
+                **dict(response.usage),
             )
             return response
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from pydantic import JsonValue
-
 from agent.frozen import storable_text
-from agent.messages import Message, ToolCall
+from agent.messages import Message
 
 SHORTENED_CHARS = 2_000
 
@@ -20,20 +18,15 @@ _LEAST_PIECE_CHARS = 200
 
 def shortened(message: Message) -> Message:
     """Return a message without the bulk of the contents that it wrote to files."""
-    if not any(call.name in _SHORTENED_TOOLS for call in message.tool_calls):
-        return message
-    calls = tuple(_shortened_call(call) for call in message.tool_calls)
-    return message.model_copy(update={"tool_calls": calls})
-
-
-def _shortened_call(call: ToolCall) -> ToolCall:
-    if call.name not in _SHORTENED_TOOLS or call.arguments is None:
-        return call
-    arguments: dict[str, JsonValue] = {
-        name: short(value, SHORTENED_CHARS) if name in _SHORTENED_ARGUMENTS and isinstance(value, str) else value
-        for name, value in call.arguments.items()
-    }
-    return call.model_copy(update={"arguments": arguments})
+    calls = []
+    for call in message.tool_calls:
+        arguments = call.arguments
+        if call.name in _SHORTENED_TOOLS and arguments is not None:
+            long = {name: arguments.get(name) for name in _SHORTENED_ARGUMENTS}
+            cut = {name: short(text, SHORTENED_CHARS) for name, text in long.items() if isinstance(text, str)}
+            arguments = {**arguments, **cut}
+        calls.append(call.with_(arguments=arguments))
+    return message.with_(tool_calls=tuple(calls))
 
 
 def rendered(message: Message, number: int) -> str:
