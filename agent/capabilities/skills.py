@@ -37,17 +37,16 @@ class _PlainLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(
-                problem="aliases are not taken here, write the value out", problem_mark=self.get_mark()
-            )
+            raise self._refused("aliases are not taken here, write the value out")
         return super().compose_node(parent, index)
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803 - as PyYAML has it
         if self.flow_level == _NESTING_LIMIT:
-            raise yaml.MarkedYAMLError(
-                problem=f"more than {_NESTING_LIMIT} open brackets are not taken here", problem_mark=self.get_mark()
-            )
+            raise self._refused(f"more than {_NESTING_LIMIT} open brackets are not taken here")
         super().fetch_flow_collection_start(TokenClass)
+
+    def _refused(self, problem: str) -> yaml.MarkedYAMLError:
+        return yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
 
 
 def frontmatter(head: str) -> dict[str, object]:
@@ -133,9 +132,8 @@ class SkillCatalog(Hook):
         skills = _catalog(state)
         if not skills:
             return state
-        lines = [
-            f"- {skill.name} (read {skill.path} for the full instructions): {skill.description}" for skill in skills
-        ]
+        shown = "- {0.name} (read {0.path} for the full instructions): {0.description}"
+        lines = [shown.format(skill) for skill in skills]
         active = _active(state)
         if active is not None and active.allowed_tools is not None:
             lines.append(f"The skill {active.name} is active. {_only(active)}")
@@ -155,9 +153,8 @@ class ActiveSkill(Hook):
         # Reading its own file stays allowed: long instructions take several calls.
         if _skill_read(state) is not None:
             return state
-        return state.block(
-            self.name, "allowed_tools", f"the skill {active.name} is active; {_only(active)}".rstrip(".")
-        )
+        reason = f"the skill {active.name} is active; {_only(active)}".rstrip(".")
+        return state.block(self.name, "allowed_tools", reason)
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool
@@ -194,15 +191,12 @@ def _catalog(state: AgentState) -> list[Skill]:
 
 
 def _active(state: AgentState) -> Skill | None:
-    name = state.notes.get(ACTIVE)
-    return next((skill for skill in _catalog(state) if skill.name == name), None) if name is not None else None
+    return next((skill for skill in _catalog(state) if skill.name == state.notes.get(ACTIVE)), None)
 
 
 def _skill_read(state: AgentState) -> Skill | None:
     call = state.current.tool.call
-    if call.name != _READ or call.arguments is None:
-        return None
-    path = call.arguments.get("path")
+    path = (call.arguments or {}).get("path") if call.name == _READ else None
     return next((skill for skill in _catalog(state) if skill.path == path), None)
 
 
@@ -227,13 +221,10 @@ class _Search:
             except Exception as error:  # a failing sandbox costs these skills, not the run
                 self._leave_out(root, str(error))
                 return
-            for path in (entry.name for entry in page.entries):
-                if path in self._seen:
-                    continue
+            for path in {entry.name: None for entry in page.entries if entry.name not in self._seen}:
                 if len(self.skills) == _SKILLS_LIMIT or len(self._seen) == _FILES_LIMIT:
-                    self._leave_out(
-                        root, f"it has more skills than fit: {_SKILLS_LIMIT} are listed and {_FILES_LIMIT} files read"
-                    )
+                    limits = f"{_SKILLS_LIMIT} are listed and {_FILES_LIMIT} files read"
+                    self._leave_out(root, f"it has more skills than fit: {limits}")
                     return
                 self._seen.add(path)
                 await self._take(path)
@@ -286,10 +277,7 @@ def _allowed_tools(value: object) -> tuple[str, ...] | None:
     if value is None:
         return None
     names = value.replace(",", " ").split() if isinstance(value, str) else value
-    if not isinstance(names, list) or len(names) > _TOOLS_LIMIT or not all(map(_is_tool_name, names)):
+    exact = isinstance(names, list) and all(isinstance(name, str) and _TOOL_NAME.fullmatch(name) for name in names)
+    if not isinstance(names, list) or len(names) > _TOOLS_LIMIT or not exact:
         raise ValueError(f"`allowed-tools` must be exact tool names, {_TOOLS_LIMIT} at most, without patterns: {value}")
     return tuple(dict.fromkeys(names))
-
-
-def _is_tool_name(name: object) -> bool:
-    return isinstance(name, str) and _TOOL_NAME.fullmatch(name) is not None

@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from agent.errors import ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
@@ -82,7 +82,7 @@ class Answer:
     def completion(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": self.text or None}
         if self.calls:
-            message["tool_calls"] = list(self.calls)
+            message["tool_calls"] = [*self.calls]
         choice = {"index": 0, "message": message, "finish_reason": self.finish_reason}
         return {**envelope("chat.completion"), "choices": [choice], "usage": self.usage}
 
@@ -115,7 +115,7 @@ class Script:
         if index >= len(turns):
             raise self._failed(index, f"the script has {len(turns)} turns only")
         turn, received = turns[index], _received(messages)
-        for problem in _unmet(turn, received):
+        if problem := _unmet(turn, received):
             raise self._failed(index, problem)
         if turn.fault is not None and self._faults_played[model, index] < turn.fault.times:
             self._faults_played[model, index] += 1
@@ -142,21 +142,19 @@ def _received(messages: Sequence[dict[str, Any]]) -> list[str]:
     return texts[::-1]
 
 
-def _unmet(turn: Turn, received: Received) -> list[str]:
-    problems = []
+def _unmet(turn: Turn, received: Received) -> str:
     for position, expectation in enumerate(turn.expect):
         if expectation is None:
             continue
         if position >= len(received):
-            return [f"message {position} is missing: only {len(received)} came since the last assistant message"]
-        checks = (
-            expectation if isinstance(expectation, Sequence) and not isinstance(expectation, str) else [expectation]
-        )
-        for check in checks:
-            problem = _problem(check, received[position])
-            if problem:
-                problems.append(f"message {position}: {problem}; it was: {_shortened(received[position])}")
-    return problems
+            return f"message {position} is missing: only {len(received)} came since the last assistant message"
+        text = received[position]
+        several = isinstance(expectation, Sequence) and not isinstance(expectation, str)
+        for check in cast(Sequence[Check], expectation if several else [expectation]):
+            if problem := _problem(check, text):
+                shown = repr(text) if len(text) <= 1200 else f"{text[:600]!r} ... {text[-600:]!r}"
+                return f"message {position}: {problem}; it was: {shown}"
+    return ""
 
 
 def _problem(check: Check, text: str) -> str:
@@ -173,31 +171,17 @@ def _problem(check: Check, text: str) -> str:
     return f"the check {getattr(check, '__name__', 'given')} is not met" if verdict is False else ""
 
 
-def _shortened(text: str) -> str:
-    return repr(text) if len(text) <= 1200 else f"{text[:600]!r} ... {text[-600:]!r}"
-
-
 def _compose(index: int, turn: Turn, received: Received, request_bytes: int) -> Answer:
     text = turn.say(received) if callable(turn.say) else turn.say
     asked = turn.calls(received) if callable(turn.calls) else turn.calls
-    calls = tuple(
-        {
-            "id": f"call_{index}_{position}" if call.id is None else call.id,
-            "type": "function",
-            "function": {
-                "name": call.name,
-                "arguments": call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments),
-            },
-        }
-        for position, call in enumerate(asked)
-    )
+    calls: list[dict[str, Any]] = []
+    for position, call in enumerate(asked):
+        id_ = f"call_{index}_{position}" if call.id is None else call.id
+        arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments)
+        calls.append({"id": id_, "type": "function", "function": {"name": call.name, "arguments": arguments}})
     prompt, written = request_bytes // 4, (len(text) + sum(len(str(call)) for call in calls)) // 4
-    return Answer(
-        text=text,
-        calls=calls,
-        finish_reason=turn.finish_reason or ("tool_calls" if calls else "stop"),
-        usage={"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written},
-    )
+    usage = {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+    return Answer(text, tuple(calls), turn.finish_reason or ("tool_calls" if calls else "stop"), usage)
 
 
 def envelope(kind: str) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
 
 from pydantic import JsonValue, ValidationError
 
@@ -19,8 +21,6 @@ from agent.subagents.subagent import Status, shortened
 BACKGROUND_NOTE = "subagents.background"
 """The note with all background subagents of a run: {id: Noted as JSON}."""
 
-# The last to append messages, and the first at execution_end: other hooks see a run without subagents.
-_INSIDE_OTHERS = -900_000
 # Past this number the oldest finished ones are removed.
 _LIMIT = 32
 _TASK_LIMIT_CHARS = 200
@@ -43,14 +43,12 @@ def noted(state: AgentState, member: Member | None) -> dict[str, Noted]:
     note = state.notes.get(BACKGROUND_NOTE)
     entries: dict[str, Noted] = {}
     for id_, value in note.items() if isinstance(note, dict) else ():
-        try:
+        with suppress(ValidationError):  # an invalid entry is left out
             entries[id_] = Noted.model_validate(value)
-        except ValidationError:
-            continue
     runs = member.runs if member is not None else {}
     for id_ in entries.keys() - runs.keys():
         if entries[id_].status == "running":
-            entries[id_] = entries[id_].model_copy(update={"status": "lost", "answer": _LOST})
+            entries[id_] = entries[id_].with_(status="lost", answer=_LOST)
     for id_, run in runs.items():
         progress = run.progress
         entries[id_] = Noted(
@@ -63,37 +61,38 @@ def noted(state: AgentState, member: Member | None) -> dict[str, Noted]:
     return entries
 
 
+@dataclass(eq=False)
 class BackgroundSubagents(Hook):
-    """Updates the note, announces finished subagents to the model, and ends all with the run."""
+    """Updates the note, announces finished subagents to the model, and ends all with the run.
 
+    `tools` are the names of the tools that report on subagents; `grace_s` bounds the wait for their end.
+    """
+
+    families: Families
+    tools: Collection[str]
+    grace_s: float
     name = "subagents"
     mandatory = True
-    priority = _INSIDE_OTHERS
+    # The last to append messages, and the first at execution_end: other hooks see a run without subagents.
+    priority = -900_000
 
-    def __init__(self, families: Families, tools: Collection[str], grace_s: float) -> None:
-        """`tools` are the names of the tools that report on subagents; `grace_s` bounds the wait for their end."""
-        self._families = families
-        self._tools = tools
-        self._grace_s = grace_s
-        self.timeout_s = grace_s + 5.0
+    def __post_init__(self) -> None:
+        self.timeout_s = self.grace_s + 5.0
 
     async def before_inference(self, state: AgentState) -> AgentState:
         state, entries = self._updated(state)
-        news = [
-            f"{id_} ({entry.name}, {entry.status})"
-            for id_, entry in entries.items()
-            if entry.status != "running" and not entry.seen
-        ]
-        if not news:
+        ended = {id_: entry for id_, entry in entries.items() if entry.status != "running" and not entry.seen}
+        if not ended:
             return state
-        text = f"[background subagents have ended: {', '.join(news)}. check_subagent gives the answer]"
+        news = ", ".join(f"{id_} ({entry.name}, {entry.status})" for id_, entry in ended.items())
+        text = f"[background subagents have ended: {news}. check_subagent gives the answer]"
         return state.with_messages((*state.current.input_messages, Message(role="user", content=text)))
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool
-        if tool.call.name not in self._tools or tool.blocked or tool.result is None or tool.result.is_error:
+        if tool.call.name not in self.tools or tool.blocked or tool.result is None or tool.result.is_error:
             return state
-        member = self._families.find(state)
+        member = self.families.find(state)
         asked = (tool.call.arguments or {}).get("id")
         run = member.runs.get(asked) if member is not None and isinstance(asked, str) else None
         # A subagent that ended after this call reported it as running is still to be announced.
@@ -104,19 +103,19 @@ class BackgroundSubagents(Hook):
         return self._updated(state)[0]
 
     async def execution_end(self, state: AgentState) -> AgentState:
-        member = self._families.find(state)
+        member = self.families.find(state)
         tasks = member.cancel_children() if member is not None else None
         if tasks:
-            await asyncio.wait(tasks, timeout=self._grace_s)
+            await asyncio.wait(tasks, timeout=self.grace_s)
         return self._updated(state)[0]
 
     def _updated(self, state: AgentState, seen: JsonValue = None) -> tuple[AgentState, dict[str, Noted]]:
-        member = self._families.find(state)
+        member = self.families.find(state)
         if BACKGROUND_NOTE not in state.notes and (member is None or not member.runs):
             return state, {}
         entries = noted(state, member)
         if isinstance(seen, str) and seen in entries:
-            entries[seen] = entries[seen].model_copy(update={"seen": True})
+            entries[seen] = entries[seen].with_(seen=True)
         ended = [id_ for id_, entry in entries.items() if entry.status != "running"]
         for id_ in ended[: max(0, len(entries) - _LIMIT)]:
             del entries[id_]

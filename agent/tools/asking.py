@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from agent.decisions import Verdict, VerdictKind
 from agent.events import SoughtApproval
@@ -15,6 +16,7 @@ from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, ToolExecution
 from agent.tools.approval import Approver, Denied, Granted, Pending, Suspended
 
+_Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 _WAITING = "this call waits for an approval and did not run"
 
@@ -67,7 +69,8 @@ async def answered(
     for index, execution in asked:
         answer = answers[index]
         if isinstance(answer, Granted):
-            refusal = await _use(approver, answer)
+            unusable = "the approval could not be used: {}"
+            refusal = await _guarded(approver.use(answer), unusable.format)
             answer = Denied(refusal, answer.approval_id) if refusal else answer
         executions[index] = execution.with_(approval_id=answer.approval_id)
         if isinstance(answer, Granted):
@@ -90,44 +93,40 @@ async def edited_calls(
     If the approver fails, the calls whose ids are in `sought` do not run: they may have been approved with arguments
     that are not known here.
     """
-    try:
-        edited = dict(await approver.edited(state, [call.id for call in calls]))
+
+    async def edited() -> Sequence[ToolCall]:
+        known = dict(await approver.edited(state, [call.id for call in calls]))
         return [
-            call.with_(arguments=frozen_arguments(dict(edited[call.id])), problem="") if call.id in edited else call
+            call.with_(arguments=frozen_arguments(dict(known[call.id])), problem="") if call.id in known else call
             for call in calls
         ]
-    except (asyncio.CancelledError, GeneratorExit):
-        raise
-    except BaseException as error:  # as in _answer
-        _log.exception("the approver failed")
-        problem = f"could not be had from the approver: {type(error).__name__}"
+
+    def failed(why: str) -> Sequence[ToolCall]:
+        problem = f"could not be had from the approver: {why}"
         return [call.with_(arguments=None, problem=problem) if call.id in sought else call for call in calls]
+
+    return await _guarded(edited(), failed)
 
 
 async def _answer(approver: Approver, state: AgentState, execution: ToolExecution) -> Granted | Denied | Pending:
-    try:
-        answer: object = await approver.answer(state, execution)
-    except (asyncio.CancelledError, GeneratorExit):
-        raise
-    except BaseException as error:  # the host's approver: a failure is no approval
-        _log.exception("the approver failed")
-        return Denied(f"this call needs an approval, and requesting it failed: {type(error).__name__}")
+    asking = approver.answer(state, execution)
+    needs = "this call needs an approval, and"
+    answer: object = await _guarded(asking, lambda why: Denied(f"{needs} requesting it failed: {why}"))
     if isinstance(answer, Granted | Denied | Pending):
         return answer
     _log.error("the approver answered with %s", type(answer).__name__)
-    return Denied(
-        f"this call needs an approval, and the approver returned {type(answer).__name__} instead of an answer"
-    )
+    return Denied(f"{needs} the approver returned {type(answer).__name__} instead of an answer")
 
 
-async def _use(approver: Approver, granted: Granted) -> str:
+async def _guarded(work: Awaitable[_Result], failed: Callable[[str], _Result]) -> _Result:
+    """Return what the host's approver gives, or what `failed` makes of an error: a failure is no approval."""
     try:
-        return await approver.use(granted)
+        return await work
     except (asyncio.CancelledError, GeneratorExit):
         raise
-    except BaseException as error:  # as above
+    except BaseException as error:
         _log.exception("the approver failed")
-        return f"the approval could not be used: {type(error).__name__}"
+        return failed(type(error).__name__)
 
 
 def _sought(execution: ToolExecution, approval_id: str) -> SoughtApproval:
