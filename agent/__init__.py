@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from agent.errors import ModelError as ModelError
     from agent.events import Event as Event
     from agent.hooks.hook import Hook as Hook
-    from agent.hooks.matchers import Matcher as Matcher
-    from agent.hooks.matchers import tool_glob as tool_glob
-    from agent.hooks.matchers import tool_name as tool_name
+    from agent.hooks.hook import Matcher as Matcher
+    from agent.hooks.hook import tool_glob as tool_glob
+    from agent.hooks.hook import tool_name as tool_name
     from agent.host import Host as Host
     from agent.messages import Message as Message
     from agent.messages import ToolCall as ToolCall
@@ -38,8 +38,7 @@ _MODULES = {
     "capabilities.capability": ("Capability",),
     "errors": ("AgentError", "ModelError"),
     "events": ("Event",),
-    "hooks.hook": ("Hook",),
-    "hooks.matchers": ("Matcher", "tool_glob", "tool_name"),
+    "hooks.hook": ("Hook", "Matcher", "tool_glob", "tool_name"),
     "host": ("Host",),
     "messages": ("Message", "ToolCall", "ToolResult"),
     "models.model": ("Model",),

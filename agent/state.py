@@ -202,10 +202,8 @@ class AgentState(Value, Generic[Output]):
 
     def next_run(self, run_id: str, task: str) -> Self:
         """Return the start of another run in this thread: its messages and metadata, and nothing of this run."""
-        asked = Message(role="user", content=task)
-        return type(self)(
-            run_id=run_id, thread=self.thread, messages=(*self.messages, asked), metadata=dict(self.metadata)
-        )
+        messages = (*self.messages, Message(role="user", content=task))
+        return type(self)(run_id=run_id, thread=self.thread, messages=messages, metadata=dict(self.metadata))
 
     # --- at any point ---
 

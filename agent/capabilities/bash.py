@@ -10,8 +10,7 @@ from pydantic import Field, create_model, field_validator
 
 from agent.capabilities.capability import Capability
 from agent.filesystem import ExecResult, OutputPiece, Shell
-from agent.hooks.hook import Hook
-from agent.hooks.matchers import tool_name
+from agent.hooks.hook import Hook, tool_name
 from agent.messages import Evicted, ToolResult
 from agent.state import AgentState
 from agent.tools.eviction import Eviction, marker

@@ -18,8 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, PlainVal
 
 from agent.capabilities.capability import Capability
 from agent.filesystem import EntriesPage, FileSystem
-from agent.hooks.hook import Hook
-from agent.hooks.matchers import tool_name
+from agent.hooks.hook import Hook, tool_name
 from agent.messages import ToolResult
 from agent.state import AgentState
 from agent.tools.eviction import Eviction, EvictionHook

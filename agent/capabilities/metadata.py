@@ -15,8 +15,7 @@ import pydantic_core
 from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema
 
 from agent.capabilities.capability import Capability
-from agent.hooks.hook import Hook
-from agent.hooks.matchers import tool_name
+from agent.hooks.hook import Hook, tool_name
 from agent.messages import ToolResult
 from agent.state import AgentState
 from agent.tools.tool import Tool, ToolArguments, ToolContext

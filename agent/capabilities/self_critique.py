@@ -15,7 +15,7 @@ from pydantic import BaseModel, StrictBool, ValidationError
 
 from agent.capabilities.capability import Capability
 from agent.capabilities.final_json import json_in
-from agent.capabilities.transcript import short
+from agent.capabilities.summarization import short
 from agent.decisions import ContinuationDecision
 from agent.frozen import storable_text
 from agent.hooks.hook import Hook, InferenceRequest

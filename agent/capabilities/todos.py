@@ -15,8 +15,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, JsonValue, ValidationError, field_validator
 
 from agent.capabilities.capability import Capability
-from agent.hooks.hook import Hook
-from agent.hooks.matchers import tool_name
+from agent.hooks.hook import Hook, tool_name
 from agent.messages import Message, ToolResult
 from agent.state import AgentState
 from agent.tools.tool import Tool, ToolArguments, ToolContext

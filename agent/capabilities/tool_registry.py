@@ -137,7 +137,7 @@ class ToolRegistry(Hook):
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool
-        if tool.call.name != _FIND or tool.blocked or tool.result is None or tool.result.is_error:
+        if tool.call.name != _FIND or tool.result is None or not tool.succeeded:
             return state
         # A ring may have changed the result: only hidden tools can be loaded.
         hidden = _names(state.notes.get(_HIDDEN))

@@ -16,13 +16,12 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
-from agent.cancellation import Cancellation
+from agent.cancellation import Cancellation, within
 from agent.decisions import Verdict
 from agent.errors import HookFailed, ModelError
 from agent.events import EventSink, emit
 from agent.hooks.guard import check_hook, check_result, kept_strict, overrides, settled_by_innermost
 from agent.hooks.hook import POINTS, Hook, InferenceRequest, NextInference, NextToolUse, Point, hook_name
-from agent.hooks.time_limit import within
 from agent.messages import ToolResult
 from agent.state import AgentState, ModelResponse, ToolExecution
 

@@ -86,15 +86,17 @@ def kept_strict(point: str, hook: Hook, given: AgentState, returned: AgentState)
 
 
 def _check_types(given: AgentState, returned: AgentState) -> None:
-    if returned.messages is not given.messages:
-        _expect("messages", returned.messages, Message)
     before, after = given.current, returned.current
+    tuples: tuple[tuple[str, object, object, type], ...] = (
+        ("messages", returned.messages, given.messages, Message),
+        ("with_messages", after.input_messages, before.input_messages, Message),
+        ("with_tools", after.tools, before.tools, ToolSpec),
+    )
+    for what, new, old, kind in tuples:
+        if new is not old and not (isinstance(new, tuple) and all(isinstance(value, kind) for value in new)):
+            raise TypeError(f"{what} takes a tuple of {kind.__name__}, not {type(new).__name__} of other things")
     if after is before:
         return
-    if after.input_messages is not before.input_messages:
-        _expect("with_messages", after.input_messages, Message)
-    if after.tools is not before.tools:
-        _expect("with_tools", after.tools, ToolSpec)
     if not isinstance(after.system_prompt, str):
         raise TypeError(f"with_system_prompt takes a str, not {type(after.system_prompt).__name__}")
     if after.response is not before.response and not isinstance(after.response, ModelResponse):
@@ -128,11 +130,6 @@ def _frozen_values(returned: AgentState) -> dict[str, object]:
         raise ValueError(f"what it wrote into the state is not JSON: {error}") from error
 
 
-def _expect(what: str, values: object, kind: type) -> None:
-    if not isinstance(values, tuple) or not all(isinstance(value, kind) for value in values):
-        raise TypeError(f"{what} takes a tuple of {kind.__name__}, not {type(values).__name__} of other things")
-
-
 def _kept_execution(point: str, hook: Hook, given: ToolExecution, returned: ToolExecution) -> ToolExecution:
     verdict = returned.verdict
     reworded = point == "after_tool_use" and hook.mandatory and _only_reworded(given, verdict)
@@ -163,9 +160,8 @@ _COUNTERS = ("steps", "tool_calls", "forced_continuations", "active_s")
 
 def _kept_ledger(given: AgentState, returned: AgentState) -> dict[str, object]:
     ledger = {name: getattr(given, name) for name in _OWNED if getattr(returned, name) is not getattr(given, name)}
-    for name in _COUNTERS:
-        if getattr(returned, name) < getattr(given, name):
-            ledger[name] = getattr(given, name)
+    lowered = [name for name in _COUNTERS if getattr(returned, name) < getattr(given, name)]
+    ledger |= {name: getattr(given, name) for name in lowered}
     if returned.usage is not given.usage:
         ledger["usage"] = given.usage.at_least(returned.usage)
     if returned.others is not given.others:

@@ -9,12 +9,49 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Literal, Protocol, get_args
 
 from agent.filesystem import OutputStream
-from agent.hooks.matchers import Matcher
 from agent.messages import Message, ToolResult, ToolSpec
 from agent.state import AgentState, ModelResponse, ToolExecution
+
+
+@dataclass(frozen=True)
+class Matcher:
+    """A condition on the state."""
+
+    test: Callable[[AgentState], bool]
+
+    def __call__(self, state: AgentState) -> bool:
+        return self.test(state)
+
+    def __and__(self, other: Matcher) -> Matcher:
+        return Matcher(lambda state: self(state) and other(state))
+
+    def __or__(self, other: Matcher) -> Matcher:
+        return Matcher(lambda state: self(state) or other(state))
+
+    def __invert__(self) -> Matcher:
+        return Matcher(lambda state: not self(state))
+
+
+def tool_name(name: str) -> Matcher:
+    """Match a call of the tool with exactly this name."""
+    return _tool(lambda called: called == name)
+
+
+def tool_glob(pattern: str) -> Matcher:
+    """Match when the whole tool name matches a shell-style pattern, case-sensitively."""
+    return _tool(lambda called: fnmatchcase(called, pattern))
+
+
+def _tool(test: Callable[[str], bool]) -> Matcher:
+    def on_state(state: AgentState) -> bool:
+        return state.current.tool_index is not None and test(state.current.tool.call.name)
+
+    return Matcher(on_state)
+
 
 OnFailure = Literal["closed", "open"]
 Point = Literal[
@@ -75,7 +112,7 @@ class Hook:
     when: Matcher | None = None
 
     def matches(self, state: AgentState) -> bool:
-        """Return whether to run the hook: by default its condition `when` (agent.hooks.matchers)."""
+        """Return whether to run the hook: by default its condition `when` (agent.hooks.hook)."""
         return self.when is None or self.when(state)
 
     def output_filter(self) -> OutputFilter | None:

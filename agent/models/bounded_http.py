@@ -29,6 +29,9 @@ _PIECE_BYTES = 64 * 1024
 _REDIRECT_LIMIT = 3
 _ENCODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+_FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error"})
+_LINE_OVERHEAD_BYTES = 64  # memory of a line besides its text
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class RefusedRedirect(Exception):
@@ -127,11 +130,6 @@ class _Beginning(_Decoded):
             left_bytes -= len(piece)
             if left_bytes <= 0:
                 return
-
-
-_FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error"})
-_LINE_OVERHEAD_BYTES = 64  # memory of a line besides its text
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)

@@ -60,11 +60,10 @@ class Complaint:
 
 def complaint_of(text: str) -> Complaint:
     """Return the error in the body of an HTTP error, whatever its format."""
-    try:
-        found = complaint_in(json.loads(text))
-    except (ValueError, RecursionError):
-        found = None
-    return found or Complaint(plain(text))
+    with suppress(ValueError, RecursionError):
+        if found := complaint_in(json.loads(text)):
+            return found
+    return Complaint(plain(text))
 
 
 def complaint_in(answer: Any) -> Complaint | None:
@@ -148,12 +147,12 @@ def endpoint_error(
             return ModelRefused(f"{said}; check base_url and the model's name {model!r}")
         case 500 if _INVALID.search(complaint.words):
             return ModelRefused(f"{said}; the request does not suit this endpoint")
-        case 408 | 409 | 429:
-            return _unavailable(said, headers, now_s)
         case None if complaint.kind not in _FINAL_KINDS:
             return ModelUnavailable(said)
-        case _ if status is not None and status >= 500:
-            return _unavailable(said, headers, now_s)
+        case _ if status in (408, 409, 429) or (status or 0) >= 500:
+            asked_s = retry_after_s(headers, now_s)
+            when = "try again later" if asked_s is None else f"try again in {asked_s:g} s"
+            return ModelUnavailable(f"{said}; {when}", retry_after_s=asked_s)
         case _:
             return ModelRefused(f"{said}; the request does not suit this endpoint")
 
@@ -164,12 +163,6 @@ def _is_too_long(complaint: Complaint, status: int | None) -> bool:
         return True
     words = f"{complaint.code} {complaint.kind} {complaint.words}"
     return status in (400, 422, None) and _TOO_LONG.search(words) is not None
-
-
-def _unavailable(said: str, headers: Mapping[str, str], now_s: float) -> ModelUnavailable:
-    asked_s = retry_after_s(headers, now_s)
-    when = "try again later" if asked_s is None else f"try again in {asked_s:g} s"
-    return ModelUnavailable(f"{said}; {when}", retry_after_s=asked_s)
 
 
 def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:

@@ -20,9 +20,17 @@ from agent.host import Host
 from agent.messages import Message, ToolResult
 from agent.models.model import Model
 from agent.state import AgentState
-from agent.subagents.background import BackgroundSubagents, Noted, noted
 from agent.subagents.family import MEMBER_NOTE, Families, FamilyLedger, Member
-from agent.subagents.subagent import NestedEvents, ParentTools, Subagent, SubagentBudget, SubagentRun
+from agent.subagents.subagent import (
+    BackgroundSubagents,
+    NestedEvents,
+    Noted,
+    ParentTools,
+    Subagent,
+    SubagentBudget,
+    SubagentRun,
+    noted,
+)
 from agent.tools.tool import RunInFlight, Tool, ToolArguments, ToolContext
 
 __all__ = ["Subagent", "subagents"]

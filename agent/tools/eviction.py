@@ -112,11 +112,9 @@ def marker(kept: SpilledOutput, left_out_bytes: int) -> bytes:
     holds = "holds the output from its start, as far as there was room" if kept.incomplete else "is the whole output"
     grep = f"grep {json.dumps({'pattern': '...', 'path': kept.path})}"
     read = f"read_file {json.dumps({'path': kept.path, 'offset': 0})}"
-    line = (
-        f"[... {left_out_bytes} bytes left out here. {kept.path} {holds}: {kept.size_bytes} bytes, "
-        f"{kept.lines} lines. Find what you need with {grep}, or read on with {read} ...]"
-    )
-    return f"\n{line}\n".encode("utf-8", "surrogateescape")
+    where = f"{kept.path} {holds}: {kept.size_bytes} bytes, {kept.lines} lines"
+    line = f"{left_out_bytes} bytes left out here. {where}. Find what you need with {grep}, or read on with {read}"
+    return f"\n[... {line} ...]\n".encode("utf-8", "surrogateescape")
 
 
 def _lost_marker(left_out_bytes: int, path: str, problem: str) -> bytes:
@@ -146,8 +144,5 @@ def _head(content: bytes, chars: int) -> bytes:
 
 
 def _tail(content: bytes, chars: int) -> bytes:
-    """Return the last characters, likewise."""
-    if chars == 0:
-        return b""
     text = content[-chars * _UTF8_BYTES :].decode("utf-8", "surrogateescape")
-    return text[-chars:].encode("utf-8", "surrogateescape")
+    return text[-chars:].encode("utf-8", "surrogateescape") if chars else b""

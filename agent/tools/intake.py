@@ -21,6 +21,12 @@ ARGUMENTS_LIMIT_VALUES = 20_000
 ARGUMENTS_LIMIT_DEPTH = 96
 NAME_LIMIT_CHARS = 128
 _RAW_LIMIT_CHARS = 1_000
+_TOO_MANY = (
+    f"hold more than {ARGUMENTS_LIMIT_VALUES:,} values, the limit for all calls of an answer together: "
+    "do it in several steps"
+)
+_SPLIT_LIMIT_QUOTES = 1_000_000
+_TOO_DEEP = f"are nested more than {ARGUMENTS_LIMIT_DEPTH} deep: make them flatter"
 
 
 def bounded(call: ToolCall) -> ToolCall:
@@ -53,14 +59,6 @@ def _problem(raw: str, arguments: dict[str, JsonValue] | None) -> str:
         if any(isinstance(value, float) and not math.isfinite(value) for value in level):
             return "hold NaN or Infinity, which are no JSON"
     return ""
-
-
-_TOO_MANY = (
-    f"hold more than {ARGUMENTS_LIMIT_VALUES:,} values, the limit for all calls of an answer together: "
-    "do it in several steps"
-)
-_SPLIT_LIMIT_QUOTES = 1_000_000
-_TOO_DEEP = f"are nested more than {ARGUMENTS_LIMIT_DEPTH} deep: make them flatter"
 
 
 class ArgumentReader:

@@ -28,8 +28,7 @@ from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.state import AgentState, ToolExecution
 from agent.tools.approval import Approver, Suspended
 from agent.tools.asking import answered, blocked_result
-from agent.tools.call_events import OutputEvents, emit_finished, emit_started, emit_verdict
-from agent.tools.live_output import LiveOutput, output_filters
+from agent.tools.call_events import LiveOutput, OutputEvents, emit_finished, emit_started, emit_verdict, output_filters
 from agent.tools.recovery import EarlierCall
 from agent.tools.tool import RunInFlight, ToolContext, ToolExecutor
 

@@ -7,7 +7,7 @@ and policy (gateway.tool_calls.tool_calls). An agent's settings can neither remo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from agent.capabilities.bash import bash
 from agent.capabilities.capability import Capability
@@ -69,30 +69,23 @@ def build(
     if asked.filesystem is None:
         files = Capability("eviction", hooks=[hook for hook in files.hooks if isinstance(hook, EvictionHook)])
     built = [files]
-    if asked.bash is not None:
-        built.append(_shell(asked.bash, document, sandbox))
-    if asked.todos is not None:
-        built.append(todos())
-    if asked.metadata is not None:
-        built.append(metadata())
-    if asked.memory is not None:
-        built.append(memory(sandbox, asked.memory.paths))
-    if asked.skills is not None:
-        built.append(skills(sandbox, asked.skills.paths))
-    if asked.summarization is not None:
-        window = asked.summarization.context_window_tokens or own_model.context_window_tokens or _CONTEXT_WINDOW_TOKENS
-        built.append(summarization(model, sandbox, context_window_tokens=window))
-    if asked.structured_output is not None:
-        built.append(structured_output(asked.structured_output.schema_, retries=asked.structured_output.retries))
-    if asked.self_critique is not None:
-        critique = asked.self_critique
-        built.append(self_critique(model, rounds=critique.rounds, criteria=critique.criteria))
-    if asked.subagents is not None:
-        built.append(_subagents(asked.subagents, model, model_of))
-    if asked.tool_registry is not None:
-        built.append(tool_registry(always=asked.tool_registry.always))
-    if asked.tracing is not None:
-        built.append(tracing(recorder))
+    window = own_model.context_window_tokens or _CONTEXT_WINDOW_TOKENS
+    makers: dict[str, Callable[[Any], Capability]] = {
+        "bash": lambda own: _shell(own, document, sandbox),
+        "todos": lambda _: todos(),
+        "metadata": lambda _: metadata(),
+        "memory": lambda own: memory(sandbox, own.paths),
+        "skills": lambda own: skills(sandbox, own.paths),
+        "summarization": lambda own: summarization(
+            model, sandbox, context_window_tokens=own.context_window_tokens or window
+        ),
+        "structured_output": lambda own: structured_output(own.schema_, retries=own.retries),
+        "self_critique": lambda own: self_critique(model, rounds=own.rounds, criteria=own.criteria),
+        "subagents": lambda own: _subagents(own, model, model_of),
+        "tool_registry": lambda own: tool_registry(always=own.always),
+        "tracing": lambda _: tracing(recorder),
+    }
+    built += [make(getattr(asked, name)) for name, make in makers.items() if getattr(asked, name) is not None]
     return (*built, flow(**asked.flow.model_dump()), _limits(document, asked))
 
 
