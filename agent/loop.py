@@ -70,6 +70,7 @@ class Run:
             stop=None,
         ).cleared()
         self.failed = False
+        self.step_started_s = 0.0
         self.deadline_s = math.inf
         self.cancellation: Cancellation
 
@@ -80,7 +81,8 @@ class Run:
         try:
             try:
                 stop = await self._steps()
-                status = self._status(stop)
+                status = "stopped" if stop.decision is ContinuationDecision.FORBID else "completed"
+                status = "failed" if self.failed else status
             except asyncio.CancelledError:
                 status, stop = "cancelled", _CANCELLED
                 await self._end(stop)
@@ -121,66 +123,57 @@ class Run:
 
     async def _step(self) -> ContinuationOutcome | None:
         """Take one step; return what stops the run, or None to go on."""
+        messages = self.state.messages
         # The time of execution_start belongs to the first step.
-        started_s, messages = self._begin_step(self.state.system_prompt, hooks_s=self.state.current.hooks_s)
-        stop = await self._at("before_step")
-        if stop is not None:
+        self._begin_step(self.state.system_prompt, hooks_s=self.state.current.hooks_s)
+        if (stop := await self._at("before_step")) is not None:
             return stop
-        self.deadline_s = started_s + time_left_s(self.agent.hooks.hooks, self.state)
+        self.deadline_s = self.step_started_s + time_left_s(self.agent.hooks.hooks, self.state)
         if self.state.current.input_messages is messages:
             # The inference also sees what hooks appended at before_step.
             self.state = self.state.with_current(input_messages=self.state.messages)
-        number = self.state.steps + 1
-        emit(self.events, "step_started", step=number)
-        self.state = self.state.with_(steps=number)
-        return await self._timed(self._think_and_act(number), number, started_s)
+        self.state = self.state.with_(steps=self.state.steps + 1)
+        emit(self.events, "step_started", step=self.state.steps)
+        return await self._timed(self._think_and_act())
 
-    def _begin_step(self, system_prompt: str, **known: Any) -> tuple[float, tuple[Message, ...]]:
-        """Set what is in progress; return the time and the messages of the inference."""
-        started_s, messages, tools = self.host.clock(), self.state.messages, tuple(self.agent.executor.specs())
-        current = CurrentExecution(started_s, None, messages, system_prompt, tools, **known)
+    def _begin_step(self, system_prompt: str, **known: Any) -> None:
+        self.step_started_s, tools = self.host.clock(), tuple(self.agent.executor.specs())
+        current = CurrentExecution(self.step_started_s, None, self.state.messages, system_prompt, tools, **known)
         self.state = self.state.with_(current=current)
-        return started_s, messages
 
     async def _resumed_step(self, pending: PendingStep) -> ContinuationOutcome | None:
         """Resume the step that waited: the model has answered, and its calls are judged again."""
         response = pending.response()
         kept = {name: getattr(pending, name) for name in ("continuation", "hooks_s", "model_s", "model_wait_s")}
         self.state = self.state.with_(pending=None)
-        started_s, _ = self._begin_step(pending.system_prompt, response=response, **kept)
-        self.deadline_s = started_s + time_left_s(self.agent.hooks.hooks, self.state)
+        self._begin_step(pending.system_prompt, response=response, **kept)
+        self.deadline_s = self.step_started_s + time_left_s(self.agent.hooks.hooks, self.state)
         calls: Sequence[ToolCall] = response.message.tool_calls
         if self.host.approver is not None:
             sought = {one.call_id for one in pending.sought}
             calls = await edited_calls(self.host.approver, self.state, calls, sought)
         earlier = await self.host.recovery.earlier(calls) if self.host.recovery is not None else {}
-        return await self._timed(self._act(response, calls, earlier), self.state.steps, started_s)
+        return await self._timed(self._act(response, calls, earlier))
 
-    async def _timed(
-        self, work: Awaitable[ContinuationOutcome | None], number: int, started_s: float
-    ) -> ContinuationOutcome | None:
+    async def _timed(self, work: Awaitable[ContinuationOutcome | None]) -> ContinuationOutcome | None:
         """Count the time of a step up to its end or suspension; return what stops the run, or None to go on."""
         try:
             stop = await work
         finally:
             completed_s = self.host.clock()
-            self.state = self.state.with_current(completed_at_s=completed_s).with_(
-                active_s=self.state.active_s + completed_s - started_s
-            )
+            active_s = self.state.active_s + completed_s - self.step_started_s
+            self.state = self.state.with_current(completed_at_s=completed_s).with_(active_s=active_s)
             if self.state.pending is None:
-                emit(self.events, "step_finished", step=number, **times(self.state.current))
+                emit(self.events, "step_finished", step=self.state.steps, **times(self.state.current))
         if stop is None:
             self._clear()
         return stop
 
-    async def _think_and_act(self, number: int) -> ContinuationOutcome | None:
-        stop = await self._at("before_inference")
-        if stop is not None:
+    async def _think_and_act(self) -> ContinuationOutcome | None:
+        if (stop := await self._at("before_inference")) is not None:
             return stop
         try:
-            answer = await self._infer(number)
-        except asyncio.CancelledError:
-            raise
+            answer = await self._infer()
         except Exception as error:  # on_error judges whatever a model driver or a ring raises
             self.cancellation.heed()
             return await self._failed(error)
@@ -191,14 +184,10 @@ class Run:
         response = self.state.current.response or answer  # a hook may replace the response but not remove it
         calls = response.message.tool_calls if stop is None else ()
         if calls and self.host.recovery is not None:
-            await self.host.recovery.answered(self._answered(response))
+            pending = PendingStep.of(self.state, response).model_dump(mode="json")
+            active_s = self.state.active_s + self.host.clock() - self.step_started_s
+            await self.host.recovery.answered(self.state.with_(pending=pending, active_s=active_s))
         return await self._act(response, calls)
-
-    def _answered(self, response: ModelResponse) -> AgentState:
-        state = self.state
-        pending = PendingStep.of(state, response).model_dump(mode="json")
-        active_s = state.active_s + self.host.clock() - state.current.started_at_s
-        return state.with_(pending=pending, active_s=active_s)
 
     async def _act(
         self,
@@ -210,9 +199,8 @@ class Run:
         before = self.state
         if calls:
             tools = ToolsInTime(self.agent.executor, self._left_s)
-            runner = ToolRunner(
-                self.agent.hooks, tools, self.events, self.host.clock, self.host.concurrency, self.host.approver
-            )
+            host = self.host
+            runner = ToolRunner(self.agent.hooks, tools, self.events, host.clock, host.concurrency, host.approver)
             try:
                 self.state = await runner.run(self.state, calls, keep=self._keep, suspend=True, earlier=earlier)
             except Suspended as suspended:
@@ -245,11 +233,12 @@ class Run:
     def _left_s(self) -> float:
         return self.deadline_s - self.host.clock()
 
-    async def _infer(self, number: int) -> ModelResponse | None:
+    async def _infer(self) -> ModelResponse | None:
         """Return the model's answer; None when the run's time was over first."""
         response = None
         agent, current = self.agent, self.state.current
-        inference = Inference(agent.hooks, agent.model, self.events, self.host.clock, self.host.new_call_id, number)
+        now, new_id, step = self.host.clock, self.host.new_call_id, self.state.steps
+        inference = Inference(agent.hooks, agent.model, self.events, now, new_id, step)
         request = InferenceRequest(current.system_prompt, current.input_messages, current.tools)
         try:
             async with TimeLeft(self._left_s()):
@@ -275,9 +264,8 @@ class Run:
         self.state = state
 
     def _say(self, *messages: Message) -> None:
-        self.state = self.state.with_(messages=(*self.state.messages, *messages)).with_current(
-            output_messages=(*self.state.current.output_messages, *messages)
-        )
+        output = (*self.state.current.output_messages, *messages)
+        self.state = self.state.say(*messages).with_current(output_messages=output)
 
     async def _failed(self, error: Exception) -> ContinuationOutcome | None:
         """Let the hooks judge an error; return what stops the run, or None to go on."""
@@ -313,11 +301,6 @@ class Run:
     def _clear(self) -> None:
         spent_s = {name: getattr(self.state, name) + getattr(self.state.current, name) for name in TIMES}
         self.state = self.state.with_(**spent_s).cleared()
-
-    def _status(self, stop: ContinuationOutcome) -> RunStatus:
-        if self.failed:
-            return "failed"
-        return "stopped" if stop.decision is ContinuationDecision.FORBID else "completed"
 
     async def _end(self, stop: ContinuationOutcome) -> None:
         """Leave a thread that can be continued, and run execution_end."""

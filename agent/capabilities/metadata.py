@@ -51,9 +51,8 @@ def _storable(value: JsonValue) -> JsonValue:
     if not same:
         raise ValueError("does not come back the same from JSON; send it as a string")
     if len(data) > MAX_VALUE_BYTES:
-        raise ValueError(
-            f"has {len(data)} bytes as JSON, and {MAX_VALUE_BYTES} is the limit; keep it in a file and store its path"
-        )
+        limit = f"{MAX_VALUE_BYTES} is the limit; keep it in a file and store its path"
+        raise ValueError(f"has {len(data)} bytes as JSON, and {limit}")
     return value
 
 

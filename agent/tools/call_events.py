@@ -138,9 +138,9 @@ class LiveOutput:
     After a filter fails nothing more is shown; the result has the rest.
     """
 
-    def __init__(self, filters: Sequence[OutputFilter], shown: OnOutput) -> None:
+    def __init__(self, filters: Sequence[OutputFilter], listeners: Sequence[OnOutput]) -> None:
         self._filters = filters
-        self._shown = shown
+        self._listeners = listeners
         self._waiting: deque[tuple[OutputStream, bytearray]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._over = False
@@ -150,7 +150,7 @@ class LiveOutput:
         if self._over or self._ended or not data:
             return
         if not self._filters:
-            self._shown(stream, data)
+            self._show(stream, data)
             return
         if self._waiting and self._waiting[-1][0] == stream:
             self._waiting[-1][1].extend(data)
@@ -188,4 +188,8 @@ class LiveOutput:
             self._over = True
             return
         if data:
-            self._shown(stream, data)
+            self._show(stream, data)
+
+    def _show(self, stream: OutputStream, data: bytes) -> None:
+        for listener in self._listeners:
+            listener(stream, data)

@@ -20,7 +20,7 @@ from agent.cancellation import Cancellation, to_the_end
 from agent.decisions import Verdict, VerdictKind
 from agent.errors import HookFailed
 from agent.events import EventSink, discard
-from agent.filesystem import OnOutput, OutputStream
+from agent.filesystem import OnOutput
 from agent.frozen import frozen_arguments
 from agent.hooks.engine import HookEngine, withheld
 from agent.judged_call import JudgedCall
@@ -189,7 +189,8 @@ class ToolRunner:
         listens = self.on_output is not None or self.events is not discard
         output = OutputEvents(self.events, call.id) if listens else None
         filters = output_filters(self.hooks.hooks) if output is not None else None
-        shown = None if output is None or filters is None else LiveOutput(filters, self._heard(output))
+        listeners = [one for one in (self.on_output, output) if one is not None]
+        shown = LiveOutput(filters, listeners) if filters is not None else None
 
         async def center(tool: ToolExecution) -> ToolResult:
             nonlocal times
@@ -225,17 +226,6 @@ class ToolRunner:
                 await shown.end(cut=True)
             if output is not None:
                 output.flush()
-
-    def _heard(self, output: OnOutput) -> OnOutput:
-        listener = self.on_output
-        if listener is None:
-            return output
-
-        def both(stream: OutputStream, data: bytes) -> None:
-            listener(stream, data)
-            output(stream, data)
-
-        return both
 
     async def _refused_again(self, index: int, run: RunInFlight) -> ToolResult | None:
         """Return why a ring may not execute the call again: the verdict may be another by now."""

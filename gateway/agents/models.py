@@ -107,13 +107,6 @@ def _opened(settings: ModelSettings, api_key: str) -> OpenAIModel:
     prices = None
     if settings.input_usd_per_mtok is not None and settings.output_usd_per_mtok is not None:
         prices = Prices(settings.input_usd_per_mtok, settings.output_usd_per_mtok)
-    return OpenAIModel(
-        settings.resolved_name(),
-        base_url=settings.resolved_base_url(),
-        api_key=api_key,
-        stream=settings.stream,
-        timeout_s=settings.timeout_s,
-        answer_timeout_s=settings.answer_timeout_s,
-        max_output_tokens=settings.max_output_tokens,
-        prices=prices,
-    )
+    same = settings.model_dump(include={"stream", "timeout_s", "answer_timeout_s", "max_output_tokens"})
+    base_url = settings.resolved_base_url()
+    return OpenAIModel(settings.resolved_name(), base_url=base_url, api_key=api_key, prices=prices, **same)
