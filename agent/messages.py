@@ -68,10 +68,8 @@ def storable_message(message: Message) -> Message:
     JSON can encode half of a surrogate pair, as in a file name that is not UTF-8. Tools get such arguments unchanged;
     stores and endpoints refuse them, so the thread keeps them escaped in `raw_arguments`.
     """
-    calls = tuple(_storable_call(call) for call in message.tool_calls)
-    if calls == message.tool_calls:
-        return message
-    return message.model_copy(update={"tool_calls": calls})
+    calls = tuple(map(_storable_call, message.tool_calls))
+    return message if calls == message.tool_calls else message.with_(tool_calls=calls)
 
 
 def _storable_call(call: ToolCall) -> ToolCall:
@@ -80,7 +78,7 @@ def _storable_call(call: ToolCall) -> ToolCall:
     except ValueError:  # NaN and infinity, too
         text = storable_text(json.dumps(call.arguments, ensure_ascii=False))
         arguments = frozen_arguments(json.loads(text, parse_constant=str))
-        return call.model_copy(update={"arguments": arguments, "raw_arguments": json.dumps(call.arguments)})
+        return call.with_(arguments=arguments, raw_arguments=json.dumps(call.arguments))
     return call
 
 

@@ -164,15 +164,8 @@ async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentStat
             problem = f"it returned {type(returned).__name__} instead of the AgentState"
         elif returned is not state:
             kept = kept_strict(point, hook, state, returned)
-    except asyncio.CancelledError as error:
-        # The hook's own, unless this task was cancelled: its time limit, or something that it awaited.
-        if cancellation.asked:
-            raise
-        problem, cause = "it was cancelled from within", error
-    except GeneratorExit:
-        raise
     except BaseException as error:  # any exception is a failure of this hook alone
-        problem, cause = f"{type(error).__name__}: {error}", error
+        problem, cause = _problem(error, cancellation), error
     cancellation.heed()
     due_s = limit.when()
     # The second condition is for a hook that never awaited.
@@ -181,6 +174,15 @@ async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentStat
     if problem:
         raise HookFailed(hook_name(hook), point, problem) from cause
     return kept
+
+
+def _problem(error: BaseException, cancellation: Cancellation) -> str:
+    """Return what made a hook fail. Raises the error if it is none of the hook's: the task was cancelled or closed."""
+    if not isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return f"{type(error).__name__}: {error}"
+    if cancellation.asked or isinstance(error, GeneratorExit):
+        raise error
+    return "it was cancelled from within"  # by its time limit, or by something that it awaited
 
 
 def _emit_failed(failure: HookFailed, hook: Hook, events: EventSink) -> bool:
@@ -268,17 +270,12 @@ def _ring(
                 raise TypeError(f"it returned {type(returned).__name__} instead of {gives.__name__}")
             if isinstance(returned, ToolResult):
                 check_result(returned)
-        except (ModelError, HookFailed, GeneratorExit):
+        except (ModelError, HookFailed):
             raise  # from further in
         except BaseException as error:
             if error in raised:
                 raise  # from further in, and passed on as it was
-            problem = f"{type(error).__name__}: {error}"
-            if isinstance(error, asyncio.CancelledError):
-                if cancellation.asked:
-                    raise
-                problem = "it was cancelled from within"
-            failure = HookFailed(hook_name(hook), point, problem)
+            failure = HookFailed(hook_name(hook), point, _problem(error, cancellation))
             if _emit_failed(failure, hook, events):
                 raise failure from error
             # A failed open ring is ignored; what it wraps must not happen twice.

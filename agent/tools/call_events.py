@@ -34,9 +34,7 @@ def emit_verdict(events: EventSink, asked: ToolCall, judged: ToolCall, verdict: 
         "hook_verdict",
         call_id=asked.id,
         verdict=verdict.kind.public_name,
-        hook=verdict.hook,
-        rule=verdict.rule,
-        reason=verdict.reason,
+        **_same(verdict, "hook", "rule", "reason"),
         **_policy(verdict),
         arguments=judged.arguments if judged.arguments != asked.arguments else None,
     )
@@ -55,16 +53,15 @@ def emit_finished(events: EventSink, tool: ToolExecution, result: ToolResult) ->
         reason=verdict.reason if verdict else "",
         **_policy(verdict),
         approval_id=tool.approval_id,
-        outcome=result.outcome,
-        exit_code=result.exit_code,
-        is_error=result.is_error,
-        withheld_by=result.withheld_by,
-        would_be_withheld_by=result.would_be_withheld_by,
+        **_same(result, "outcome", "exit_code", "is_error", "withheld_by", "would_be_withheld_by", "note"),
         content=result.content.decode("utf-8", "replace"),
-        note=result.note,
         evicted=result.evicted.model_dump() if result.evicted else None,
         duration_ms=round(tool.duration_s * 1000, 3),
     )
+
+
+def _same(value: Verdict | ToolResult, *names: str) -> dict[str, JsonValue]:
+    return {name: getattr(value, name) for name in names}
 
 
 def _policy(verdict: Verdict | None) -> dict[str, JsonValue]:

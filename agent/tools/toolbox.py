@@ -20,6 +20,7 @@ from agent.tools.paths import resolve
 from agent.tools.tool import Tool, ToolContext
 
 _log = logging.getLogger(__name__)
+_FLAGS = ("writes", "writes_anywhere", "own_state", "read_only")
 _SHOWN_PROBLEMS = 10
 _SHOWN_TOOLS = 50
 _JSON_SCALARS = (str, int, float, bool, type(None))
@@ -35,24 +36,15 @@ class Toolbox:
         Raises ValueError for two tools of one name, and TypeError for a tool that could never run.
         """
         self._tools: dict[str, Tool] = {}
+        self._specs: tuple[ToolSpec, ...] = ()
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         for tool in tools:
             _check_tool(tool)
             if tool.name in self._tools:
                 raise ValueError(f"two tools are named {tool.name!r}")
             self._tools[tool.name] = tool
-        self._specs = tuple(
-            ToolSpec(
-                tool.name,
-                tool.description,
-                _parameters(tool.arguments),
-                writes=tool.writes,
-                writes_anywhere=tool.writes_anywhere,
-                own_state=tool.own_state,
-                read_only=tool.read_only,
-            )
-            for tool in self._tools.values()
-        )
+            flags = {flag: getattr(tool, flag) for flag in _FLAGS}
+            self._specs += (ToolSpec(tool.name, tool.description, _parameters(tool.arguments), **flags),)
 
     def specs(self) -> Sequence[ToolSpec]:
         return self._specs
