@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from agent.decisions import Verdict, VerdictKind
@@ -66,11 +67,14 @@ async def answered(
     executions = list(state.current.tool_executions)
     results: dict[int, ToolResult] = {}
     notes: dict[int, str] = {}
+
+    async def use(granted: Granted) -> str:
+        return await approver.use(granted)
+
     for index, execution in asked:
         answer = answers[index]
         if isinstance(answer, Granted):
-            unusable = "the approval could not be used: {}"
-            refusal = await _guarded(approver.use(answer), unusable.format)
+            refusal = await _guarded(partial(use, answer), "the approval could not be used: {}".format)
             answer = Denied(refusal, answer.approval_id) if refusal else answer
         executions[index] = execution.with_(approval_id=answer.approval_id)
         if isinstance(answer, Granted):
@@ -105,23 +109,23 @@ async def edited_calls(
         problem = f"could not be had from the approver: {why}"
         return [call.with_(arguments=None, problem=problem) if call.id in sought else call for call in calls]
 
-    return await _guarded(edited(), failed)
+    return await _guarded(edited, failed)
 
 
 async def _answer(approver: Approver, state: AgentState, execution: ToolExecution) -> Granted | Denied | Pending:
-    asking = approver.answer(state, execution)
     needs = "this call needs an approval, and"
-    answer: object = await _guarded(asking, lambda why: Denied(f"{needs} requesting it failed: {why}"))
+    failed = f"{needs} requesting it failed: "
+    answer: object = await _guarded(lambda: approver.answer(state, execution), lambda why: Denied(failed + why))
     if isinstance(answer, Granted | Denied | Pending):
         return answer
     _log.error("the approver answered with %s", type(answer).__name__)
     return Denied(f"{needs} the approver returned {type(answer).__name__} instead of an answer")
 
 
-async def _guarded(work: Awaitable[_Result], failed: Callable[[str], _Result]) -> _Result:
+async def _guarded(work: Callable[[], Awaitable[_Result]], failed: Callable[[str], _Result]) -> _Result:
     """Return what the host's approver gives, or what `failed` makes of an error: a failure is no approval."""
     try:
-        return await work
+        return await work()
     except (asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
