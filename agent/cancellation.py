@@ -19,7 +19,7 @@ class Cancellation:
     """
 
     def __init__(self, task: asyncio.Task[object]) -> None:
-        self._task = task
+        self.task = task
         self._before = task.cancelling()
 
     @classmethod
@@ -34,7 +34,7 @@ class Cancellation:
 
     @property
     def asked(self) -> bool:
-        return self._task.cancelling() > self._before
+        return self.task.cancelling() > self._before
 
     def heed(self) -> None:
         """Raise CancelledError if the task was cancelled and something swallowed the error."""

@@ -91,22 +91,21 @@ class TimeLeft:
 
     async def __aenter__(self) -> Self:
         self._cancellation = await Cancellation.watch()
-        self._task = asyncio.current_task()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(max(0.0, self._left_s), self._end) if self._left_s < math.inf else None
         return self
 
     def _end(self) -> None:
-        if self._task is not None and not self._cancellation.asked:
+        if not self._cancellation.asked:
             self.over = True
-            self._task.cancel()
+            self._cancellation.task.cancel()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if self._timer is not None:
             self._timer.cancel()
-        if not self.over or self._task is None:
+        if not self.over:
             return False
-        self._task.uncancel()
+        self._cancellation.task.uncancel()
         # Also an error: a driver may answer a cancellation with one, and the run is over anyway.
         return isinstance(error, Exception | asyncio.CancelledError) and not self._cancellation.asked
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -28,9 +28,6 @@ VALUE = "structured_output.value"
 _RETRIES = "structured_output.retries"
 _NAME = "structured_output"
 
-_Judge = Callable[[JsonValue], Awaitable[tuple[Any, list[str]]]]
-"""Returns a value as the agent's output, and the errors in it."""
-
 
 class StructuredOutput(Hook):
     """Ends a run with an answer that fits, and asks `retries` times for one."""
@@ -39,11 +36,12 @@ class StructuredOutput(Hook):
     # Further in than flow, so that its reason for the stop comes first, and than self_critique, which reads it. At
     # before_inference it comes last: the schema is at the end of the system prompt.
     priority = -20
-    timeout_s = 20.0  # the judge's own limit comes first
+    timeout_s = 20.0  # the limit of errors_of comes first
 
-    def __init__(self, schema: Mapping[str, JsonValue], judge: _Judge, retries: int) -> None:
+    def __init__(self, schema: Mapping[str, JsonValue], model: type[BaseModel] | None, retries: int) -> None:
         self.retries = retries
-        self._judge = judge
+        self._schema = schema
+        self._model = model
         self._instruction = (
             "Your final answer, the one message in which you call no tool, must be exactly one JSON value that fits "
             f"this JSON Schema, and nothing else: no text around it, no code fence.\n{json.dumps(schema)}"
@@ -82,7 +80,9 @@ class StructuredOutput(Hook):
             value = await asyncio.to_thread(json_in, answer)  # a large answer takes a while to read
             if len(json.dumps(value)) > MAX_VALUE_CHARS:
                 raise ValueError(f"the value has more than {MAX_VALUE_CHARS} characters as JSON: make it shorter")
-            output, errors = await self._judge(value)
+            if self._model is None:
+                return value, value, await errors_of(self._schema, value)
+            output, errors = await asyncio.to_thread(_read, self._model, value)  # other runs do not wait
         except ValueError as error:
             return None, None, [short(str(error))]
         return value, output, errors
@@ -92,28 +92,15 @@ def _without_value(state: AgentState) -> AgentState:
     return state.without_metadata(VALUE).with_(output=None)
 
 
-def _by_model(model: type[BaseModel]) -> _Judge:
-    def read(value: JsonValue) -> tuple[Any, list[str]]:
-        try:
-            # As JSON, so that a strict model accepts types that JSON lacks, such as dates.
-            return model.model_validate_json(json.dumps(value)), []
-        except ValidationError as error:
-            found = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
-            return None, [short(f"{'.'.join(map(str, one['loc'])) or 'the value'}: {one['msg']}") for one in found]
-        except Exception as error:  # a validator that fails on an unexpected value
-            return None, [short(f"the value was refused: {type(error).__name__}: {error}")]
-
-    async def judge(value: JsonValue) -> tuple[Any, list[str]]:
-        return await asyncio.to_thread(read, value)  # other runs do not wait
-
-    return judge
-
-
-def _by_schema(schema: Mapping[str, JsonValue]) -> _Judge:
-    async def judge(value: JsonValue) -> tuple[Any, list[str]]:
-        return value, await errors_of(schema, value)
-
-    return judge
+def _read(model: type[BaseModel], value: JsonValue) -> tuple[Any, list[str]]:
+    try:
+        # As JSON, so that a strict model accepts types that JSON lacks, such as dates.
+        return model.model_validate_json(json.dumps(value)), []
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
+        return None, [short(f"{'.'.join(map(str, one['loc'])) or 'the value'}: {one['msg']}") for one in found]
+    except Exception as error:  # a validator that fails on an unexpected value
+        return None, [short(f"the value was refused: {type(error).__name__}: {error}")]
 
 
 def structured_output(schema: type[BaseModel] | Mapping[str, JsonValue], *, retries: int = 2) -> Capability:
@@ -125,8 +112,7 @@ def structured_output(schema: type[BaseModel] | Mapping[str, JsonValue], *, retr
             shown = schema.model_json_schema()
         except Exception as error:  # pydantic has several errors for types without a JSON Schema
             raise ValueError(f"{schema.__name__} has no JSON Schema: {error}") from error
-        hook = StructuredOutput(shown, _by_model(schema), retries)
+        hook = StructuredOutput(shown, schema, retries)
     else:
-        known = checked(schema)
-        hook = StructuredOutput(known, _by_schema(known), retries)
+        hook = StructuredOutput(checked(schema), None, retries)
     return Capability(_NAME, hooks=(hook,))

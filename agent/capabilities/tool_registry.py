@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from pydantic import Field, JsonValue
 
@@ -147,10 +148,9 @@ class ToolRegistry(Hook):
 
 def _found(content: bytes) -> list[str]:
     start = _FOUND.match(content)
-    try:
+    with suppress(ValueError):
         return _names(json.loads(start[1])) if start else []
-    except ValueError:
-        return []
+    return []
 
 
 def _noted(state: AgentState, key: str, names: Sequence[str]) -> AgentState:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Self, cast
 
@@ -75,7 +75,7 @@ class ScriptedModelServer(Script):
         else:
             await _send(writer, 200, json.dumps(answer.completion()), {})
 
-    async def _chunks(self, answer: Answer, *, include_usage: bool) -> AsyncIterator[str]:
+    def _chunks(self, answer: Answer, *, include_usage: bool) -> Iterator[str]:
         yield _chunk({"role": "assistant", "content": ""})
         for piece in self._pieces(answer.text):
             yield _chunk({"content": piece})
@@ -128,9 +128,9 @@ async def _send(writer: asyncio.StreamWriter, status: int, text: str, headers: M
     await writer.drain()
 
 
-async def _send_events(writer: asyncio.StreamWriter, events: AsyncIterator[str]) -> None:
+async def _send_events(writer: asyncio.StreamWriter, events: Iterable[str]) -> None:
     writer.write(_EVENT_STREAM_HEAD)
-    async for event in events:
+    for event in events:
         _write_event(writer, event)
         await writer.drain()
     writer.write(b"0\r\n\r\n")
@@ -157,11 +157,10 @@ async def _play_fault(fault: Fault, request: dict[str, Any], writer: asyncio.Str
         empty = json.dumps({**envelope("chat.completion"), "choices": []})
         await _send(writer, 200, "{nope" if fault.kind == "nonsense" else empty, {})
         return
-    begun = _chunk({"role": "assistant", "content": "I was about to"})
-    writer.write(_EVENT_STREAM_HEAD)
-    _write_event(writer, {"drop": begun, "nonsense": "{nope"}.get(fault.kind, "[DONE]"))
     if fault.kind != "drop":
-        writer.write(b"0\r\n\r\n")
+        await _send_events(writer, ["{nope" if fault.kind == "nonsense" else "[DONE]"])
+        return
+    writer.write(_EVENT_STREAM_HEAD)
+    _write_event(writer, _chunk({"role": "assistant", "content": "I was about to"}))
     await writer.drain()
-    if fault.kind == "drop":
-        raise ConnectionError("scripted")
+    raise ConnectionError("scripted")

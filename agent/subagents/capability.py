@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
 
 from pydantic import Field, create_model
 
@@ -53,8 +52,6 @@ _TOO_MANY_IN_BACKGROUND = (
 _TASK_LIMIT_CHARS = 32_000
 _SHOWN_LIMIT_CHARS = 100
 
-_Id = Annotated[str, Field(min_length=1, max_length=256, description="as spawn_subagent gave it")]
-
 
 class _Spawn(ToolArguments):
     name: str
@@ -65,7 +62,7 @@ class _Spawn(ToolArguments):
 
 
 class _OfOne(ToolArguments):
-    id: _Id
+    id: str = Field(min_length=1, max_length=256, description="as spawn_subagent gave it")
 
 
 class _Wait(_OfOne):
