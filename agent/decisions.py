@@ -51,10 +51,7 @@ class Verdict(Value):
     def strictest(self, other: Verdict) -> Verdict:
         """Return the stricter of two verdicts, this earlier one when they are equal."""
         winner, loser = (other, self) if other.kind > self.kind else (self, other)
-        return winner if winner.policy is not None or loser.policy is None else winner.judged_by(loser.policy)
-
-    def judged_by(self, policy: PolicyWord | None) -> Verdict:
-        return self.with_(policy=policy)
+        return winner if winner.policy is not None or loser.policy is None else winner.with_(policy=loser.policy)
 
     @property
     def policy_version(self) -> str:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, dataclass_transform
 
 from pydantic import JsonValue, TypeAdapter
 
-from agent.decisions import ContinuationOutcome
 from agent.filesystem import OutputStream
 from agent.messages import Evicted, Usage
 from agent.state import TIMES, AgentState, CurrentExecution, Spent
@@ -52,35 +51,6 @@ def emit(sink: EventSink, type_: str, **payload: JsonValue) -> None:
         sink(Event(type_, payload))
     except Exception:
         _log.exception("the event sink failed on %s", type_)
-
-
-def emit_started(sink: EventSink, state: AgentState) -> None:
-    """Emit run_started, or run_resumed for a stored state."""
-    if state.started:
-        emit(sink, "run_resumed", step=state.steps, agent=state.agent, thread=state.thread)
-        return
-    task = next((message.content for message in reversed(state.messages) if message.role == "user"), "")
-    emit(sink, "run_started", task=task, agent=state.agent, thread=state.thread)
-
-
-def emit_suspended(sink: EventSink, state: AgentState, approvals: Sequence[SoughtApproval]) -> None:
-    """Emit run_suspended with the approvals that the run waits for."""
-    emit(sink, "run_suspended", step=state.steps, approvals=[vars(sought) for sought in approvals])
-
-
-def emit_finished(sink: EventSink, state: AgentState, status: RunStatus, stop: ContinuationOutcome) -> None:
-    """Emit run_finished."""
-    emit(
-        sink,
-        "run_finished",
-        status=status,
-        stop={"hook": stop.hook, "rule": stop.rule, "reason": stop.reason},
-        answer=state.answer,
-        steps=state.steps,
-        usage=state.usage.model_dump(),
-        spent=state.spent.model_dump(),
-        **times(state),
-    )
 
 
 def times(of: AgentState | CurrentExecution) -> dict[str, JsonValue]:

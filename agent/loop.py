@@ -20,11 +20,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import JsonValue
+
 from agent.cancellation import Cancellation, to_the_end
 from agent.capabilities.limits import TimeLeft, ToolsInTime, time_left_s
 from agent.decisions import ContinuationDecision, ContinuationOutcome
 from agent.errors import HookFailed, ModelError
-from agent.events import EventSink, RunStatus, emit, emit_finished, emit_started, emit_suspended, times
+from agent.events import EventSink, RunStatus, emit, times
 from agent.frozen import freeze, storable_text
 from agent.hooks.engine import HOOK_FAILED, HookEngine
 from agent.hooks.hook import InferenceRequest, Point
@@ -75,7 +77,7 @@ class Run:
         self.cancellation: Cancellation
 
     async def run(self) -> AgentState:
-        emit_started(self.events, self.state)
+        self._emit_started()
         status: RunStatus = "failed"
         stop = _outcome("interrupted", "the run was interrupted")
         try:
@@ -89,7 +91,8 @@ class Run:
                 raise
             except Suspended as suspended:
                 self.state = self.state.cleared()
-                emit_suspended(self.events, self.state, suspended.sought)
+                sought: list[JsonValue] = [vars(one) for one in suspended.sought]
+                emit(self.events, "run_suspended", step=self.state.steps, approvals=sought)
                 return self.state
             except Exception as error:
                 # Failures of hooks, tools and the model are handled elsewhere: this is a bug in this package.
@@ -104,7 +107,25 @@ class Run:
             raise
         finally:
             if self.state.pending is None:
-                emit_finished(self.events, self.state, status, stop)
+                emit(
+                    self.events,
+                    "run_finished",
+                    status=status,
+                    stop={"hook": stop.hook, "rule": stop.rule, "reason": stop.reason},
+                    answer=self.state.answer,
+                    steps=self.state.steps,
+                    usage=self.state.usage.model_dump(),
+                    spent=self.state.spent.model_dump(),
+                    **times(self.state),
+                )
+
+    def _emit_started(self) -> None:
+        state = self.state
+        if state.started:
+            emit(self.events, "run_resumed", step=state.steps, agent=state.agent, thread=state.thread)
+            return
+        task = next((message.content for message in reversed(state.messages) if message.role == "user"), "")
+        emit(self.events, "run_started", task=task, agent=state.agent, thread=state.thread)
 
     async def _steps(self) -> ContinuationOutcome:
         """Take steps until one stops the run; return what stopped it."""

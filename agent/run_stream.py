@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from types import TracebackType
 from typing import Generic, Self
 
 from agent.agent import Agent
@@ -43,9 +42,7 @@ class RunStream(Generic[Output]):
         self._task.add_done_callback(lambda _: self._changed.set())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, asyncio.CancelledError):
             self.cancel()
         task = self._started()

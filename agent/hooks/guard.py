@@ -177,5 +177,5 @@ def settled_by_innermost(outer: Verdict | None, judged: AgentState, hook: Hook) 
             kind=VerdictKind.BLOCK, hook=hook_name(hook), rule="no_verdict", reason="policy gave no verdict"
         )
     elif outer is not None and outer.kind >= verdict.kind and outer.kind is not VerdictKind.PROCEED:
-        verdict = outer.judged_by(verdict.policy)
+        verdict = outer.with_(policy=verdict.policy)
     return judged if verdict is tool.verdict else judged.with_execution(verdict=verdict)
