@@ -93,31 +93,24 @@ def frozen_arguments(arguments: Any) -> Any:
 
 
 def _frozen(value: Any, depth: int, *, strict: bool) -> Any:
+    if not isinstance(value, dict | list | tuple):
+        if strict:
+            _check_scalar(value)
+        return value
+    if strict and depth >= DEPTH_LIMIT:
+        raise NotStorable(f"values are nested more than {DEPTH_LIMIT} deep: make them flatter")
+    if not strict and type(value) in (FrozenDict, FrozenList):
+        return value
     # Loops, not comprehensions: deeply nested arguments would take two frames per level.
     if isinstance(value, dict):
-        if type(value) is FrozenDict and not strict:
-            return value
-        _check_depth(depth, strict=strict)
         entries = {}
         for key, inner in value.items():
             entries[_key(key) if strict else key] = _frozen(inner, depth + 1, strict=strict)
         return FrozenDict(entries)
-    if isinstance(value, list | tuple):
-        if type(value) is FrozenList and not strict:
-            return value
-        _check_depth(depth, strict=strict)
-        items = []
-        for inner in value:
-            items.append(_frozen(inner, depth + 1, strict=strict))  # noqa: PERF401
-        return FrozenList(items)
-    if strict:
-        _check_scalar(value)
-    return value
-
-
-def _check_depth(depth: int, *, strict: bool) -> None:
-    if strict and depth >= DEPTH_LIMIT:
-        raise NotStorable(f"values are nested more than {DEPTH_LIMIT} deep: make them flatter")
+    items = []
+    for inner in value:
+        items.append(_frozen(inner, depth + 1, strict=strict))  # noqa: PERF401
+    return FrozenList(items)
 
 
 def _key(key: object) -> str:

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import ConfigDict, Field, JsonValue, ValidationError, field_validator
 
@@ -30,17 +30,14 @@ MAX_LIST_CHARS = 32 * 1024
 _WRITE = "write_todos"
 _SIGNS = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]"}
 
-_Id = Annotated[str, Field(min_length=1, max_length=64)]
-_Title = Annotated[str, Field(min_length=1, max_length=200)]
-
 
 class Todo(ToolArguments):
     """One item."""
 
     model_config = ConfigDict(coerce_numbers_to_str=True)  # models often number their todos
 
-    id: _Id
-    title: _Title
+    id: str = Field(min_length=1, max_length=64)
+    title: str = Field(min_length=1, max_length=200)
     status: Literal["pending", "in_progress", "done"]
 
 

@@ -25,9 +25,6 @@ LOADED = "tool_registry.loaded"
 _HIDDEN = "tool_registry.hidden"  # tools neither in `always` nor loaded
 _WITHHELD = "tool_registry.withheld"  # hidden tools that another hook removed, too
 _FIND = "find_tools"
-# Below other hooks that change the tools: it sees what they left, and the result of find_tools first.
-_PRIORITY = -100
-
 _IN_NAME, _IN_DESCRIPTION = 3, 1
 _DESCRIPTION_CHARS = 2_000
 _NAMED = 50
@@ -110,7 +107,9 @@ class ToolRegistry(Hook):
     """Hides tools that are not loaded, blocks calls to them, and loads what find_tools found."""
 
     name = "tool_registry"
-    priority = _PRIORITY
+    priority = (
+        -100
+    )  # below other hooks that change the tools: it sees what they left, and the result of find_tools first
     on_failure = "open"  # it saves tokens; protection is the policy's task
 
     def __init__(self, always: Sequence[str] = ()) -> None:

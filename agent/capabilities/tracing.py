@@ -27,7 +27,6 @@ _log = logging.getLogger(__name__)
 
 _SHOWN_CHARS = 500
 _SHOWN_NAMES = 32
-_OUTERMOST = 1_000_000
 
 Attribute = str | int | float | bool | tuple[str, ...]
 
@@ -54,7 +53,7 @@ class Tracing(Hook):
 
     recorder: Recorder
     name = "tracing"
-    priority = _OUTERMOST
+    priority = 1_000_000
     on_failure = "open"
 
     async def around_inference(self, request: InferenceRequest, next_: NextInference) -> ModelResponse:

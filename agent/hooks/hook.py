@@ -16,10 +16,25 @@ from agent.filesystem import OutputStream
 from agent.messages import Message, ToolResult, ToolSpec
 from agent.state import AgentState, ModelResponse, ToolExecution
 
+OnFailure = Literal["closed", "open"]
+Point = Literal[
+    "execution_start",
+    "before_step",
+    "before_inference",
+    "after_inference",
+    "before_tool_use",
+    "after_tool_use",
+    "after_step",
+    "should_continue",
+    "execution_end",
+    "on_error",
+]
+POINTS: tuple[Point, ...] = get_args(Point)
+
 
 @dataclass(frozen=True)
 class Matcher:
-    """A condition on the state."""
+    """A condition on the state, for Hook.when: tool_name("execute") | tool_glob("run_*")."""
 
     test: Callable[[AgentState], bool]
 
@@ -38,35 +53,16 @@ class Matcher:
 
 def tool_name(name: str) -> Matcher:
     """Match a call of the tool with exactly this name."""
-    return _tool(lambda called: called == name)
+    return Matcher(lambda state: _called(state) == name)
 
 
 def tool_glob(pattern: str) -> Matcher:
     """Match when the whole tool name matches a shell-style pattern, case-sensitively."""
-    return _tool(lambda called: fnmatchcase(called, pattern))
+    return Matcher(lambda state: (called := _called(state)) is not None and fnmatchcase(called, pattern))
 
 
-def _tool(test: Callable[[str], bool]) -> Matcher:
-    def on_state(state: AgentState) -> bool:
-        return state.current.tool_index is not None and test(state.current.tool.call.name)
-
-    return Matcher(on_state)
-
-
-OnFailure = Literal["closed", "open"]
-Point = Literal[
-    "execution_start",
-    "before_step",
-    "before_inference",
-    "after_inference",
-    "before_tool_use",
-    "after_tool_use",
-    "after_step",
-    "should_continue",
-    "execution_end",
-    "on_error",
-]
-POINTS: tuple[Point, ...] = get_args(Point)
+def _called(state: AgentState) -> str | None:
+    return state.current.tool.call.name if state.current.tool_index is not None else None
 
 
 @dataclass(frozen=True)

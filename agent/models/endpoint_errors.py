@@ -159,10 +159,9 @@ def endpoint_error(
 
 def _is_too_long(complaint: Complaint, status: int | None) -> bool:
     """Return whether the messages are too long. Rate limits have similar messages, but other statuses."""
-    if complaint.code == "context_length_exceeded" or status == 413:
-        return True
     words = f"{complaint.code} {complaint.kind} {complaint.words}"
-    return status in (400, 422, None) and _TOO_LONG.search(words) is not None
+    said = status in (400, 422, None) and _TOO_LONG.search(words) is not None
+    return said or status == 413 or complaint.code == "context_length_exceeded"
 
 
 def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 MEMBER_NOTE = "subagents.member"
 """The note with a subagent's member id; a root run has none."""
 
-# Before every limit at before_step, and after every hook that adds usage at the points after the model.
-_OUTSIDE_LIMITS = 900_000
-
 _RunKey = tuple[str, str]
 
 
@@ -140,7 +137,8 @@ class FamilyLedger(Hook):
     families: Families
     name = "subagents_ledger"
     mandatory = True
-    priority = _OUTSIDE_LIMITS
+    # Before every limit at before_step, and after every hook that adds usage at the points after the model.
+    priority = 900_000
 
     async def before_step(self, state: AgentState) -> AgentState:
         self.families.begin(state)

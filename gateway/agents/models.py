@@ -92,21 +92,19 @@ class _Endpoint:
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
         if _DRIVER not in sys.modules:
             await asyncio.to_thread(importlib.import_module, _DRIVER)
-        if self._opened is None:
-            self._opened = _opened(self._settings, self._api_key)
+        self._opened = self._opened or self._open()
         return await self._opened.infer(request, on_delta)
+
+    def _open(self) -> OpenAIModel:
+        from agent.models.openai_model import OpenAIModel, Prices  # noqa: PLC0415 - see _DRIVER
+
+        asked, prices = self._settings, None
+        if asked.input_usd_per_mtok is not None and asked.output_usd_per_mtok is not None:
+            prices = Prices(asked.input_usd_per_mtok, asked.output_usd_per_mtok)
+        same = asked.model_dump(include={"stream", "timeout_s", "answer_timeout_s", "max_output_tokens"})
+        base_url = asked.resolved_base_url()
+        return OpenAIModel(asked.resolved_name(), base_url=base_url, api_key=self._api_key, prices=prices, **same)
 
     async def close(self) -> None:
         if self._opened is not None:
             await self._opened.close()
-
-
-def _opened(settings: ModelSettings, api_key: str) -> OpenAIModel:
-    from agent.models.openai_model import OpenAIModel, Prices  # noqa: PLC0415 - see _DRIVER
-
-    prices = None
-    if settings.input_usd_per_mtok is not None and settings.output_usd_per_mtok is not None:
-        prices = Prices(settings.input_usd_per_mtok, settings.output_usd_per_mtok)
-    same = settings.model_dump(include={"stream", "timeout_s", "answer_timeout_s", "max_output_tokens"})
-    base_url = settings.resolved_base_url()
-    return OpenAIModel(settings.resolved_name(), base_url=base_url, api_key=api_key, prices=prices, **same)
