@@ -108,7 +108,7 @@ class Hook:
     when: Matcher | None = None
 
     def matches(self, state: AgentState) -> bool:
-        """Return whether to run the hook: by default its condition `when` (agent.hooks.hook)."""
+        """Return whether to run the hook: by default its condition `when`."""
         return self.when is None or self.when(state)
 
     def output_filter(self) -> OutputFilter | None:

@@ -107,7 +107,7 @@ class PendingStep(Value):
     @classmethod
     def of(cls, state: AgentState, response: ModelResponse, suspended: Suspended | None = None) -> Self:
         """Return the step in flight; `suspended` if its calls wait for approvals."""
-        current = state.current
+        same = ("system_prompt", "continuation", "model_s", "model_wait_s")
         calls = (
             {**vars(call), "arguments": None if call.arguments is None else json.dumps(call.arguments)}
             for call in response.message.tool_calls
@@ -117,12 +117,9 @@ class PendingStep(Value):
             calls=tuple(_AskedCall(**call) for call in calls),
             finish_reason=response.finish_reason,
             usage=response.usage,
-            system_prompt=current.system_prompt,
-            continuation=current.continuation,
             hooks_s=(suspended.state if suspended is not None else state).current.hooks_s,
-            model_s=current.model_s,
-            model_wait_s=current.model_wait_s,
             sought=suspended.sought if suspended is not None else (),
+            **{name: getattr(state.current, name) for name in same},
         )
 
     def response(self) -> ModelResponse:
