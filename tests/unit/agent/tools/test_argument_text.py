@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.messages import Message, ToolCall, storable_message
-from agent.models.argument_text import ArgumentReader
 from agent.state import AgentState
-from agent.tools.intake import ARGUMENTS_LIMIT_CHARS, ARGUMENTS_LIMIT_VALUES, NAME_LIMIT_CHARS
+from agent.tools.intake import ARGUMENTS_LIMIT_CHARS, ARGUMENTS_LIMIT_VALUES, NAME_LIMIT_CHARS, ArgumentReader
 
 
 def read(raw: str, name: str = "t") -> ToolCall:

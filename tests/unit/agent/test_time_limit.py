@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from agent.hooks.time_limit import within
+from agent.cancellation import within
 
 
 async def test_work_that_never_waits_gives_its_result_and_its_errors() -> None:

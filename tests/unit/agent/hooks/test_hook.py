@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from agent.events import discard
 from agent.hooks.engine import HookEngine
-from agent.hooks.hook import Hook
-from agent.hooks.matchers import Matcher, tool_glob, tool_name
+from agent.hooks.hook import Hook, Matcher, tool_glob, tool_name
 from agent.state import AgentState, CurrentExecution
 from tests.unit.agent.fakes import call, execution_of, state
 
