@@ -11,26 +11,22 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.composition.audit_anchor import make_anchoring
 from gateway.composition.foundation import Foundation, open_foundation
 from gateway.composition.sandboxes import open_sandboxes
-from gateway.composition.services import SERVICES, Parts, add_services, make_parts
+from gateway.composition.services import SERVICES, Parts, add_services, make_anchoring, make_parts
 from gateway.composition.work import make_lease, start_work
 from gateway.config.config import Config
 from gateway.data_lifecycle.retention import Retention
 from gateway.data_lifecycle.trusted_time import TrustedTime
 from gateway.policy_versions.policies import Policies
-from gateway.serving.anonymous_calls import BoundedHealth
+from gateway.serving.directory_locks import locked_slot, locked_state
 from gateway.serving.edge import ADMISSION
 from gateway.serving.fair_loop import make_fair
 from gateway.serving.first_message_timeout import FirstMessageTimeout
-from gateway.serving.grpc_wakeups import drain_wakeups
-from gateway.serving.health import Health, needs_of
+from gateway.serving.health import BoundedHealth, Health, needs_of
 from gateway.serving.listening import bind, make_server
-from gateway.serving.prefetching_server import PrefetchingServer
-from gateway.serving.rpc_tasks import follow_rpcs
+from gateway.serving.prefetching_server import PrefetchingServer, drain_wakeups, follow_rpcs
 from gateway.serving.startup_checks import refuse_unconfined
-from gateway.serving.state_lock import locked_slot, locked_state
 from gateway.serving.workers import Worker
 from gateway.snapshots.tidying import tidying
 from gateway.storage.retention_store import RetentionStore

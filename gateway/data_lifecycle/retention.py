@@ -11,7 +11,7 @@ from gateway.config.operation_settings import RetentionSettings
 from gateway.data_lifecycle.trusted_time import TrustedTime
 from gateway.errors import Unavailable
 from gateway.storage.retention_store import RetentionStore
-from gateway.support.periodic import Periodic
+from gateway.support.background import Periodic
 
 log = structlog.get_logger(__name__)
 _LOOK_S = 600.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -17,13 +17,21 @@ from pydantic import JsonValue
 
 from agent.coalescing import PIECES, merged
 from agent.events import Event
+from agent.frozen import storable_text
 from gateway.errors import Unavailable
-from gateway.runs.event_payload import payload_json
 from gateway.storage.entities import LoggedEvent
 from gateway.storage.run_writes import Claim, KeptStep, LeaseLost, RunWrite
 from gateway.storage.store import Store
 from gateway.support.clock import NowUs, now_us
 
+PAYLOAD_LIMIT_CHARS = 1_000_000
+"""At most 4,000,000 bytes of UTF-8: below gRPC's default message limit of 4 MiB."""
+# The limits for the parts of a payload that is too long: the first that makes it fit applies.
+_PART_LIMITS_CHARS = (400_000, 16_384, 1_024)
+_LEAST_PART_CHARS = 4_096
+_MEMBERS_LIMIT = 1000
+_DEPTH_LIMIT = 5
+_NO_JSON = (ValueError, TypeError, RecursionError)
 _PENDING_LIMIT = 1000
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 2.0
@@ -35,6 +43,57 @@ _UNSTORABLE_STOP: dict[str, JsonValue] = {
     "reason": "the end of this run could not be stored as it was; the gateway's log says why",
 }
 log = structlog.get_logger(__name__)
+
+
+def payload_json(payload: Mapping[str, JsonValue]) -> str:
+    """Return the text of a payload. It never raises."""
+    try:
+        text = _json(payload)
+    except _NO_JSON:
+        payload = _storable_entries(payload)
+        text = _json(payload)
+    for limit_chars in _PART_LIMITS_CHARS:
+        if len(text) <= PAYLOAD_LIMIT_CHARS:
+            return text
+        text = _json({key: _cut(value, limit_chars) for key, value in payload.items()})
+    if len(text) > PAYLOAD_LIMIT_CHARS:
+        short = {key: value for key, value in payload.items() if len(_json(value)) <= _LEAST_PART_CHARS}
+        text = _json({**short, "not_stored": [key for key in payload if key not in short]})
+    return text
+
+
+def _json(value: object) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # NaN or infinity; another error comes again
+        finite = json.loads(json.dumps(value), parse_constant=lambda _: None)
+        text = json.dumps(finite, ensure_ascii=False, allow_nan=False)
+    return storable_text(text)
+
+
+def _storable_entries(payload: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    storable: dict[str, JsonValue] = {}
+    lost: list[JsonValue] = []
+    for key, value in payload.items():
+        try:
+            storable[key] = json.loads(_json(value))
+        except _NO_JSON:
+            lost.append(key)
+    return {**storable, "not_stored": lost}
+
+
+def _cut(value: JsonValue, limit_chars: int, depth: int = 1) -> JsonValue:
+    """Return a value whose texts fit the limit; a collection with too many members becomes a note."""
+    if isinstance(value, str) and len(value) > limit_chars:
+        return f"{value[:limit_chars]}... [cut: {len(value)} characters]"
+    if not isinstance(value, dict | list) or len(_json(value)) <= limit_chars:
+        return value
+    if len(value) > _MEMBERS_LIMIT or depth == _DEPTH_LIMIT:
+        word = f"[cut: {len(value)} entries]"
+        return {"not_stored": word} if isinstance(value, dict) else [word]
+    if isinstance(value, dict):
+        return {key: _cut(member, limit_chars, depth + 1) for key, member in value.items()}
+    return [_cut(member, limit_chars, depth + 1) for member in value]
 
 
 @dataclass(frozen=True)

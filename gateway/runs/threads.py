@@ -45,49 +45,41 @@ class Said:
     message: Message
 
 
+@dataclass
 class Threads:
-    """The threads of every tenant."""
+    """The threads of every tenant; `forget` is called with each deleted thread."""
 
-    def __init__(
-        self,
-        store: Store,
-        listed: ThreadStore,
-        erasure: ThreadErasure,
-        forget: Callable[[Tenant, str], None],
-        quotas: Quotas,
-    ) -> None:
-        """`forget` is called with each deleted thread."""
-        self._quotas = quotas
-        self._forget = forget
-        self._store = store
-        self._listed = listed
-        self._erasure = erasure
+    store: Store
+    listed: ThreadStore
+    erasure: ThreadErasure
+    forget: Callable[[Tenant, str], None]
+    quotas: Quotas
 
     async def page(self, tenant: Tenant, *, prefix: str, size: int, token: str) -> tuple[Sequence[ThreadRow], str]:
         """Return threads, newest first, and the token of the next page, "" at the end."""
         query = ("threads", prefix)
         size = page_size(size)
-        found = await self._listed.page(tenant.name, prefix=prefix, before=place_of(token, *query), limit=size + 1)
+        found = await self.listed.page(tenant.name, prefix=prefix, before=place_of(token, *query), limit=size + 1)
         return paged(found, size, lambda row: (row.created_us, row.id), *query)
 
     async def get(self, tenant: Tenant, name: str) -> WholeThread:
         """Return a thread; NotFound also for another tenant's. A missing thread is not created."""
-        row = await self._listed.known(tenant.name, name)
-        metadata = await self._listed.metadata(row.id, limit_bytes=METADATA_LIMIT_BYTES)
+        row = await self.listed.known(tenant.name, name)
+        metadata = await self.listed.metadata(row.id, limit_bytes=METADATA_LIMIT_BYTES)
         if metadata is None:
             raise TooLarge(
                 f"the thread has more than {METADATA_LIMIT_BYTES:,} bytes of metadata, stored before that limit "
                 "existed: remove some with SetThreadMetadata"
             )
-        return WholeThread(row, metadata, await self._listed.message_count(row.id))
+        return WholeThread(row, metadata, await self.listed.message_count(row.id))
 
     async def messages(self, tenant: Tenant, name: str, *, size: int, token: str) -> tuple[Sequence[Said], str]:
         """Return messages, oldest first, and the token of the next page, "" at the end."""
-        row = await self._listed.known(tenant.name, name)
+        row = await self.listed.known(tenant.name, name)
         query = ("messages", row.id)
         size = page_size(size)
         place = place_of(token, *query)
-        page, more = await self._listed.messages(row.id, after=place[0] if place else -1, limit=size)
+        page, more = await self.listed.messages(row.id, after=place[0] if place else -1, limit=size)
         _, next_token = paged([*page, page[-1]] if more else page, len(page), _position, *query)
         return [_said(one) for one in page], next_token
 
@@ -107,10 +99,10 @@ class Threads:
             raise InvalidArgument(f"remove: {both[0]!r} is also set; name each key once")
         limits = tenant.policy.document.quotas
         if changed:
-            await self._quotas.check_stored(tenant.name, limits)
-        thread = await self._store.thread(tenant.name, name, limit=limits.threads_limit)
+            await self.quotas.check_stored(tenant.name, limits)
+        thread = await self.store.thread(tenant.name, name, limit=limits.threads_limit)
         try:
-            busy = await self._listed.change_metadata(
+            busy = await self.listed.change_metadata(
                 thread.id, changed, removed, keys_limit=KEYS_LIMIT, limit_bytes=METADATA_LIMIT_BYTES
             )
         except MetadataFull as full:
@@ -121,17 +113,17 @@ class Threads:
             ) from None
         if busy is not None:
             raise _busy(name, busy)
-        return WholeThread(await self._listed.known(tenant.name, name), changed, 0)
+        return WholeThread(await self.listed.known(tenant.name, name), changed, 0)
 
     async def delete(self, tenant: Tenant, name: str) -> Mapping[str, int]:
         """Delete a thread with everything stored of it; return the number of deleted rows by table."""
-        row = await self._listed.known(tenant.name, name)
+        row = await self.listed.known(tenant.name, name)
         if row.run_id is not None:
             raise _busy(name, row.run_id)
         try:
-            return await self._erasure.thread(tenant.name, name, actor())
+            return await self.erasure.thread(tenant.name, name, actor())
         finally:
-            self._forget(tenant, name)
+            self.forget(tenant, name)
 
 
 class _NoJsonError(ValueError):

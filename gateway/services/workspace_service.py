@@ -14,9 +14,8 @@ from pydantic import JsonValue
 
 from agent import errors as agent_errors
 from agent.tools.paths import WORKSPACE, resolve
-from gateway.errors import InvalidArgument, InvalidPath, NotFound, PermissionDenied, TooLarge
-from gateway.services.messages import numbers
-from gateway.services.streams import STALL_LIMIT_S, in_time, queued
+from gateway.errors import InvalidArgument, InvalidPath, NotFound, TooLarge
+from gateway.services.messages import STALL_LIMIT_S, in_time, numbers, queued, raise_refused
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.support.paging import page_size, place_of, token_of
 from gateway.tenancy.tenants import Tenant
@@ -24,7 +23,7 @@ from gateway.tool_calls.file_call import FileCall
 from gateway.tool_calls.file_transfer import Download, Piece, Upload
 from gateway.tool_calls.file_tree import DirectoryMaking, Listing, Look, Removal
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
-from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
+from gateway.tool_calls.tool_calls import NewCall, ToolCalls
 from gateway.v1 import workspace_service_pb2 as pb
 from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
 from sandbox.filesystem import Entry
@@ -89,9 +88,8 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
                 piece = following
                 yield _checked(piece)
 
-        arguments = judged(first.path)
         moved = await self._done(
-            tenant, first.thread, "write_file", arguments, lambda sandbox: Upload(sandbox, chunks())
+            tenant, first.thread, "write_file", judged(first.path), lambda sandbox: Upload(sandbox, chunks())
         )
         return pb.WriteFileResponse(size_bytes=moved.size_bytes)
 
@@ -164,7 +162,11 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
 
         new = NewCall(thread, tool, arguments, executor=executor, past_stored=past_stored)
         finished = await self._tool_calls.call(tenant, new)
-        _raise_failure(finished, made[0])
+        raise_refused(finished)
+        if made[0].error is not None:
+            raise made[0].error
+        if finished.result.is_error:
+            raise InvalidArgument(finished.result.text())
         return made[0]
 
 
@@ -172,19 +174,6 @@ def _checked(piece: pb.WriteFileRequest) -> bytes:
     if len(piece.data) > _CHUNK_LIMIT_BYTES:
         raise TooLarge(f"data: {_CHUNK_LIMIT_BYTES:,} bytes a message at most; send smaller pieces")
     return piece.data
-
-
-def _raise_failure(finished: FinishedToolCall, call: FileCall) -> None:
-    finished.raise_waiting()
-    execution = finished.execution
-    if execution.blocked and execution.verdict is not None:
-        raise PermissionDenied(
-            f"{execution.verdict.reason} (rule {execution.verdict.rule})", rule=execution.verdict.rule
-        )
-    if call.error is not None:
-        raise call.error
-    if finished.result.is_error:
-        raise InvalidArgument(finished.result.text())
 
 
 def entry_message(entry: Entry, *, below: str = "") -> pb.FileEntry:

@@ -25,9 +25,8 @@ from dataclasses import dataclass
 
 from gateway.config.operation_settings import AdmissionSettings
 from gateway.errors import Overloaded
-from gateway.serving.budget import Budget
+from gateway.serving.limits import Budget, OpenRpcs
 from gateway.serving.load_limit import LoadLimit, following
-from gateway.serving.open_rpcs import OpenRpcs
 
 # The weight of the newest call in the average service time.
 _NEWEST = 0.05

@@ -18,10 +18,9 @@ from grpc_status import rpc_status
 
 from gateway.errors import AirlockError
 from gateway.identity.call_credentials import Context
-from gateway.serving.anonymous_connections import AnonymousConnections, host_of
 from gateway.serving.edge import status_of
-from gateway.serving.incoming import Incoming, SendTimeouts, read_request
-from gateway.serving.reads import TIMEOUT_S, Reads
+from gateway.serving.incoming import TIMEOUT_S, Incoming, Reads, SendTimeouts, read_request
+from gateway.serving.limits import AnonymousConnections, host_of
 
 _OURS = "/gateway.v1."
 # A request has at most 4 MiB: 64 MiB of a tenant and of all unknown callers, 512 MiB in all.

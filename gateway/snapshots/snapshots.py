@@ -19,9 +19,8 @@ import structlog
 from agent.cancellation import to_the_end
 from gateway.errors import InProgress, RequestIdReused
 from gateway.redaction.hooks import redactor_of
-from gateway.snapshots.restoring import Restoring
 from gateway.snapshots.snapshot_directory import LOCK_TIMEOUT_S, SnapshotDirectory
-from gateway.snapshots.taking import Taken, Taking, in_thread, no_snapshot
+from gateway.snapshots.taking import Restoring, Taken, Taking, in_thread, no_snapshot
 from gateway.storage.entities import Thread
 from gateway.storage.restore_store import RestoreStore, WorkspaceRequest
 from gateway.storage.run_writes import KeptStep

@@ -22,7 +22,7 @@ from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
 from gateway.policy import document as policy_tools
 from gateway.telemetry import attributes as a
-from gateway.telemetry.bounded_names import BoundedNames
+from gateway.telemetry.instruments import BoundedNames
 from gateway.telemetry.telemetry import Telemetry, current, failed
 
 TRACEPARENT = "telemetry.traceparent"

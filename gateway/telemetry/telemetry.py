@@ -14,8 +14,7 @@ from opentelemetry.util.types import AttributeValue
 
 from gateway.config.telemetry_settings import TelemetrySettings
 from gateway.telemetry import attributes as a
-from gateway.telemetry.bounded_names import BoundedNames
-from gateway.telemetry.instruments import Instruments
+from gateway.telemetry.instruments import BoundedNames, Instruments
 
 
 @dataclass(frozen=True)
