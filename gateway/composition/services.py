@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -14,7 +13,7 @@ from gateway.audit.audit import Audit
 from gateway.audit_chain.anchor import private_key
 from gateway.composition.foundation import Foundation
 from gateway.composition.sandboxes import Sandboxes
-from gateway.composition.work import TenantFiles, Work, make_forks
+from gateway.composition.work import TenantFiles, Work
 from gateway.config.operation_settings import AnchorSettings
 from gateway.data_lifecycle.erasure import Erasure
 from gateway.identity.auth import authentication
@@ -33,43 +32,18 @@ from gateway.services.sandbox_service import SandboxService
 from gateway.services.thread_service import ThreadService
 from gateway.services.tool_service import ToolService
 from gateway.services.workspace_service import WorkspaceService
-from gateway.serving.edge import Authenticator
 from gateway.serving.health import BoundedHealth, BoundedReflection
 from gateway.serving.prefetching_server import PrefetchingServer
 from gateway.snapshots.forks import Forks
-from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.erasure_store import ErasureStore
+from gateway.storage.fork_store import ForkStore
 from gateway.storage.key_store import KeyStore
 from gateway.storage.thread_store import ThreadStore
 from gateway.storage.transition_store import TransitionStore
+from gateway.support.clock import make_id
 from gateway.tenancy.tenant_admin import TenantAdmin
 from gateway.tool_calls.requested_programs import RequestedPrograms
-
-
-def make_anchoring(base: Foundation, settings: AnchorSettings) -> Anchoring:
-    """Return the configured anchoring; Misconfigured if the key is invalid."""
-    key = private_key(base.config.path(settings.key_file))
-    put = to_file(base.config.path(settings.file)) if settings.file is not None else to_command(settings.command or ())
-    return Anchoring(AuditReader(base.database), key, put)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What the services need."""
-
-    base: Foundation
-    sandboxes: Sandboxes
-    work: Work
-    erasure: Erasure
-    listed: ThreadStore
-    audit: Audit
-    authenticate: Authenticator
-    usage: SandboxUsage
-    transitions: HistoryReader
-    snapshots: Snapshots
-    forks: Forks
-
 
 _SERVICERS = (
     *(AdminService, ApprovalService, AuditService, ProcessService, RunService),
@@ -79,51 +53,40 @@ SERVICES = tuple(f"gateway.v1.{servicer.__name__}" for servicer in _SERVICERS)
 """The full names of Airlock's own services."""
 
 
-def _servicers(parts: Parts) -> Sequence[object]:
-    base, work, authenticate = parts.base, parts.work, parts.authenticate
-    tool_calls, engine, keeper = work.tool_calls, parts.sandboxes.engine, parts.sandboxes.keeper
-    tenants = TenantAdmin(base.config, base.policies, base.database, parts.erasure)
-    policies = PolicyAdmin(base.config, base.policies)
-    admin = SandboxAdmin(engine, keeper, tool_calls, parts.listed)
-    history = parts.transitions
-    threads = Threads(base.store, parts.listed, parts.erasure, tool_calls.forget_thread, work.quotas)
-    return (
-        AdminService(tenants, KeyStore(base.database), policies, authenticate),
+@dataclass(frozen=True)
+class Services:
+    """The services on a server, their health, and the parts behind them that have work of their own or streams."""
+
+    healthy: BoundedHealth
+    audit: Audit
+    usage: SandboxUsage
+    transitions: HistoryReader
+    forks: Forks
+
+
+async def add_services(server: PrefetchingServer, base: Foundation, sandboxes: Sandboxes, work: Work) -> Services:
+    """Add all services, reflection and the health service to a server."""
+    database, engine, keeper, tool_calls = base.database, sandboxes.engine, sandboxes.keeper, work.tool_calls
+    authenticate = authentication(base.config.identity, base.config.path, database, base.tenants)
+    listed = ThreadStore(database)
+    audit, usage = Audit(AuditReader(database), base.config.tenants), SandboxUsage(engine, keeper)
+    transitions = HistoryReader(TransitionStore(database), listed)
+    forks = Forks(engine, work.snapshots, ForkStore(database), quotas=work.quotas, ids=make_id)
+    erasure = Erasure(database, ErasureStore(database), TenantFiles(engine, work.snapshots))
+    tenants = TenantAdmin(base.config, base.policies, database, erasure)
+    admin = SandboxAdmin(engine, keeper, tool_calls, listed)
+    threads = Threads(base.store, listed, erasure, tool_calls.forget_thread, work.quotas)
+    for servicer in (
+        AdminService(tenants, KeyStore(database), PolicyAdmin(base.config, base.policies), authenticate),
         ApprovalService(work.approvals, authenticate),
-        AuditService(parts.audit, authenticate),
+        AuditService(audit, authenticate),
         ProcessService(tool_calls, authenticate, RequestedPrograms(work.requests, tool_calls.late)),
-        RunService(work.runs, authenticate, RequestedRuns(work.runs, work.requests), parts.listed),
-        SandboxService(engine, keeper, admin, parts.usage, parts.snapshots, parts.forks, history, authenticate),
+        RunService(work.runs, authenticate, RequestedRuns(work.runs, work.requests), listed),
+        SandboxService(engine, keeper, admin, usage, work.snapshots, forks, transitions, authenticate),
         ThreadService(threads, authenticate),
         ToolService(tool_calls, authenticate, work.requested_calls),
         WorkspaceService(tool_calls, authenticate),
-    )
-
-
-def make_parts(base: Foundation, sandboxes: Sandboxes, work: Work) -> Parts:
-    """Create what only services need."""
-    engine = sandboxes.engine
-    listed = ThreadStore(base.database)
-    snapshots = work.snapshots
-    erasure = Erasure(base.database, ErasureStore(base.database), TenantFiles(engine, snapshots))
-    return Parts(
-        base,
-        sandboxes,
-        work,
-        erasure,
-        listed,
-        Audit(AuditReader(base.database), base.config.tenants),
-        authentication(base.config.identity, base.config.path, base.database, base.tenants),
-        SandboxUsage(engine, sandboxes.keeper),
-        HistoryReader(TransitionStore(base.database), listed),
-        snapshots,
-        make_forks(base, sandboxes, snapshots, work.quotas),
-    )
-
-
-async def add_services(server: PrefetchingServer, parts: Parts) -> BoundedHealth:
-    """Add all services, reflection and the health service, which is returned, to a server."""
-    for servicer in _servicers(parts):
+    ):
         generated = type(servicer).__mro__[1]
         getattr(sys.modules[generated.__module__], f"add_{generated.__name__}_to_server")(servicer, server)
     healthy = BoundedHealth()
@@ -132,4 +95,11 @@ async def add_services(server: PrefetchingServer, parts: Parts) -> BoundedHealth
         await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
     names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(BoundedReflection(names), server)
-    return healthy
+    return Services(healthy, audit, usage, transitions, forks)
+
+
+def make_anchoring(base: Foundation, settings: AnchorSettings) -> Anchoring:
+    """Return the configured anchoring; Misconfigured if the key is invalid."""
+    key = private_key(base.config.path(settings.key_file))
+    put = to_file(base.config.path(settings.file)) if settings.file is not None else to_command(settings.command or ())
+    return Anchoring(AuditReader(base.database), key, put)

@@ -16,11 +16,9 @@ from gateway.runs.lease import Lease
 from gateway.runs.runs import Runs
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.serving.edge import ADMISSION
-from gateway.snapshots.forks import Forks, ForkStores
 from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.engine_store import EngineStore
-from gateway.storage.fork_store import ForkStore
 from gateway.storage.lease_store import LeaseStore
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.request_store import RequestStore
@@ -28,7 +26,6 @@ from gateway.storage.restore_store import RestoreStore
 from gateway.storage.snapshot_store import SnapshotStore
 from gateway.storage.thread_store import ThreadStore
 from gateway.storage.waiting_store import WaitingStore
-from gateway.support.clock import make_id
 from gateway.tenancy.quotas import Quotas
 from gateway.tool_calls.requested_calls import RequestedCalls
 from gateway.tool_calls.thread_engines import ThreadEngines
@@ -46,15 +43,6 @@ def make_snapshots(base: Foundation, sandboxes: Sandboxes) -> Snapshots:
         (SnapshotStore(base.database), RestoreStore(base.database)),
         (base.store, ThreadStore(base.database)),
     )
-
-
-def make_forks(base: Foundation, sandboxes: Sandboxes, snapshots: Snapshots, quotas: Quotas) -> Forks:
-    """Return what forks threads."""
-    stores = ForkStores(
-        ForkStore(base.database), SnapshotStore(base.database), RestoreStore(base.database), ThreadStore(base.database)
-    )
-    engines = ThreadEngines(EngineStore(base.database), sandboxes.engine)
-    return Forks(sandboxes.engine, engines, stores, snapshots, quotas=quotas, ids=make_id)
 
 
 class TenantFiles:

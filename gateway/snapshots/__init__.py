@@ -6,7 +6,6 @@
     snapshot_directory     one tenant's directory: its locks, its disk use, and cleaning up after a crash
     snapshot_files         writing and reading one snapshot: its manifest, and the pieces of its files
     blob_directory         pieces by their SHA-256, compressed, each stored once per tenant
-    tidying                cleaning up after a crash when a gateway starts
 
 Tenants share nothing: that storing a file takes no space would reveal that another tenant has it.
 """
