@@ -107,10 +107,7 @@ class PoolTarget:
     """Makes a pool keep `number` sandboxes of the kind that most policies of the named tenants ask for."""
 
     def __init__(self, pool: SandboxPool, tenants: Tenants, names: Collection[str], number: int) -> None:
-        self._pool = pool
-        self._tenants = tenants
-        self._names = names
-        self._number = number
+        self._pool, self._tenants, self._names, self._number = pool, tenants, names, number
         self._kind: PoolKind | None = None
 
     async def update(self) -> None:
@@ -169,14 +166,20 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     await keeper.adopt(left)
     await stack.enter_async_context(totalled(base.telemetry, keeper))
     await _watch_disks(stack, base)
-    await _warn_of_missing_parts(engine)
+    try:
+        await engine.prepare()
+    except SandboxError as error:  # the operator can fix it while the gateway runs
+        log.warning("no sandbox can be made", error=str(error))
     if creation.pool is not None:
         await stack.enter_async_context(filling_pool(creation.pool, base))
     leases: Leases = ImageGate(keeper)
     if base.telemetry.on:
         observe_states(keeper, base.telemetry)
         leases = ObservedLeases(leases, base.telemetry)
-    return Sandboxes(engine, await _engine_id(engine), keeper, leases, engine.ping)
+    engine_id = None
+    with contextlib.suppress(SandboxError):
+        engine_id = await engine.id()
+    return Sandboxes(engine, engine_id, keeper, leases, engine.ping)
 
 
 def _engine(base: Foundation, history: HistoryWriter) -> DockerEngine | MemoryEngine:
@@ -221,8 +224,7 @@ async def _claim_directories(stack: AsyncExitStack, base: Foundation, engine: Do
 
 async def _watch_disks(stack: AsyncExitStack, base: Foundation) -> None:
     """Watch the engine's disk and the state directory's."""
-    settings = base.config.sandbox
-    free = None
+    settings, free = base.config.sandbox, None
     if settings.engine != "memory":
         requests = _requests(base)
         stack.callback(requests.close)
@@ -255,19 +257,3 @@ def _creation(stack: AsyncExitStack, engine: DockerEngine | MemoryEngine, base: 
         quotas=Quotas(QuotaStore(base.database, base.process_id)),
         quotas_of=quotas_of,
     )
-
-
-async def _engine_id(engine: Engine) -> str | None:
-    """Return the engine's id; None if it does not answer."""
-    try:
-        return await engine.id()
-    except SandboxError:
-        return None
-
-
-async def _warn_of_missing_parts(engine: Engine) -> None:
-    """Log at the start what would fail the first call; the operator can fix it while the gateway runs."""
-    try:
-        await engine.prepare()
-    except SandboxError as error:
-        log.warning("no sandbox can be made", error=str(error))

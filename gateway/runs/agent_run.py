@@ -97,7 +97,11 @@ class AgentRuns:
         act_for(run.started_by)  # also for a run that was taken over, outside any call
         if live.because:
             await self._recall(live, suspended)
-        tenant = await self._with_policy(live, tenant, suspended)
+        if suspended is not None and suspended.policy:
+            pinned = partial(self._parts.waiting.tenant, tenant.name, suspended.policy)
+            tenant = await retried(pinned, run_id=run.id, what="its policy")
+        elif run.policy_mode == "pin":
+            tenant = tenant.pinned()
         if run.agent not in tenant.agents:
             raise NotFound(f"the agent {run.agent!r} of this run is no longer configured")
         tool_path = self._parts.tool_calls.tool_path(tenant, live.thread, run.id, run.agent)
@@ -154,13 +158,6 @@ class AgentRuns:
                 log.warning("a lost gateway still had calls in progress; their sandbox was replaced", run_id=run.id)
         except SandboxError as error:
             log.warning("the calls of a lost gateway are not ended", run_id=run.id, error=str(error))
-
-    async def _with_policy(self, live: LiveRun, tenant: Tenant, suspended: SuspendedRun | None) -> Tenant:
-        """Return the tenant with the policy that applies to the run."""
-        if suspended is not None and suspended.policy:
-            pinned = partial(self._parts.waiting.tenant, tenant.name, suspended.policy)
-            return await retried(pinned, run_id=live.run.id, what="its policy")
-        return tenant.pinned() if live.run.policy_mode == "pin" else tenant
 
     async def _as_stored(self, thread: Thread, state: AgentState) -> AgentState:
         messages, metadata = await self._store.messages_of(thread), await self._store.metadata_of(thread)

@@ -71,14 +71,11 @@ class Checkpoints:
 
     def stored(self, state: AgentState, more: int = 0) -> str:
         """Return the text of a state to store, with the number of the last event, plus `more`."""
-        return SuspendedRun.of(state, self.policy, self._sequence(state, more)).model_dump_json()
-
-    def _sequence(self, state: AgentState, more: int) -> int:
-        was = self.taken_up
+        sequence, was = self.log.sequence + more, self.taken_up
         if was is not None and (state.steps, state.pending) == (was.state.steps, None) and was.state.pending is None:
             # The state that it was taken over at: an earlier gateway may have logged some of what follows.
-            return was.sequence
-        return self.log.sequence + more
+            sequence = was.sequence
+        return SuspendedRun.of(state, self.policy, sequence).model_dump_json()
 
     # --- gateway.runs.thread_history.Steps ---
 

@@ -15,7 +15,6 @@ from agent.errors import AgentError
 from gateway.errors import AirlockError, QuotaExceeded
 from gateway.runs.agent_run import AgentRuns, Interrupted, RunParts
 from gateway.runs.live_run import LiveRun, cancelled, finished
-from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.entities import Run, Thread
 from gateway.storage.interrupted_calls import INTERRUPTED_REASON
 from gateway.storage.run_writes import Claim
@@ -48,7 +47,7 @@ class Hosting:
         """Host a new run in a thread that is reserved for it."""
         self._host(LiveRun.of(run, thread, Claim(run.id), self._store), tenant)
 
-    async def take(self, ready: WaitingRun, waiting: WaitingRuns) -> None:
+    async def take(self, ready: WaitingRun) -> None:
         """Continue an unhosted run here, unless another gateway does."""
         thread = ready.thread
         if self.closing.is_set() or thread.id in self.busy:
@@ -57,11 +56,11 @@ class Hosting:
             return  # a new run, which waits until there is capacity
         self.busy[thread.id] = thread
         try:
-            tenant = await waiting.tenant(thread.tenant)
+            tenant = await self._waiting.tenant(thread.tenant)
             await self._quotas.hold_run(tenant.name, ready.id, tenant.policy.document.quotas)
             # Read before the claim: once it is claimed, nothing may fail before it is hosted.
             run = await self._store.run(thread.tenant, ready.id)
-            claimed = await waiting.store.claim(ready) if run is not None else None
+            claimed = await self._waiting.store.claim(ready) if run is not None else None
             if run is None or claimed is None:
                 self.busy.pop(thread.id, None)
                 await self._quotas.release_run(ready.id)
@@ -110,13 +109,14 @@ class Hosting:
             task.result()
         except asyncio.CancelledError:
             work.emit(cancelled())
-        except Interrupted:
-            work.emit(finished("failed", "interrupted", INTERRUPTED_REASON))
-        except (AgentError, AirlockError) as error:
-            work.emit(finished("failed", "error", str(error)))
         except Exception as error:
-            log.exception("run failed", run_id=work.run.id)
-            work.emit(finished("failed", "fault", f"a fault of the gateway: {type(error).__name__}"))
+            rule, reason = "error", str(error)
+            if isinstance(error, Interrupted):
+                rule, reason = "interrupted", INTERRUPTED_REASON
+            elif not isinstance(error, AgentError | AirlockError):
+                log.exception("run failed", run_id=work.run.id)
+                rule, reason = "fault", f"a fault of the gateway: {type(error).__name__}"
+            work.emit(finished("failed", rule, reason))
         try:
             await work.log.close()
             if not work.abandoned:

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from agent.frozen import NotStorable, freeze
 from agent.messages import Message
 from gateway.credentials.caller import actor
+from gateway.data_lifecycle.erasure import Erasure
 from gateway.errors import InvalidArgument, ThreadBusy, TooLarge
 from gateway.runs.thread_history import KEY_LIMIT_CHARS, KEYS_LIMIT, METADATA_LIMIT_BYTES, VALUE_LIMIT_CHARS
 from gateway.storage.store import Store
 from gateway.storage.stored_message import NOT_READ, read_message
 from gateway.storage.thread_marks import ThreadGoing
-from gateway.storage.thread_store import MessageRow, MetadataFull, ThreadRow, ThreadStore, entry_bytes
-from gateway.support.paging import page_size, paged, place_of
+from gateway.storage.thread_store import MetadataFull, ThreadRow, ThreadStore, entry_bytes
+from gateway.support.paging import page_size, paged, place_of, token_of
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
-
-
-class ThreadErasure(Protocol):
-    """Deletes a thread; returns the number of deleted rows by table."""
-
-    def thread(self, tenant: str, name: str, actor: str) -> Awaitable[Mapping[str, int]]: ...
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ class Threads:
 
     store: Store
     listed: ThreadStore
-    erasure: ThreadErasure
+    erasure: Erasure
     forget: Callable[[Tenant, str], None]
     quotas: Quotas
 
@@ -80,8 +75,10 @@ class Threads:
         size = page_size(size)
         place = place_of(token, *query)
         page, more = await self.listed.messages(row.id, after=place[0] if place else -1, limit=size)
-        _, next_token = paged([*page, page[-1]] if more else page, len(page), _position, *query)
-        return [_said(one) for one in page], next_token
+        next_token = token_of((page[-1].position, ""), *query) if more else ""
+        unread = Message(role="user", content=NOT_READ)
+        said = [Said(one.position, one.run_id, read_message(one.message).message or unread) for one in page]
+        return said, next_token
 
     async def set_metadata(
         self, tenant: Tenant, name: str, changed: Mapping[str, str], removed: Sequence[str]
@@ -94,8 +91,7 @@ class Threads:
             raise InvalidArgument(f"set: a thread can have at most {METADATA_LIMIT_BYTES:,} bytes of metadata")
         for key, value in changed.items():
             _check_entry(key, value)
-        both = sorted(changed.keys() & set(removed))
-        if both:
+        if both := sorted(changed.keys() & set(removed)):
             raise InvalidArgument(f"remove: {both[0]!r} is also set; name each key once")
         limits = tenant.policy.document.quotas
         if changed:
@@ -130,10 +126,6 @@ class _NoJsonError(ValueError):
     """A value that Python's json module accepts and JSON does not have."""
 
 
-def _position(one: MessageRow) -> tuple[int, str]:
-    return one.position, ""
-
-
 def _busy(name: str, run_id: str) -> ThreadBusy:
     return ThreadBusy(f"thread {name!r} is busy with run {run_id}: wait for it or cancel it", run_id=run_id)
 
@@ -161,8 +153,3 @@ def _check_entry(key: str, value: str) -> None:
 
 def _no_constant(name: str) -> Any:
     raise _NoJsonError(f"{name} is no JSON")
-
-
-def _said(row: MessageRow) -> Said:
-    message = read_message(row.message).message or Message(role="user", content=NOT_READ)
-    return Said(row.position, row.run_id, message)

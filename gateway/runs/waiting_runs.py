@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -17,7 +18,7 @@ from gateway.errors import AirlockError, Unauthenticated
 from gateway.runs.live_run import cancelled
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.waiting_store import WaitingRun, WaitingStore
-from gateway.support.background import pause
+from gateway.support.background import Periodic, pause
 from gateway.tenancy.tenants import Tenant
 
 _POLL_S = 0.5
@@ -71,27 +72,15 @@ class WaitingRuns:
         """Look at once: an approval was answered."""
         self._soon.set()
 
-    async def follow(self, resume: Callable[[WaitingRun, WaitingRuns], Awaitable[None]]) -> None:
+    async def follow(self, resume: Callable[[WaitingRun], Awaitable[None]]) -> None:
         """Look repeatedly, until cancelled."""
+        look = Periodic(partial(self._look, resume), self.poll_s, "waiting runs are not looked at", (AirlockError,))
         while True:
             self._soon.clear()
-            try:
-                await self._look(resume)
-                await self._expire()
-            except AirlockError as error:
-                log.warning("waiting runs are not looked at", error=str(error))
-            except Exception:
-                log.exception("waiting runs are not looked at")
+            await look.once()
             await pause(self._soon, self.poll_s)
 
-    async def _expire(self) -> None:
-        """Mark expired approvals, even when no caller looks at them."""
-        now_s = self.clock()
-        if now_s - self._expired_s >= _EXPIRE_EVERY_S:
-            await self.approvals.expire()
-            self._expired_s = now_s
-
-    async def _look(self, resume: Callable[[WaitingRun, WaitingRuns], Awaitable[None]]) -> None:
+    async def _look(self, resume: Callable[[WaitingRun], Awaitable[None]]) -> None:
         now_s = self.clock()
         found = [*await self.store.ready(), *(await self.store.abandoned() if self.takes_over else ())]
         self._seen_s = {run.id: self._seen_s.get(run.id, now_s) for run in found}
@@ -104,10 +93,14 @@ class WaitingRuns:
             if not mine and now_s - self._seen_s[run.id] < self.others_after_s:
                 continue
             try:
-                await resume(run, self)
+                await resume(run)
             except Unauthenticated:
                 continue  # the tenant is not configured here
             except AirlockError as error:  # such as a quota: it is retried, and logged once
                 if run.id not in self._reported:
                     log.warning("a run does not go on yet", run_id=run.id, because=run.because, error=str(error))
                 self._reported |= {run.id}
+        # Expired approvals are marked even when no caller looks at them.
+        if now_s - self._expired_s >= _EXPIRE_EVERY_S:
+            await self.approvals.expire()
+            self._expired_s = now_s

@@ -1,4 +1,4 @@
-"""HistoryReader: the state transitions of a tenant's sandboxes, listed and watched, from the database alone."""
+"""The state transitions of tenants' sandboxes: written without delaying calls, and read from the database alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
 import structlog
 
@@ -88,7 +89,11 @@ class HistoryReader:
 
 
 class HistoryWriter:
-    """The history of this process's engine. `tenants` are the names of those whose sandboxes there can be."""
+    """The history of this process's engine. `tenants` are the names of those whose sandboxes there can be.
+
+    While the database refuses writes, a limited number waits. A killed process loses what waits, and a sandbox that
+    dies reports nothing: so the last reported states are periodically compared with the engine.
+    """
 
     def __init__(self, store: TransitionStore, tenants: Iterable[str], clock: NowUs = now_us) -> None:
         self._store = store
@@ -105,10 +110,8 @@ class HistoryWriter:
 
     def report(self, one: Transition) -> None:
         """Queue a transition; one of an unknown tenant is ignored."""
-        tenant = self._tenants.get(one.tenant)
-        if tenant is None:
-            return
-        self._keep(NewTransition(tenant, one.name, one.sandbox, one.state, one.reason, self._clock()))
+        if (tenant := self._tenants.get(one.tenant)) is not None:
+            self._keep(NewTransition(tenant, one.name, one.sandbox, one.state, one.reason, self._clock()))
 
     async def complete(self, engine: Listing) -> int:
         """Write the transitions of this engine's sandboxes that were never reported; return how many.
@@ -161,11 +164,9 @@ class HistoryWriter:
             with contextlib.suppress(Unavailable):
                 await self._write(engine_id)
 
-    @contextlib.asynccontextmanager
-    async def completing(self, engine: Listing) -> AsyncIterator[None]:
+    def completing(self, engine: Listing) -> AbstractAsyncContextManager[None]:
         """Call `complete` periodically until the block ends."""
-        async with in_background(self._complete_forever(engine), "sandbox history, completed"):
-            yield
+        return in_background(self._complete_forever(engine), "sandbox history, completed")
 
     async def _complete_forever(self, engine: Listing) -> None:
         for look in itertools.count():
@@ -211,8 +212,7 @@ def _state_of(found: ListedSandbox | None) -> tuple[State, str]:
     """Return a sandbox's state, and the reason to write with it; "" if there is nothing to write."""
     if found is None:
         return "removed", _FOUND["removed"]
-    why = found.reason if found.state == "failed" else _FOUND.get(found.state, "")
-    return found.state, why
+    return found.state, found.reason if found.state == "failed" else _FOUND.get(found.state, "")
 
 
 def _is_doubtful(one: Unfinished, engine: Listing, owned: Mapping[str, bool]) -> bool:

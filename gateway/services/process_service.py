@@ -140,12 +140,9 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         after = place_of(request.page_token, *query)
         sandbox = await self.tool_calls.sandbox(tenant, request.thread)
         found = await sandbox.list_processes()
-        processes = sorted(
-            (one for one in found.processes if wanted is None or one.running == wanted),
-            key=lambda one: (one.started_ns, one.id),
-        )
-        rest = [one for one in processes if after is None or (one.started_ns, one.id) > after]
-        shown, token = paged(rest, size, lambda one: (one.started_ns, one.id), *query)
+        processes = [one for one in found.processes if wanted is None or one.running == wanted]
+        rest = [one for one in sorted(processes, key=_place) if after is None or _place(one) > after]
+        shown, token = paged(rest, size, _place, *query)
         return pb.ListProcessesResponse(
             processes=[process_message(one) for one in shown], strays=found.strays, next_page_token=token
         )
@@ -159,12 +156,8 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         reader = await self.tool_calls.process_reader(tenant, request.thread)
         offset, stop_at = request.offset, -1
         while True:
-            page = await reader.read(
-                process_id,
-                stderr=request.stderr,
-                offset=offset,
-                wait_s=_FOLLOW_WAIT_S if request.follow else 0.0,
-            )
+            wait_s = _FOLLOW_WAIT_S if request.follow else 0.0
+            page = await reader.read(process_id, stderr=request.stderr, offset=offset, wait_s=wait_s)
             if page.data:
                 yield pb.ReadProcessResponse(offset=page.offset, data=page.data)
             elif request.follow and not page.end:
@@ -255,6 +248,10 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     async def RemoveProcess(self, tenant: Tenant, request: pb.RemoveProcessRequest) -> pb.RemoveProcessResponse:
         process = await self._changed(tenant, request, "remove", lambda sandbox: sandbox.remove_process(request.id))
         return pb.RemoveProcessResponse(process=process)
+
+
+def _place(process: Process) -> tuple[int, str]:
+    return process.started_ns, process.id
 
 
 def _check_start(request: pb.StartProcessRequest) -> tuple[int, int]:

@@ -114,27 +114,19 @@ async def _refuse_input(messages: AsyncIterator[pb.RunProgramRequest], pieces: a
 
 
 def _program_spec(tenant: Tenant, program: Program, run: pb.RunProgram) -> ProgramSpec:
+    """Return what to run; 0 requests the longest time that the policy allows, and the default limit of output."""
+    most_s = tenant.policy.document.limits.timeout_s
+    if run.timeout_ms > most_s * 1000:
+        raise InvalidArgument(
+            f"timeout_ms: {run.timeout_ms:,} is more than the policy's limits.timeout_s, {most_s:g} s; ask for less, "
+            "start it in the background, or ask the operator"
+        )
+    if run.output_limit_bytes > _OUTPUT_LIMIT_MOST_BYTES:
+        raise InvalidArgument(f"output_limit_bytes: {_OUTPUT_LIMIT_MOST_BYTES:,} at most")
     return ProgramSpec(
         program.argv_bytes(),
         env=program.env,
         cwd=program.cwd,
-        timeout_s=_timeout_s(tenant, run.timeout_ms),
-        output_limit_bytes=_output_limit_bytes(run.output_limit_bytes),
+        timeout_s=run.timeout_ms / 1000 or most_s,
+        output_limit_bytes=run.output_limit_bytes or _OUTPUT_LIMIT_BYTES,
     )
-
-
-def _timeout_s(tenant: Tenant, asked_ms: int) -> float:
-    """Return a program's time limit; 0 requests the longest that the policy allows."""
-    most_s = tenant.policy.document.limits.timeout_s
-    if asked_ms > most_s * 1000:
-        raise InvalidArgument(
-            f"timeout_ms: {asked_ms:,} is more than the policy's limits.timeout_s, {most_s:g} s; ask for less, start "
-            "it in the background, or ask the operator"
-        )
-    return asked_ms / 1000 or most_s
-
-
-def _output_limit_bytes(asked_bytes: int) -> int:
-    if asked_bytes > _OUTPUT_LIMIT_MOST_BYTES:
-        raise InvalidArgument(f"output_limit_bytes: {_OUTPUT_LIMIT_MOST_BYTES:,} at most")
-    return asked_bytes or _OUTPUT_LIMIT_BYTES

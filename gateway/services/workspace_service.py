@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import posixpath
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from pydantic import JsonValue
@@ -77,16 +78,14 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
             raise InvalidArgument("the first message names thread and path")
 
         async def chunks() -> AsyncIterator[bytes]:
-            piece = first
-            yield _checked(piece)
-            while not piece.end:
-                following = await in_time(anext(pieces, None))
-                if following is None:
-                    # A client that died looks like one that closed its stream: half a file must not replace a whole
-                    # one.
-                    raise InvalidArgument("the stream closed before a message with end; the old file is as it was")
-                piece = following
+            piece: pb.WriteFileRequest | None = first
+            while piece is not None:
                 yield _checked(piece)
+                if piece.end:
+                    return
+                piece = await in_time(anext(pieces, None))
+            # A client that died looks like one that closed its stream: half a file must not replace a whole one.
+            raise InvalidArgument("the stream closed before a message with end; the old file is as it was")
 
         moved = await self._done(
             tenant, first.thread, "write_file", judged(first.path), lambda sandbox: Upload(sandbox, chunks())
@@ -101,10 +100,7 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
         offset, _ = place_of(request.page_token, *query) or (0, "")
         tool = "glob" if request.pattern else "ls"
         arguments = judged(request.path or WORKSPACE, pattern=request.pattern) | {"offset": offset, "limit": limit}
-
-        def listing(sandbox: ThreadSandbox) -> Listing:
-            return Listing(sandbox, request.pattern, offset=offset, limit=limit)
-
+        listing = partial(Listing, pattern=request.pattern, offset=offset, limit=limit)
         page = (await self._done(tenant, request.thread, tool, arguments, listing, past_stored=True)).page
         below = str(arguments["path"]) if request.pattern else ""
         shown = page.entries
@@ -126,10 +122,7 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
     @unary
     async def RemoveFile(self, tenant: Tenant, request: pb.RemoveFileRequest) -> pb.RemoveFileResponse:
         arguments = judged(request.path, operation="remove", recursive=request.recursive)
-
-        def removal(sandbox: ThreadSandbox) -> Removal:
-            return Removal(sandbox, recursive=request.recursive, missing_ok=request.missing_ok)
-
+        removal = partial(Removal, recursive=request.recursive, missing_ok=request.missing_ok)
         await self._done(tenant, request.thread, "write_file", arguments, removal, past_stored=True)
         return pb.RemoveFileResponse()
 

@@ -1,4 +1,4 @@
-"""One gateway per state directory: two would end each other's runs and remove each other's sandboxes.
+"""Locks: one gateway per state directory, as two would end each other's runs; one database per shared directory.
 
 A gateway of several workers counts as one. Its parent locks the directory, and each worker a slot: a file with the id
 of its process, locked while it lives. An id in an unlocked slot is that of a dead process.
@@ -31,14 +31,31 @@ _RETRY_S = 0.01
 
 
 @contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    """Open a file until the block ends; the kernel also releases its lock when this process dies."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _writable(path: Path, shown: str) -> Iterator[int]:
+    """Open a file in the state directory; Misconfigured if it cannot be written."""
+    with contextlib.ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = stack.enter_context(_opened(path, os.O_RDWR | os.O_CREAT))
+        except OSError as error:
+            raise Misconfigured(f"{shown}: {error.strerror}; the gateway needs write access to it") from error
+        yield descriptor
+
+
+@contextlib.contextmanager
 def locked_state(state_dir: Path) -> Iterator[None]:
-    """Lock the directory until the block ends; the kernel releases the lock when this process dies."""
-    try:
-        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise Misconfigured(f"state_dir {state_dir}: {error.strerror}; the gateway needs write access to it") from error
-    try:
+    """Lock the directory until the block ends."""
+    with _writable(state_dir / "lock", f"state_dir {state_dir}") as descriptor:
         if not try_lock(descriptor):
             holder = os.read(descriptor, 32).decode("ascii", "replace").strip()
             raise Misconfigured(
@@ -48,8 +65,6 @@ def locked_state(state_dir: Path) -> Iterator[None]:
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
         yield
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -69,11 +84,7 @@ class Slot:
 def locked_slot(state_dir: Path, worker: Worker) -> Iterator[Slot]:
     """Lock a worker's slot until the block ends. The first worker also inherits from workers that no longer exist."""
     path = state_dir / f"slot-{worker.index}"
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise Misconfigured(f"{path}: {error.strerror}; the gateway needs write access to it") from error
-    try:
+    with _writable(path, str(path)) as descriptor:
         if not try_lock(descriptor):
             raise Misconfigured(
                 f"{path} is locked by a worker of an earlier gateway that has not stopped yet: try again"
@@ -83,8 +94,6 @@ def locked_slot(state_dir: Path, worker: Worker) -> Iterator[Slot]:
             found += _abandoned(state_dir, worker.count)
         yield Slot(descriptor, tuple(one for one in found if one))
         os.ftruncate(descriptor, 0)  # an orderly end leaves nothing to inherit
-    finally:
-        os.close(descriptor)
 
 
 def _abandoned(state_dir: Path, count: int) -> list[str]:
@@ -94,13 +103,10 @@ def _abandoned(state_dir: Path, count: int) -> list[str]:
         number = _SLOT.fullmatch(path.name)
         if number is None or int(number[1]) < count:
             continue
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
+        with _opened(path, os.O_RDWR) as descriptor:
             if try_lock(descriptor):
                 found.append(_id_in(descriptor))
                 path.unlink(missing_ok=True)
-        finally:
-            os.close(descriptor)
     return found
 
 
@@ -119,44 +125,33 @@ def _id_in(descriptor: int) -> str:
 
 @contextlib.contextmanager
 def locked_for(directory: Path, instance: str, database: DatabaseIdentity) -> Iterator[None]:
-    """Lock a directory for the gateways of one database until the block ends. Raises Misconfigured, and OSError."""
+    """Lock a directory for the gateways of one database until the block ends. Raises Misconfigured, and OSError.
+
+    A copied database must not use its original's directories, whose instance id it has: the file that they lock names
+    the database. A lock that no gateway holds gets the new name: the database was moved, or restored in place.
+    """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(_path(directory, instance), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with _opened(_path(directory, instance), os.O_RDWR | os.O_CREAT) as descriptor:
         _lock(descriptor, directory, database)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def refuse_copy(directory: Path, instance: str, database: DatabaseIdentity) -> None:
     """Raise Misconfigured if locked_for() would, without changing anything. Raises OSError."""
-    try:
-        descriptor = os.open(_path(directory, instance), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
+    with contextlib.suppress(FileNotFoundError), _opened(_path(directory, instance), os.O_RDONLY) as descriptor:
         holder = _read(descriptor)
         if holder is not None and holder.id != database.id and not try_lock(descriptor):
             raise _is_copy(directory, holder, database)
-    finally:
-        os.close(descriptor)
 
 
 def refuse_in_use(directory: Path, instance: str) -> None:
     """Raise Misconfigured while a gateway of this instance uses a directory. Changes nothing. Raises OSError."""
-    try:
-        descriptor = os.open(_path(directory, instance), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
+    with contextlib.suppress(FileNotFoundError), _opened(_path(directory, instance), os.O_RDONLY) as descriptor:
         if not try_lock(descriptor):
             raise Misconfigured(
                 "another gateway with the same database is running on this engine and uses the same containers "
                 "and volumes: stop it first"
             )
-    finally:
-        os.close(descriptor)
 
 
 def _lock(descriptor: int, directory: Path, database: DatabaseIdentity) -> None:

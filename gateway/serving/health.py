@@ -108,9 +108,10 @@ class Health:
         problem = await self._problem(need)
         if problem is not None and need.name not in self._missing:
             log.warning("services do not serve: what they need does not answer", need=need.name, error=problem)
+            self._missing.add(need.name)
         elif problem is None and need.name in self._missing:
             log.info("what services need answers again", need=need.name)
-        (self._missing.discard if problem is None else self._missing.add)(need.name)
+            self._missing.remove(need.name)
 
     async def _problem(self, need: Need) -> str | None:
         """Return why it does not answer; None if it does."""
@@ -145,7 +146,11 @@ def _limited(of_host: int, in_all: int) -> AnonymousConnections:
 
 
 class BoundedHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no stubs
-    """The health service. A status change never waits for a watcher."""
+    """The health service, for anyone. A status change never waits for a watcher.
+
+    The number of streams is limited, so that they take no known caller's place, and so is their time: a Watch ends
+    after an hour, after which clients start another, and sooner if its peer does not read.
+    """
 
     def __init__(self, watch_s: float = _WATCH_S, send_s: float = SEND_S) -> None:
         super().__init__()
@@ -206,7 +211,7 @@ class BoundedHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it
 
 
 class BoundedReflection(ReflectionServicer):  # type: ignore[misc]  # it has no stubs
-    """The reflection service."""
+    """The reflection service, for anyone: few streams at once, each for a minute at most."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__(names)

@@ -1,4 +1,4 @@
-"""A limit by tenant and in all: bytes of messages in memory, uploads in progress."""
+"""Counts and limits by tenant, or by peer, and in all: bytes of messages, uploads, open RPCs, anonymous calls."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from gateway.errors import Overloaded
 from gateway.storage.audit_store import OPERATORS
@@ -21,13 +22,23 @@ _RETRY_S = 1.0
 _IPV6_PREFIX = 64
 
 
+class Tally(Counter[str]):
+    """Counts by name, without the names that count nothing."""
+
+    def add(self, name: str, amount: int = 1) -> None:
+        """Add an amount, which may be negative."""
+        self[name] += amount
+        if not self[name]:
+            del self[name]
+
+
 class Budget:
     """An amount of one tenant and of all. A tenant that uses nothing is always granted something."""
 
     def __init__(self, of_tenant: int, in_all: int) -> None:
         self._of_tenant = of_tenant
         self._in_all = in_all
-        self._used: Counter[str] = Counter()
+        self._used = Tally()
         self.in_all = 0
         self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
 
@@ -44,9 +55,7 @@ class Budget:
     def add(self, tenant: str, size: int) -> None:
         """Add an amount, whatever the limits are; a negative one is given back."""
         self.in_all += size
-        self._used[tenant] += size
-        if not self._used[tenant]:
-            del self._used[tenant]
+        self._used.add(tenant, size)
         if size < 0 and self._waiting:
             # Other tenants may wait for the total.
             for waiting in list(self._waiting):
@@ -83,10 +92,13 @@ class Budget:
 
 
 class OpenRpcs:
-    """Counts the open RPCs of each tenant."""
+    """Limits all open RPCs of a process below the server's own limit, at which it would refuse callers at random.
+
+    Some places are reserved for tenants with few open RPCs, and others for operators.
+    """
 
     def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
+        self._open = Tally()
         self.in_all = 0
 
     def one(self, tenant: str) -> Callable[[], None]:
@@ -96,16 +108,12 @@ class OpenRpcs:
                 f"this gateway already has {self.in_all} open calls and streams, which is the limit: try again later",
                 _RETRY_S,
             )
-        self.in_all += 1
-        self._open[tenant] += 1
+        self._add(tenant, 1)
+        return partial(self._add, tenant, -1)
 
-        def end() -> None:
-            self.in_all -= 1
-            self._open[tenant] -= 1
-            if not self._open[tenant]:
-                del self._open[tenant]
-
-        return end
+    def _add(self, tenant: str, number: int) -> None:
+        self.in_all += number
+        self._open.add(tenant, number)
 
     def _most(self, tenant: str) -> int:
         if tenant == OPERATORS:
@@ -127,43 +135,31 @@ def host_of(peer: str) -> str:
 
 
 class AnonymousConnections:
-    """Limits calls of one kind."""
+    """Limits calls of one kind without a known caller, by connection, by address and in all.
+
+    They never take the places reserved for known callers.
+    """
 
     def __init__(self, *, of_connection: int, of_host: int, in_all: int) -> None:
         self._limits = of_connection, of_host, in_all
-        self._open: Counter[str] = Counter()
+        self._open = Tally()
 
     @contextlib.contextmanager
     def one(self, peer: str) -> Iterator[None]:
         """Count a call of a peer until the block ends; raises Overloaded."""
-        end = self.begin(peer)
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.begin(peer))
             yield
-        finally:
-            end()
 
     def begin(self, peer: str) -> Callable[[], None]:
         """Count a call of a peer until the returned function is called, once or more often; raises Overloaded."""
         names = f"connection {peer}", f"host {host_of(peer)}", "all"
-        for name, limit in zip(names, self._limits, strict=True):
-            if name in self._open and self._open[name] >= limit:
-                kind = name.partition(" ")[0]
-                where = {"connection": "on this connection", "host": "from this address", "all": "on this gateway"}
-                raise Overloaded(
-                    f"{limit} calls without an authenticated caller are open {where[kind]}: try again", _RETRY_S
-                )
+        wheres = "on this connection", "from this address", "on this gateway"
+        for name, limit, where in zip(names, self._limits, wheres, strict=True):
+            if self._open[name] >= limit:
+                raise Overloaded(f"{limit} calls without an authenticated caller are open {where}: try again", _RETRY_S)
+        stack = contextlib.ExitStack()
         for name in names:
-            self._open[name] += 1
-        ended = False
-
-        def end() -> None:
-            nonlocal ended
-            if ended:
-                return
-            ended = True
-            for name in names:
-                self._open[name] -= 1
-                if not self._open[name]:
-                    del self._open[name]
-
-        return end
+            self._open.add(name)
+            stack.callback(self._open.add, name, -1)
+        return stack.close

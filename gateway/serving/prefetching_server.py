@@ -1,4 +1,4 @@
-"""A grpc.aio server that accepts many calls at once of the most called methods.
+"""A grpc.aio server that accepts many calls at once of the most called methods, and what its event loop must do.
 
 grpc.aio accepts a method's next call about five turns of the event loop after the last one. Under load, when turns are
 long, that is no faster than calls are served: the rest wait in grpc's core, where admission neither sees nor refuses
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import socket
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
@@ -25,7 +24,7 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]  # no stub knows i
 _AT_ONCE = 16
 _STEPS = ("_handle_rpc", "_schedule_rpc_coro", "_MethodResolver", "_RequestCallError")
 _READER = "PollerCompletionQueue"
-_AT_ONCE = 65_536
+_DRAINED_BYTES = 65_536
 LINGER_S = 1.0
 _INNER = "_handle_exceptions"
 
@@ -113,12 +112,16 @@ class PrefetchingServer:
             self._rpcs.add(rpc)
             rpc.add_done_callback(self._rpcs.discard)
             self.prefetched += 1
-            # A reference to a call would keep grpc's core from closing it (rpc_tasks.py).
+            # A reference to a call would keep grpc's core from closing it (_Lingering).
             del state, handled, rpc
 
 
 def drain_wakeups(loop: asyncio.AbstractEventLoop) -> None:
     """Make grpc's reader empty its socket; call it before a loop's first server or channel, which adds the reader.
+
+    grpc's thread writes a byte into a socket for each event, and the reader takes one byte a turn. Under load the
+    socket fills and the thread blocks: from then on each turn handles one event, and calls wait in grpc's core, out of
+    admission's sight (grpcio 1.85.1, completion_queue.pyx.pxi).
 
     With a grpcio whose reader has another name it has no effect.
     """
@@ -133,7 +136,7 @@ def drain_wakeups(loop: asyncio.AbstractEventLoop) -> None:
 
 def _drain(source: socket.socket, callback: Any) -> None:
     with contextlib.suppress(BlockingIOError):
-        source.recv(_AT_ONCE)
+        source.recv(_DRAINED_BYTES)
     callback()
 
 
@@ -144,7 +147,14 @@ def follow_rpcs(loop: asyncio.AbstractEventLoop, linger_s: float = LINGER_S) -> 
 
 
 class _Lingering:
-    """The outer tasks whose inner task is done, and since when."""
+    """The outer tasks whose inner task is done, and since when.
+
+    grpc.aio serves an RPC in two tasks: an inner one runs the handler and sends the answer, an outer one waits until
+    grpc's core has closed the call. Cancelling the inner one does not close the call, so a peer that never opens its
+    flow control window keeps it, and the answer in memory, for as long as its connection lives. The core cancels a call
+    when its outer task, which has the last reference to it, ends: so that is cancelled once the inner one has been done
+    for LINGER_S. With a grpcio whose coroutines have other names nothing is recorded.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, linger_s: float) -> None:
         self._loop = loop

@@ -67,7 +67,11 @@ class ForkPoint:
 
 
 class ForkPoints:
-    """Finds the points of threads."""
+    """Finds the points of threads.
+
+    A step that called tools and has a snapshot is a point. So is a step after it that called none, and with it the
+    run's end, as the files were the same. For any other moment, the error names the nearest points.
+    """
 
     def __init__(self, snapshots: SnapshotStore, store: ForkStore) -> None:
         self._snapshots = snapshots
@@ -260,14 +264,12 @@ class Forks:
         fork = Fork(target, mark, point.messages, {}, request)
         try:
             return await self._filled(tenant, row, fork, point)
-        except ThreadGoing:
+        except BaseException as error:
             await self._undone(target)
-            raise going(row.name) from None
-        except WorkspaceIncomplete as error:
-            await self._undone(target)
-            raise Unavailable(f"the files of the new thread could not be written: {error}") from error
-        except BaseException:
-            await self._undone(target)
+            if isinstance(error, ThreadGoing):
+                raise going(row.name) from None
+            if isinstance(error, WorkspaceIncomplete):
+                raise Unavailable(f"the files of the new thread could not be written: {error}") from error
             raise
 
     async def _filled(self, tenant: Tenant, row: ThreadRow, fork: Fork, point: ForkPoint) -> Forked:

@@ -106,8 +106,7 @@ class Snapshots:
 
     async def get(self, tenant: Tenant, id_: str) -> Snapshot:
         """Return a snapshot; NotFound also for another tenant's."""
-        found = await self.store.get(tenant.name, id_)
-        if found is None:
+        if (found := await self.store.get(tenant.name, id_)) is None:
             raise no_snapshot(id_)
         return found
 

@@ -1,4 +1,4 @@
-"""Runs a task in the background for the duration of a block."""
+"""Runs work in the background, repeats it, and retries database reads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -51,11 +52,9 @@ class Periodic:
     expected: tuple[type[Exception], ...] = ()
     level: int = logging.WARNING
 
-    @contextlib.asynccontextmanager
-    async def running(self, name: str, *, at_once: bool = True) -> AsyncIterator[None]:
+    def running(self, name: str, *, at_once: bool = True) -> AbstractAsyncContextManager[None]:
         """Repeat the work in a task of that name until the block ends; `at_once` starts with a round."""
-        async with in_background(self.repeat(at_once=at_once), name):
-            yield
+        return in_background(self.repeat(at_once=at_once), name)
 
     async def repeat(self, *, at_once: bool = True) -> None:
         """Repeat the work until cancelled."""

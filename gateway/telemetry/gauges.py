@@ -1,7 +1,6 @@
-"""The disks that a gateway needs space on: the engine's, which has the workspaces, and the state directory's.
+"""What is read in the background, so that a metrics scrape never waits: disks, sandboxes' usage, what waits.
 
-A background task checks them every few seconds. It logs when one runs short and when it has recovered; a metrics scrape
-reads the last result.
+The disks are the engine's, which has the workspaces, and the state directory's; one that runs short is also logged.
 """
 
 from __future__ import annotations
@@ -102,7 +101,10 @@ class Living(Protocol):
 
 
 class SandboxTotals:
-    """Sums over the live sandboxes; the processor time of removed ones stays counted."""
+    """Sums over the live sandboxes; the processor time of removed ones stays counted.
+
+    A reading asks the daemon of each sandbox in turn, some milliseconds each. It does not reset idle timers.
+    """
 
     def __init__(self, living: Living) -> None:
         self._living = living

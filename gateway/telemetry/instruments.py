@@ -92,14 +92,14 @@ class Instruments:
         self._metrics = {metric.name: metric for metric in METRICS}
         self._add: dict[str, Callable[[float, Mapping[str, str]], None]] = {}
         for metric in METRICS:
+            described = metric.name, metric.unit, metric.description
             if metric.kind == "histogram":
-                self._add[metric.name] = meter.create_histogram(
-                    metric.name, metric.unit, metric.description, explicit_bucket_boundaries_advisory=metric.buckets
-                ).record
+                histogram = meter.create_histogram(*described, explicit_bucket_boundaries_advisory=metric.buckets)
+                self._add[metric.name] = histogram.record
             elif metric.kind == "counter":
-                self._add[metric.name] = meter.create_counter(metric.name, metric.unit, metric.description).add
+                self._add[metric.name] = meter.create_counter(*described).add
             elif metric.kind == "updown":
-                self._add[metric.name] = meter.create_up_down_counter(metric.name, metric.unit, metric.description).add
+                self._add[metric.name] = meter.create_up_down_counter(*described).add
 
     def add(self, name: str, amount: float, labels: Mapping[str, str | None] | None = None) -> None:
         """Add to a counter, or record a value of a histogram; KeyError for an unknown metric."""

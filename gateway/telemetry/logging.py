@@ -1,6 +1,8 @@
 """Sets up the log: one line per event on stderr, as JSON, or as readable text if stderr is a terminal.
 
-Each line has the tenant, run_id, thread, call_id and trace_id where known, and never arguments or results.
+Each line has the tenant, run_id, thread, call_id and trace_id where known, and never arguments or results. Of an
+exception it has the class and, for each frame, file, line and function: the text may be a file name, a command or the
+parameters of a statement. Only gateway.errors keep their messages.
 """
 
 from __future__ import annotations

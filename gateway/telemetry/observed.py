@@ -1,4 +1,7 @@
-"""Observes models: a span, a duration and the tokens of each inference."""
+"""Observes models and sandboxes.
+
+No trace continues inside a sandbox: the gateway measures the time between request and answer.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _Leased = TypeVar("_Leased", bound=Sandbox | None)
 
 
 class ObservedModel:
-    """A model decorator."""
+    """A model decorator: a span, a duration and the tokens of each inference."""
 
     def __init__(self, model: Model, telemetry: Telemetry, base_url: str | None = None) -> None:
         self._model = model
@@ -42,26 +45,18 @@ class ObservedModel:
         return self._model.name
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
-        telemetry = self._telemetry
-        started_s = telemetry.clock()
-        kind: str | None = None
-        try:
-            with telemetry.within(f"chat {self.name}", {**self._labels, **self._server}, SpanKind.CLIENT) as span:
-                response = await self._model.infer(request, on_delta)
-                reason = response.finish_reason
-                span.set_attributes(
-                    {
-                        a.FINISH_REASONS: (reason if reason in _FINISH_REASONS else "other",),
-                        a.INPUT_TOKENS: response.usage.input_tokens,
-                        a.OUTPUT_TOKENS: response.usage.output_tokens,
-                    }
-                )
-        except BaseException as error:
-            kind = type(error).__name__
-            raise
-        finally:
-            labels = {**self._labels, a.ERROR_TYPE: kind}
-            telemetry.instruments.add("gen_ai.client.operation.duration", telemetry.clock() - started_s, labels)
+        telemetry, span_of = self._telemetry, {**self._labels, **self._server}
+        metric, name = "gen_ai.client.operation.duration", f"chat {self.name}"
+        with telemetry.timed(metric, self._labels, name, span_of, SpanKind.CLIENT) as span:
+            response = await self._model.infer(request, on_delta)
+            reason = response.finish_reason
+            span.set_attributes(
+                {
+                    a.FINISH_REASONS: (reason if reason in _FINISH_REASONS else "other",),
+                    a.INPUT_TOKENS: response.usage.input_tokens,
+                    a.OUTPUT_TOKENS: response.usage.output_tokens,
+                }
+            )
         for token_type, tokens in (("input", response.usage.input_tokens), ("output", response.usage.output_tokens)):
             telemetry.instruments.add("gen_ai.client.token.usage", tokens, {**self._labels, a.TOKEN_TYPE: token_type})
         return response
@@ -84,20 +79,10 @@ class ObservedCreation:
         self._telemetry = telemetry
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        telemetry = self._telemetry
-        started_s = telemetry.clock()
-        kind: str | None = None
-        try:
-            with telemetry.within("create_sandbox", {}) as span:
-                sandbox = await self.inner.create(spec)
-                span.set_attribute(a.SANDBOX_ID, sandbox.id)
-                return sandbox
-        except BaseException as error:
-            kind = type(error).__name__
-            raise
-        finally:
-            labels = {a.ERROR_TYPE: kind}
-            telemetry.instruments.add("airlock.sandbox.start.duration", telemetry.clock() - started_s, labels)
+        with self._telemetry.timed("airlock.sandbox.start.duration", {}, "create_sandbox", {}) as span:
+            sandbox = await self.inner.create(spec)
+            span.set_attribute(a.SANDBOX_ID, sandbox.id)
+            return sandbox
 
 
 class ObservedLeases:

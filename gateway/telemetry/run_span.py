@@ -1,4 +1,4 @@
-"""Observes runs: one span for each time a gateway hosts a run, in the trace that the run started in."""
+"""Observes runs: one span for each time a gateway hosts one, in the trace that it started in; spans as log lines."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from contextlib import contextmanager
 
 import structlog
 from opentelemetry.trace import Span
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from agent.capabilities.tracing import Attribute, RecordedSpan
 from agent.events import Event, EventSink
 from agent.state import AgentState
 from gateway.telemetry import attributes as a
 from gateway.telemetry.hook import TRACEPARENT
-from gateway.telemetry.telemetry import Telemetry, current, failed
+from gateway.telemetry.telemetry import PROPAGATOR, Telemetry, current, failed
 
-_PROPAGATOR = TraceContextTextMapPropagator()
 # Content of a model, a tool or a program; at info, an error is only reported as having happened.
 _SAID = frozenset({"content", "arguments", "output", "error"})
 
@@ -57,7 +55,7 @@ def hosted(telemetry: Telemetry, state: AgentState, *, tenant: str, agent: str, 
     parent = state.notes.get(TRACEPARENT)
     span = telemetry.tracer.start_span(
         f"invoke_agent {agent}",
-        context=_PROPAGATOR.extract({"traceparent": parent}) if isinstance(parent, str) else None,
+        context=PROPAGATOR.extract({"traceparent": parent}) if isinstance(parent, str) else None,
         attributes={
             a.OPERATION: "invoke_agent",
             a.PROVIDER: "openai",
@@ -90,7 +88,10 @@ def hosted(telemetry: Telemetry, state: AgentState, *, tenant: str, agent: str, 
 
 
 class TraceLog:
-    """A Recorder that logs each span when it ends; `facts` identify the run."""
+    """A Recorder that logs each span when it ends; `facts` identify the run.
+
+    Counts and times are logged at info; at debug also the content, which may contain secrets.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, **facts: str) -> None:
         self._clock = clock
