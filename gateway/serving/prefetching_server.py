@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import socket
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
