@@ -34,17 +34,6 @@ from sandbox.engines.engine import Engine
 from sandbox.errors import WorkspaceIncomplete
 
 
-def make_snapshots(base: Foundation, sandboxes: Sandboxes) -> Snapshots:
-    """Return the snapshots of this database, taken on this process' engine."""
-    return Snapshots(
-        base.config.resolved_snapshots_dir() / base.instance,
-        sandboxes.engine,
-        ThreadEngines(EngineStore(base.database), sandboxes.engine),
-        (SnapshotStore(base.database), RestoreStore(base.database)),
-        (base.store, ThreadStore(base.database)),
-    )
-
-
 class TenantFiles:
     """Removes the files of tenants: workspaces on the engine, and snapshots."""
 
@@ -103,17 +92,15 @@ def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, le
     """Start tool calls and runs. If the lease is lost, all runs are abandoned."""
     asked = ApprovalStore(base.database)
     quotas = Quotas(QuotaStore(base.database, base.process_id))
+    engines = ThreadEngines(EngineStore(base.database), sandboxes.engine)
     tool_calls = ToolCalls(
-        base.store,
-        sandboxes.leases,
-        approvals=asked,
-        quotas=quotas,
-        telemetry=base.telemetry,
-        engines=ThreadEngines(EngineStore(base.database), sandboxes.engine),
+        base.store, sandboxes.leases, approvals=asked, quotas=quotas, telemetry=base.telemetry, engines=engines
     )
     unhosted = WaitingStore(base.database, gateway=base.process_id, engine=sandboxes.engine_id)
     waiting = WaitingRuns(unhosted, asked, base.tenants, takes_over=True)
-    snapshots = make_snapshots(base, sandboxes)
+    directory = base.config.resolved_snapshots_dir() / base.instance
+    stores = SnapshotStore(base.database), RestoreStore(base.database)
+    snapshots = Snapshots(directory, sandboxes.engine, engines, stores, (base.store, ThreadStore(base.database)))
     runs = Runs(
         RunParts(
             base.store,
