@@ -18,7 +18,7 @@ from agent.hooks.hook import InferenceRequest
 from agent.models.model import Model, OnDelta, OnWait
 from agent.state import ModelResponse
 from gateway.config.model_settings import CONCURRENT_INFERENCES, ModelSettings
-from gateway.telemetry.observed_model import ObservedModel
+from gateway.telemetry.observed import ObservedModel
 from gateway.telemetry.telemetry import Telemetry
 
 if TYPE_CHECKING:

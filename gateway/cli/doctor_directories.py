@@ -54,7 +54,7 @@ async def _channels(
 
 def _copied(what: str, directory: Path, instance: str, identity: DatabaseIdentity) -> Finding | None:
     from gateway.errors import Misconfigured
-    from gateway.serving.database_lock import refuse_copy
+    from gateway.serving.directory_locks import refuse_copy
 
     try:
         refuse_copy(directory, instance, identity)

@@ -107,8 +107,8 @@ async def _supervise(
     cli: Cli, config: Config, path: Path, listen: str, count: int, ready_file: Path | None, options: list[str]
 ) -> None:
     """Run workers until a signal arrives; a second signal stops them immediately."""
+    from gateway.serving.directory_locks import locked_state
     from gateway.serving.listening import reserved
-    from gateway.serving.state_lock import locked_state
     from gateway.serving.workers import Workers, worker_command
 
     with locked_state(config.path(config.state_dir)), reserved(listen) as address:

@@ -108,8 +108,7 @@ async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, 
 def _stopped(config: Config) -> Iterator[None]:
     """Lock the state directory as a gateway does. Raises Misconfigured if a gateway uses it or its database."""
     from gateway.errors import Misconfigured
-    from gateway.serving.database_lock import refuse_in_use
-    from gateway.serving.state_lock import locked_state
+    from gateway.serving.directory_locks import locked_state, refuse_in_use
 
     state = config.path(config.state_dir)
     if not state.exists():

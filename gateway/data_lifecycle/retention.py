@@ -20,8 +20,8 @@ from gateway.errors import Unavailable
 from gateway.storage.database import Database
 from gateway.storage.retention_store import RetentionStore
 from gateway.storage.settings_store import changed
+from gateway.support.background import Periodic
 from gateway.support.clock import NowUs
-from gateway.support.periodic import Periodic
 
 log = structlog.get_logger(__name__)
 _LOOK_S = 600.0

@@ -27,7 +27,7 @@ Each caller takes the protocol that it needs. All methods raise SandboxError sub
     Removal      erasure of a thread or of a tenant
 
 Pooling, limits and metrics are creators around a creator, for no other operation concerns them; the order is in
-gateway/composition/creation.py. Every engine passes tests/conformance.
+gateway/composition/sandboxes.py. Every engine passes tests/conformance.
 """
 
 from __future__ import annotations

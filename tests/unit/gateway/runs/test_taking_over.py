@@ -16,9 +16,9 @@ from agent.hooks.hook import InferenceRequest
 from agent.models.model import OnDelta
 from agent.state import ModelResponse
 from gateway.errors import ThreadBusy
+from gateway.runs.agent_run import RunParts
 from gateway.runs.lease import Lease
 from gateway.runs.run_log import RunLog
-from gateway.runs.run_parts import RunParts
 from gateway.runs.runs import Runs
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.database import Database

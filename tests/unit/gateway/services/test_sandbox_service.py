@@ -18,7 +18,7 @@ from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
 from gateway.sandboxes.sandbox_admin import SandboxAdmin
 from gateway.sandboxes.sandbox_usage import SandboxUsage
-from gateway.services.sandbox_service import SandboxParts, SandboxService
+from gateway.services.sandbox_service import SandboxService
 from gateway.storage.transition_store import StoredTransition
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb
@@ -88,8 +88,8 @@ async def client(usage: SandboxUsage) -> AsyncIterator[Client]:
     )
     admin = SandboxAdmin(engine, cast(Any, keeper), cast(Any, None), cast(Any, FakeThreads()))
     none: Any = None
-    parts = SandboxParts(engine, cast(Any, keeper), admin, usage, none, none, cast(Any, FakeHistory()))
-    service = SandboxService(parts, authenticate)
+    history = cast(Any, FakeHistory())
+    service = SandboxService(engine, cast(Any, keeper), admin, usage, none, none, history, authenticate)
     sandbox_service_pb2_grpc.add_SandboxServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

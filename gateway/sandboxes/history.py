@@ -1,9 +1,4 @@
-"""HistoryWriter: writes the state transitions of sandboxes, without delaying calls.
-
-The engine reports transitions, and a task writes them in order a moment later. While the database refuses writes, a
-limited number waits. A killed process loses what waits, and a sandbox that dies reports nothing: so the last reported
-states are periodically compared with the engine, and differences written.
-"""
+"""The state transitions of tenants' sandboxes: written without delaying calls, and read from the database alone."""
 
 from __future__ import annotations
 
@@ -11,13 +6,15 @@ import asyncio
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
 import structlog
 
-from gateway.errors import Unavailable
-from gateway.storage.transition_store import NewTransition, TransitionStore, Unfinished
-from gateway.support.background import in_background
+from gateway.errors import NotFound, Unavailable
+from gateway.storage.thread_store import ThreadStore
+from gateway.storage.transition_store import NewTransition, StoredTransition, TransitionStore, Unfinished
+from gateway.support.background import in_background, pause
 from gateway.support.clock import NowUs, now_us
 from sandbox.engines.engine import Listing
 from sandbox.errors import SandboxError
@@ -25,8 +22,10 @@ from sandbox.owner import digest
 from sandbox.sandbox import ListedSandbox, SandboxSpec
 from sandbox.transition import State, Transition
 
+_PAGE = 200
+# The longest delay until another gateway's transitions are seen.
+_POLL_S = 0.5
 log = structlog.get_logger(__name__)
-
 _WAITING_LIMIT = 10_000
 _BATCH = 200
 # A burst is written at once.
@@ -44,8 +43,57 @@ _FOUND: Mapping[State, str] = {
 }
 
 
+class HistoryReader:
+    """The history of every tenant's sandboxes, on all gateways."""
+
+    def __init__(self, store: TransitionStore, threads: ThreadStore, poll_s: float = _POLL_S) -> None:
+        self._store = store
+        self._threads = threads
+        self._poll_s = poll_s
+        self._closing = asyncio.Event()
+
+    async def page(
+        self, tenant: str, *, thread: str | None, before: int | None, limit: int
+    ) -> Sequence[StoredTransition]:
+        """Return a tenant's transitions, or those of one thread, newest first; NotFound for an unknown thread."""
+        await self._refuse_unknown(tenant, thread)
+        return await self._store.page(tenant, thread=thread, before=before, limit=limit)
+
+    async def watch(
+        self, tenant: str, *, thread: str | None, after: int | None
+    ) -> AsyncIterator[StoredTransition | None]:
+        """Yield None, then the transitions after an id, by default from now on, oldest first; ends with the gateway.
+
+        NotFound for an unknown thread.
+        """
+        await self._refuse_unknown(tenant, thread)
+        if after is None:
+            newest = await self._store.page(tenant, thread=None, before=None, limit=1)
+            after = newest[0].id if newest else 0
+        yield None
+        while not self._closing.is_set():
+            found = await self._store.after(tenant, thread=thread, after=after, limit=_PAGE)
+            for one in found:
+                yield one
+                after = one.id
+            if not found:
+                await pause(self._closing, self._poll_s)
+
+    def close(self) -> None:
+        """End all watches."""
+        self._closing.set()
+
+    async def _refuse_unknown(self, tenant: str, thread: str | None) -> None:
+        if thread is not None and await self._threads.get(tenant, thread) is None:
+            raise NotFound(f"thread {thread[:64]!r} not found: `airlock thread list` lists the threads")
+
+
 class HistoryWriter:
-    """The history of this process's engine. `tenants` are the names of those whose sandboxes there can be."""
+    """The history of this process's engine. `tenants` are the names of those whose sandboxes there can be.
+
+    While the database refuses writes, a limited number waits. A killed process loses what waits, and a sandbox that
+    dies reports nothing: so the last reported states are periodically compared with the engine.
+    """
 
     def __init__(self, store: TransitionStore, tenants: Iterable[str], clock: NowUs = now_us) -> None:
         self._store = store
@@ -62,10 +110,8 @@ class HistoryWriter:
 
     def report(self, one: Transition) -> None:
         """Queue a transition; one of an unknown tenant is ignored."""
-        tenant = self._tenants.get(one.tenant)
-        if tenant is None:
-            return
-        self._keep(NewTransition(tenant, one.name, one.sandbox, one.state, one.reason, self._clock()))
+        if (tenant := self._tenants.get(one.tenant)) is not None:
+            self._keep(NewTransition(tenant, one.name, one.sandbox, one.state, one.reason, self._clock()))
 
     async def complete(self, engine: Listing) -> int:
         """Write the transitions of this engine's sandboxes that were never reported; return how many.
@@ -118,11 +164,9 @@ class HistoryWriter:
             with contextlib.suppress(Unavailable):
                 await self._write(engine_id)
 
-    @contextlib.asynccontextmanager
-    async def completing(self, engine: Listing) -> AsyncIterator[None]:
+    def completing(self, engine: Listing) -> AbstractAsyncContextManager[None]:
         """Call `complete` periodically until the block ends."""
-        async with in_background(self._complete_forever(engine), "sandbox history, completed"):
-            yield
+        return in_background(self._complete_forever(engine), "sandbox history, completed")
 
     async def _complete_forever(self, engine: Listing) -> None:
         for look in itertools.count():
@@ -168,8 +212,7 @@ def _state_of(found: ListedSandbox | None) -> tuple[State, str]:
     """Return a sandbox's state, and the reason to write with it; "" if there is nothing to write."""
     if found is None:
         return "removed", _FOUND["removed"]
-    why = found.reason if found.state == "failed" else _FOUND.get(found.state, "")
-    return found.state, why
+    return found.state, found.reason if found.state == "failed" else _FOUND.get(found.state, "")
 
 
 def _is_doubtful(one: Unfinished, engine: Listing, owned: Mapping[str, bool]) -> bool:
