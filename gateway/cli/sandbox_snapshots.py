@@ -15,7 +15,7 @@ from gateway.cli.terminal import err, fail, out
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.client.snapshots import Fork, Snapshot
+    from gateway.client.sandboxes import Fork, Snapshot
 
 _MIB = 1024 * 1024
 Id = Annotated[str, typer.Argument(help="Id of the snapshot.")]
