@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from gateway.cli.doctor_database import database_finding
+from gateway.cli.doctor_config import database_finding
 from gateway.cli.finding import Finding
 from gateway.config.config import Config
 from gateway.storage.connecting import connect
