@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from gateway.cli.backend import check_tenant
 from gateway.cli.command import Cli
-from gateway.cli.key_backend import check_tenant
 from gateway.cli.policy_files import (
     DEFAULT_CONFIG,
     ConfigFile,

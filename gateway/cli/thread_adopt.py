@@ -5,28 +5,20 @@ It works on the database of a configuration; a gateway may be running.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.backend import CONFIG, ConfigFile
+from gateway.cli.backend import CONFIG, ConfigFile, user_name
 from gateway.cli.command import Cli, Yes
-from gateway.cli.key_backend import local_actor
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_GATEWAY, fail
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
-    from gateway.storage.engine_store import EngineStore, StoredEngine
-
-
-@dataclass(frozen=True)
-class _Adopted:
-    engine: str
-    moved: Mapping[str, int]
+    from gateway.storage.engine_store import EngineStore
 
 
 def adopt(
@@ -50,19 +42,17 @@ def adopt(
 
     try:
         with SlowWork(f"adopting the threads of {engine}"):
-            adopted = cli.wait(_adopt(config, engine, tenant))
+            own, moved = cli.wait(_adopt(config, engine, tenant))
     except Misconfigured:
         raise
     except (SandboxError, AirlockError) as error:
         fail(str(error), EXIT_GATEWAY)
-    count = sum(adopted.moved.values())
-    cli.show(
-        {"from": engine, "to": adopted.engine, "threads": dict(adopted.moved)},
-        f"{count:,} threads of {len(adopted.moved):,} tenants are now on {adopted.engine}",
-    )
+    said = f"{sum(moved.values()):,} threads of {len(moved):,} tenants are now on {own}"
+    cli.show({"from": engine, "to": own, "threads": dict(moved)}, said)
 
 
-async def _adopt(path: Path, engine: str, tenant: str) -> _Adopted:
+async def _adopt(path: Path, engine: str, tenant: str) -> tuple[str, Mapping[str, int]]:
+    """Return the id of the configuration's engine, and how many threads of each tenant moved to it."""
     from gateway.config.config import Config
     from gateway.storage.database import Database
     from gateway.storage.engine_store import EngineServed, EngineStore
@@ -76,14 +66,14 @@ async def _adopt(path: Path, engine: str, tenant: str) -> _Adopted:
     database = await Database.open(config.resolved_database_url())
     try:
         store = EngineStore(database)
-        moved = await store.adopt(engine, to=own, tenant=tenant or None, by=local_actor())
+        moved = await store.adopt(engine, to=own, tenant=tenant or None, by=f"local:{user_name()}")
         if not moved:
             fail(await _none_there(store, engine, tenant))
     except EngineServed as error:
         fail(f"a gateway at {error} still serves engine {engine}: stop it first")
     finally:
         await database.close()
-    return _Adopted(own, moved)
+    return own, moved
 
 
 async def _own_engine(config: Config) -> str:
@@ -105,7 +95,7 @@ async def _own_engine(config: Config) -> str:
 
 
 async def _none_there(store: EngineStore, engine: str, tenant: str) -> str:
-    found: Sequence[StoredEngine] = await store.engines()
+    found = await store.engines()
     threads = (f"{one.id} ({one.threads:,}{', served by a gateway' if one.serves else ''})" for one in found)
     whose = f" of tenant {tenant!r}" if tenant else ""
     return f"no threads{whose} on engine {engine!r}; engines with threads: {', '.join(threads) or 'none'}"
