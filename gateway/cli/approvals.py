@@ -87,7 +87,7 @@ async def watch(cli: GatewayCli) -> None:
     If the gateway stops, the command reconnects until Ctrl-C.
     """
     if not cli.as_json and sys.stdin.isatty() and out.is_terminal:
-        from gateway.cli.approval_prompt import ApprovalPrompt
+        from gateway.cli.approval_watch import ApprovalPrompt
 
         await ApprovalPrompt(cli.airlock, out).run()
         return

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
+from rich.text import Text
 
-from gateway.cli.audit_view import as_document, line, listed
 from gateway.cli.command import Commands, GatewayCli, Limit, OfThread
+from gateway.cli.printable import one_line
+from gateway.cli.rows import Rows
 from gateway.cli.safe_console import SafeBytes
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out, print_json
@@ -22,6 +26,7 @@ from gateway.cli.time_options import Since, Until, moment_of
 
 if TYPE_CHECKING:
     from gateway.audit_chain.chain import ChainReport, Known
+    from gateway.audit_chain.record import AuditRecord
     from gateway.client.audit import AuditQuery
 
 # Records between two progress reports.
@@ -306,3 +311,45 @@ def _opened(to: Path | None) -> Iterator[SafeBytes | BinaryIO]:
         fail(f"{to}: {error.strerror}")
     finally:
         part.unlink(missing_ok=True)
+
+
+_STYLES = {"deny": "red", "ask": "yellow", "allow": "green"}
+
+
+def as_document(record: AuditRecord) -> dict[str, Any]:
+    """Return a record as JSON; verifying records needs `airlock audit export`."""
+    fields = asdict(record)
+    return {
+        **fields,
+        "at": _time(record.at_us),
+        "duration_ms": record.duration_us / 1000,
+        "details": json.loads(record.details),
+    }
+
+
+def listed(records: Sequence[AuditRecord]) -> Rows:
+    """Return records as rows."""
+    names = ("#", "at", "kind", "actor", "what", "verdict", "outcome", "details")
+    return Rows(names, [(str(record.sequence), *_cells(record)) for record in records])
+
+
+def line(record: AuditRecord) -> Text:
+    """Return a record as a line."""
+    return Text(" ").join([Text(f"{record.sequence:>6}"), *(cell for cell in _cells(record) if cell.plain)])
+
+
+def _cells(record: AuditRecord) -> list[Text]:
+    rule = f" by {record.rule}" if record.rule else ""
+    whose = " ".join(part for part in (record.tool, record.thread and f"in {record.thread}", record.run_id) if part)
+    details = ", ".join(f"{name} {value}" for name, value in json.loads(record.details).items())
+    cells = (_time(record.at_us), record.kind, record.actor, whose)
+    return [
+        *(Text(one_line(cell)) for cell in cells),
+        Text(one_line(f"{record.verdict}{rule}") if record.verdict else "", style=_STYLES.get(record.verdict, "")),
+        Text(one_line(record.outcome)),
+        Text(one_line(details), style="dim"),
+    ]
+
+
+def _time(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat(timespec="milliseconds")

@@ -52,12 +52,6 @@ class Layer:
             raise
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to `airlock policy`."""
-    for one in (apply, history, rollback, current):
-        app.command()(one)
-
-
 async def apply(
     cli: BackendCli,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Policy file.")],
