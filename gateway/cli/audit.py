@@ -73,25 +73,15 @@ class Decision:
 
 
 @app.command()
-async def query(
-    cli: GatewayCli,
-    *,
-    work: Work,
-    decision: Decision,
-    limit: Limit = 50,
-    tenant: OfTenant = "",
-) -> None:
+async def query(cli: GatewayCli, *, work: Work, decision: Decision, limit: Limit = 50, tenant: OfTenant = "") -> None:
     """List records, newest first; with --json, one per line."""
     found = await cli.airlock.audit(work.query(**decision.fields()), tenant=tenant, limit=limit)
     if cli.as_json:
         for record in found:
-            print_json(as_document(record))
-    elif found:
-        out.print(listed(found))
-    elif tenant:
-        out.print("no matching records")
-    else:
-        out.print("no matching records in this key's own chain; an operator's key can add --tenant NAME")
+            print_json(_as_document(record))
+        return
+    hint = "" if tenant else " in this key's own chain; an operator's key can add --tenant NAME"
+    out.print(listed(found) if found else f"no matching records{hint}")
 
 
 @app.command()
@@ -112,10 +102,7 @@ async def tail(
         begin = newest_first[-1].sequence if newest_first else 1
     records = cli.airlock.tail_audit(wanted, tenant=tenant, from_sequence=begin, follow=follow, resume=True)
     async for record in records:
-        if cli.as_json:
-            print_json(as_document(record))
-        else:
-            out.print(line(record))
+        cli.show(_as_document(record) if cli.as_json else {}, _line(record))
 
 
 @app.command()
@@ -188,22 +175,15 @@ def verify(
             report = cli.wait(_verified_database(config, tenant, links))
         else:
             report = cli.wait(_verified_by_gateway(cli, tenant, links))
-    cli.show({"whole": report.whole} | asdict(report), lambda _: _show(report))
-    if not report.whole:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    cli.show({"whole": report.whole} | asdict(report), lambda _: _show(report), bad_news=not report.whole)
 
 
 def _anchored(path: Path, key: Path, tenant: str) -> Known:
     from gateway.audit_chain.anchor import known_by, public_key
-    from gateway.errors import Misconfigured
 
     try:
         with path.open(encoding="utf-8") as lines:
             known = known_by(lines, public_key(key), tenant)
-    except Misconfigured as error:
-        fail(str(error))
-    except OSError as error:
-        fail(f"{path}: {error.strerror}")
     except ValueError as error:
         fail(f"{path}, {error}", EXIT_BAD_NEWS)
     if not known:
@@ -272,8 +252,6 @@ def _verified_file(path: Path, known: Known, slow: SlowWork) -> ChainReport:
                 number += 1
                 if number % _REPORT_EACH == 0:
                     slow.at(f"{number:,} records")
-    except OSError as error:
-        fail(f"{path}: {error.strerror}")
     except (ValueError, RecursionError) as error:
         fail(f"{path}, line {number}: {error}")
     return compared(check.report(), end)
@@ -300,31 +278,23 @@ def _opened(to: Path | None) -> Iterator[SafeBytes | BinaryIO]:
     try:
         if os.path.lexists(to):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        file = part.open("xb")
-    except OSError as error:
-        fail(f"{to}: {error.strerror}")
-    try:
-        with file:
+        with part.open("xb") as file:
             yield file
         part.rename(to)
     except OSError as error:
         fail(f"{to}: {error.strerror}")
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
 
 
 _STYLES = {"deny": "red", "ask": "yellow", "allow": "green"}
 
 
-def as_document(record: AuditRecord) -> dict[str, Any]:
+def _as_document(record: AuditRecord) -> dict[str, Any]:
     """Return a record as JSON; verifying records needs `airlock audit export`."""
-    fields = asdict(record)
-    return {
-        **fields,
-        "at": _time(record.at_us),
-        "duration_ms": record.duration_us / 1000,
-        "details": json.loads(record.details),
-    }
+    times = {"at": _time(record.at_us), "duration_ms": record.duration_us / 1000}
+    return asdict(record) | times | {"details": json.loads(record.details)}
 
 
 def listed(records: Sequence[AuditRecord]) -> Rows:
@@ -333,8 +303,7 @@ def listed(records: Sequence[AuditRecord]) -> Rows:
     return Rows(names, [(str(record.sequence), *_cells(record)) for record in records])
 
 
-def line(record: AuditRecord) -> Text:
-    """Return a record as a line."""
+def _line(record: AuditRecord) -> Text:
     return Text(" ").join([Text(f"{record.sequence:>6}"), *(cell for cell in _cells(record) if cell.plain)])
 
 

@@ -21,12 +21,13 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from inspect import Parameter
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast, get_type_hints
 
 import typer
 
 from gateway.cli.terminal import (
     DEFAULT_ADDRESS,
+    EXIT_BAD_NEWS,
     EXIT_GATEWAY,
     EXIT_INTERRUPTED,
     EXIT_USAGE,
@@ -74,14 +75,21 @@ class Cli:
     as_json: Json = False
     failure_code: int = field(default=0, init=False)
 
-    def show(self, document: T, human: RenderableType | Callable[[T], object] | None = None) -> None:
-        """Print the document as JSON with --json; otherwise print `human`, or call it with the document."""
+    def show(
+        self, document: T, human: RenderableType | Callable[[T], object] | None = None, *, bad_news: bool = False
+    ) -> None:
+        """Print the document as JSON with --json; otherwise print `human`, or call it with the document.
+
+        With `bad_news`, exit with 1 then.
+        """
         if self.as_json:
             print_json(document)
         elif callable(human):
             human(document)
         elif human is not None:
             out.print(human)
+        if bad_news:
+            raise typer.Exit(EXIT_BAD_NEWS)
 
     def confirm(self, question: str, *, yes: bool, to_stderr: bool = True) -> None:
         """Ask before data is removed, unless --yes was given."""
@@ -93,7 +101,14 @@ class Cli:
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine from a command that is a plain function, so that Ctrl-C can interrupt its question."""
-        return asyncio.run(self._closing(work))
+
+        async def closing() -> T:
+            try:
+                return await work
+            finally:
+                await self.close()
+
+        return asyncio.run(closing())
 
     def failure_of(self, error: AirlockError) -> Failure:
         """Return how an error ends the command; without a gateway, the cause is the configuration."""
@@ -101,12 +116,6 @@ class Cli:
 
     async def close(self) -> None:
         """Close the command's connection."""
-
-    async def _closing(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            return await work
-        finally:
-            await self.close()
 
     @contextlib.contextmanager
     def errors_end_it(self) -> Iterator[None]:
@@ -119,12 +128,18 @@ class Cli:
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except Exception as error:
             from gateway.errors import AirlockError
+            from sandbox.errors import SandboxError
 
-            if not isinstance(error, AirlockError):
-                raise
-            self._end(self.failure_of(error))
+            if isinstance(error, AirlockError):
+                self._end(self.failure_of(error))
+            if isinstance(error, SandboxError):
+                self._end(Failure(str(error), EXIT_USAGE))
+            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+                where = "" if error.filename is None else f"{error.filename}: "
+                self._end(Failure(f"{where}{error.strerror or error}", EXIT_USAGE))
+            raise
 
-    def _end(self, failure: Failure) -> None:
+    def _end(self, failure: Failure) -> NoReturn:
         if self.as_json:
             print_json({"error": str(failure), **failure.details})
         else:

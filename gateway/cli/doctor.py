@@ -13,7 +13,7 @@ from gateway.cli.command import Cli
 from gateway.cli.finding import Finding
 from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import EXIT_BAD_NEWS, out
+from gateway.cli.terminal import out
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
 
@@ -34,9 +34,7 @@ async def doctor(
         checks = Checks(slow, engine_url)
         await checks.run(config)
     ok = all(finding.state != "failed" for finding in checks.findings)
-    cli.show({"ok": ok, "findings": checks.findings}, lambda _: _print(checks.findings))
-    if not ok:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    cli.show({"ok": ok, "findings": checks.findings}, lambda _: _print(checks.findings), bad_news=not ok)
 
 
 def _print(findings: Sequence[Finding]) -> None:

@@ -51,10 +51,7 @@ async def init(
     config_path = directory / "airlock.yaml"
     if config_path.exists():
         fail(f"{config_path} already exists; to create another key, run `airlock key create --config {config_path}`")
-    try:
-        made = await make_starter(directory, database_url, database_password_file)
-    except OSError as error:
-        fail(f"{error.filename}: {error.strerror}")
+    made = await make_starter(directory, database_url, database_password_file)
     keys = {"key": made.key, "approver_key": made.approver_key, "operator_key": made.operator_key}
     cli.show({"config": str(made.config.resolve()), "tenant": _TENANT, **keys}, lambda _: _show(made))
 

@@ -20,12 +20,11 @@ from gateway.cli.policy_files import (
     compiled,
     read,
     read_operator,
-    readable,
     stored_layers,
 )
 from gateway.cli.printable import one_line
 from gateway.cli.rows import Cell, Rows
-from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out
+from gateway.cli.terminal import fail, out
 
 if TYPE_CHECKING:
     from gateway.policy import Decision, PolicyProblem
@@ -43,12 +42,11 @@ def check(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
     """Check whether a policy file loads, and print its errors with their lines."""
     from gateway.policy import check_policy_file
 
-    readable(file)
+    file.open("rb").close()  # an unreadable file is wrong usage, not a problem of the policy
     problems = check_policy_file(file, read_operator(operator))
     errors = [{"line": p.line, "field": p.field, "message": p.message} for p in problems]
-    cli.show({"ok": not problems, "errors": errors}, lambda _: _print_problems(file, problems))
-    if problems:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    document = {"ok": not problems, "errors": errors}
+    cli.show(document, lambda _: _print_problems(file, problems), bad_news=bool(problems))
 
 
 def explain(

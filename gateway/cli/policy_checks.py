@@ -24,7 +24,7 @@ from gateway.cli.policy_files import (
 )
 from gateway.cli.printable import one_line
 from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import EXIT_BAD_NEWS, out
+from gateway.cli.terminal import out
 from gateway.cli.time_options import moment
 
 if TYPE_CHECKING:
@@ -43,9 +43,8 @@ def run_tests(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
 
     outcomes = prove(read(file, read_operator(operator)))
     failed = [outcome for outcome in outcomes if not outcome.passed]
-    cli.show({"ok": not failed, "outcomes": outcomes}, lambda _: _print_outcomes(file, outcomes))
-    if failed:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    document = {"ok": not failed, "outcomes": outcomes}
+    cli.show(document, lambda _: _print_outcomes(file, outcomes), bad_news=bool(failed))
 
 
 def lint(
@@ -65,9 +64,8 @@ def lint(
     findings = list(_of_subagents(config, file, text.document, above))
     findings += findings_of(text.document, text.reading, above)
     warnings = [finding for finding in findings if finding.severity == "warning"]
-    cli.show({"ok": not warnings, "findings": findings}, lambda _: _print_findings(file, findings))
-    if warnings:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    document = {"ok": not warnings, "findings": findings}
+    cli.show(document, lambda _: _print_findings(file, findings), bad_news=bool(warnings))
 
 
 def _print_outcomes(file: Path, outcomes: Sequence[Outcome]) -> None:
@@ -127,9 +125,7 @@ def diff(cli: Cli, before: File, after: File, *, operator: OperatorFile = None) 
     text = list(text_changes(first, second))
     changes = [_change_as_json(change) for change in tally.changes]
     document = {"calls": tally.calls, "changed": tally.changed, "changes": changes, "text": text}
-    cli.show(document, lambda _: _print_difference(tally, text))
-    if tally.changed:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    cli.show(document, lambda _: _print_difference(tally, text), bad_news=tally.changed > 0)
 
 
 def _print_difference(tally: Tally, text: Sequence[TextChange]) -> None:
@@ -187,9 +183,7 @@ async def replay(
         check_tenant(settings, tenant)
     above = above or (await stored_layers(settings, OPERATOR)).get(OPERATOR)
     replayed = await _replay(compiled(document, above), settings, start, tenant)
-    cli.show(_replayed_as_json(replayed), lambda _: _print_replayed(replayed))
-    if replayed.tally.changed:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    cli.show(_replayed_as_json(replayed), lambda _: _print_replayed(replayed), bad_news=replayed.tally.changed > 0)
 
 
 async def _replay(candidate: Policy, config: Config, start: datetime, tenant: str | None) -> Replayed:

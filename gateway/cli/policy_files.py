@@ -35,18 +35,8 @@ def read(file: Path, operator: PolicyDocument | None = None) -> PolicyText:
         first = error.errors[0]
         more = f" (and {len(error.errors) - 1} more)" if len(error.errors) > 1 else ""
         fail(f"{file} does not load: line {first.line}: {first.text}{more}; see `airlock policy check {file}`")
-    except OSError as error:
-        fail(f"{file}: {error.strerror}")
     except UnicodeDecodeError:
         fail(f"{file} is not UTF-8 text")
-
-
-def readable(file: Path) -> None:
-    """End the command if a file cannot be read."""
-    try:
-        file.open("rb").close()
-    except OSError as error:
-        fail(f"{file}: {error.strerror}")
 
 
 def read_operator(file: Path | None) -> PolicyDocument | None:

@@ -145,9 +145,7 @@ def _show(found: dict[str, Any]) -> None:
 
 def _show_applied(cli: BackendCli, applied: dict[str, Any]) -> None:
     refused = applied.pop("refused", "")
-    cli.show(applied, lambda _: _print_applied(applied, refused))
-    if refused:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    cli.show(applied, lambda _: _print_applied(applied, refused), bad_news=bool(refused))
 
 
 def _print_applied(applied: dict[str, Any], refused: str) -> None:

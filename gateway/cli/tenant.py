@@ -9,7 +9,7 @@ import typer
 from gateway.cli.command import Commands, GatewayCli, Yes
 from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import EXIT_BAD_NEWS, out
+from gateway.cli.terminal import out
 
 if TYPE_CHECKING:
     from gateway.client.admin import ErasedTenant, TenantInfo
@@ -47,9 +47,7 @@ def delete(
         erased = cli.wait(cli.airlock.delete_tenant_data(name, audit=audit))
     kept = {"audit_records", "audit_heads"} if not audit else set()
     left = {table: rows for table, rows in erased.left.items() if rows and table not in kept}
-    cli.show(erased, lambda _: _show_erased(erased, left))
-    if left:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    cli.show(erased, lambda _: _show_erased(erased, left), bad_news=bool(left))
 
 
 def _show(tenant: TenantInfo) -> None:

@@ -54,14 +54,11 @@ async def uninstall(
     if cli.as_json and not yes:
         fail("--json cannot ask for confirmation: add --yes")
     from gateway.config.config import Config
-    from sandbox.errors import SandboxError
 
     try:
         loaded = Config.load(config)
         with _stopped(loaded):
             await _uninstall(cli, loaded, config, keep_state=keep_state, yes=yes)
-    except SandboxError as error:
-        fail(str(error))
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}", EXIT_BAD_NEWS)
 
