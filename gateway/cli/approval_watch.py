@@ -79,7 +79,6 @@ class Keys:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Restore the terminal."""
         self._give_back()
 
     @contextlib.contextmanager
@@ -214,7 +213,6 @@ class ApprovalPrompt:
         return None
 
     async def _act(self, approval: Approval, key: str, keys: Keys) -> None:
-        """Act on a key; ignore a key without a meaning."""
         if key == "s":
             self._waiting[approval.id] = self._waiting.pop(approval.id)
             self._shown = None

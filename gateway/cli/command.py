@@ -220,8 +220,8 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-async def taken(items: AsyncIterator[T], limit: int) -> list[T]:
-    """Return at most the first `limit` items."""
+async def taken(items: AsyncIterator[T], limit: int = 0) -> list[T]:
+    """Return at most the first `limit` items, or all with 0."""
     found: list[T] = []
     async for item in items:
         found.append(item)
@@ -242,7 +242,6 @@ def json_object(name: str, text: str) -> dict[str, Any]:
 
 
 def _options(group: type) -> list[Parameter]:
-    """Return the fields of a dataclass as options."""
     hints = get_type_hints(group, include_extras=True)
     return [
         Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])

@@ -49,7 +49,7 @@ class Checks:
     async def run(self, path: Path | None) -> None:
         """Check this machine, then the configuration, then its engine."""
         self.slow.at("this machine")
-        self.findings += [Finding("airlock", "ok", airlock_version()), _python(), _disk(), _open_files()]
+        self.findings += [Finding("airlock", "ok", airlock_version()), *_python_and_disk(), _open_files()]
         if path is not None:
             self.slow.at("the configuration, its policies and its database")
             await self._check_config(path)
@@ -69,7 +69,6 @@ class Checks:
         await self._check_engine()
 
     async def _check_config(self, path: Path) -> None:
-        """Check a configuration, its policies and its database."""
         try:
             # The configuration stays known even if only a policy does not load.
             self.config = Config.load(path)
@@ -94,7 +93,6 @@ class Checks:
             self.findings.append(Finding("policies in force", "failed", detail, str(error)))
 
     async def _check_engine(self) -> None:
-        """Check an engine, and what the configuration needs of it."""
         with tempfile.TemporaryDirectory(prefix="airlock-doctor-") as directory:
             engine = DockerEngine(
                 instance=make_id("doctor"),
@@ -120,7 +118,6 @@ class Checks:
                 await engine.close()
 
     async def _check_needs(self, config: Config, engine: DockerEngine, facts: EngineFacts) -> None:
-        """Check what a configuration needs of its engine."""
         requests = DockerRequests(self.engine_url, self.named_in)
         try:
             if self.migrated:
@@ -134,7 +131,10 @@ class Checks:
     async def _check_sandboxes(self, engine: DockerEngine, facts: EngineFacts) -> None:
         """Check what sandboxes need of the engine, and create one with each runtime that a policy names."""
         detail = f"Docker {facts.version}, API {facts.api_version}, {facts.storage_driver}"
-        self.findings += [Finding("engine", "ok", detail), _seccomp(facts), _landlock()]
+        filters = "the engine filters system calls" if facts.seccomp else "the engine does not support it"
+        fix = "use an engine and a kernel that support seccomp"
+        seccomp = Finding.of("seccomp", facts.seccomp, filters, fix, "failed")
+        self.findings += [Finding("engine", "ok", detail), seccomp, _landlock()]
         for image, role in _IMAGES.items():
             here = image in facts.images
             detail = role if here else f"{role}: missing"
@@ -214,15 +214,13 @@ def _workspace(engine: DockerEngine) -> Finding:
     return Finding.of("limit workspace", by_engine, detail, fix, "warning")
 
 
-def _python() -> Finding:
-    ok = sys.version_info >= _PYTHON_WANTED
-    return Finding.of("python", ok, platform.python_version(), "install Python 3.11", "failed")
-
-
-def _disk() -> Finding:
-    free = shutil.disk_usage("/").free
+def _python_and_disk() -> list[Finding]:
+    ok, free = sys.version_info >= _PYTHON_WANTED, shutil.disk_usage("/").free
     detail, fix = f"{free / 1024**3:.1f} GiB free on /", "free some space for images and workspaces"
-    return Finding.of("disk", free >= _DISK_WANTED_BYTES, detail, fix, "warning")
+    return [
+        Finding.of("python", ok, platform.python_version(), "install Python 3.11", "failed"),
+        Finding.of("disk", free >= _DISK_WANTED_BYTES, detail, fix, "warning"),
+    ]
 
 
 def _open_files() -> Finding:
@@ -234,15 +232,11 @@ def _open_files() -> Finding:
     return Finding.of("open files", ok, detail, fix, "warning")
 
 
-def _seccomp(facts: EngineFacts) -> Finding:
-    detail = "the engine filters system calls" if facts.seccomp else "the engine does not support it"
-    return Finding.of("seccomp", facts.seccomp, detail, "use an engine and a kernel that support seccomp", "failed")
-
-
 def _landlock() -> Finding:
     ok = has_landlock()
-    with_it = "tool code cannot get its sandbox killed for memory"
-    detail = with_it if ok else "this kernel has no Landlock: tool code can get its own sandbox killed for memory"
+    detail = "tool code cannot get its sandbox killed for memory"
+    if not ok:
+        detail = "this kernel has no Landlock: tool code can get its own sandbox killed for memory"
     return Finding.of("landlock", ok, detail, "use Linux 6.2 or newer, which enforcement: kernel needs", "warning")
 
 

@@ -95,7 +95,6 @@ def _database(url: str, password_file: str) -> str:
 
 
 async def _make_keys(config: Config) -> list[str]:
-    """Create a key for services, one for approvers and one for operators, and return their secrets."""
     from gateway.cli.key_backend import local_keys
     from gateway.credentials.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
 

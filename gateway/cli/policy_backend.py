@@ -226,7 +226,6 @@ async def local_policies(config: Config, layer: str) -> AsyncIterator[LocalPolic
 
 
 def _as_document(change: Change, version: str) -> dict[str, Any]:
-    """Return a change as JSON."""
     return {
         "tenant": change.tenant or None,
         "version": version,

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from gateway.policy.proof import Outcome
     from gateway.policy_versions.replay import Replayed
 
+_NOT_REPLAYED = "rate limits, quotas and grants are not replayed"
+
 
 def run_tests(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
     """Run the examples and tests of a policy file. Exits with 1 if one fails."""
@@ -123,9 +125,9 @@ def diff(cli: Cli, before: File, after: File, *, operator: OperatorFile = None) 
         new = other.judge(call.tool, call.arguments, call.facts)
         tally.take(Verdict(old.verdict, old.rule), Verdict(new.verdict, new.rule), call.shown)
     text = list(text_changes(first, second))
-    changes = [_change_as_json(change) for change in tally.changes]
-    document = {"calls": tally.calls, "changed": tally.changed, "changes": changes, "text": text}
-    cli.show(document, lambda _: _print_difference(tally, text), bad_news=tally.changed > 0)
+    cli.show(
+        {**_tally_as_json(tally), "text": text}, lambda _: _print_difference(tally, text), bad_news=tally.changed > 0
+    )
 
 
 def _print_difference(tally: Tally, text: Sequence[TextChange]) -> None:
@@ -141,7 +143,6 @@ def _print_difference(tally: Tally, text: Sequence[TextChange]) -> None:
 
 
 def _print_changes(changes: list[Change]) -> None:
-    """Print changes of verdicts with their samples."""
     for change in changes:
         calls = f"{change.calls} call{'' if change.calls == 1 else 's'}"
         direction, style = ("looser", "yellow") if change.loosens else ("stricter", "cyan")
@@ -152,11 +153,12 @@ def _print_changes(changes: list[Change]) -> None:
 
 
 def _change_as_json(change: Change) -> dict[str, object]:
-    """Return a change as JSON."""
     return {**asdict(change), "loosens": change.loosens}
 
 
-_NOT_REPLAYED = "rate limits, quotas and grants are not replayed"
+def _tally_as_json(tally: Tally) -> dict[str, object]:
+    changes = [_change_as_json(change) for change in tally.changes]
+    return {"calls": tally.calls, "changed": tally.changed, "changes": changes}
 
 
 async def replay(
@@ -201,11 +203,8 @@ async def _replay(candidate: Policy, config: Config, start: datetime, tenant: st
 
 
 def _replayed_as_json(replayed: Replayed) -> dict[str, object]:
-    tally = replayed.tally
     return {
-        "calls": tally.calls,
-        "changed": tally.changed,
-        "changes": [_change_as_json(change) for change in tally.changes],
+        **_tally_as_json(replayed.tally),
         "shadow": [_change_as_json(change) for change in replayed.shadow.changes],
         "not_judged": dict(replayed.skipped),
         "note": _NOT_REPLAYED,

@@ -43,10 +43,7 @@ class Status(Enum):
 async def list_(  # noqa: PLR0913 - one parameter per option of the command
     cli: GatewayCli,
     *,
-    status: Annotated[
-        list[Status] | None,
-        typer.Option(help="Filter by status; repeatable."),
-    ] = None,
+    status: Annotated[list[Status] | None, typer.Option(help="Filter by status; repeatable.")] = None,
     thread: OfThread = "",
     agent: Annotated[str, typer.Option(help="Filter by agent.")] = "",
     started_by: Annotated[
@@ -58,15 +55,9 @@ async def list_(  # noqa: PLR0913 - one parameter per option of the command
     limit: Limit = 50,
 ) -> None:
     """List runs by start time, newest first. Long tasks are cut; `get` prints a complete one."""
-    statuses: Any = tuple(one.value for one in status or ())
-    runs = cli.airlock.list_runs(
-        thread=thread,
-        statuses=statuses,
-        agent=agent,
-        started_by=started_by,
-        since=moment_of("--since", since),
-        until=moment_of("--until", until),
-    )
+    statuses: Any = [one.value for one in status or ()]
+    times = {"since": moment_of("--since", since), "until": moment_of("--until", until)}
+    runs = cli.airlock.list_runs(thread=thread, statuses=statuses, agent=agent, started_by=started_by, **times)
     cli.show(await taken(runs, limit), lambda found: out.print(_listed(found) if found else "no runs"))
 
 

@@ -143,7 +143,6 @@ def _show_sandboxes(*found: Sandbox) -> None:
 
 
 def _span(time: timedelta) -> str:
-    """Return a duration in its largest unit."""
     seconds = max(round(time.total_seconds()), 0)
     for unit_s, unit in _TIME_UNITS:
         if seconds >= unit_s:
@@ -178,7 +177,7 @@ def snapshots(
         removed = cli.wait(cli.airlock.delete_snapshot(delete))
         cli.show(removed, lambda one: err.print(f"deleted {one.id}"))
         return
-    found = cli.wait(_snapshots_of(cli, thread))
+    found = cli.wait(taken(cli.airlock.snapshots(thread=thread)))
     cli.show({"snapshots": found}, lambda _: _list_snapshots(found))
 
 
@@ -211,10 +210,6 @@ async def fork(
     with SlowWork(f"forking thread {thread}"):
         made = await cli.airlock.fork_thread(thread, new_thread, run_id=run_id, step=step, snapshot_id=snapshot)
     cli.show(made, _show_fork)
-
-
-async def _snapshots_of(cli: GatewayCli, thread: str) -> Sequence[Snapshot]:
-    return [one async for one in cli.airlock.snapshots(thread=thread)]
 
 
 def _show_snapshot(made: Snapshot) -> None:
@@ -275,9 +270,9 @@ def _table(found: Sequence[SandboxStats]) -> Rows:
     rows = [
         (
             one.thread,
-            _of(_number(one.cpus), None if one.cpus_limit is None else f"{one.cpus_limit:g}"),
+            _cpus(one),
             _UNKNOWN if one.cpu_s is None else f"{one.cpu_s:,.1f}s",
-            _of(_size(one.memory_bytes), None if one.memory_limit_bytes is None else _size(one.memory_limit_bytes)),
+            _of(_size(one.memory_bytes), one.memory_limit_bytes and _size(one.memory_limit_bytes)),
             _of(_UNKNOWN if one.pids is None else str(one.pids), one.pids_limit),
             _disk(one.workspace),
             _disk(one.tmp),
@@ -288,8 +283,9 @@ def _table(found: Sequence[SandboxStats]) -> Rows:
     return Rows(names, rows)
 
 
-def _number(value: float | None) -> str:
-    return _UNKNOWN if value is None else f"{value:.2f}"
+def _cpus(one: SandboxStats) -> str:
+    used = _UNKNOWN if one.cpus is None else f"{one.cpus:.2f}"
+    return _of(used, None if one.cpus_limit is None else f"{one.cpus_limit:g}")
 
 
 def _of(used: str, limit: str | int | None) -> str:

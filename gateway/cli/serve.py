@@ -74,7 +74,6 @@ def serve(  # noqa: PLR0913 - one parameter per option of the command
 
 
 async def _serve(cli: Cli, config: Config, listen: str, ready_file: Path | None) -> None:
-    """Serve in this process."""
     from gateway.server import running_gateway
 
     stop = _stop_on_signals(config)

@@ -137,7 +137,6 @@ def _say(message: ThreadMessage) -> None:
 
 
 def _show_metadata(thread: Thread, indent: str = "") -> None:
-    """Print each entry on a line."""
     for name, value in (thread.metadata or {}).items():
         out.print(f"{indent}{one_line(name, 80)} = {one_line(json.dumps(value, ensure_ascii=False), 400)}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -13,7 +14,7 @@ import typer
 from gateway.cli.command import Commands, GatewayCli, InThread, json_object
 from gateway.cli.rows import Rows
 from gateway.cli.safe_console import SafeBytes, SafeText
-from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, err, out, print_json
+from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, err, out
 
 if TYPE_CHECKING:
     from gateway.client import Tool, ToolResult
@@ -111,15 +112,10 @@ async def call(
         cli.failure_code = EXIT_NOT_RUN  # distinct from the command's own codes
     parsed = json_object("ARGS", arguments)
     live = None if cli.as_json or not out.is_terminal else LiveOutput()
-    if live is None:
-        result = await cli.airlock.call_tool(name, parsed, thread=thread)
-    else:
-        with live:
-            result = await cli.airlock.call_tool(name, parsed, thread=thread, on_output=live.add)
-    if cli.as_json:
-        print_json(_as_json(result))
-    else:
-        _show(result, live)
+    with live or contextlib.nullcontext():
+        on_output = None if live is None else live.add
+        result = await cli.airlock.call_tool(name, parsed, thread=thread, on_output=on_output)
+    cli.show(_as_json(result), lambda _: _show(result, live))
     if check:
         raise typer.Exit(_exit_code(result))
 
@@ -134,7 +130,6 @@ def _show_tools(tools: Sequence[Tool]) -> None:
 
 
 def _exit_code(result: ToolResult) -> int:
-    """Return the exit code for --check."""
     if result.exit_code is not None:
         return result.exit_code
     if result.verdict == "deny":

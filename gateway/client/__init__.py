@@ -21,6 +21,7 @@ from gateway.client.client import Client as Client
 from gateway.client.client import Evicted as Evicted
 from gateway.client.client import Tool as Tool
 from gateway.client.client import ToolResult as ToolResult
+from gateway.client.connection import Tls as Tls
 from gateway.client.files import FileEntry as FileEntry
 from gateway.client.files import FileKind as FileKind
 from gateway.client.input import Input as Input
@@ -41,7 +42,6 @@ from gateway.client.sandboxes import SandboxTransition as SandboxTransition
 from gateway.client.sandboxes import Snapshot as Snapshot
 from gateway.client.threads import Thread as Thread
 from gateway.client.threads import ThreadMessage as ThreadMessage
-from gateway.client.tls import Tls as Tls
 from gateway.errors import AirlockError as AirlockError
 from gateway.errors import AlreadyResolved as AlreadyResolved
 from gateway.errors import ApprovalPending as ApprovalPending

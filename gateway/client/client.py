@@ -15,7 +15,7 @@ from gateway.client.audit import AuditCalls
 from gateway.client.files import FileCalls
 from gateway.client.messages import Fields, message, record
 from gateway.client.processes import ProcessCalls
-from gateway.client.programs import ProgramCalls
+from gateway.client.programs import OutputText, ProgramCalls
 from gateway.client.runs import RunCalls
 from gateway.client.sandboxes import SandboxCalls
 from gateway.client.threads import ThreadCalls
@@ -38,7 +38,7 @@ class Evicted:
 
 
 @dataclass(frozen=True)
-class ToolResult:
+class ToolResult(OutputText):
     """A tool call's result. `content` is text (bytes that are not UTF-8 are replaced); `content_bytes` is exact.
 
     `note` is additional text for a model: how to get the next page, a bad exit code, a timeout. With the verdict ask
@@ -68,16 +68,6 @@ class ToolResult:
     def content(self) -> str:
         """The result as text."""
         return self.content_bytes.decode("utf-8", "replace")
-
-    @property
-    def stdout(self) -> str:
-        """Standard output of execute, as text."""
-        return self.stdout_bytes.decode("utf-8", "replace")
-
-    @property
-    def stderr(self) -> str:
-        """Standard error of execute, as text."""
-        return self.stderr_bytes.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)

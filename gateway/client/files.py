@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, get_args
 
-from gateway.client.input import Input, Source
+from gateway.client.input import Input, RequestStream, Source
 from gateway.client.messages import Fields, message, record
-from gateway.client.request_stream import RequestStream
 from gateway.client.wire import Wire
 from gateway.errors import InvalidArgument, Unavailable
 from gateway.v1 import workspace_service_pb2 as pb

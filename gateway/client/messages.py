@@ -42,7 +42,6 @@ def message(kind: type[_Message], /, **fields: Any) -> _Message:
 
 
 def _number(field: Any, name: object) -> int:
-    """Return the number of an enum's value."""
     if name == 0:
         return 0
     numbers = {enum_name(field, one.number): int(one.number) for one in field.enum_type.values if one.number}

@@ -9,9 +9,8 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.client.input import Input, Source
+from gateway.client.input import Input, RequestStream, Source
 from gateway.client.messages import message, record
-from gateway.client.request_stream import RequestStream
 from gateway.client.wire import OfCaller, OnOutput, Wire, give
 from gateway.errors import Internal, InvalidArgument, Unavailable
 from gateway.v1 import process_service_pb2 as pb
@@ -21,8 +20,25 @@ _COLLECTED_LIMIT_BYTES = 64 * 1024 * 1024
 _MS_LIMIT = 2**32 - 1
 
 
+class OutputText:
+    """The output of a result as text; bytes that are not UTF-8 are replaced."""
+
+    stdout_bytes: bytes
+    stderr_bytes: bytes
+
+    @property
+    def stdout(self) -> str:
+        """Standard output."""
+        return self.stdout_bytes.decode("utf-8", "replace")
+
+    @property
+    def stderr(self) -> str:
+        """Standard error."""
+        return self.stderr_bytes.decode("utf-8", "replace")
+
+
 @dataclass(frozen=True)
-class ProgramResult:
+class ProgramResult(OutputText):
     """How a program ended.
 
     `outcome` is exited, signalled, timed_out, out_of_memory, pids_limit, disk_limit, output_limit, daemon_lost or
@@ -44,16 +60,6 @@ class ProgramResult:
     output_bytes: int
     duration_ms: float
     repeated: bool = False
-
-    @property
-    def stdout(self) -> str:
-        """Standard output as text; bytes that are not UTF-8 are replaced."""
-        return self.stdout_bytes.decode("utf-8", "replace")
-
-    @property
-    def stderr(self) -> str:
-        """Standard error as text; bytes that are not UTF-8 are replaced."""
-        return self.stderr_bytes.decode("utf-8", "replace")
 
 
 class ProgramCalls(Wire):
@@ -131,7 +137,6 @@ class ProgramCalls(Wire):
 
 
 async def _requests(opening: pb.RunProgram, stdin: Source | None) -> AsyncGenerator[pb.RunProgramRequest]:
-    """Yield the program, then its input."""
     if stdin is None:
         yield pb.RunProgramRequest(run=opening)
         return

@@ -16,10 +16,9 @@ from google.protobuf import message_factory
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from gateway.client.connection import CLOSED, Connection
+from gateway.client.connection import AMBIENT, CLOSED, Connection, Tls
 from gateway.client.messages import message
 from gateway.client.retry import DEFAULT_RETRY, Attempts, Retry, RetryBudget
-from gateway.client.tls import AMBIENT, Tls
 from gateway.errors import (
     AirlockError,
     ClientClosed,
@@ -153,7 +152,6 @@ class Wire:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        """Close the connection."""
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -224,7 +222,6 @@ class Wire:
         return Attempts(self._retry, budget=self._budget)
 
     async def _stream(self, method: Any, request: Any, timeout_s: float | None = None) -> AsyncIterator[Any]:
-        """Yield the answers of a call."""
         _check_timeout(timeout_s)
         with self._translated():
             async for answer in method(request, metadata=with_trace(self._metadata), timeout=timeout_s):
@@ -261,7 +258,6 @@ class Wire:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """Raise the errors of gateway.errors for those of grpc."""
         try:
             yield
         except grpc.aio.AioRpcError as error:
