@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
 
 from gateway.cli.command import Cli
-from gateway.cli.finding import Finding
 from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import out
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of a check; `mend` says how to fix a problem."""
+
+    what: str
+    state: Literal["ok", "warning", "failed"]
+    detail: str
+    mend: str = ""
+
+    @classmethod
+    def of(cls, what: str, ok: bool, detail: str, mend: str, otherwise: Literal["warning", "failed"]) -> Finding:
+        """Return the finding of a check, whose state is `otherwise` unless it is `ok`."""
+        return cls(what, "ok" if ok else otherwise, detail, "" if ok else mend)
 
 
 async def doctor(

@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
-from gateway.cli.finding import Finding
+from gateway.cli.doctor import Finding
+from gateway.cli.policy_backend import opened_policies
 from gateway.config.config import Config
 from gateway.errors import Misconfigured
 from gateway.policy_versions.policies import Policies
@@ -18,7 +19,7 @@ from gateway.storage.connecting import connect, file_of
 from gateway.storage.database import Database
 from gateway.storage.database_identity import identity_of
 from gateway.storage.migration import Revision, missing_from, revision_of, shortened
-from gateway.storage.policy_store import OPERATOR, PolicyStore, digest_of_text
+from gateway.storage.policy_store import OPERATOR, digest_of_text
 from gateway.tenancy.tenants import Tenant, Tenants
 from sandbox.engines.docker.docker_requests import DockerRequests
 
@@ -67,8 +68,7 @@ async def directory_findings(config: Config, engine: str, requests: DockerReques
     Raises SandboxError, Misconfigured, Unavailable.
     """
     channels = config.resolved_channel_dir()
-    database = Database(connect(config.resolved_database_url()))
-    try:
+    async with _database(config) as database:
         instance = await known_instance(database)
         if instance is None:
             return []  # no gateway has ever served this database
@@ -80,8 +80,6 @@ async def directory_findings(config: Config, engine: str, requests: DockerReques
         except Misconfigured as error:
             detail = f"this engine uses another directory than {channels}"
             found = [Finding("channel directory", "failed", detail, str(error))]
-    finally:
-        await database.close()
     for what, directory in (("channels", channels), ("snapshots", config.resolved_snapshots_dir())):
         try:
             refuse_copy(directory, instance, identity)
@@ -100,13 +98,16 @@ async def _stored(config: Config) -> AsyncIterator[Policies | None]:
     if not is_migrated(config):
         yield None
         return
-    database = Database(connect(config.resolved_database_url()))
-    policies = Policies(PolicyStore(database))
-    try:
-        await policies.open()
+    async with _database(config) as database, opened_policies(database) as policies:
         yield policies
+
+
+@contextlib.asynccontextmanager
+async def _database(config: Config) -> AsyncIterator[Database]:
+    database = Database(connect(config.resolved_database_url()))
+    try:
+        yield database
     finally:
-        policies.close()
         await database.close()
 
 

@@ -22,6 +22,7 @@ from gateway.policy import Policy, PolicyError, PolicyProblem, load_policy
 from gateway.policy_versions.policies import Policies, stored_document, version_of
 from gateway.policy_versions.policy_change import PolicyChangeRequest, is_named, put_in_force
 from gateway.policy_versions.policy_check import PolicyChecker, read_policy_file
+from gateway.storage.database import Database
 from gateway.storage.policy_store import OPERATOR, Change, Kind, PolicyStore, digest_of_text
 
 _HISTORY = 1000
@@ -216,13 +217,19 @@ async def local_policies(config: Config, layer: str) -> AsyncIterator[LocalPolic
     """Open the policies of a configuration. Raises Misconfigured for the layer of an unknown tenant."""
     if layer != OPERATOR:
         check_tenant(config, layer)
-    async with local_database(config) as database:
-        policies = Policies(PolicyStore(database))
-        try:
-            await policies.open()
-            yield LocalPolicies(config, policies, layer)
-        finally:
-            policies.close()
+    async with local_database(config) as database, opened_policies(database) as policies:
+        yield LocalPolicies(config, policies, layer)
+
+
+@contextlib.asynccontextmanager
+async def opened_policies(database: Database) -> AsyncIterator[Policies]:
+    """Open the policies of a database."""
+    policies = Policies(PolicyStore(database))
+    try:
+        await policies.open()
+        yield policies
+    finally:
+        policies.close()
 
 
 def _as_document(change: Change, version: str) -> dict[str, Any]:

@@ -189,17 +189,14 @@ async def replay(
 
 
 async def _replay(candidate: Policy, config: Config, start: datetime, tenant: str | None) -> Replayed:
+    from gateway.cli.key_backend import local_database
     from gateway.policy_versions.replay import replay as replayed_over
-    from gateway.storage.database import Database
     from gateway.storage.recorded_calls import recorded_calls
 
-    database = await Database.open(config.resolved_database_url())
-    try:
+    async with local_database(config) as database:
         with SlowWork("reading the journal") as slow:
             recorded = recorded_calls(database, int(start.timestamp() * 1e6), tenant)
             return await replayed_over(candidate, recorded, lambda calls: slow.at(f"{calls:,} calls judged"))
-    finally:
-        await database.close()
 
 
 def _replayed_as_json(replayed: Replayed) -> dict[str, object]:

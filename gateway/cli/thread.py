@@ -153,8 +153,8 @@ def _entry(text: str) -> tuple[str, Any]:
 
 async def _adopt(path: Path, engine: str, tenant: str) -> tuple[str, Mapping[str, int]]:
     """Return the id of the configuration's engine, and how many threads of each tenant moved to it."""
+    from gateway.cli.key_backend import local_database
     from gateway.config.config import Config
-    from gateway.storage.database import Database
     from gateway.storage.engine_store import EngineServed, EngineStore
 
     config = Config.load(path)
@@ -163,17 +163,15 @@ async def _adopt(path: Path, engine: str, tenant: str) -> tuple[str, Mapping[str
     own = await _own_engine(config)
     if engine == own:
         fail(f"{engine} is the engine of this configuration; its threads are already here")
-    database = await Database.open(config.resolved_database_url())
-    try:
+    async with local_database(config) as database:
         store = EngineStore(database)
-        moved = await store.adopt(engine, to=own, tenant=tenant or None, by=f"local:{user_name()}")
+        try:
+            moved = await store.adopt(engine, to=own, tenant=tenant or None, by=f"local:{user_name()}")
+        except EngineServed as error:
+            fail(f"a gateway at {error} still serves engine {engine}: stop it first")
         if not moved:
             fail(await _none_there(store, engine, tenant))
-    except EngineServed as error:
-        fail(f"a gateway at {error} still serves engine {engine}: stop it first")
-    finally:
-        await database.close()
-    return own, moved
+        return own, moved
 
 
 async def _own_engine(config: Config) -> str:
