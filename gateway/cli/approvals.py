@@ -39,7 +39,7 @@ async def list_(
     wanted = None if status == "all" else status
     found = await cli.airlock.approvals(status=wanted, thread=thread, run_id=run, limit=limit)
     without = "no pending approvals" if status == "pending" else "no approvals"
-    cli.show(found, lambda _: out.print(view.listed(found) if found else without))
+    cli.show(found, view.listed(found) if found else without)
 
 
 @app.command()

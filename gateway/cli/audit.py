@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 import typer
 from rich.text import Text
 
-from gateway.cli.command import Commands, GatewayCli, Limit, OfThread
+from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, Since, Until, moment_of
 from gateway.cli.printable import one_line
 from gateway.cli.rows import Rows
 from gateway.cli.safe_console import SafeBytes
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out, print_json
-from gateway.cli.time_options import Since, Until, moment_of
 
 if TYPE_CHECKING:
     from gateway.audit_chain.chain import ChainReport, Known

@@ -20,7 +20,7 @@ from rich.progress import track
 
 from gateway.cli.command import GatewayCli
 from gateway.cli.rows import Rows
-from gateway.cli.terminal import err, out
+from gateway.cli.terminal import err
 
 _PAGE = b"x" * 4095 + b"\n"
 _WARMUP = 3
@@ -68,9 +68,8 @@ async def bench(
         for row in rows
     ]
     document = {"rows": rows, "clients": clients, "calls_per_s": round(calls_per_s, 1)}
-    cli.show(document, Rows(("call", "p50 ms", "p99 ms", "vs docker exec"), cells))
-    if not cli.as_json:
-        out.print(f"execute true, {clients} concurrent clients: {calls_per_s:.0f} calls/s")
+    said = f"execute true, {clients} concurrent clients: {calls_per_s:.0f} calls/s"
+    cli.show(document, Rows(("call", "p50 ms", "p99 ms", "vs docker exec"), cells), said)
 
 
 async def _in_turn(kinds: Mapping[str, Sample], calls: int, *, quiet: bool) -> list[Row]:

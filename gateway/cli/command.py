@@ -18,8 +18,10 @@ import contextlib
 import functools
 import inspect
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
 from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast, get_type_hints
 
@@ -56,9 +58,15 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")
 Limit = Annotated[int, typer.Option(min=1, help="Maximum number to list, newest first.")]
 InThread = Annotated[str, typer.Option("--thread", help="Thread whose sandbox to use.")]
 OfThread = Annotated[str, typer.Option("--thread", help="Filter by thread.")]
+Since = Annotated[
+    str, typer.Option("--since", help="Only from this time on: 24h, 7d, or a time such as 2026-11-21T08:00.")
+]
+Until = Annotated[str, typer.Option("--until", help="Only before this time; same format as --since.")]
 
 # In the order of --help, after a command's own options.
 _COMMON = ("config", "address", "key", "as_json")
+_AGO = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 # The errors that grpc reports if nothing listens at an address, or if its name does not resolve.
@@ -75,19 +83,16 @@ class Cli:
     as_json: Json = False
     failure_code: int = field(default=0, init=False)
 
-    def show(
-        self, document: T, human: RenderableType | Callable[[T], object] | None = None, *, bad_news: bool = False
-    ) -> None:
-        """Print the document as JSON with --json; otherwise print `human`, or call it with the document.
+    def show(self, document: T, *human: RenderableType | Callable[[T], object], bad_news: bool = False) -> None:
+        """Print the document as JSON with --json; otherwise print each of `human`, or call it with the document.
 
         With `bad_news`, exit with 1 then.
         """
         if self.as_json:
             print_json(document)
-        elif callable(human):
-            human(document)
-        elif human is not None:
-            out.print(human)
+        else:
+            for one in human:
+                one(document) if callable(one) else out.print(one)
         if bad_news:
             raise typer.Exit(EXIT_BAD_NEWS)
 
@@ -228,6 +233,30 @@ async def taken(items: AsyncIterator[T], limit: int = 0) -> list[T]:
         if len(found) == limit:
             break
     return found
+
+
+def moment(text: str, now: datetime) -> datetime:
+    """Parse 30m, 12h, 7d, 2w, a date or a time, local unless it has an offset. Raises typer.BadParameter."""
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        try:
+            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        except OverflowError as error:
+            raise typer.BadParameter(f"{text!r} is before the year 1; write 7d or less") from error
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError) as error:
+        raise typer.BadParameter(
+            f"{text!r} is not a time; write 30m, 12h, 7d, 2w, 2026-11-21 or 2026-11-21T08:00"
+        ) from error
+
+
+def moment_of(option: str, text: str) -> datetime | None:
+    """Return the time of an option, None if it is empty; end the command if it is not a time."""
+    try:
+        return moment(text, datetime.now(UTC)) if text else None
+    except typer.BadParameter as error:
+        fail(f"{option}: {error}")
 
 
 def json_object(name: str, text: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import typer
 from gateway.cli.backend import BackendCli
 from gateway.cli.command import Commands
 from gateway.cli.rows import Rows
-from gateway.cli.terminal import fail, out
+from gateway.cli.terminal import fail
 
 if TYPE_CHECKING:
     from gateway.client.admin import KeyInfo, MadeKey, RevokedKey
@@ -76,7 +76,7 @@ async def list_(
         found = [one async for one in keys.keys(tenant, include_ended=ended, scope=scope, state=state)]
         if tenant and not found:
             await keys.tenant(tenant)  # an unknown tenant is an error, not an empty list
-    cli.show(found, lambda _: out.print(_listed(found) if found else "no keys"))
+    cli.show(found, _listed(found) if found else "no keys")
 
 
 @app.command()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli.backend import check_tenant
-from gateway.cli.command import Cli
+from gateway.cli.command import Cli, moment
 from gateway.cli.policy_files import (
     DEFAULT_CONFIG,
     ConfigFile,
@@ -25,7 +25,6 @@ from gateway.cli.policy_files import (
 from gateway.cli.printable import one_line
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import out
-from gateway.cli.time_options import moment
 
 if TYPE_CHECKING:
     from gateway.config.config import Config

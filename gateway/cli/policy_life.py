@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -107,7 +107,12 @@ async def history(
     """List the versions of a layer, with times and authors; the first one is in force."""
     async with layer.opened(cli) as policies:
         found = await policies.history(limit)
-    cli.show(found, _list)
+    rows = []
+    for one in found:
+        version = one["version"] or f"{one['digest'][:12]} (does not load)"
+        rows.append((one["at"], version, _how(one), one["comment"]))
+    shown = Rows(("since", "version", "by", "comment"), rows) if found else "no policy was ever applied here"
+    cli.show(found, shown)
 
 
 async def current(
@@ -120,17 +125,6 @@ async def current(
     async with layer.opened(cli) as policies:
         found = await policies.describe(with_text=text)
     cli.show(found, (lambda _: out.print(found["text"], end="")) if text else _show)
-
-
-def _list(found: Sequence[dict[str, Any]]) -> None:
-    if not found:
-        out.print("no policy was ever applied here")
-        return
-    rows = []
-    for one in found:
-        version = one["version"] or f"{one['digest'][:12]} (does not load)"
-        rows.append((one["at"], version, _how(one), one["comment"]))
-    out.print(Rows(("since", "version", "by", "comment"), rows))
 
 
 def _show(found: dict[str, Any]) -> None:

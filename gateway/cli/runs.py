@@ -10,11 +10,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, taken
+from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, Since, Until, moment_of, taken
 from gateway.cli.printable import local_time, one_line, stop_line
 from gateway.cli.rows import Cell, Rows
 from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_CUT_ANSWER, err, out
-from gateway.cli.time_options import Since, Until, moment_of
 from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
@@ -58,7 +57,8 @@ async def list_(  # noqa: PLR0913 - one parameter per option of the command
     statuses: Any = [one.value for one in status or ()]
     times = {"since": moment_of("--since", since), "until": moment_of("--until", until)}
     runs = cli.airlock.list_runs(thread=thread, statuses=statuses, agent=agent, started_by=started_by, **times)
-    cli.show(await taken(runs, limit), lambda found: out.print(_listed(found) if found else "no runs"))
+    found = await taken(runs, limit)
+    cli.show(found, _listed(found) if found else "no runs")
 
 
 @app.command()

@@ -111,7 +111,7 @@ async def history(
         return
     found = await taken(cli.airlock.sandbox_transitions(thread=thread), limit)
     names = ("at", "thread", "sandbox", "state", "reason")
-    cli.show({"transitions": found}, lambda _: out.print(Rows(names, [_transition(one) for one in found])))
+    cli.show({"transitions": found}, Rows(names, [_transition(one) for one in found]))
 
 
 async def _follow(cli: GatewayCli, thread: str | None, after: int | None) -> None:

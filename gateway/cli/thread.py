@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,7 +86,9 @@ async def list_(
 ) -> None:
     """List threads, newest first."""
     found = await taken(cli.airlock.list_threads(prefix=prefix), limit)
-    cli.show([vars(one) | {"metadata": None} for one in found], lambda _: _list(found))
+    rows = [(one_line(one.name, 256), local_time(one.created_at), one.run_id) for one in found]
+    shown = Rows(("thread", "created", "active run"), rows) if found else "no threads"
+    cli.show([vars(one) | {"metadata": None} for one in found], shown)
 
 
 @app.command()
@@ -110,14 +112,6 @@ def delete(cli: GatewayCli, thread: Name, *, yes: Yes = False) -> None:
         removed = cli.wait(cli.airlock.delete_thread(thread))
     removed_rows = ", ".join(f"{count} {table}" for table, count in removed.items() if count)
     cli.show({"thread": thread, "removed": removed}, f"removed: {removed_rows or 'nothing was stored'}")
-
-
-def _list(found: Sequence[Thread]) -> None:
-    if not found:
-        out.print("no threads")
-        return
-    rows = [(one_line(one.name, 256), local_time(one.created_at), one.run_id) for one in found]
-    out.print(Rows(("thread", "created", "active run"), rows))
 
 
 def _show(thread: Thread) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import hashlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
@@ -17,7 +16,7 @@ from gateway.cli.safe_console import SafeBytes, SafeText
 from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, err, out
 
 if TYPE_CHECKING:
-    from gateway.client import Tool, ToolResult
+    from gateway.client import ToolResult
 
 _QUIET_S = 1.0
 _STREAMS = ("stdout", "stderr")
@@ -87,7 +86,12 @@ app = Commands(help="List and call tools.")
 @app.command("list")
 async def list_(cli: GatewayCli) -> None:
     """List the tools and their arguments."""
-    cli.show(await cli.airlock.list_tools(), _show_tools)
+    tools, rows = await cli.airlock.list_tools(), []
+    for tool in tools:
+        required = set(tool.parameters.get("required", ()))
+        names = [name if name in required else f"[{name}]" for name in tool.parameters.get("properties", {})]
+        rows.append((tool.name, ", ".join(names), tool.description))
+    cli.show(tools, Rows(("tool", "arguments", "description"), rows))
 
 
 @app.command()
@@ -118,15 +122,6 @@ async def call(
     cli.show(_as_json(result), lambda _: _show(result, live))
     if check:
         raise typer.Exit(_exit_code(result))
-
-
-def _show_tools(tools: Sequence[Tool]) -> None:
-    rows = []
-    for tool in tools:
-        required = set(tool.parameters.get("required", ()))
-        names = [name if name in required else f"[{name}]" for name in tool.parameters.get("properties", {})]
-        rows.append((tool.name, ", ".join(names), tool.description))
-    out.print(Rows(("tool", "arguments", "description"), rows))
 
 
 def _exit_code(result: ToolResult) -> int:
