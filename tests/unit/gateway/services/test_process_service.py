@@ -279,7 +279,7 @@ async def test_the_callers_deadline_ends_the_program(client: Client, sandbox: Fa
         raise AssertionError
 
     sandbox.work = endless
-    call = client._processes.RunProgram(timeout=0.3)
+    call = client._method(pb.RunProgramRequest)(timeout=0.3)
     await call.write(pb.RunProgramRequest(run=pb.RunProgram(program=pb.Program(argv=["sleep", "9"]))))
     assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     async with asyncio.timeout(10):

@@ -1,24 +1,41 @@
-"""`airlock policy test`, `lint` and `diff`: checks of policy files without a gateway."""
+"""`airlock policy test, lint, diff, replay`: checks of policy files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import Cli
-from gateway.cli.policy_files import File, OperatorFile, compiled, read, read_operator
+from gateway.cli.backend import check_tenant
+from gateway.cli.command import Cli, moment
+from gateway.cli.policy_files import (
+    DEFAULT_CONFIG,
+    ConfigFile,
+    File,
+    OperatorFile,
+    compiled,
+    read,
+    read_operator,
+    stored_layers,
+)
 from gateway.cli.printable import one_line
-from gateway.cli.terminal import EXIT_BAD_NEWS, out
+from gateway.cli.slow_work import SlowWork
+from gateway.cli.terminal import out
 
 if TYPE_CHECKING:
+    from gateway.config.config import Config
     from gateway.policy.difference import Change, Tally, TextChange
     from gateway.policy.document import PolicyDocument
+    from gateway.policy.judge import Policy
     from gateway.policy.lint import Finding
     from gateway.policy.proof import Outcome
+    from gateway.policy_versions.replay import Replayed
+
+_NOT_REPLAYED = "rate limits, quotas and grants are not replayed"
 
 
 def run_tests(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
@@ -27,9 +44,8 @@ def run_tests(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
 
     outcomes = prove(read(file, read_operator(operator)))
     failed = [outcome for outcome in outcomes if not outcome.passed]
-    cli.show({"ok": not failed, "outcomes": outcomes}, lambda _: _print_outcomes(file, outcomes))
-    if failed:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    document = {"ok": not failed, "outcomes": outcomes}
+    cli.show(document, lambda _: _print_outcomes(file, outcomes), bad_news=bool(failed))
 
 
 def lint(
@@ -49,9 +65,8 @@ def lint(
     findings = list(_of_subagents(config, file, text.document, above))
     findings += findings_of(text.document, text.reading, above)
     warnings = [finding for finding in findings if finding.severity == "warning"]
-    cli.show({"ok": not warnings, "findings": findings}, lambda _: _print_findings(file, findings))
-    if warnings:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    document = {"ok": not warnings, "findings": findings}
+    cli.show(document, lambda _: _print_findings(file, findings), bad_news=bool(warnings))
 
 
 def _print_outcomes(file: Path, outcomes: Sequence[Outcome]) -> None:
@@ -109,15 +124,13 @@ def diff(cli: Cli, before: File, after: File, *, operator: OperatorFile = None) 
         new = other.judge(call.tool, call.arguments, call.facts)
         tally.take(Verdict(old.verdict, old.rule), Verdict(new.verdict, new.rule), call.shown)
     text = list(text_changes(first, second))
-    changes = [change_as_json(change) for change in tally.changes]
-    document = {"calls": tally.calls, "changed": tally.changed, "changes": changes, "text": text}
-    cli.show(document, lambda _: _print_difference(tally, text))
-    if tally.changed:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    cli.show(
+        {**_tally_as_json(tally), "text": text}, lambda _: _print_difference(tally, text), bad_news=tally.changed > 0
+    )
 
 
 def _print_difference(tally: Tally, text: Sequence[TextChange]) -> None:
-    print_changes(tally.changes)
+    _print_changes(tally.changes)
     style = "yellow" if tally.changed else "green"
     out.print(f"{tally.changed} of {tally.calls} verdicts change (calls of examples and tests)", style=style)
     for change in text:
@@ -128,8 +141,7 @@ def _print_difference(tally: Tally, text: Sequence[TextChange]) -> None:
                 out.print(f"    {mark} {one_line(said)}", style="red" if mark == "-" else "green")
 
 
-def print_changes(changes: list[Change]) -> None:
-    """Print changes of verdicts with their samples."""
+def _print_changes(changes: list[Change]) -> None:
     for change in changes:
         calls = f"{change.calls} call{'' if change.calls == 1 else 's'}"
         direction, style = ("looser", "yellow") if change.loosens else ("stricter", "cyan")
@@ -139,6 +151,69 @@ def print_changes(changes: list[Change]) -> None:
             out.print(f"    {one_line(sample)}", style="dim")
 
 
-def change_as_json(change: Change) -> dict[str, object]:
-    """Return a change as JSON."""
+def _change_as_json(change: Change) -> dict[str, object]:
     return {**asdict(change), "loosens": change.loosens}
+
+
+def _tally_as_json(tally: Tally) -> dict[str, object]:
+    changes = [_change_as_json(change) for change in tally.changes]
+    return {"calls": tally.calls, "changed": tally.changed, "changes": changes}
+
+
+async def replay(
+    cli: Cli,
+    candidate: Annotated[Path, typer.Argument(metavar="CANDIDATE", help="Policy file to evaluate.")],
+    *,
+    since_: Annotated[str, typer.Option("--since", help="Start of the period: 30m, 12h, 7d, 2w or a date.")] = "7d",
+    tenant: Annotated[str | None, typer.Option(help="Tenant whose calls to replay; default: all tenants.")] = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    operator: OperatorFile = None,
+) -> None:
+    """Show which verdicts on recorded calls a candidate would change. Exits with 1 if one changes.
+
+    The operator's layer is the one in force, unless --operator names a file.
+    """
+    from gateway.config.config import Config
+    from gateway.storage.policy_store import OPERATOR
+
+    start = moment(since_, datetime.now(UTC))
+    above = read_operator(operator)
+    document = read(candidate, above).document
+    settings = Config.load(config)
+    if tenant is not None:
+        check_tenant(settings, tenant)
+    above = above or (await stored_layers(settings, OPERATOR)).get(OPERATOR)
+    replayed = await _replay(compiled(document, above), settings, start, tenant)
+    cli.show(_replayed_as_json(replayed), lambda _: _print_replayed(replayed), bad_news=replayed.tally.changed > 0)
+
+
+async def _replay(candidate: Policy, config: Config, start: datetime, tenant: str | None) -> Replayed:
+    from gateway.cli.key_backend import local_database
+    from gateway.policy_versions.replay import replay as replayed_over
+    from gateway.storage.call_journal import recorded_calls
+
+    async with local_database(config) as database:
+        with SlowWork("reading the journal") as slow:
+            recorded = recorded_calls(database, int(start.timestamp() * 1e6), tenant)
+            return await replayed_over(candidate, recorded, lambda calls: slow.at(f"{calls:,} calls judged"))
+
+
+def _replayed_as_json(replayed: Replayed) -> dict[str, object]:
+    return {
+        **_tally_as_json(replayed.tally),
+        "shadow": [_change_as_json(change) for change in replayed.shadow.changes],
+        "not_judged": dict(replayed.skipped),
+        "note": _NOT_REPLAYED,
+    }
+
+
+def _print_replayed(replayed: Replayed) -> None:
+    tally = replayed.tally
+    _print_changes(tally.changes)
+    out.print(f"{tally.changed} of {tally.calls} verdicts change", style="yellow" if tally.changed else "green")
+    if replayed.shadow.changed:
+        out.print("\nalso, with the shadow rules enforced", style="bold")
+        _print_changes(replayed.shadow.changes)
+    for why, calls in replayed.skipped.most_common():
+        out.print(f"{calls} not judged: {why}", style="dim")
+    out.print(_NOT_REPLAYED, style="dim")
