@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Iterator
 
 from sandbox.daemon.failures import invalid_argument
-from sandbox.daemon.files.child_work import Emit
 from sandbox.daemon.files.entries import Page
+from sandbox.daemon.files.slow_work import Emit
 from sandbox.daemon.files.walk import Found, is_directory, private_below, walk
 from sandbox.daemon.paths import Place, join, refuse_other_names, require_regular
 from sandbox.v1 import channel_pb2 as wire

@@ -15,7 +15,7 @@ import stat
 from contextlib import suppress
 
 from sandbox.daemon.failures import Fault, fault_of
-from sandbox.daemon.files.thread_work import HERE_LIMIT_BYTES
+from sandbox.daemon.files.slow_work import HERE_LIMIT_BYTES
 from sandbox.daemon.paths import Place, components, open_directory, refuse_other_names, require_regular
 from sandbox.v1 import channel_pb2 as wire
 

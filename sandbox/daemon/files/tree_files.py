@@ -8,9 +8,8 @@ import stat
 from collections.abc import Callable
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument, invalid_path
-from sandbox.daemon.files.child_work import Emit, work_in_child
 from sandbox.daemon.files.entries import Page, entry_of
-from sandbox.daemon.files.thread_work import HERE_LIMIT_BYTES, work_in_thread
+from sandbox.daemon.files.slow_work import HERE_LIMIT_BYTES, Emit, work_in_child, work_in_thread
 from sandbox.daemon.paths import Place, components, join, open_directory
 from sandbox.v1 import channel_pb2 as wire
 

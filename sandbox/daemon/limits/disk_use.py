@@ -15,7 +15,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from sandbox.daemon.kernel import is_gvisor
+from sandbox.daemon.limits.kernel import is_gvisor
 from sandbox.daemon.paths import open_with_rights
 from sandbox.daemon.supervisor.call_tree import call_of, is_dead, read_status
 

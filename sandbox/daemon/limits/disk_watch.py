@@ -5,7 +5,7 @@ been this sandbox's: if it could exceed the limit, the daemon pauses all tool pr
 including removed files that processes or the daemon have open. Within the limit they are resumed. Over it they are
 killed, and their calls report it. Commands may then still run to remove files, and are killed if they take more than
 there was; far over the limit none is started, and only file calls can free space. A separate task counts kernel objects
-(kernel_use.py), also during a count, and kills tool processes over those limits.
+(kernel.py), also during a count, and kills tool processes over those limits.
 
 Processes that cannot be paused, because they resume each other, are killed as well. No program starts before the
 workspace was counted once: a new daemon does not know what the previous one allowed, and would allow more each time.
@@ -31,7 +31,7 @@ from sandbox.daemon.failures import Fault
 from sandbox.daemon.limits.disk_ledger import DiskLedger, Free
 from sandbox.daemon.limits.disk_reading import through
 from sandbox.daemon.limits.disk_use import BLOCK_BYTES, DiskUse, count_tree, count_unlinked, is_open_here
-from sandbox.daemon.limits.kernel_use import KernelUse
+from sandbox.daemon.limits.kernel import KernelUse
 from sandbox.daemon.paths import components, join
 from sandbox.daemon.settings import Settings
 from sandbox.daemon.supervisor.call_tree import count_living

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import signal
 import time
 
-from sandbox.daemon.frames import FrameSocket
-from sandbox.daemon.input_stream import InputStream
-from sandbox.daemon.limits.cgroup import Cgroup
+from sandbox.daemon.frames import FrameSocket, InputStream
 from sandbox.daemon.limits.disk_watch import HOST_DISK, DiskWatch
-from sandbox.daemon.programs.ending import outcome_of
+from sandbox.daemon.limits.kernel import Cgroup
 from sandbox.daemon.programs.exec_request import Program
 from sandbox.daemon.programs.pipes import InputPipe, LingeringPipes
 from sandbox.daemon.programs.program_io import ProgramIO
@@ -145,3 +144,20 @@ async def _feed(stdin: InputPipe, given: InputStream) -> None:
     while (data := await given.read()) is not None:
         await stdin.write_all(data)
     stdin.close_write_end()
+
+
+_SHELL_SIGKILL_STATUS = 128 + signal.SIGKILL
+
+
+def outcome_of(process: Process, cgroup: Cgroup, kills_before: int, *, killed_by_caller: bool = False) -> wire.Outcome:
+    """Return the outcome of an ended process; `kills_before` is what observe_kills() returned at its start."""
+    status = process.ended.result()
+    signalled = os.WIFSIGNALED(status)
+    # A shell exits with this status if the program it ran was killed.
+    killed = os.WTERMSIG(status) == signal.SIGKILL if signalled else os.WEXITSTATUS(status) == _SHELL_SIGKILL_STATUS
+    out_of_memory = cgroup.killed_since(kills_before)  # at every end, so that the next one is judged correctly
+    if killed and process.past_disk:
+        return wire.OUTCOME_DISK_LIMIT
+    if killed and (process.past_kernel or (out_of_memory and not killed_by_caller)):
+        return wire.OUTCOME_OUT_OF_MEMORY
+    return wire.OUTCOME_SIGNALLED if signalled else wire.OUTCOME_EXITED

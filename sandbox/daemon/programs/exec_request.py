@@ -9,8 +9,7 @@ from functools import lru_cache
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.daemon.paths import components, real
 from sandbox.daemon.supervisor.control_wire import FILE_RULES_LIMIT_BYTES
-from sandbox.daemon.supervisor.executables import PATH
-from sandbox.daemon.supervisor.file_rules import FileRules
+from sandbox.daemon.supervisor.file_rules import PATH, FileRules
 from sandbox.v1 import channel_pb2 as wire
 
 ENV_LIMIT = 4096

@@ -12,10 +12,11 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
-from sandbox.daemon.limits.cgroup import Cgroup
 from sandbox.daemon.limits.disk_watch import DiskWatch
-from sandbox.daemon.programs.background_process import BackgroundProcess
+from sandbox.daemon.limits.kernel import Cgroup
+from sandbox.daemon.programs.background_process import BackgroundProcess, ProcessStreams
 from sandbox.daemon.programs.pipes import LingeringPipes
+from sandbox.daemon.programs.process_io import RateLimit
 from sandbox.daemon.programs.process_request import (
     StartRequest,
     check_id,
@@ -26,8 +27,6 @@ from sandbox.daemon.programs.process_request import (
     check_wait,
     check_write_id,
 )
-from sandbox.daemon.programs.process_streams import ProcessStreams
-from sandbox.daemon.programs.rate_limit import RateLimit
 from sandbox.daemon.supervisor.call_tree import count_living
 from sandbox.daemon.supervisor.spawner import START_LIMIT_S, Spawner
 from sandbox.v1 import channel_pb2 as wire

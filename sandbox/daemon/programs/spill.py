@@ -6,10 +6,39 @@ import os
 from typing import Any
 
 from sandbox.daemon.failures import Fault
-from sandbox.daemon.paths import Place
-from sandbox.daemon.programs.private_file import create_private_file
+from sandbox.daemon.files.walk import PRIVATE_NAME
+from sandbox.daemon.paths import Place, components
 from sandbox.daemon.programs.spill_quota import SpillQuotas, SpillShare
 from sandbox.v1 import channel_pb2 as wire
+
+
+def create_private_file(place: Place, workspace: str) -> int:
+    """Return a descriptor for writing a new file at `place`. Raises Fault and OSError."""
+    private = [*components(workspace), PRIVATE_NAME]
+    if place.names[: len(private)] == private:
+        _hide_from_git(workspace)
+    try:
+        os.unlink(place.name, dir_fd=place.directory_fd)
+    except FileNotFoundError:
+        pass
+    return place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+
+
+def _hide_from_git(workspace: str) -> None:
+    """Make git ignore the private directory, if possible."""
+    try:
+        with Place(f"{workspace}/{PRIVATE_NAME}/.gitignore") as place:
+            fd = place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            try:
+                os.write(fd, b"*\n")
+            except OSError:
+                # The disk is full. An empty file would never be completed.
+                os.unlink(place.name, dir_fd=place.directory_fd)
+            finally:
+                os.close(fd)
+    except (Fault, OSError):
+        pass  # usually it exists
+
 
 # hashlib loads OpenSSL, which an idle daemon does not need; the others are built into Python.
 _DIGEST_MODULES = ("hashlib", "_sha2", "_sha256")

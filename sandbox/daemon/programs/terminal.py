@@ -12,9 +12,7 @@ import os
 import struct
 import termios
 
-from sandbox.daemon.programs.process_input import ProcessInput
-from sandbox.daemon.programs.process_output import StreamOutput
-from sandbox.daemon.programs.rate_limit import RateLimit
+from sandbox.daemon.programs.process_io import ProcessInput, RateLimit, StreamOutput
 
 _READ_BYTES = 64 * 1024
 _SIZE = struct.Struct("4H")  # rows, columns, and two for pixels

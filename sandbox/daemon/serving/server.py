@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -19,19 +20,15 @@ from typing import TYPE_CHECKING
 from sandbox.daemon.build import BUILD
 from sandbox.daemon.files.calls import PROTOCOL_VERSION, answer_file_call
 from sandbox.daemon.files.replacement import remove_unfinished
-from sandbox.daemon.files.workspace_mode import let_owner_in
-from sandbox.daemon.frames import FrameSocket
-from sandbox.daemon.input_stream import InputStream
-from sandbox.daemon.limits.cgroup import Cgroup
+from sandbox.daemon.frames import FrameSocket, InputStream
 from sandbox.daemon.limits.disk_reading import DiskReading, mounted_use
 from sandbox.daemon.limits.disk_use import DiskUse
 from sandbox.daemon.limits.disk_watch import DiskWatch
-from sandbox.daemon.limits.kernel_use import KernelUse
-from sandbox.daemon.paths import real
+from sandbox.daemon.limits.kernel import Cgroup, KernelUse
+from sandbox.daemon.paths import let_owner_in, real
 from sandbox.daemon.programs.exec import Executor
 from sandbox.daemon.programs.exec_request import tool_environment
 from sandbox.daemon.serving.calls import CONNECTION_ERRORS, Hangups, reply_of
-from sandbox.daemon.serving.health import Health
 from sandbox.daemon.serving.posture import read_posture
 from sandbox.daemon.settings import Settings
 from sandbox.daemon.supervisor.spawner import Spawner
@@ -39,6 +36,38 @@ from sandbox.v1 import channel_pb2 as wire
 
 if TYPE_CHECKING:
     from sandbox.daemon.programs.processes import Processes
+
+
+class Health:
+    """Records when the server began to listen, and counts calls in flight."""
+
+    def __init__(self, cgroup: Cgroup) -> None:
+        self.calls = 0
+        self._cgroup = cgroup
+        self._listening_since_ns = time.monotonic_ns()
+
+    def reply(self, processes: int, workspace: DiskUse | None = None, tmp: DiskUse | None = None) -> wire.Reply:
+        """Return the answer, with the number of running background processes and disk usage."""
+        return wire.Reply(
+            health=wire.HealthReply(
+                uptime_ms=(time.monotonic_ns() - self._listening_since_ns) // 1_000_000,
+                calls=self.calls,
+                processes=processes,
+                pids=self._cgroup.pids(),
+                memory_bytes=self._cgroup.memory_bytes(),
+                memory_kills=self._cgroup.memory_kills(),
+                pids_refused=self._cgroup.pids_refused(),
+                workspace=_disk_count(workspace),
+                tmp=_disk_count(tmp),
+            )
+        )
+
+
+def _disk_count(use: DiskUse | None) -> wire.DiskCount | None:
+    if use is None:
+        return None
+    return wire.DiskCount(size_bytes=int(use.size_bytes), files=use.files, partial=use.hidden)
+
 
 # Limits of connections, and of concurrent file and program calls, beyond which new ones wait. Other calls are cheap and
 # never wait, so the daemon's health and processes can always be inspected.

@@ -13,8 +13,14 @@ import sys
 from types import FrameType
 
 from sandbox.daemon.supervisor import control_wire, tool_spawner
-from sandbox.daemon.supervisor.call_pause import PausedCalls, pause_everything, resume
-from sandbox.daemon.supervisor.call_tree import kill_call_tree, kill_strays, signal_call_tree
+from sandbox.daemon.supervisor.call_tree import (
+    PausedCalls,
+    kill_call_tree,
+    kill_strays,
+    pause_everything,
+    resume,
+    signal_call_tree,
+)
 from sandbox.daemon.supervisor.file_rules import FileRules
 from sandbox.daemon.supervisor.launch import ToolIdentity
 

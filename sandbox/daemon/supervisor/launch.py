@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sandbox.daemon.supervisor.control_wire import call_gid
+from sandbox.daemon.supervisor.landlock import REFER, REFER_VERSION, WRITE_FILE, landlock_version, restrict
 from sandbox.daemon.supervisor.libc import libc
 
 if TYPE_CHECKING:
@@ -161,3 +162,32 @@ def drop_to_tool(tool: ToolIdentity, gid: int) -> None:
     os.setgroups([gid])
     os.setresgid(tool.gid, tool.gid, tool.gid)
     os.setresuid(tool.uid, tool.uid, tool.uid)
+
+
+# Above any score of the daemon: the kernel adds its size, in thousandths of the memory limit.
+TOOL_OOM_SCORE_ADJ = 800
+# A tenth of the daemon's CPU weight, which leaves room for `nice`. Between sandboxes the kernel divides CPU time by
+# cgroup, so this costs tool code only what the daemon needs.
+TOOL_NICE = 10
+
+
+def lower_oom_priority() -> None:
+    """Set tool code's OOM score and nice value for good; the posture shows whether the kernel lacks what that takes."""
+    try:
+        # A process may always raise its own score.
+        with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+            file.write(b"%d" % TOOL_OOM_SCORE_ADJ)
+    except OSError:
+        pass
+    os.nice(TOOL_NICE)
+    _close_proc_to_writers()
+
+
+def _close_proc_to_writers() -> None:
+    """Enter a domain in which no file below /proc can be opened for writing.
+
+    Fails unless no_new_privs is set, which it is in every sandbox; the posture shows it.
+    """
+    if landlock_version() >= REFER_VERSION:
+        allowed = WRITE_FILE | REFER
+        restrict(allowed, {b"/" + os.fsencode(name): allowed for name in os.listdir("/") if name != "proc"})

@@ -28,7 +28,7 @@ def describe_tool(output: int, daemon_socket: bytes, become_tool: Callable[[], N
         # Opened first: a process that changed its user without an exec may not open its own files in /proc.
         score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        score = -1  # no such file, or not writable for tool processes (oom_priority.py)
+        score = -1  # no such file, or not writable for tool processes (launch.py)
     become_tool()
     lowest = _lowest_score(score) if score >= 0 else _own_score()
     with open("/proc/self/status", "rb") as file:

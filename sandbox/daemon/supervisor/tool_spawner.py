@@ -29,8 +29,14 @@ from types import FrameType
 from sandbox.daemon.supervisor.control_wire import ORDER_LIMIT_BYTES, PROBE, SPAWN_TTY, call_gid, decode_program
 from sandbox.daemon.supervisor.file_rules import FileRules, Grants, TooManyFiles
 from sandbox.daemon.supervisor.landlock import ALL, TRUNCATE_VERSION, landlock_version, restrict
-from sandbox.daemon.supervisor.launch import ToolIdentity, drop_to_tool, error_number, files_as_tool, start
-from sandbox.daemon.supervisor.oom_priority import lower_oom_priority
+from sandbox.daemon.supervisor.launch import (
+    ToolIdentity,
+    drop_to_tool,
+    error_number,
+    files_as_tool,
+    lower_oom_priority,
+    start,
+)
 from sandbox.daemon.supervisor.tool_filter import filter_tool_code
 from sandbox.daemon.supervisor.tool_probe import describe_tool
 

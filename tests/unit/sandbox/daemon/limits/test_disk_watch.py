@@ -15,7 +15,7 @@ from sandbox.daemon.failures import Fault
 from sandbox.daemon.limits import disk_watch
 from sandbox.daemon.limits.disk_use import DiskUse
 from sandbox.daemon.limits.disk_watch import DiskWatch
-from sandbox.daemon.limits.kernel_use import TERMINALS_LIMIT, KernelUse
+from sandbox.daemon.limits.kernel import TERMINALS_LIMIT, KernelUse
 from sandbox.daemon.settings import Settings
 from sandbox.daemon.supervisor.spawner import Spawner
 from sandbox.v1 import channel_pb2 as wire

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.daemon.programs.background_process import _prefix
-from sandbox.daemon.programs.output_file import OutputFile
-from sandbox.daemon.programs.process_output import StreamOutput
-from sandbox.daemon.programs.rate_limit import RateLimit
+from sandbox.daemon.programs.process_io import OutputFile, RateLimit, StreamOutput
 
 
 def bytes_of(size: int, seed: int = 1) -> bytes:

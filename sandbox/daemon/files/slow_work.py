@@ -7,16 +7,22 @@ that are merged into the reply.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import os
 import resource
 import signal
 import struct
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.v1 import channel_pb2 as wire
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    _Value = TypeVar("_Value")
 
 _HEADER = struct.Struct("!BI")
 _FRAGMENT, _FAILURE = 1, 2
@@ -157,3 +163,41 @@ def _limit_memory() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = mapped_bytes + _CHILD_MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (wanted if hard < 0 else min(wanted, hard), hard))
+
+
+# Smaller files are handled directly: a thread would cost more than it saves.
+HERE_LIMIT_BYTES = 8 * 1024 * 1024
+
+
+async def work_in_thread(work: Callable[[], _Value]) -> _Value:
+    """Return what `work` returns or raise what it raises.
+
+    Cancellation is deferred until `work` has ended, because it uses descriptors that the caller closes.
+    """
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+    outcome: list[_Value] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as error:
+            failure.append(error)
+        loop.call_soon_threadsafe(done.set)
+
+    try:
+        _thread.start_new_thread(run, ())
+    except RuntimeError:
+        return work()  # no thread left in the sandbox
+    cancelled: asyncio.CancelledError | None = None
+    while not done.is_set():
+        try:
+            await done.wait()
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    if failure:
+        raise failure[0]
+    return outcome[0]
