@@ -7,8 +7,8 @@ and the program blocks.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 
 from sandbox.client import replies
 from sandbox.client.channel import Call, Channel
@@ -55,29 +55,21 @@ async def receive_exec(
             raise DaemonLost(f"the sandbox daemon sent {member} out of turn")
 
 
+@dataclass
 class ProgramStream:
     """The streams of one program; `limit_s` bounds the time spent waiting for the daemon."""
 
-    def __init__(
-        self,
-        request: pb.ExecRequest,
-        *,
-        stdin: AsyncIterable[bytes] | None,
-        on_output: OnProgramOutput,
-        limit_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._request = request
-        self._stdin = stdin
-        self._on_output = on_output
-        self._limit_s = limit_s
-        self._clock = clock
-        self.output_bytes = 0
+    request: pb.ExecRequest
+    stdin: AsyncIterable[bytes] | None
+    on_output: OnProgramOutput
+    limit_s: float
+    clock: Callable[[], float]
+    output_bytes: int = field(default=0, init=False)
 
     async def run(self, channel: Channel) -> pb.ExecReply:
         """Run the program; raises DaemonLost, a FileError that the daemon answered with, or CallersFault."""
-        async with channel.call(pb.Request(exec=self._request)) as call:
-            reply = await (self._receive(call) if self._stdin is None else self._exchange(call, self._stdin))
+        async with channel.call(pb.Request(exec=self.request)) as call:
+            reply = await (self._receive(call) if self.stdin is None else self._exchange(call, self.stdin))
             if reply.output or reply.tail or reply.HasField("evicted"):
                 raise DaemonLost("the sandbox daemon kept output that was to be streamed")
             lost_bytes = replies.count(reply.output_bytes) - self.output_bytes
@@ -104,15 +96,15 @@ class ProgramStream:
             await asyncio.gather(feeding, receiving, return_exceptions=True)
 
     async def _receive(self, call: Call) -> pb.ExecReply:
-        return await receive_exec(call, self._pass_on, limit_s=self._limit_s, clock=self._clock)
+        return await receive_exec(call, self._pass_on, limit_s=self.limit_s, clock=self.clock)
 
     async def _pass_on(self, output: pb.Output) -> None:
         stream = replies.output_stream(output)
         self.output_bytes += len(output.data)
-        if self.output_bytes > self._request.stream_limit_bytes:
+        if self.output_bytes > self.request.stream_limit_bytes:
             raise DaemonLost("the sandbox daemon sent more output than was asked for")
         try:
-            await self._on_output(stream, output.data)
+            await self.on_output(stream, output.data)
         except Exception as error:
             raise CallersFault(error) from error
 
@@ -123,7 +115,7 @@ class ProgramStream:
 
     async def _send(self, call: Call, message: pb.Input) -> None:
         try:
-            await call.send(message, timeout_s=self._limit_s)
+            await call.send(message, timeout_s=self.limit_s)
         except DaemonLost:
             # The reply, or its absence, tells what happened; until then this is only input that is not read.
             await asyncio.Event().wait()

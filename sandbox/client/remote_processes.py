@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from signal import SIGKILL
 from typing import Any, NoReturn, TypeVar
@@ -44,36 +45,22 @@ _ANSWER_TIMEOUT_S = 30.0
 _Value = TypeVar("_Value")
 
 
+@dataclass(frozen=True, eq=False)
 class RemoteProcesses:
     """Background processes of one sandbox. `env` is added to the environment of each.
 
     Output beyond the daemon's memory goes to /workspace/.airlock/processes, `file_limit_bytes` a stream at most.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        *,
-        env: Mapping[str, str] | None = None,
-        file_limit_bytes: int = DEFAULT_FILE_LIMIT_BYTES,
-        answer_timeout_s: float = _ANSWER_TIMEOUT_S,
-        file_rules: FileRules | None = None,
-    ) -> None:
-        self._channel = channel
-        self._env = dict(env or {})
-        self._file_limit_bytes = file_limit_bytes
-        self._answer_timeout_s = answer_timeout_s
-        self._file_rules = None if file_rules is None else file_rules_message(file_rules)
+    channel: Channel
+    env: Mapping[str, str] = field(default_factory=dict)
+    file_limit_bytes: int = DEFAULT_FILE_LIMIT_BYTES
+    answer_timeout_s: float = _ANSWER_TIMEOUT_S
+    file_rules: pb.FileRules | None = None
 
     def under(self, rules: FileRules) -> RemoteProcesses:
         """Return these processes with file rules for what start() starts."""
-        return RemoteProcesses(
-            self._channel,
-            env=self._env,
-            file_limit_bytes=self._file_limit_bytes,
-            answer_timeout_s=self._answer_timeout_s,
-            file_rules=rules,
-        )
+        return replace(self, file_rules=file_rules_message(rules))
 
     async def start(self, spec: ProcessSpec) -> Process:
         """Start a program. A call that is cancelled or lost may have started it; list() tells."""
@@ -83,16 +70,16 @@ class RemoteProcesses:
         asked = pb.ProcessStartRequest(
             id=_checked_id(spec.id),
             argv=checked_argv(spec.argv),
-            env=checked_environment(self._env, spec.env),
+            env=checked_environment(self.env, spec.env),
             cwd=checked_directory(spec.cwd),
             terminal=spec.terminal,
             size=_checked_size(spec.rows, spec.columns) if spec.terminal else None,
             stdin=spec.stdin,
             merge_stderr=spec.merge_stderr,
             output_directory=PROCESSES_DIRECTORY,
-            file_limit_bytes=self._file_limit_bytes,
+            file_limit_bytes=self.file_limit_bytes,
             timeout_ms=math.ceil(timeout_s * 1000) if timeout_s is not None else 0,
-            file_rules=self._file_rules,
+            file_rules=self.file_rules,
         )
         request = checked_request(pb.Request(process_start=asked))
         return await self._query(request, "process", partial(process_replies.started_process, asked=asked))
@@ -210,8 +197,8 @@ class RemoteProcesses:
         wait_ms: int = 0,
         fail: Callable[[pb.Failure], NoReturn] = replies.raise_failure,
     ) -> _Value:
-        timeout_s = wait_ms / 1000 + self._answer_timeout_s
-        return await self._channel.query(request, member, read, timeout_s=timeout_s, fail=fail)
+        timeout_s = wait_ms / 1000 + self.answer_timeout_s
+        return await self.channel.query(request, member, read, timeout_s=timeout_s, fail=fail)
 
 
 def _checked_id(process_id: str) -> str:

@@ -10,6 +10,7 @@ import math
 import re
 import time
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from sandbox.client import endings, replies
 from sandbox.client.channel import Channel
@@ -41,6 +42,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SLACK_BYTES = 1024 * 1024
 
 
+@dataclass(frozen=True, eq=False)
 class RemoteShell:
     """A shell in one sandbox. `env` is added to every command's environment.
 
@@ -48,36 +50,17 @@ class RemoteShell:
     is no limit.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        *,
-        env: Mapping[str, str] | None = None,
-        spill_limit_bytes: int = DEFAULT_SPILL_LIMIT_BYTES,
-        spill_quota_bytes: int = 0,
-        grace_s: float = _GRACE_S,
-        clock: Callable[[], float] = time.monotonic,
-        file_rules: FileRules | None = None,
-    ) -> None:
-        self._channel = channel
-        self._env = dict(env or {})
-        self._spill_limit_bytes = spill_limit_bytes
-        self._spill_quota_bytes = spill_quota_bytes
-        self._grace_s = grace_s
-        self._clock = clock
-        self._file_rules = None if file_rules is None else file_rules_message(file_rules)
+    channel: Channel
+    env: Mapping[str, str] = field(default_factory=dict)
+    spill_limit_bytes: int = DEFAULT_SPILL_LIMIT_BYTES
+    spill_quota_bytes: int = 0
+    grace_s: float = _GRACE_S
+    clock: Callable[[], float] = time.monotonic
+    file_rules: pb.FileRules | None = None
 
     def under(self, rules: FileRules) -> RemoteShell:
         """Return this shell with file rules for everything it starts; where the kernel lacks them, nothing starts."""
-        return RemoteShell(
-            self._channel,
-            env=self._env,
-            spill_limit_bytes=self._spill_limit_bytes,
-            spill_quota_bytes=self._spill_quota_bytes,
-            grace_s=self._grace_s,
-            clock=self._clock,
-            file_rules=rules,
-        )
+        return replace(self, file_rules=file_rules_message(rules))
 
     async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
         self,
@@ -99,8 +82,7 @@ class RemoteShell:
         del context
         if not _CALL_ID.fullmatch(call_id):
             raise ValueError(f"call id {call_id!r}: 1 to 64 of A-Z a-z 0-9 _ - are allowed")
-        if not 0 < timeout_s <= _TIMEOUT_LIMIT_S:
-            raise ValueError(f"timeout_s {timeout_s!r}: more than 0 and {_TIMEOUT_LIMIT_S:.0f} at most")
+        _check_timeout(timeout_s)
         line = command.encode("utf-8", "surrogateescape")
         if b"\0" in line:
             return ExecResult("failed_to_start", message="the command has a NUL character; leave it out")
@@ -114,25 +96,25 @@ class RemoteShell:
             head_chars=head_chars,
             tail_chars=tail_chars,
             spill_path=f"{OUTPUT_DIRECTORY}/{call_id}.txt",
-            spill_limit_bytes=self._spill_limit_bytes,
-            spill_quota_bytes=self._spill_quota_bytes,
+            spill_limit_bytes=self.spill_limit_bytes,
+            spill_quota_bytes=self.spill_quota_bytes,
         )
         request = pb.ExecRequest(
             argv=[b"/bin/sh", b"-c", line],
-            env=self._env,
+            env=self.env,
             timeout_ms=math.ceil(timeout_s * 1000),
             output_limit=limit,
             stream=on_output is not None,
-            file_rules=self._file_rules,
+            file_rules=self.file_rules,
         )
         output = _Output(limit)
         try:
-            reply = await self._run(request, output, on_output, timeout_s + self._grace_s)
+            reply = await self._run(request, output, on_output, timeout_s + self.grace_s)
             result = _result(reply, output, limit)
             self._retire_with_survivors(reply)
             return result
         except DaemonLost as error:
-            self._channel.mark_lost(error)
+            self.channel.mark_lost(error)
             message = f"{error}. The command may have run; the workspace is kept and the next call gets a new sandbox."
             return ExecResult("daemon_lost", output=output.pieces(), output_bytes=output.size_bytes, message=message)
         except SandboxError as error:
@@ -148,8 +130,7 @@ class RemoteShell:
         killed: outcome output_limit. A program that cannot be requested has failed to start, and `message` says why.
         """
         timeout_s, output_limit_bytes = program.timeout_s, program.output_limit_bytes
-        if not 0 < timeout_s <= _TIMEOUT_LIMIT_S:
-            raise ValueError(f"timeout_s {timeout_s!r}: more than 0 and {_TIMEOUT_LIMIT_S:.0f} at most")
+        _check_timeout(timeout_s)
         if not 0 < output_limit_bytes <= _OUTPUT_LIMIT_BYTES:
             raise ValueError(
                 f"output_limit_bytes {output_limit_bytes!r}: more than 0 and {_OUTPUT_LIMIT_BYTES} at most"
@@ -157,38 +138,37 @@ class RemoteShell:
         try:
             request = pb.ExecRequest(
                 argv=checked_argv(program.argv),
-                env=checked_environment(self._env, program.env),
+                env=checked_environment(self.env, program.env),
                 cwd=checked_directory(program.cwd),
                 timeout_ms=math.ceil(timeout_s * 1000),
                 stdin=stdin is not None,
                 stream=True,
                 stream_limit_bytes=output_limit_bytes,
-                file_rules=self._file_rules,
+                file_rules=self.file_rules,
             )
             checked_request(pb.Request(exec=request))
         except SandboxError as error:
             return ProgramResult("failed_to_start", message=str(error))
-        limit_s = timeout_s + self._grace_s
-        stream = ProgramStream(request, stdin=stdin, on_output=on_output, limit_s=limit_s, clock=self._clock)
+        stream = ProgramStream(request, stdin, on_output, timeout_s + self.grace_s, self.clock)
         try:
-            reply = await stream.run(self._channel)
+            reply = await stream.run(self.channel)
             result = _program_result(reply, request)
             self._retire_with_survivors(reply)
+            return result
         except CallersFault as fault:
             raise fault.error from None
         except DaemonLost as error:
-            self._channel.mark_lost(error)
+            self.channel.mark_lost(error)
             message = f"{error}. The program may have run; the workspace is kept and the next call gets a new sandbox."
             return ProgramResult("daemon_lost", output_bytes=stream.output_bytes, message=message)
         except SandboxError as error:
             outcome = "pids_limit" if error.errno == errno.EAGAIN else "failed_to_start"
             return ProgramResult(outcome, errno=error.errno, message=str(error))
-        return result
 
     def _retire_with_survivors(self, reply: pb.ExecReply) -> None:
         """Mark a sandbox lost that has processes which cannot be killed; its keeper replaces it."""
         if reply.survivors:
-            self._channel.mark_lost(DaemonLost(endings.survivors(reply)))
+            self.channel.mark_lost(DaemonLost(endings.survivors(reply)))
 
     async def _run(
         self, request: pb.ExecRequest, output: _Output, on_output: OnOutput | None, limit_s: float
@@ -198,9 +178,14 @@ class RemoteShell:
             if on_output is not None:
                 on_output(added.stream, added.data)
 
-        async with self._channel.call(pb.Request(exec=request)) as call:
+        async with self.channel.call(pb.Request(exec=request)) as call:
             wanted = None if on_output is None else take
-            return await receive_exec(call, wanted, limit_s=limit_s, clock=self._clock)
+            return await receive_exec(call, wanted, limit_s=limit_s, clock=self.clock)
+
+
+def _check_timeout(timeout_s: float) -> None:
+    if not 0 < timeout_s <= _TIMEOUT_LIMIT_S:
+        raise ValueError(f"timeout_s {timeout_s!r}: more than 0 and {_TIMEOUT_LIMIT_S:.0f} at most")
 
 
 class _Output:
@@ -253,9 +238,7 @@ def _result(reply: pb.ExecReply, output: _Output, limit: pb.OutputLimit) -> Exec
     tail = _Output(limit).add_all(reply.tail)
     evicted = _spilled(reply.evicted, limit) if reply.HasField("evicted") else None
     return ExecResult(
-        outcome=ended.outcome,
-        exit_code=ended.exit_code,
-        signal=ended.signal,
+        **ended._asdict(),
         output=output.head(limit.head_chars) if evicted else output.pieces(),
         tail=tail.pieces() if evicted else (),
         evicted=evicted,
@@ -276,9 +259,7 @@ def _spilled(evicted: pb.Evicted, limit: pb.OutputLimit) -> SpilledOutput:
 def _program_result(reply: pb.ExecReply, asked: pb.ExecRequest) -> ProgramResult:
     ended = replies.ending(reply.outcome, reply.exit_code, reply.signal)
     return ProgramResult(
-        outcome=ended.outcome,
-        exit_code=ended.exit_code,
-        signal=ended.signal,
+        **ended._asdict(),
         errno=replies.errno(reply.errno) if ended.outcome == "failed_to_start" else None,
         message=endings.of_program(ended, reply, asked),
         output_bytes=replies.count(reply.output_bytes),
