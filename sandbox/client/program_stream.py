@@ -28,11 +28,7 @@ class CallersFault(Exception):
 
 
 async def receive_exec(
-    call: Call,
-    on_output: Callable[[pb.Output], Awaitable[None]] | None,
-    *,
-    limit_s: float,
-    clock: Callable[[], float],
+    call: Call, on_output: Callable[[pb.Output], Awaitable[None]] | None, *, limit_s: float, clock: Callable[[], float]
 ) -> pb.ExecReply:
     """Receive until the final reply, waiting `limit_s` in all: a slow `on_output` does not make the daemon late."""
     started = False

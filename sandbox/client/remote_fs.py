@@ -178,7 +178,6 @@ def _nothing(_entry: pb.Entry) -> None:
 
 
 def _read_bytes(member: str, reply: pb.Reply) -> tuple[bytes, bool]:
-    """Return the bytes of an answer to a read, and whether it is the last one."""
     if member == "failure":
         replies.raise_failure(reply.failure)
     if member not in ("chunk", "read"):

@@ -90,13 +90,7 @@ class RemoteProcesses:
         return await self._query(request, "process_list", process_replies.process_list)
 
     async def read(
-        self,
-        process_id: str,
-        *,
-        stderr: bool = False,
-        offset: int,
-        limit_bytes: int = 256 * 1024,
-        wait_s: float = 0,
+        self, process_id: str, *, stderr: bool = False, offset: int, limit_bytes: int = 256 * 1024, wait_s: float = 0
     ) -> ProcessPage:
         """Return a page of output from a byte offset, 1 MiB at most.
 

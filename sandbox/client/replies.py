@@ -11,16 +11,7 @@ from typing import NamedTuple, NoReturn
 
 from sandbox import errors
 from sandbox.errors import DaemonLost
-from sandbox.filesystem import (
-    EditResult,
-    EntriesPage,
-    Entry,
-    EntryType,
-    GrepMatch,
-    GrepPage,
-    LinesPage,
-    OutputStream,
-)
+from sandbox.filesystem import EditResult, EntriesPage, Entry, EntryType, GrepMatch, GrepPage, LinesPage, OutputStream
 from sandbox.v1 import channel_pb2 as pb
 
 _MESSAGE_CHARS = 4096

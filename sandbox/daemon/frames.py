@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Protocol
+
+from google.protobuf.message import Message
 
 from sandbox.v1 import channel_pb2 as wire
 
@@ -14,12 +15,6 @@ _RECEIVE_BYTES = 64 * 1024
 
 class BrokenFrame(Exception):
     """The peer violated the protocol; the connection is unusable."""
-
-
-class Serializable(Protocol):
-    """A protobuf message."""
-
-    def SerializeToString(self) -> bytes: ...  # noqa: N802 - protobuf's name
 
 
 class FrameSocket:
@@ -71,7 +66,7 @@ class FrameSocket:
         """Return bytes from receive_into() to the front of the stream."""
         self._rest = data + self._rest
 
-    async def send(self, message: Serializable) -> None:
+    async def send(self, message: Message) -> None:
         """Send one message; waits while the peer does not read."""
         body = message.SerializeToString()
         if len(body) > MAX_FRAME_BYTES:

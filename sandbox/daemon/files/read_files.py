@@ -139,7 +139,6 @@ async def _line_start(fd: int, skip_lines: int, path: str) -> int:
 
 
 def _end_of_lines(data: bytes, lines: int) -> int:
-    """Return the length of the first `lines` lines of data, or of all data."""
     end = 0
     for _ in range(lines):
         newline = data.find(b"\n", end)

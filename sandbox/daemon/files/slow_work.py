@@ -14,7 +14,9 @@ import resource
 import signal
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import Message
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.v1 import channel_pb2 as wire
@@ -31,16 +33,10 @@ _CHILD_MEMORY_BYTES = 512 * 1024 * 1024
 _READ_BYTES = 256 * 1024
 
 
-class Mergeable(Protocol):
-    """A protobuf message."""
-
-    def MergeFromString(self, data: bytes) -> int: ...  # noqa: N802 - protobuf's name
-
-
 Emit = Callable[[Any], None]  # takes a protobuf message
 
 
-async def work_in_child(work: Callable[[Emit], None], reply: Mergeable, timeout_s: float, path: str) -> bool:
+async def work_in_child(work: Callable[[Emit], None], reply: Message, timeout_s: float, path: str) -> bool:
     """Run `work` in a child and merge what it emits into `reply`; return False if it exceeded the time limit.
 
     Failures name `path`. Cancelling kills the child.
@@ -99,7 +95,7 @@ def _settle(future: asyncio.Future[bool], value: bool) -> None:
         future.set_result(value)
 
 
-def _merge(data: bytearray, reply: Mergeable) -> bool:
+def _merge(data: bytearray, reply: Message) -> bool:
     """Consume the complete fragments in `data`; return True after the empty one that ends the work."""
     start = 0
     while len(data) - start >= _HEADER.size:
@@ -128,7 +124,7 @@ def _run_child(work: Callable[[Emit], None], output: int, path: str) -> None:
         while view:
             view = view[os.write(output, view) :]
 
-    def emit(message: Any) -> None:
+    def emit(message: Message) -> None:
         body = message.SerializeToString()
         if body:
             send(_FRAGMENT, body)

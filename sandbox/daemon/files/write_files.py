@@ -100,7 +100,6 @@ async def edit(
 
 
 def _most_bytes(request: wire.EditRequest, size_bytes: int) -> int:
-    """Return the maximum size of the file after the edit."""
     most = size_bytes // len(request.old_text) if request.replace_all else 1
     grown_bytes = max(len(request.new_text) - len(request.old_text), 0)
     return min(size_bytes + most * grown_bytes, FILE_LIMIT_BYTES)

@@ -49,12 +49,8 @@ def _over(amount: Amount, limit: Amount, slack: Amount = (0, 0)) -> bool:
     return amount[0] > limit[0] + slack[0] or amount[1] > limit[1] + slack[1]
 
 
-class Shrunk:
-    """How much the disk had shrunk since the last count when another one began, and when that was."""
-
-    def __init__(self, amount: Amount, began_s: float) -> None:
-        self.amount = amount
-        self.began_s = began_s
+Shrunk = tuple[Amount, float]
+"""How much the disk had shrunk since the last count when another one began, and when that was."""
 
 
 class DiskLedger:
@@ -131,14 +127,14 @@ class DiskLedger:
 
     def begin_count(self) -> Shrunk:
         """Return what take_count() needs at the end of the count."""
-        return Shrunk(self._shrunk, self._clock())
+        return self._shrunk, self._clock()
 
     def take_count(self, use: DiskUse, shrunk: Shrunk, *, running: bool = False) -> None:
         """Record a count, and what the disk shrank by during it.
 
         A `running` process may move files to where was counted already, so a lower count is not trusted then.
         """
-        shrunk_bytes, shrunk_files = shrunk.amount
+        (shrunk_bytes, shrunk_files), began_s = shrunk
         known = self._used
         if known is None:
             self.allow_current_use()
@@ -160,8 +156,8 @@ class DiskLedger:
             max(limit_bytes, min(allowed_bytes, use.size_bytes)),
             max(limit_files, min(allowed_files, use.files)),
         )
-        self._counted_s, self.counted_from_s = self._clock(), shrunk.began_s
-        self._took_s = self._counted_s - shrunk.began_s
+        self._counted_s, self.counted_from_s = self._clock(), began_s
+        self._took_s = self._counted_s - began_s
 
     def allow_current_use(self) -> None:
         """Allow whatever the next count finds, so that files can be removed by commands."""

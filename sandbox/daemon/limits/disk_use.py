@@ -292,7 +292,6 @@ def _bound_sockets() -> set[int] | None:
 
 
 def _target(link: str) -> bytes:
-    """Return the target of a link, b"" if it is gone."""
     try:
         return os.readlink(os.fsencode(link))
     except OSError:

@@ -251,7 +251,6 @@ class DiskWatch:
         return True
 
     async def _pauses(self) -> bool:
-        """Pause all tool processes; return whether that succeeded."""
         try:
             await self._spawner.pause_everything()
         except OSError:

@@ -10,7 +10,7 @@ import time
 from sandbox.daemon.limits.kernel import Cgroup
 from sandbox.daemon.programs.exec import outcome_of
 from sandbox.daemon.programs.pipes import LingeringPipes, OutputPipe, until_silent
-from sandbox.daemon.programs.process_io import OutputFile, ProcessInput, RateLimit, Source, StreamOutput
+from sandbox.daemon.programs.process_io import OutputFile, ProcessInput, RateLimit, StreamOutput
 from sandbox.daemon.programs.process_request import DEFAULT_SIZE, StartRequest
 from sandbox.daemon.supervisor.spawner import Process
 from sandbox.v1 import channel_pb2 as wire
@@ -101,7 +101,6 @@ class BackgroundProcess:
 
 
 def _prefix(argv: list[bytes]) -> list[bytes]:
-    """Return the first bytes of arguments; the last one may be cut."""
     result: list[bytes] = []
     left = _ARGV_BYTES
     for argument in argv:
@@ -171,7 +170,7 @@ class ProcessStreams:
         """Read everything that was written until now, then wait until the streams are closed or silent."""
         async with self._drain_lock:  # a pipe has one emptied() future at a time
             # Without the rate limit: a paused pipe has to be emptied, and a paused terminal would seem silent.
-            sources: list[Source] = [self.terminal] if self.terminal is not None else [*self._pipes]
+            sources = [self.terminal] if self.terminal is not None else self._pipes
             for source in sources:
                 self._rate_limit.exempt(source)
             try:

@@ -40,24 +40,52 @@ async def until_silent(closed: Sequence[asyncio.Future[None]], count: Callable[[
             return
 
 
-class OutputPipe:
-    """A pipe a program writes to. `on_data(buffer, size)` gets each piece; `closed` is done at the end.
+class Source:
+    """A descriptor that is read by `_readable` except while it is paused; `closed` is done at the end.
 
-    While it is paused it is not read, so the program blocks once the pipe is full.
+    While it is paused, the program blocks once its pipe or terminal is full.
     """
 
-    def __init__(self, on_data: Callable[[bytearray, int], None]) -> None:
+    def __init__(self, fd: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._fd, self.write_fd = os.pipe()
-        os.set_blocking(self._fd, False)
+        self._fd = fd
+        self._paused = False
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        os.set_blocking(fd, False)
+        self._loop.add_reader(fd, self._readable)
+
+    def _readable(self) -> None:
+        raise NotImplementedError
+
+    def pause(self) -> None:
+        if self._fd >= 0 and not self._paused:
+            self._paused = True
+            self._loop.remove_reader(self._fd)
+
+    def resume(self) -> None:
+        if self._fd >= 0 and self._paused:
+            self._paused = False
+            self._loop.add_reader(self._fd, self._readable)
+
+    def _release(self) -> int:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._loop.remove_reader(fd)
+        _set(self.closed)
+        return fd
+
+
+class OutputPipe(Source):
+    """A pipe a program writes to. `on_data(buffer, size)` gets each piece."""
+
+    def __init__(self, on_data: Callable[[bytearray, int], None]) -> None:
+        fd, self.write_fd = os.pipe()
+        super().__init__(fd)
         self._on_data = on_data
         self._large = False
-        self._paused = False
         self._due_bytes = 0
         self._emptied: asyncio.Future[None] | None = None
-        self.closed: asyncio.Future[None] = self._loop.create_future()
         self.pieces = 0
-        self._loop.add_reader(self._fd, self._readable)
 
     def close_write_end(self) -> None:
         if self.write_fd >= 0:
@@ -86,16 +114,6 @@ class OutputPipe:
             if self._due_bytes <= 0:
                 _set(self._emptied)
 
-    def pause(self) -> None:
-        if self._fd >= 0 and not self._paused:
-            self._paused = True
-            self._loop.remove_reader(self._fd)
-
-    def resume(self) -> None:
-        if self._fd >= 0 and self._paused:
-            self._paused = False
-            self._loop.add_reader(self._fd, self._readable)
-
     def emptied(self) -> asyncio.Future[None]:
         """Return a future for when everything that is in the pipe now has been read, or the pipe is released."""
         self._emptied = self._loop.create_future()
@@ -112,12 +130,8 @@ class OutputPipe:
             os.close(fd)
 
     def _release(self) -> int:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            self._loop.remove_reader(fd)
-        _set(self.closed)
         _set(self._emptied)
-        return fd
+        return super()._release()
 
     def leave_to(self, lingering: LingeringPipes) -> None:
         """Release a pipe that a background process may still write to."""

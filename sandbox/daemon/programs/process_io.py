@@ -10,11 +10,10 @@ import os
 import select
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
 
 from sandbox.daemon.failures import Fault, invalid_argument
 from sandbox.daemon.paths import Place
-from sandbox.daemon.programs.pipes import Writer
+from sandbox.daemon.programs.pipes import Source, Writer
 from sandbox.daemon.programs.spill import create_private_file
 from sandbox.v1 import channel_pb2 as wire
 
@@ -170,14 +169,6 @@ _BYTES_PER_S = 128 * 1024 * 1024
 # Reading a piece costs as much as so many bytes.
 _PIECE_BYTES = 16 * 1024
 _BURST_S = 0.02
-
-
-class Source(Protocol):
-    """A stream that can be paused."""
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
 
 
 class RateLimit:

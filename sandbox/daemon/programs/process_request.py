@@ -7,14 +7,7 @@ import string
 
 from sandbox.daemon.failures import Fault, invalid_argument
 from sandbox.daemon.paths import PATH_LIMIT_BYTES, components, join
-from sandbox.daemon.programs.exec_request import (
-    SPILL_LIMIT_BYTES,
-    check_argv,
-    check_directory,
-    check_environment,
-    check_file_rules,
-    check_timeout,
-)
+from sandbox.daemon.programs.exec_request import SPILL_LIMIT_BYTES, ProgramFields
 from sandbox.v1 import channel_pb2 as wire
 
 ID_LIMIT = 64
@@ -32,20 +25,16 @@ _ID_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_-")
 _TERMINAL_KIND = b"xterm-256color"
 
 
-class StartRequest:
+class StartRequest(ProgramFields):
     """What to start, from a request. `size` is (rows, columns) of the terminal, None without one."""
 
     def __init__(self, request: wire.ProcessStartRequest, workspace: str, environment: dict[bytes, bytes]) -> None:
         self.id = check_id(request.id)
-        self.argv = check_argv(request.argv)
-        self.timeout_s = check_timeout(request.timeout_ms)
-        self.size = check_size(request.size if request.HasField("size") else None) if request.terminal else None
-        if self.size is not None:
+        self.size: tuple[int, int] | None = None
+        if request.terminal:
+            self.size = check_size(request.size) if request.HasField("size") else DEFAULT_SIZE
             environment = {**environment, b"TERM": _TERMINAL_KIND}
-        self.env = check_environment(request.env, environment)
-        self.file_rules = check_file_rules(request.file_rules) if request.HasField("file_rules") else None
-        self.cwd = check_directory(request.cwd or workspace)
-        self.stdin = request.stdin
+        super().__init__(request, workspace, environment)
         self.merge_stderr = request.merge_stderr
         self.ring_bytes = request.ring_bytes or DEFAULT_RING_BYTES
         if self.ring_bytes > RING_LIMIT_BYTES:
@@ -61,10 +50,8 @@ def check_id(process_id: str) -> str:
     return process_id
 
 
-def check_size(size: wire.WindowSize | None) -> tuple[int, int]:
+def check_size(size: wire.WindowSize) -> tuple[int, int]:
     """Return (rows, columns) of a terminal."""
-    if size is None:
-        return DEFAULT_SIZE
     if not (1 <= size.rows <= SIDE_LIMIT and 1 <= size.columns <= SIDE_LIMIT):
         raise invalid_argument(
             f"size is {size.rows} rows of {size.columns} columns; a terminal has 1 to {SIDE_LIMIT} of each"
@@ -116,7 +103,6 @@ def check_signal(request: wire.ProcessSignalRequest) -> int:
 
 
 def _output_directory(request: wire.ProcessStartRequest, process_id: str) -> str:
-    """Return the directory of its output files, "" for none."""
     if request.file_limit_bytes > SPILL_LIMIT_BYTES:
         raise invalid_argument(f"file_limit_bytes is {request.file_limit_bytes}; {SPILL_LIMIT_BYTES} is the most")
     if not request.output_directory:

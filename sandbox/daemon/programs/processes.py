@@ -62,29 +62,29 @@ class Processes:
     async def answer(self, call: str, request: wire.Request) -> wire.Reply:
         """Return the final frame of a call whose name starts with process_."""
         match call:
-            case "process_start":
-                return wire.Reply(process=await self._start(request.process_start))
             case "process_list":
                 return wire.Reply(process_list=await self._list())
             case "process_read":
                 return wire.Reply(process_read=await self._read(request.process_read))
+            case "process_start":
+                process = await self._start(request.process_start)
             case "process_write":
-                return wire.Reply(process=await self._write(request.process_write))
+                process = await self._write(request.process_write)
             case "process_resize":
-                return wire.Reply(process=self._resize(request.process_resize))
+                process = self._resize(request.process_resize)
             case "process_signal":
-                return wire.Reply(process=await self._signal(request.process_signal))
+                process = await self._signal(request.process_signal)
             case "process_wait":
-                return wire.Reply(process=await self._wait(request.process_wait))
+                process = await self._wait(request.process_wait)
             case _:
-                return wire.Reply(process=await self._remove(request.process_remove))
+                process = await self._remove(request.process_remove)
+        return wire.Reply(process=process)
 
     async def _start(self, asked: wire.ProcessStartRequest) -> wire.Process:
         request = StartRequest(asked, self._workspace, self._environment)
         if request.id in self._kept or request.id in self._starting:
             raise Fault(
-                wire.FAILURE_KIND_CONFLICT,
-                f"id {request.id!r} is in use: choose another, or remove that process first",
+                wire.FAILURE_KIND_CONFLICT, f"id {request.id!r} is in use: choose another, or remove that process first"
             )
         if self.running() + len(self._starting) >= KEPT_LIMIT:
             raise Fault(
@@ -101,26 +101,21 @@ class Processes:
         return process.report()
 
     async def _spawn(self, request: StartRequest) -> BackgroundProcess:
-        name = repr(request.argv[0][:200])[1:]
+        streams = None
         try:
             await self._disk.refuse_process(START_LIMIT_S)
-        except OSError as error:
-            raise _start_fault(error, name) from None
-        self._disk.begin()
-        try:
+            self._disk.begin()
             streams = ProcessStreams(request, self._workspace, self._rate_limit)
-        except OSError as error:
-            raise fault_of(error, name) from None
-        try:
             process = await self._spawner.start(
                 *(request.argv, request.env, request.cwd, streams.stdio()),
                 terminal=request.size is not None,
                 file_rules=request.file_rules,
             )
         except BaseException as error:
-            streams.close()
+            if streams is not None:
+                streams.close()
             if isinstance(error, OSError):
-                raise _start_fault(error, name) from None
+                raise _start_fault(error, repr(request.argv[0][:200])[1:]) from None
             raise
         self._disk.begin()  # the watch may have ended while the start waited
         streams.started()
@@ -166,7 +161,6 @@ class Processes:
         return process
 
     async def _living(self) -> dict[int, int]:
-        """Return the number of live processes of each call."""
         calls: dict[int, int] = {}
         for _ in count_living(calls):
             await asyncio.sleep(0)

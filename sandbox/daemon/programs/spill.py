@@ -25,7 +25,6 @@ def create_private_file(place: Place, workspace: str) -> int:
 
 
 def _hide_from_git(workspace: str) -> None:
-    """Make git ignore the private directory, if possible."""
     try:
         with Place(f"{workspace}/{PRIVATE_NAME}/.gitignore") as place:
             fd = place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)

@@ -195,7 +195,6 @@ class Server:
             return await answer_file_call(request, frames, given, self._workspace, self._disk)
 
     async def _count_disk(self) -> Sequence[DiskUse | None]:
-        """Return the disk usage of the workspace and /tmp."""
         counted = await self._disk_reading.read()
         return (*counted, mounted_use(_TMP)) if self._settings.contained else counted
 

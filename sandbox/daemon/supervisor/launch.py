@@ -126,7 +126,6 @@ def _is_open_to_all(directory: bytes) -> bool:
 
 
 def _candidates(name: bytes, env: list[bytes]) -> list[bytes]:
-    """Return the paths to try: the name itself, or in each directory of PATH."""
     if b"/" in name:
         return [name]
     paths = [item[5:] for item in env if item.startswith(b"PATH=")]

@@ -91,7 +91,6 @@ def _takes_filter(call: Callable[..., int]) -> bool:
 
 
 def _lowest_score(score: int) -> int:
-    """Bisect between refused and accepted scores."""
     refused, taken = LOWEST_OOM_SCORE_ADJ - 1, int(os.pread(score, 16, 0))
     while taken - refused > 1:
         middle = (taken + refused) // 2

@@ -194,17 +194,6 @@ def _enter_domain(tool: ToolIdentity, rules: FileRules) -> Grants | None:
         return None
 
 
-class _PendingChild:
-    """A process that has not executed its program yet; `message` is what it reports if it cannot."""
-
-    __slots__ = ("call", "message", "pid")
-
-    def __init__(self, call: int, pid: int) -> None:
-        self.call = call
-        self.pid = pid
-        self.message = b""
-
-
 class _Children:
     """The tool spawner's end: starts children and reports them. It is not `held` where its rules made no domain."""
 
@@ -219,7 +208,8 @@ class _Children:
         self._fresh = True
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._poller = select.poll()
-        self._pending: dict[int, _PendingChild] = {}  # by the descriptor for the outcome of the exec
+        # By the descriptor for the outcome of the exec: call, pid, and the message of a failure so far.
+        self._pending: dict[int, tuple[int, int, bytearray]] = {}
         self._running: set[int] = set()  # children whose end was not reported yet
         self._refused: set[int] = set()  # children that ended without executing a program
 
@@ -288,23 +278,22 @@ class _Children:
             stdout, stderr, *stdin = stdio
             given = (stdin[0] if stdin else self._null, stdout, stderr)
         pid, outcome = start(argv, env, cwd, given, self._tool, call, terminal=terminal)
-        self._pending[outcome] = _PendingChild(call, pid)
+        self._pending[outcome] = call, pid, bytearray()
         self._poller.register(outcome, select.POLLIN)
 
     def _read_outcome(self, fd: int) -> None:
-        child = self._pending[fd]
-        message = os.read(fd, 4096)
-        if message:
-            child.message += message
+        call, pid, message = self._pending[fd]
+        if piece := os.read(fd, 4096):
+            message += piece
             return
         self._poller.unregister(fd)
         os.close(fd)
         del self._pending[fd]
-        if child.message:
-            self._refused.add(child.pid)
-            self._report(REFUSED, child.call, error_number(child.message), 0)
+        if message:
+            self._refused.add(pid)
+            self._report(REFUSED, call, error_number(bytes(message)), 0)
         else:
-            self._report_running(child.call, child.pid)
+            self._report_running(call, pid)
         self._report_ends()  # the signal of its end may have come before
 
     def _report_running(self, call: int, pid: int) -> None:
