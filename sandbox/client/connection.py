@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
-from sandbox.daemon.frames import MAX_FRAME_BYTES, field_head, send_around
+from sandbox.daemon.frames import MAX_FRAME_BYTES, field_head, field_size, send_around
 from sandbox.errors import DaemonLost
 from sandbox.v1 import channel_pb2 as pb
 
@@ -154,16 +154,3 @@ def _reply(frame: bytes) -> pb.Reply:
         return pb.Reply.FromString(frame)
     except DecodeError as error:
         raise DaemonLost("the sandbox daemon sent a frame that is no Reply") from error
-
-
-def field_size(frame: memoryview, at: int, number: int) -> tuple[int, int] | None:
-    """Return the start and size of the bytes field at `at`; None if it is another field."""
-    if at >= len(frame) or frame[at] != (number << 3 | 2):
-        return None
-    size = shift = 0
-    for index in range(at + 1, min(at + 5, len(frame))):
-        size |= (frame[index] & 0x7F) << shift
-        shift += 7
-        if frame[index] < 0x80:
-            return index + 1, size
-    return None

@@ -46,17 +46,12 @@ _START_FAILURES = {
 def of_command(ended: Ending, reply: pb.ExecReply) -> str:
     """Return the message for a command line, to be shown after its outcome."""
     message = ""
-    match ended.outcome:
-        case "failed_to_start":
-            number = replies.errno(reply.errno)
-            advice = _NO_FILE_RULES if number == errno.EPERM else "the sandbox image needs a /bin/sh and a /workspace"
-            message = f"/bin/sh did not start: {_strerror(number)}: {advice}"
-        case "pids_limit":
-            message = _MAKE_ROOM
-        case "disk_limit":
-            message = _of_disk(reply)
-        case "out_of_memory" if reply.errno:
-            message = _OVER_KERNEL
+    if ended.outcome == "failed_to_start":
+        number = replies.errno(reply.errno)
+        advice = _NO_FILE_RULES if number == errno.EPERM else "the sandbox image needs a /bin/sh and a /workspace"
+        message = f"/bin/sh did not start: {_strerror(number)}: {advice}"
+    elif ended.outcome == "pids_limit":
+        message = _MAKE_ROOM
     return _joined(message, ended, reply)
 
 
@@ -71,12 +66,8 @@ def of_program(ended: Ending, reply: pb.ExecReply, asked: pb.ExecRequest) -> str
             message = f"{program!r} did not start: {_strerror(number)}" + (f": {advice}" if advice else "")
         case "pids_limit":
             message = f"the sandbox's limit of processes is reached and none could be made; {_MAKE_ROOM}"
-        case "out_of_memory" if reply.errno:
-            message = _OVER_KERNEL
-        case "out_of_memory":
+        case "out_of_memory" if not reply.errno:
             message = "the sandbox's memory limit was reached and the kernel killed the program; use less memory"
-        case "disk_limit":
-            message = _of_disk(reply)
         case "output_limit":
             message = (
                 f"the program wrote more than {asked.stream_limit_bytes:,} bytes and was killed; ask for more, or "
@@ -96,7 +87,13 @@ def survivors(reply: pb.ExecReply) -> str:
 
 
 def _joined(message: str, ended: Ending, reply: pb.ExecReply) -> str:
-    """Append what the daemon reports besides the outcome."""
+    """Append what the daemon reports besides the outcome; with an errno, nothing was started for lack of disk."""
+    if ended.outcome == "disk_limit" and reply.host_disk:
+        message = _HOST_DISK_REFUSED if reply.errno else _HOST_DISK
+    elif ended.outcome == "disk_limit":
+        message = _FAR_OVER_DISK if reply.errno else _OVER_DISK
+    elif ended.outcome == "out_of_memory" and reply.errno:
+        message = _OVER_KERNEL
     messages = [message] if message else []
     # A shell reports this in its own words or not at all, and exits with 1, 2 or 254.
     refused = replies.count(reply.pids_refused)
@@ -108,13 +105,6 @@ def _joined(message: str, ended: Ending, reply: pb.ExecReply) -> str:
     if reply.survivors:
         messages.append(survivors(reply))
     return "; ".join(messages)
-
-
-def _of_disk(reply: pb.ExecReply) -> str:
-    """Return the message about the limit that was hit; with an errno nothing was started."""
-    if reply.host_disk:
-        return _HOST_DISK_REFUSED if reply.errno else _HOST_DISK
-    return _FAR_OVER_DISK if reply.errno else _OVER_DISK
 
 
 def _strerror(number: int | None) -> str:

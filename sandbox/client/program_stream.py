@@ -65,7 +65,8 @@ class ProgramStream:
     async def run(self, channel: Channel) -> pb.ExecReply:
         """Run the program; raises DaemonLost, a FileError that the daemon answered with, or CallersFault."""
         async with channel.call(pb.Request(exec=self.request)) as call:
-            reply = await (self._receive(call) if self.stdin is None else self._exchange(call, self.stdin))
+            receive = self._receive(call)
+            reply = await (receive if self.stdin is None else call.exchange(self._feed(call, self.stdin), receive))
             if reply.output or reply.tail or reply.HasField("evicted"):
                 raise DaemonLost("the sandbox daemon kept output that was to be streamed")
             lost_bytes = replies.count(reply.output_bytes) - self.output_bytes
@@ -74,22 +75,6 @@ class ProgramStream:
                     f"the sandbox daemon sent {self.output_bytes} bytes of output and counts {reply.output_bytes}"
                 )
             return reply
-
-    async def _exchange(self, call: Call, stdin: AsyncIterable[bytes]) -> pb.ExecReply:
-        feeding = asyncio.create_task(self._feed(call, stdin))
-        receiving = asyncio.create_task(self._receive(call))
-        try:
-            await asyncio.wait({feeding, receiving}, return_when=asyncio.FIRST_COMPLETED)
-            if feeding.done() and not receiving.done():
-                feeding.result()  # an exception of the caller's stdin ends the call
-            # Once the program has ended the rest of the input is dropped.
-            return await receiving
-        finally:
-            # Unless the input was read to its end, the rest of it is still in the connection.
-            call.spoiled = not (feeding.done() and not feeding.cancelled() and feeding.exception() is None)
-            for task in (feeding, receiving):
-                task.cancel()
-            await asyncio.gather(feeding, receiving, return_exceptions=True)
 
     async def _receive(self, call: Call) -> pb.ExecReply:
         return await receive_exec(call, self._pass_on, limit_s=self.limit_s, clock=self.clock)

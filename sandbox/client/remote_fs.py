@@ -6,7 +6,6 @@ Paths, patterns and answers are validated on this side too; memory is bounded by
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from dataclasses import dataclass
@@ -195,22 +194,8 @@ async def _upload(call: Call, data: AsyncIterable[bytes]) -> pb.Reply:
                 await call.send_data(view[start : start + _INPUT_BYTES], timeout_s=_ANSWER_TIMEOUT_S)
         await call.send(pb.Input(end=True), timeout_s=_ANSWER_TIMEOUT_S)
 
-    sender = asyncio.create_task(send())
-    answer = asyncio.create_task(call.receive(timeout_s=_UPLOAD_TIMEOUT_S))
-    try:
-        await asyncio.wait({sender, answer}, return_when=asyncio.FIRST_COMPLETED)
-        if sender.done():
-            sender.result()
-            await asyncio.wait({answer}, timeout=_TREE_TIMEOUT_S)
-            if not answer.done():
-                raise DaemonLost("the sandbox daemon did not finish a write")
-        else:
-            call.spoiled = True
-        member, reply = answer.result()
-    finally:
-        for task in (sender, answer):
-            task.cancel()
-        await asyncio.gather(sender, answer, return_exceptions=True)
+    receive = call.receive(timeout_s=_UPLOAD_TIMEOUT_S)
+    member, reply = await call.exchange(send(), receive, answer_timeout_s=_TREE_TIMEOUT_S)
     if member == "failure":
         replies.raise_failure(reply.failure)
     if member != "entry" or call.spoiled:

@@ -99,10 +99,22 @@ def field_head(number: int, size: int) -> bytes:
     return bytes(head)
 
 
+def field_size(frame: memoryview, at: int, number: int) -> tuple[int, int] | None:
+    """Return the start and size of the bytes field at `at`; None if it is another field."""
+    if at >= len(frame) or frame[at] != (number << 3 | 2):
+        return None
+    size = shift = 0
+    for index in range(at + 1, min(at + 5, len(frame))):
+        size |= (frame[index] & 0x7F) << shift
+        shift += 7
+        if frame[index] < 0x80:
+            return index + 1, size
+    return None
+
+
 DATA_LIMIT_BYTES = 1024 * 1024
 # The buffer of read_piece().
 _BUFFER_BYTES = 512 * 1024
-_DATA_TAG = wire.Input.DATA_FIELD_NUMBER << 3 | 2
 
 
 class InputStream:
@@ -177,23 +189,9 @@ def _data_head(received: memoryview) -> tuple[int, int] | tuple[()] | None:
 
     A data frame is a length, the tag of data, the data's length as a varint, and the data.
     """
-    if len(received) < 4:
-        return ()
     frame_bytes = int.from_bytes(received[:4], "big")
-    if frame_bytes < 2:
-        return None
-    size = shift = 0
-    for at in range(4, 4 + min(frame_bytes, 4)):
-        if at >= len(received):
-            return ()
-        byte = received[at]
-        if at == 4:
-            if byte != _DATA_TAG:
-                return None
-            continue
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            whole = 0 < size <= DATA_LIMIT_BYTES and at + 1 - 4 + size == frame_bytes
-            return (at + 1, size) if whole else None
-    return None
+    if len(received) < 4 + min(frame_bytes, 4):
+        return ()
+    head = field_size(received, 4, wire.Input.DATA_FIELD_NUMBER)
+    whole = head is not None and 0 < head[1] <= DATA_LIMIT_BYTES and head[0] - 4 + head[1] == frame_bytes
+    return head if whole else None
