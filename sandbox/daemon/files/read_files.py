@@ -25,7 +25,8 @@ async def read(request: wire.ReadRequest, frames: FrameSocket, *, one_name: bool
 
     `one_name` refuses a file with hard links.
     """
-    _check_offset(request.offset)
+    if request.offset > _OFFSET_LIMIT:
+        raise invalid_argument(f"offset is {request.offset}; no file is larger than {_OFFSET_LIMIT} bytes")
     with Place(request.path) as place:
         fd, state = place.open_regular(one_name=one_name)
         path = place.path
@@ -78,11 +79,6 @@ def _read_at(fd: int, length: int, offset: int, path: str) -> bytes:
         return data
     except OSError as error:
         raise fault_of(error, path) from None
-
-
-def _check_offset(offset: int) -> None:
-    if offset > _OFFSET_LIMIT:
-        raise invalid_argument(f"offset is {offset}; no file is larger than {_OFFSET_LIMIT} bytes")
 
 
 async def read_lines(request: wire.ReadLinesRequest, *, one_name: bool = False) -> wire.Reply:

@@ -131,7 +131,8 @@ def _run_child(work: Callable[[Emit], None], output: int, path: str) -> None:
 
     try:
         output = os.dup2(output, 3)
-        _close_from(4)
+        # The server's sockets, or connections would stay open as long as the child.
+        os.closerange(4, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
         _limit_memory()
         work(emit)
         send(_FRAGMENT, b"")
@@ -146,11 +147,6 @@ def _run_child(work: Callable[[Emit], None], output: int, path: str) -> None:
         send(_FAILURE, Fault(wire.FAILURE_KIND_INTERNAL, text).failure().SerializeToString())
     finally:
         os._exit(0)
-
-
-def _close_from(first: int) -> None:
-    """Close the server's sockets, or connections would stay open as long as the child."""
-    os.closerange(first, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
 
 
 def _limit_memory() -> None:

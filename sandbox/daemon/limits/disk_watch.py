@@ -111,7 +111,7 @@ class DiskWatch:
 
     async def admit_parents(self, path: str) -> bool:
         """Return whether the missing directories above a path fit, and count them."""
-        if not self._concerns(path) or _is_directory(os.path.dirname(path)):
+        if not self._concerns(path) or os.path.isdir(os.path.dirname(path)):  # noqa: ASYNC240
             return True
         try:
             await self.admit_directory(os.path.dirname(path))
@@ -346,10 +346,6 @@ class DiskWatch:
         except OSError:
             return self._ledger.free or (2**62, 2**62)
         return state.f_bavail * state.f_frsize, state.f_favail if state.f_files else 2**62
-
-
-def _is_directory(path: str) -> bool:
-    return os.path.isdir(path)
 
 
 def _no_space(why: str) -> Fault:

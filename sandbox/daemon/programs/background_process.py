@@ -9,7 +9,7 @@ import time
 
 from sandbox.daemon.limits.kernel import Cgroup
 from sandbox.daemon.programs.exec import outcome_of
-from sandbox.daemon.programs.pipes import LingeringPipes, OutputPipe, until_silent
+from sandbox.daemon.programs.pipes import LingeringPipes, OutputPipe, ProgramPipes, until_silent
 from sandbox.daemon.programs.process_io import OutputFile, ProcessInput, RateLimit, StreamOutput
 from sandbox.daemon.programs.process_request import DEFAULT_SIZE, StartRequest
 from sandbox.daemon.supervisor.spawner import Process
@@ -53,7 +53,8 @@ class BackgroundProcess:
     def _end(self, ended: asyncio.Future[int]) -> None:
         self._duration_ns = time.monotonic_ns() - self._clock_ns
         status = ended.result()
-        self.streams.first_ended()
+        if self.streams.terminal is not None:
+            self.streams.terminal.close_tool_ends()
         # Decided now, because later kills concern other processes.
         if self.ending is not None and os.WIFSIGNALED(status):
             outcome = self.ending
@@ -111,18 +112,17 @@ def _prefix(argv: list[bytes]) -> list[bytes]:
     return result
 
 
-class ProcessStreams:
+class ProcessStreams(ProgramPipes):
     """The daemon's ends; `stderr` is None if it is merged into stdout, `input` if there is none."""
 
     def __init__(self, request: StartRequest, workspace: str, rate_limit: RateLimit) -> None:
+        super().__init__()
         self.terminal = None
         self.input: ProcessInput | None = None
         self._request = request
         self._workspace = workspace
         self._rate_limit = rate_limit
-        self._pipes: list[OutputPipe] = []
         self._drain_lock = asyncio.Lock()
-        self._stdin = -1
         self.stdout = self._output("stdout")
         self.stderr = None if request.size is not None or request.merge_stderr else self._output("stderr")
         if request.size is not None:
@@ -136,9 +136,7 @@ class ProcessStreams:
                 if output is not None:
                     self._pipes.append(_pipe_into(output, rate_limit))
             if request.stdin:
-                self._stdin, fd = os.pipe()
-                os.set_blocking(fd, False)
-                self.input = ProcessInput(fd)
+                self.input = ProcessInput(self._open_stdin())
         except OSError:
             self.close()
             raise
@@ -152,19 +150,7 @@ class ProcessStreams:
         )
 
     def stdio(self) -> list[int]:
-        if self.terminal is not None:
-            return self.terminal.stdio()
-        stdout, stderr = self._pipes[0].write_fd, self._pipes[-1].write_fd
-        return [stdout, stderr, self._stdin] if self.input is not None else [stdout, stderr]
-
-    def started(self) -> None:
-        for pipe in self._pipes:
-            pipe.close_write_end()
-        self._close_stdin()
-
-    def first_ended(self) -> None:
-        if self.terminal is not None:
-            self.terminal.close_tool_ends()
+        return super().stdio() if self.terminal is None else self.terminal.stdio()
 
     async def drain(self) -> None:
         """Read everything that was written until now, then wait until the streams are closed or silent."""
@@ -189,26 +175,18 @@ class ProcessStreams:
 
     def leave_to(self, lingering: LingeringPipes) -> None:
         """Release pipes that other processes may still write to, and close everything else."""
-        for pipe in self._pipes:
-            pipe.leave_to(lingering)
+        super().leave_to(lingering)
         self.close()
 
     def close(self) -> None:
-        for pipe in self._pipes:
-            pipe.close()
+        super().close()
         if self.terminal is not None:
             self.terminal.close()
         elif self.input is not None:
             self.input.close()
-        self._close_stdin()
         self.stdout.end()
         if self.stderr is not None:
             self.stderr.end()
-
-    def _close_stdin(self) -> None:
-        if self._stdin >= 0:
-            os.close(self._stdin)
-            self._stdin = -1
 
 
 def _pipe_into(output: StreamOutput, rate_limit: RateLimit) -> OutputPipe:

@@ -12,7 +12,7 @@ from sandbox.daemon.frames import FrameSocket, InputStream
 from sandbox.daemon.limits.disk_watch import HOST_DISK, DiskWatch
 from sandbox.daemon.limits.kernel import Cgroup
 from sandbox.daemon.programs.exec_request import Program
-from sandbox.daemon.programs.pipes import InputPipe, LingeringPipes
+from sandbox.daemon.programs.pipes import LingeringPipes, Writer
 from sandbox.daemon.programs.program_io import ProgramIO
 from sandbox.daemon.programs.spill_quota import SpillQuotas
 from sandbox.daemon.supervisor.spawner import START_LIMIT_S, Process, Spawner
@@ -139,11 +139,11 @@ def _cancel_call_on_failure(task: asyncio.Task[None]) -> asyncio.Task[None]:
     return task
 
 
-async def _feed(stdin: InputPipe, given: InputStream) -> None:
+async def _feed(stdin: Writer, given: InputStream) -> None:
     """Pass input to the program until the caller ends it."""
     while (data := await given.read()) is not None:
         await stdin.write_all(data)
-    stdin.close_write_end()
+    stdin.close()
 
 
 _SHELL_SIGKILL_STATUS = 128 + signal.SIGKILL

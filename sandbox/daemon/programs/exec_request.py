@@ -35,7 +35,8 @@ class ProgramFields:
         if request.timeout_ms > TIMEOUT_LIMIT_MS:
             raise invalid_argument(f"timeout_ms is {request.timeout_ms}; {TIMEOUT_LIMIT_MS} (7 days) is the most")
         self.env = _checked_environment(request.env, environment)
-        self.file_rules = _file_rules(request.file_rules) if request.HasField("file_rules") else None
+        rules = request.file_rules.SerializeToString(deterministic=True)
+        self.file_rules = _file_rules(rules) if request.HasField("file_rules") else None
         self.cwd = _checked_directory(request.cwd or workspace)
         self.stdin = request.stdin
 
@@ -75,13 +76,9 @@ def _checked_argv(given: Iterable[bytes]) -> list[bytes]:
     return argv
 
 
-def _file_rules(given: wire.FileRules) -> bytes:
-    """Return file rules as the spawner takes them."""
-    return _encoded_file_rules(given.SerializeToString(deterministic=True))
-
-
 @lru_cache(maxsize=16)  # the same ones come with each call
-def _encoded_file_rules(serialized: bytes) -> bytes:
+def _file_rules(serialized: bytes) -> bytes:
+    """Return file rules as the spawner takes them."""
     given = wire.FileRules.FromString(serialized)
     lists = [getattr(given, name) for name in FileRules.LISTS]
     if odd := [path for paths in lists for path in paths if not path.startswith("/") or "\0" in path]:

@@ -117,7 +117,9 @@ class OutputPipe(Source):
     def emptied(self) -> asyncio.Future[None]:
         """Return a future for when everything that is in the pipe now has been read, or the pipe is released."""
         self._emptied = self._loop.create_future()
-        self._due_bytes = _waiting_bytes(self._fd) if self._fd >= 0 else 0
+        self._due_bytes = 0
+        if self._fd >= 0:
+            self._due_bytes = int.from_bytes(fcntl.ioctl(self._fd, _FIONREAD, bytes(4)), sys.byteorder, signed=True)
         if self._due_bytes <= 0:
             self._emptied.set_result(None)
         return self._emptied
@@ -143,10 +145,6 @@ class OutputPipe(Source):
 def _set(future: asyncio.Future[None] | None) -> None:
     if future is not None and not future.done():
         future.set_result(None)
-
-
-def _waiting_bytes(fd: int) -> int:
-    return int.from_bytes(fcntl.ioctl(fd, _FIONREAD, bytes(4)), sys.byteorder, signed=True)
 
 
 class LingeringPipes:
@@ -212,6 +210,12 @@ class Writer:
             if self._fd >= 0:
                 self._loop.remove_writer(self._fd)
 
+    async def write_all(self, data: bytes) -> None:
+        """Write all of `data`; it is dropped once there is no reader."""
+        view = memoryview(data)
+        while view and (size := await self.write_some(view)):
+            view = view[size:]
+
     def release(self) -> int:
         """Stop writing and leave the descriptor to the caller; -1 if it is closed already."""
         fd, self._fd = self._fd, -1
@@ -227,30 +231,38 @@ class Writer:
             os.close(fd)
 
 
-class InputPipe(Writer):
-    """A pipe a program reads from."""
+class ProgramPipes:
+    """The pipes of one program: stdout and stderr, which may be one, and optionally stdin."""
 
     def __init__(self) -> None:
-        self.read_fd, fd = os.pipe()
+        self._pipes: list[OutputPipe] = []
+        self._stdin_fd = -1  # the program's end
+
+    def _open_stdin(self) -> int:
+        """Return the end to write to."""
+        self._stdin_fd, fd = os.pipe()
         os.set_blocking(fd, False)
-        super().__init__(fd)
+        return fd
 
-    def close_read_end(self) -> None:
-        if self.read_fd >= 0:
-            os.close(self.read_fd)
-            self.read_fd = -1
+    def stdio(self) -> list[int]:
+        """Return what the program gets: stdout, stderr and optionally stdin."""
+        ends = [self._pipes[0].write_fd, self._pipes[-1].write_fd]
+        return [*ends, self._stdin_fd] if self._stdin_fd >= 0 else ends
 
-    async def write_all(self, data: bytes) -> None:
-        """Write all of `data`; it is dropped once the pipe has no reader."""
-        view = memoryview(data)
-        while view and (size := await self.write_some(view)):
-            view = view[size:]
+    def close_tool_ends(self) -> None:
+        """Close this process' copies of what the program got."""
+        for pipe in self._pipes:
+            pipe.close_write_end()
+        if self._stdin_fd >= 0:
+            os.close(self._stdin_fd)
+            self._stdin_fd = -1
 
-    def close_write_end(self) -> None:
-        """Close the write end; a program that has yet to start still reads what was written."""
-        super().close()
+    def leave_to(self, lingering: LingeringPipes) -> None:
+        """Release pipes that other processes may still write to."""
+        for pipe in self._pipes:
+            pipe.leave_to(lingering)
 
     def close(self) -> None:
-        """Close both ends this process has."""
-        self.close_read_end()
-        self.close_write_end()
+        for pipe in self._pipes:
+            pipe.close()
+        self.close_tool_ends()

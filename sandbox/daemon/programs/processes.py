@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
@@ -118,7 +118,7 @@ class Processes:
                 raise _start_fault(error, repr(request.argv[0][:200])[1:]) from None
             raise
         self._disk.begin()  # the watch may have ended while the start waited
-        streams.started()
+        streams.close_tool_ends()
         background = BackgroundProcess(request, process, streams, self._cgroup)
         if request.timeout_s is not None:
             loop = asyncio.get_running_loop()
@@ -143,10 +143,7 @@ class Processes:
 
     def _time_out(self, process: BackgroundProcess) -> None:
         process.ending = wire.OUTCOME_TIMED_OUT
-        self._run(self._spawner.kill(process.process))
-
-    def _run(self, work: Coroutine[None, None, int]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(self._spawner.kill(process.process))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -9,19 +9,19 @@ from collections.abc import Callable
 from sandbox.daemon.frames import FrameSocket
 from sandbox.daemon.programs.exec_request import Program
 from sandbox.daemon.programs.output import KeptOutput, LimitedOutput
-from sandbox.daemon.programs.pipes import InputPipe, LingeringPipes, OutputPipe, until_silent
+from sandbox.daemon.programs.pipes import OutputPipe, ProgramPipes, Writer, until_silent
 from sandbox.daemon.programs.spill import Spill
 from sandbox.daemon.programs.spill_quota import SpillQuotas
 from sandbox.v1 import channel_pb2 as wire
 
 
-class ProgramIO:
+class ProgramIO(ProgramPipes):
     """The pipes of one program. Past stream_limit_bytes they are closed and `past_limit` is done."""
 
     def __init__(self, program: Program, workspace: str, frames: FrameSocket, quotas: SpillQuotas) -> None:
-        self.stdin: InputPipe | None = None
+        super().__init__()
+        self.stdin: Writer | None = None
         self.past_limit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pipes: list[OutputPipe] = []
         self._sender = OutputSender(frames, self._pause, self._resume) if program.stream else None
         limit = program.limit
 
@@ -38,7 +38,7 @@ class ProgramIO:
             for stream in (wire.OUTPUT_STREAM_STDOUT, wire.OUTPUT_STREAM_STDERR):
                 self._pipes.append(OutputPipe(self._taker(stream)))
             if program.stdin:
-                self.stdin = InputPipe()
+                self.stdin = Writer(self._open_stdin())
         except OSError:
             self.close()
             raise
@@ -66,18 +66,6 @@ class ProgramIO:
         for pipe in self._pipes:
             pipe.close()
 
-    def stdio(self) -> list[int]:
-        """Return what the program gets: stdout, stderr and optionally stdin."""
-        ends = [pipe.write_fd for pipe in self._pipes]
-        return [*ends, self.stdin.read_fd] if self.stdin is not None else ends
-
-    def close_tool_ends(self) -> None:
-        """Close this process' copies of what the program got."""
-        for pipe in self._pipes:
-            pipe.close_write_end()
-        if self.stdin is not None:
-            self.stdin.close_read_end()
-
     def start_streaming(self, pid: int) -> asyncio.Task[None] | None:
         """Send Started, then Output as it arrives, if streaming; the task fails when the caller is gone."""
         return self._sender.start(pid) if self._sender is not None else None
@@ -96,18 +84,13 @@ class ProgramIO:
         await asyncio.wait([pipe.emptied() for pipe in self._pipes])
         await until_silent([pipe.closed for pipe in self._pipes], lambda: sum(pipe.pieces for pipe in self._pipes))
 
-    def leave_to(self, lingering: LingeringPipes) -> None:
-        for pipe in self._pipes:
-            pipe.leave_to(lingering)
-
     def report(self, reply: wire.ExecReply) -> None:
         self._output.report(reply, streamed=self._sender is not None)
 
     def close(self) -> None:
         if self._sender is not None:
             self._sender.close()
-        for pipe in self._pipes:
-            pipe.close()
+        super().close()
         if self.stdin is not None:
             self.stdin.close()
         self._output.abandon()

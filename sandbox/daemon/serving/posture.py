@@ -10,6 +10,7 @@ from sandbox.daemon.limits.kernel import Cgroup, is_gvisor
 from sandbox.daemon.supervisor.control_wire import CALL_GID_BASE
 from sandbox.daemon.supervisor.landlock import landlock_version
 from sandbox.daemon.supervisor.spawner import Spawner
+from sandbox.daemon.supervisor.tool_probe import own_oom_score_adj
 from sandbox.v1 import channel_pb2 as wire
 
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
@@ -28,8 +29,11 @@ async def read_posture(spawner: Spawner, cgroup: Cgroup, daemon_socket: str) -> 
     with open(f"/proc/{os.getppid()}/status", "rb") as file:  # noqa: ASYNC230 - in memory
         init = parse_status(file.read())
     kernel = os.uname()
-    tool_uid, tool_groups = int(tool["Uid"].split()[1]), _tool_groups(tool)
+    tool_uid = int(tool["Uid"].split()[1])
+    ids = {int(group) for name in ("Gid", "Groups") for group in tool.get(name, "").split()}
+    tool_groups = sorted(group for group in ids if group < CALL_GID_BASE)
     mounts = read_mounts(tool_uid, tool_groups)
+    roots = [mount.read_only for mount in mounts if mount.path == "/"]
     return wire.Posture(
         tool_uid=tool_uid,
         daemon_uid=os.getuid(),
@@ -38,7 +42,7 @@ async def read_posture(spawner: Spawner, cgroup: Cgroup, daemon_socket: str) -> 
         no_new_privileges=tool.get("NoNewPrivs") == "1",
         # Of both, because tool code also has the daemon's filter.
         seccomp_mode=min(int(status.get("Seccomp", "0")) for status in (init, tool)),
-        root_read_only=_root_read_only(mounts),
+        root_read_only=bool(roots) and all(roots),  # gVisor's statvfs() has no flags
         memory_limit_bytes=cgroup.memory_limit_bytes(),
         pids_limit=cgroup.pids_limit(),
         network_interfaces=_network_interfaces(),
@@ -50,7 +54,7 @@ async def read_posture(spawner: Spawner, cgroup: Cgroup, daemon_socket: str) -> 
         runtime="gvisor" if is_gvisor(kernel.release, kernel.version) else "linux",
         tool_groups=tool_groups,
         tool_oom_score_adj_min=int(tool.get("OomScoreAdjMin", "0")),
-        daemon_oom_score_adj=_own_oom_score_adj(),
+        daemon_oom_score_adj=own_oom_score_adj(),
         socket_closed_to_tools=tool.get("SocketClosed") == "1",
         tool_socket_families=[int(family) for family in tool.get("SocketFamilies", "").split()],
         socket_programs_refused=tool.get("SocketPrograms") == "0",
@@ -65,17 +69,6 @@ def parse_status(text: bytes) -> dict[str, str]:
     return {name: value.strip() for name, _, value in lines}
 
 
-def _root_read_only(mounts: list[wire.Mount]) -> bool:
-    """Return whether everything mounted at / is read-only; gVisor's statvfs() has no flags."""
-    roots = [mount.read_only for mount in mounts if mount.path == "/"]
-    return bool(roots) and all(roots)
-
-
-def _tool_groups(tool: dict[str, str]) -> list[int]:
-    ids = {int(group) for name in ("Gid", "Groups") for group in tool.get(name, "").split()}
-    return sorted(group for group in ids if group < CALL_GID_BASE)
-
-
 def _namespaces() -> list[wire.Namespace]:
     """Return this process' namespaces, which are pid 1's: it lacks the capability to leave them."""
     found = []
@@ -87,14 +80,6 @@ def _namespaces() -> list[wire.Namespace]:
         if inode.isdecimal():
             found.append(wire.Namespace(kind=kind, inode=int(inode)))
     return found
-
-
-def _own_oom_score_adj() -> int:
-    try:
-        with open("/proc/self/oom_score_adj") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return 0
 
 
 def _network_interfaces() -> list[str]:

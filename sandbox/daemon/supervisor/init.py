@@ -117,21 +117,17 @@ class Init:
                 case control_wire.SIGNAL_TREE:
                     return signal_call_tree(call, number)
                 case control_wire.SIGNAL:
-                    return self._signal_group(call, number)
+                    # A session's first process leads a process group of the same number, reused only once it is reaped.
+                    for pid in (pid for pid, owner in self._calls.items() if owner == call):
+                        os.killpg(pid, number)
+                        return 0
+                    return -errno.ESRCH
                 case _:
                     return -errno.EINVAL
         except OSError as error:
             return -(error.errno or errno.EIO)
         except Exception:  # a malformed order must not end the sandbox
             return -errno.EINVAL
-
-    def _signal_group(self, call: int, number: int) -> int:
-        # A session's first process leads a process group of the same number, which is not reused until it is reaped.
-        for pid, owner in self._calls.items():
-            if owner == call:
-                os.killpg(pid, number)
-                return 0
-        return -errno.ESRCH
 
     def _all_spawners(self) -> list[tool_spawner.ToolSpawner]:
         return [*self._spawners.values(), *self._retired]

@@ -179,14 +179,8 @@ def lower_oom_priority() -> None:
     except OSError:
         pass
     os.nice(TOOL_NICE)
-    _close_proc_to_writers()
-
-
-def _close_proc_to_writers() -> None:
-    """Enter a domain in which no file below /proc can be opened for writing.
-
-    Fails unless no_new_privs is set, which it is in every sandbox; the posture shows it.
-    """
+    # A domain in which no file below /proc can be opened for writing. Fails unless no_new_privs is set, which it is in
+    # every sandbox; the posture shows it.
     if landlock_version() >= REFER_VERSION:
         allowed = WRITE_FILE | REFER
         restrict(allowed, {b"/" + os.fsencode(name): allowed for name in os.listdir("/") if name != "proc"})
