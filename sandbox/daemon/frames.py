@@ -185,10 +185,8 @@ class InputStream:
 
 
 def _data_head(received: memoryview) -> tuple[int, int] | tuple[()] | None:
-    """Return the sizes of a data frame's head and its data; () if more bytes are needed, None for any other frame.
-
-    A data frame is a length, the tag of data, the data's length as a varint, and the data.
-    """
+    """Return the sizes of a data frame's head and its data; () if more bytes are needed, None for any other frame."""
+    # A data frame is a length, the tag of data, the data's length as a varint, and the data.
     frame_bytes = int.from_bytes(received[:4], "big")
     if len(received) < 4 + min(frame_bytes, 4):
         return ()

@@ -55,10 +55,8 @@ def join(names: list[str]) -> str:
 
 
 def open_directory(names: list[str], depth: int, *, make: bool = False) -> int:
-    """Return an O_PATH descriptor of the first `depth` names; `make` creates missing ones with mode 755.
-
-    The remaining names are for the message, which shows where the whole path leads.
-    """
+    """Return an O_PATH descriptor of the first `depth` names; `make` creates missing ones with mode 755."""
+    # The remaining names are for the message, which shows where the whole path leads.
     fd = os.open(_root, _DIRECTORY)
     try:
         for index, name in enumerate(names[:depth]):

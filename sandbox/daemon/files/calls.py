@@ -21,7 +21,8 @@ async def answer_file_call(
 ) -> wire.Reply | None:
     """Return the final frame of a call, None if it has been sent. `given` is the input that follows the request.
 
-    Searches skip the private directory of `workspace`. `disk` admits what is written.
+    Searches skip the private directory of `workspace`, and temporary files are created there. `disk` admits what is
+    written. `one_name` refuses files with hard links, which searches of directories skip and count.
     """
     one_name = request.refuse_hard_links
     match request.WhichOneof("call"):

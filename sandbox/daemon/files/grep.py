@@ -18,7 +18,6 @@ from sandbox.daemon.files.walk import Found, is_directory, private_below, walk
 from sandbox.daemon.paths import Place, join, refuse_other_names, require_regular
 from sandbox.v1 import channel_pb2 as wire
 
-PATTERN_LIMIT_BYTES = 64 * 1024
 TEXT_LIMIT_BYTES = 1000
 _BINARY_PROBE_BYTES = 8192
 _BLOCK_BYTES = 1024 * 1024
@@ -32,10 +31,7 @@ _SPECIAL = re.compile(r"[.^$*+?{}\[\]\\|()]")
 
 
 def grep(request: wire.GrepRequest, limit: int, workspace: str, emit: Emit, *, one_name: bool = False) -> None:
-    """Emit GrepReply fragments: each match of the page as it is found, then the totals.
-
-    `one_name` refuses a file with hard links, and skips such files in a directory.
-    """
+    """Emit GrepReply fragments: each match of the page as it is found, then the totals."""
     search = _Search(request, limit, emit, one_name=one_name)
     with Place(request.path) as place:
         names = place.names
@@ -155,10 +151,8 @@ def _finder(pattern: str) -> Callable[[bytes, bool, bool], tuple[int, int] | Non
 
 
 def _lines(fd: int) -> Iterator[tuple[int, bytes, bool, bool]]:
-    """Yield (number from 1, line without its end, begins, ends), the latter two for pieces of a very long line.
-
-    A piece that does not begin its line repeats the last 64 KiB of the previous one.
-    """
+    """Yield (number from 1, line without its end, begins, ends), the latter two for pieces of a very long line."""
+    # A piece that does not begin its line repeats the last 64 KiB of the previous one.
     number = 1
     begins = True
     rest = b""

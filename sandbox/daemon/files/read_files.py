@@ -21,10 +21,7 @@ _OFFSET_LIMIT = 2**63 - 1
 
 
 async def read(request: wire.ReadRequest, frames: FrameSocket, *, one_name: bool = False) -> None:
-    """Send the bytes in the final frame if they fit, otherwise as chunks before it.
-
-    `one_name` refuses a file with hard links.
-    """
+    """Send the bytes in the final frame if they fit, otherwise as chunks before it."""
     if request.offset > _OFFSET_LIMIT:
         raise invalid_argument(f"offset is {request.offset}; no file is larger than {_OFFSET_LIMIT} bytes")
     with Place(request.path) as place:
@@ -82,7 +79,7 @@ def _read_at(fd: int, length: int, offset: int, path: str) -> bytes:
 
 
 async def read_lines(request: wire.ReadLinesRequest, *, one_name: bool = False) -> wire.Reply:
-    """Return a page of lines, in constant memory. `one_name` refuses a file with hard links."""
+    """Return a page of lines, in constant memory."""
     limit_bytes = request.limit_bytes
     if not 1 <= request.limit <= LINES_LIMIT:
         raise invalid_argument(f"limit is {request.limit} lines; give 1 to {LINES_LIMIT}")

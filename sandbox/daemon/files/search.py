@@ -142,10 +142,7 @@ async def glob(request: wire.GlobRequest, workspace: str) -> wire.Reply:
 
 
 async def grep(request: wire.GrepRequest, workspace: str, *, one_name: bool = False) -> wire.Reply:
-    """Return a page of matches, as far as they are found within the time limit.
-
-    `one_name` skips and counts files with hard links.
-    """
+    """Return a page of matches, as far as they are found within the time limit."""
     limit = check_limit(request.limit)
     if not request.pattern or len(request.pattern.encode()) > _PATTERN_LIMIT_BYTES:
         raise invalid_argument(f"pattern must have 1 to {_PATTERN_LIMIT_BYTES} bytes")

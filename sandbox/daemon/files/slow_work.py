@@ -162,10 +162,8 @@ HERE_LIMIT_BYTES = 8 * 1024 * 1024
 
 
 async def work_in_thread(work: Callable[[], _Value]) -> _Value:
-    """Return what `work` returns or raise what it raises.
-
-    Cancellation is deferred until `work` has ended, because it uses descriptors that the caller closes.
-    """
+    """Return what `work` returns or raise what it raises."""
+    # Cancellation is deferred until `work` has ended, because it uses descriptors that the caller closes.
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
     outcome: list[_Value] = []

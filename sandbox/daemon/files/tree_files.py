@@ -141,10 +141,8 @@ def empty_directory(fd: int, *, opened: Callable[[int, str], int] | None = None)
 
 
 def _empty(top_fd: int, directory_fd: int, *, levels: int, opened: Callable[[int, str], int]) -> bool:
-    """Empty a directory; return whether something below it was moved to `top_fd`, and so still exists.
-
-    Deeper directories than `levels` are moved there, so neither descriptors nor the stack grow with the tree's depth.
-    """
+    """Empty a directory; return whether something below it was moved to `top_fd`, and so still exists."""
+    # Deeper directories than `levels` are moved there, so neither descriptors nor the stack grow with the tree's depth.
     moved = False
     with os.scandir(directory_fd) as listing:
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]

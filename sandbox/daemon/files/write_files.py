@@ -28,13 +28,11 @@ async def write(
     one_name: bool = False,
     disk: DiskWatch | None = None,
 ) -> wire.Reply:
-    """Replace the file with the bytes of the request or of the input that follows it, as far as `disk` admits them.
-
-    Over the limit, bytes are admitted that take no more than replacing the old file frees.
-    """
+    """Replace the file with the bytes of the request or of the input that follows it, as far as `disk` admits them."""
     with Place(request.path, make_parents=disk is None or await disk.admit_parents(request.path)) as place:
         if not place.names:
             raise Fault(wire.FAILURE_KIND_IS_A_DIRECTORY, "/ is a directory; a file was expected", errno.EISDIR)
+        # Over the limit, bytes are admitted that take no more than replacing the old file frees.
         if disk is not None and not (request.inline and disk.gives_back(place.stat_or_none(), len(request.data))):
             await disk.admit(place.path, len(request.data))
         # No other task runs until the admitted bytes are written, so a count of the disk sees all of them.
@@ -70,10 +68,7 @@ _TIMEOUT_S = 60.0
 async def edit(
     request: wire.EditRequest, *, workspace: str = "", one_name: bool = False, disk: DiskWatch | None = None
 ) -> wire.Reply:
-    """Replace the first match or all, and report how many are left.
-
-    A temporary file is created in `workspace`. `one_name` refuses a file with hard links. `disk` admits the copy.
-    """
+    """Replace the first match or all, and report how many are left."""
     if not request.old_text:
         raise invalid_argument("old_text is empty; give the exact text to replace, or write the whole file instead")
     with Place(request.path) as place:

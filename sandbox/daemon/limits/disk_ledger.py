@@ -130,10 +130,8 @@ class DiskLedger:
         return self._shrunk, self._clock()
 
     def take_count(self, use: DiskUse, shrunk: Shrunk, *, running: bool = False) -> None:
-        """Record a count, and what the disk shrank by during it.
-
-        A `running` process may move files to where was counted already, so a lower count is not trusted then.
-        """
+        """Record a count, and what the disk shrank by during it."""
+        # A `running` process may move files to where was counted already, so a lower count is not trusted then.
         (shrunk_bytes, shrunk_files), began_s = shrunk
         known = self._used
         if known is None:
@@ -200,10 +198,8 @@ class DiskLedger:
         return _over(self._most(), self._allowed, _SLACK)
 
     def is_past(self, free: Free) -> bool:
-        """Return whether the counted use is over what is allowed.
-
-        While the disk is short that is the use when it became short, which the first call records.
-        """
+        """Return whether the counted use is over what is allowed."""
+        # While the disk is short that is the use when it became short, which the first call records.
         if self.is_past_own():
             return True
         if not self.is_short(free) or self._used is None:

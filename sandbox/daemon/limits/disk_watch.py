@@ -29,8 +29,7 @@ from contextlib import asynccontextmanager, suppress
 
 from sandbox.daemon.failures import Fault
 from sandbox.daemon.limits.disk_ledger import DiskLedger, Free
-from sandbox.daemon.limits.disk_reading import through
-from sandbox.daemon.limits.disk_use import BLOCK_BYTES, DiskUse, count_tree, count_unlinked, is_open_here
+from sandbox.daemon.limits.disk_use import BLOCK_BYTES, DiskUse, count_tree, count_unlinked, is_open_here, through
 from sandbox.daemon.limits.kernel import KernelUse
 from sandbox.daemon.paths import components, join
 from sandbox.daemon.settings import Settings
@@ -283,10 +282,8 @@ class DiskWatch:
         return True
 
     async def _count_first(self, limit_s: float | None = None) -> None:
-        """Count a workspace for the first time; TimeoutError if that takes longer.
-
-        The count continues without a caller: a large workspace on a slow disk would never be counted otherwise.
-        """
+        """Count a workspace for the first time; TimeoutError if that takes longer."""
+        # The count continues without a caller: a large workspace on a slow disk would never be counted otherwise.
         first = self._first = self._first or asyncio.get_running_loop().create_task(self._count())
         done, _ = await asyncio.wait([first], timeout=limit_s)
         if not done:

@@ -70,11 +70,9 @@ class Cgroup:
         return kills
 
     def killed_since(self, before: int) -> bool:
-        """Return whether a SIGKILL that just ended a program may be the kernel's, for memory.
-
-        `before` is observe_kills() at its start. The kernel counts for the whole sandbox, so kills that other programs
-        observed well before this moment do not count.
-        """
+        """Return whether a SIGKILL that just ended a program may be the kernel's, for memory."""
+        # `before` is observe_kills() at its start. The kernel counts for the whole sandbox, so kills that other
+        # programs observed well before this moment do not count.
         return self.observe_kills() > max(before, self._settled_kills)
 
     def pids_refused(self) -> int:

@@ -1,8 +1,9 @@
 """Programs and background processes, run by the server, which has no capabilities at all.
 
-exec, exec_request, program_io                    one program, from its start to its outcome
-output, characters                                its output within bounds
-spill, spill_quota                                its output in a file
-processes, process_request, background_process    programs that outlive a call
-process_io, terminal, pipes                       their input and output
+    exec, exec_request                                one program, from its start to its outcome
+    output, characters, spill                         its output within bounds, and in a file
+    processes, process_request, background_process    programs that outlive a call
+    process_io, terminal, pipes                       their input and output
+
+Imports files, limits and the supervisor.
 """

@@ -53,10 +53,8 @@ class Program(ProgramFields):
 
 
 def tool_environment(environment: dict[bytes, bytes], home: str) -> dict[bytes, bytes]:
-    """Return what programs inherit: the image's environment without the daemon's variables.
-
-    HOME is the same in every image: a writable directory that is kept.
-    """
+    """Return what programs inherit: the image's environment without the daemon's variables."""
+    # HOME is the same in every image: a writable directory that is kept.
     inherited = {name: value for name, value in environment.items() if not name.startswith(b"AIRLOCK_")}
     return {**_DEFAULT_ENVIRONMENT, **inherited, b"HOME": os.fsencode(home)}
 

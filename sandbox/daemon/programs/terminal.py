@@ -41,10 +41,8 @@ class Terminal(Source):
         return [self._slave]
 
     def close_tool_ends(self) -> None:
-        """Let the terminal close with the last process that has it open.
-
-        Called when the first process has ended: until then a program that closed its terminal may open /dev/tty.
-        """
+        """Let the terminal close with the last process that has it open."""
+        # Called when the first process has ended: until then a program that closed its terminal may open /dev/tty.
         if self._slave >= 0:
             os.close(self._slave)
             self._slave = -1

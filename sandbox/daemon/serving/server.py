@@ -21,8 +21,7 @@ from sandbox.daemon.build import BUILD
 from sandbox.daemon.files.calls import PROTOCOL_VERSION, answer_file_call
 from sandbox.daemon.files.replacement import remove_unfinished
 from sandbox.daemon.frames import FrameSocket, InputStream
-from sandbox.daemon.limits.disk_reading import DiskReading, mounted_use
-from sandbox.daemon.limits.disk_use import DiskUse
+from sandbox.daemon.limits.disk_use import DiskReading, DiskUse, mounted_use
 from sandbox.daemon.limits.disk_watch import DiskWatch
 from sandbox.daemon.limits.kernel import Cgroup, KernelUse
 from sandbox.daemon.paths import let_owner_in, real

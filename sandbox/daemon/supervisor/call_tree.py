@@ -22,10 +22,8 @@ def kill_call_tree(call: int, reap: Callable[[], None], limit_s: float = KILL_LI
 
 
 def kill_strays(kept_calls: frozenset[int], reap: Callable[[], None], limit_s: float = KILL_LIMIT_S) -> int:
-    """SIGKILL what all calls except `kept_calls` started; return how many processes remain after `limit_s`.
-
-    Requires no process or descriptor beyond reading /proc, so it works when those are exhausted.
-    """
+    """SIGKILL what all calls except `kept_calls` started; return how many processes remain after `limit_s`."""
+    # Requires no process or descriptor beyond reading /proc, so it works when those are exhausted.
     return _kill_all(lambda call: call not in kept_calls, reap, limit_s)
 
 
@@ -151,11 +149,9 @@ class PausedCalls:
 
 
 def pause_everything(paused: PausedCalls, limit_s: float = PAUSE_LIMIT_S) -> int:
-    """Stop everything that calls started; return the number of processes that were not stopped already.
-
-    Parents stop before their children, for a shell reports a job that stops. TimeoutError if some processes keep
-    running: processes of one user may resume each other.
-    """
+    """Stop everything that calls started; return the number of processes that were not stopped already."""
+    # Parents stop before their children, for a shell reports a job that stops. TimeoutError if some processes keep
+    # running: processes of one user may resume each other.
     began = time.monotonic()
     pause_s = 0.0002
     before: dict[int, int] | None = None

@@ -52,12 +52,10 @@ class FileRules:
         *,
         programs: tuple[bytes, ...] | None = None,
     ) -> None:
-        self.readable = tuple(map(_plain, readable))
-        self.writable = tuple(map(_plain, writable))
-        self.unreadable = tuple(map(_plain, unreadable))
-        self.unwritable = tuple(map(_plain, unwritable))
-        self.readable_files = tuple(map(_plain, readable_files))
-        self.writable_files = tuple(map(_plain, writable_files))
+        lists = readable, writable, unreadable, unwritable, readable_files, writable_files
+        self.readable, self.writable, self.unreadable, self.unwritable, self.readable_files, self.writable_files = (
+            tuple(map(_plain, paths)) for paths in lists
+        )
         self.programs = programs
 
     def encode(self) -> bytes:
@@ -121,10 +119,8 @@ class Grants:
         return all(_identity(path, listed=listed) == seen for (path, listed), seen in self._seen.items())
 
     def is_meant(self, path: bytes, state: os.stat_result) -> bool:
-        """Return whether a file is the one that was granted; tool code may have put another one in its place.
-
-        With another one the grants are not current any more, even if the first one comes back.
-        """
+        """Return whether a file is the one that was granted; tool code may have put another one in its place."""
+        # With another one the grants are not current any more, even if the first one comes back.
         seen = self._seen.get((path, False))
         if seen == (state.st_dev, state.st_ino, _NOT_LISTED_NS) or (path, False) not in self._seen:
             return True

@@ -114,11 +114,9 @@ def start(
 
 
 def _is_open_to_all(directory: bytes) -> bool:
-    """Return whether fork_exec may enter a directory, which it does before it changes the user.
-
-    Root lacks the capability to enter a directory that tool code keeps private; and tool code must not enter one that
-    is open to root and its groups only.
-    """
+    """Return whether fork_exec may enter a directory, which it does before it changes the user."""
+    # Root lacks the capability to enter a directory that tool code keeps private; and tool code must not enter one that
+    # is open to root and its groups only.
     try:
         return bool(os.stat(directory).st_mode & stat.S_IXOTH)
     except OSError:

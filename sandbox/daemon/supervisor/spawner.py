@@ -45,10 +45,8 @@ class Process:
         self._waiting: asyncio.Future[None] | None = None
 
     async def changed(self, limit_s: float | None) -> None:
-        """Wait until it starts or ends, wake() is called, or `limit_s` passes; for one waiter at a time.
-
-        Like asyncio.wait(), but saves an iteration of the event loop.
-        """
+        """Wait until it starts or ends, wake() is called, or `limit_s` passes; for one waiter at a time."""
+        # Like asyncio.wait(), but saves an iteration of the event loop.
         self._waiting = self._loop.create_future()
         timer = None if limit_s is None else self._loop.call_later(limit_s, self.wake)
         try:

@@ -45,7 +45,6 @@ _UNKNOWN = (425, 469, 444, 445, 446)
 _WITHOUT_X32 = 0xFFFFFFFF ^ 0x40000000
 
 AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
-ALLOWED_FAMILIES = frozenset({AF_UNIX, _AF_INET, _AF_INET6})
 _SOCKET_TYPE = 0x0F
 _STREAM_DATAGRAM_RAW = (1, 2, 3)  # the kernel refuses raw sockets, with an error that programs know
 _IP_PROTOCOLS = (0, 1, 6, 17, 58)  # the type's own, ICMP, TCP, UDP, ICMPv6

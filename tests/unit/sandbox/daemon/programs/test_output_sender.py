@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sandbox.daemon.programs.exec import PAUSE_ABOVE_BYTES, OutputSender
 from sandbox.daemon.programs.output import LimitedOutput
 from sandbox.daemon.programs.pipes import OutputPipe
-from sandbox.daemon.programs.program_io import PAUSE_ABOVE_BYTES, OutputSender
 from sandbox.v1 import channel_pb2 as wire
 
 OUT, ERR = wire.OUTPUT_STREAM_STDOUT, wire.OUTPUT_STREAM_STDERR
