@@ -103,19 +103,16 @@ class Connection:
             del self._buffer[:end]
             return memoryview(frame)
         # Receives exactly what is missing: the next frame stays in the socket.
-        frame_view = memoryview(self._large_buffer(length))[:length]
+        # The buffer is reused within a stream and grown only on demand, for the daemon announces any length it likes.
+        if len(self._frame) < length:
+            self._frame = bytearray(length)
+        frame_view = memoryview(self._frame)[:length]
         got = len(self._buffer) - _LENGTH.size
         frame_view[:got] = memoryview(self._buffer)[_LENGTH.size :]
         self._buffer = bytearray()
         while got < length:
             got += await _received(loop.sock_recv_into(self._socket, frame_view[got:]))
         return frame_view
-
-    def _large_buffer(self, length: int) -> bytearray:
-        # Reused within a stream and grown only on demand, for the daemon announces any length it likes.
-        if len(self._frame) < length:
-            self._frame = bytearray(length)
-        return self._frame
 
     def idle(self) -> bool:
         """Return whether the connection is open and silent, as it must be between calls."""

@@ -17,15 +17,10 @@ from functools import partial
 from signal import SIGKILL
 from typing import Any, NoReturn, TypeVar
 
+from sandbox.arguments import checked_path
 from sandbox.client import process_replies, replies
 from sandbox.client.channel import Channel
-from sandbox.client.program import (
-    checked_argv,
-    checked_directory,
-    checked_environment,
-    checked_request,
-    file_rules_message,
-)
+from sandbox.client.program import checked_argv, checked_environment, checked_request, file_rules_message
 from sandbox.errors import InvalidArgument
 from sandbox.file_rules import FileRules
 from sandbox.filesystem import PROCESSES_DIRECTORY
@@ -71,7 +66,7 @@ class RemoteProcesses:
             id=_checked_id(spec.id),
             argv=checked_argv(spec.argv),
             env=checked_environment(self.env, spec.env),
-            cwd=checked_directory(spec.cwd),
+            cwd=checked_path(spec.cwd) if spec.cwd else "",
             terminal=spec.terminal,
             size=_checked_size(spec.rows, spec.columns) if spec.terminal else None,
             stdin=spec.stdin,

@@ -13,15 +13,10 @@ import time
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from sandbox.arguments import checked_path
 from sandbox.client import replies
 from sandbox.client.channel import Channel
-from sandbox.client.program import (
-    checked_argv,
-    checked_directory,
-    checked_environment,
-    checked_request,
-    file_rules_message,
-)
+from sandbox.client.program import checked_argv, checked_environment, checked_request, file_rules_message
 from sandbox.client.program_stream import CallersFault, ProgramStream, receive_exec
 from sandbox.client.replies import Ending
 from sandbox.daemon.programs.characters import BYTES_PER_CHARACTER, count_characters, prefix_length
@@ -243,7 +238,7 @@ class RemoteShell:
             request = pb.ExecRequest(
                 argv=checked_argv(program.argv),
                 env=checked_environment(self.env, program.env),
-                cwd=checked_directory(program.cwd),
+                cwd=checked_path(program.cwd) if program.cwd else "",
                 timeout_ms=math.ceil(timeout_s * 1000),
                 stdin=stdin is not None,
                 stream=True,

@@ -153,10 +153,8 @@ def _without_started_character(page: bytes) -> bytes:
 
 
 def _is_binary(page: bytes, *, complete: bool) -> bool:
-    if b"\0" in page:
-        return True
     try:
         codecs.getincrementaldecoder("utf-8")().decode(page, final=complete)
     except UnicodeDecodeError:
         return True
-    return False
+    return b"\0" in page

@@ -74,7 +74,10 @@ async def edit(
     with Place(request.path) as place:
         fd, state = place.open_regular(one_name=one_name)
         os.close(fd)
-        async with nullcontext() if disk is None else disk.writing(place.path, _most_bytes(request, state.st_size)):
+        matches = state.st_size // len(request.old_text) if request.replace_all else 1
+        grown_bytes = max(len(request.new_text) - len(request.old_text), 0)
+        most_bytes = min(state.st_size + matches * grown_bytes, FILE_LIMIT_BYTES)
+        async with nullcontext() if disk is None else disk.writing(place.path, most_bytes):
             reply = wire.EditReply()
             if state.st_size <= _HERE_LIMIT_BYTES and len(request.new_text) <= len(request.old_text) + 1024:
                 _edit(request, reply.CopyFrom, workspace, None, one_name=one_name)
@@ -92,12 +95,6 @@ async def edit(
                 # The child may have been killed.
                 remove_temporary(place, workspace, temporary_name)
             return wire.Reply(edit=reply)
-
-
-def _most_bytes(request: wire.EditRequest, size_bytes: int) -> int:
-    most = size_bytes // len(request.old_text) if request.replace_all else 1
-    grown_bytes = max(len(request.new_text) - len(request.old_text), 0)
-    return min(size_bytes + most * grown_bytes, FILE_LIMIT_BYTES)
 
 
 def _edit(request: wire.EditRequest, emit: Emit, workspace: str, temporary_name: str | None, *, one_name: bool) -> None:

@@ -144,7 +144,8 @@ def count_unlinked(top: str, use: DiskUse) -> Iterator[None]:
     """Count removed files on a directory's disk that tool processes and this one have open; yields as well."""
     # This process has files open that it sends or receives, and outputs that tool code has removed.
     unlinked = _UnlinkedFiles(top, use)
-    unlinked.count_own()
+    for fd, state in _own_descriptors():
+        unlinked.add(state, f"/proc/self/fd/{fd}")
     for name in os.listdir("/proc"):
         if not name.isdecimal():
             continue
@@ -187,10 +188,6 @@ class _UnlinkedFiles:
         self._bound = _bound_sockets()
         self._looked = 0
 
-    def count_own(self) -> None:
-        for fd, state in _own_descriptors():
-            self._add(state, f"/proc/self/fd/{fd}")
-
     def count(self, pid: str, call: int) -> Iterator[None]:
         in_memory = False
         # Threads may have their own descriptors and directory. The first one may have ended, and has none then.
@@ -226,12 +223,12 @@ class _UnlinkedFiles:
                 return
         except FileNotFoundError:
             return  # closed since the listing
-        self._add(state, f"{place}/fd/{fd}", call)
+        self.add(state, f"{place}/fd/{fd}", call)
 
     def _count_link(self, link: str, call: int) -> bool:
         """Count the target of a /proc link; return whether it has one."""
         try:
-            self._add(os.stat(link), link, call)
+            self.add(os.stat(link), link, call)
         except (FileNotFoundError, ProcessLookupError):
             return False  # a thread that has ended
         except PermissionError:
@@ -241,7 +238,7 @@ class _UnlinkedFiles:
             return False
         return True
 
-    def _add(self, state: os.stat_result, link: str, call: int = 0) -> None:
+    def add(self, state: os.stat_result, link: str, call: int = 0) -> None:
         """Count a file without a name, once."""
         if state.st_dev != self._device:
             return

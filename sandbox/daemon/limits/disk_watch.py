@@ -98,9 +98,11 @@ class DiskWatch:
                 return self._ledger.full_message
         if self._ledger.is_spent(self._disk()):
             return SPENT
-        if await self._grew_while_short():
-            return SHORT
-        return ""
+        free = self._disk()
+        self._ledger.update_floor(free)
+        if self._ledger.is_past_floor(free):
+            await self._count_still()
+        return SHORT if self._ledger.is_past_floor(free) else ""
 
     async def refuse_process(self, limit_s: float | None = None) -> None:
         """Raise NO_SPACE if no program may start now, and TimeoutError as refuse_start()."""
@@ -328,13 +330,6 @@ class DiskWatch:
         self._ledger.allow_current_use()
         await self._count()
         self._ledger.lower_floor()
-
-    async def _grew_while_short(self) -> bool:
-        free = self._disk()
-        self._ledger.update_floor(free)
-        if self._ledger.is_past_floor(free):
-            await self._count_still()
-        return self._ledger.is_past_floor(free)
 
     def _disk(self) -> Free:
         """Return the free bytes and inodes of the workspace's disk; some file systems have no inodes."""

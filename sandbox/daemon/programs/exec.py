@@ -28,7 +28,7 @@ class ProgramIO(ProgramPipes):
         super().__init__()
         self.stdin: Writer | None = None
         self.past_limit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sender = OutputSender(frames, self._pause, self._resume) if program.stream else None
+        self.sender = OutputSender(frames, self._pause, self._resume) if program.stream else None
         limit = program.limit
 
         def open_spill() -> Spill:
@@ -50,7 +50,7 @@ class ProgramIO(ProgramPipes):
             raise
 
     def _taker(self, stream: wire.OutputStream) -> Callable[[bytearray, int], None]:
-        add, sender = self._output.add, self._sender
+        add, sender = self._output.add, self.sender
 
         def take(buffer: bytearray, size: int) -> None:
             within = add(stream, buffer, size)
@@ -72,14 +72,6 @@ class ProgramIO(ProgramPipes):
         for pipe in self._pipes:
             pipe.close()
 
-    def start_streaming(self, pid: int) -> asyncio.Task[None] | None:
-        """Send Started, then Output as it arrives, if streaming; the task fails when the caller is gone."""
-        return self._sender.start(pid) if self._sender is not None else None
-
-    async def finish_streaming(self) -> None:
-        if self._sender is not None:
-            await self._sender.finish()
-
     async def drain(self) -> None:
         """Read what an ended program has written, then wait until its pipes are closed or silent."""
         # What it wrote itself is never cut: a caller that does not read makes this wait, without a limit.
@@ -89,11 +81,11 @@ class ProgramIO(ProgramPipes):
         await until_silent([pipe.closed for pipe in self._pipes], lambda: sum(pipe.pieces for pipe in self._pipes))
 
     def report(self, reply: wire.ExecReply) -> None:
-        self._output.report(reply, streamed=self._sender is not None)
+        self._output.report(reply, streamed=self.sender is not None)
 
     def close(self) -> None:
-        if self._sender is not None:
-            self._sender.close()
+        if self.sender is not None:
+            self.sender.close()
         super().close()
         if self.stdin is not None:
             self.stdin.close()
@@ -141,7 +133,7 @@ class OutputSender:
             self._unsent_bytes += len(data)
         else:
             self._unsent.append((stream, data))
-            self._unsent_bytes += _cost_bytes(data)
+            self._unsent_bytes += len(data) + _PIECE_COST_BYTES
         self._more.set()
         if self._unsent_bytes > PAUSE_ABOVE_BYTES and not self._paused:
             self._paused = True
@@ -164,7 +156,7 @@ class OutputSender:
             while self._unsent:
                 stream, data = self._unsent.popleft()
                 await self._frames.send(wire.Reply(output={"stream": stream, "data": bytes(data)}))
-                self._unsent_bytes -= _cost_bytes(data)
+                self._unsent_bytes -= len(data) + _PIECE_COST_BYTES
                 if self._paused and self._unsent_bytes < RESUME_BELOW_BYTES:
                     self._paused = False
                     self._resume()
@@ -172,10 +164,6 @@ class OutputSender:
                 return
             self._more.clear()
             await self._more.wait()
-
-
-def _cost_bytes(data: bytes | bytearray) -> int:
-    return len(data) + _PIECE_COST_BYTES
 
 
 # Start failures that have an outcome of their own.
@@ -248,7 +236,8 @@ class Executor:
             reply.pids_refused = max(self._cgroup.pids_refused() - refused_before, 0)
             reply.duration_us = (time.monotonic_ns() - started_ns) // 1000
             io.report(reply)
-            await io.finish_streaming()
+            if io.sender is not None:
+                await io.sender.finish()
             await frames.send(wire.Reply(exec=reply))
         except BaseException:
             await self._spawner.kill(process)
@@ -259,9 +248,8 @@ class Executor:
     async def _see_through(self, process: Process, io: ProgramIO, program: Program, reply: wire.ExecReply) -> None:
         """Wait for the end and read all output; set the outcome of a program that has to be killed."""
         io.close_tool_ends()
-        sending = io.start_streaming(process.started.result())
-        if sending is not None:
-            _cancel_call_on_failure(sending)
+        if io.sender is not None:
+            _cancel_call_on_failure(io.sender.start(process.started.result()))
         io.past_limit.add_done_callback(lambda _: process.wake())
         if not process.ended.done() and not io.past_limit.done():
             await process.changed(program.timeout_s)

@@ -114,8 +114,7 @@ class LimitedOutput:
             self._on_passed()
         return within
 
-    def report(self, reply: wire.ExecReply, *, streamed: bool) -> None:
-        del streamed
+    def report(self, reply: wire.ExecReply, *, streamed: bool) -> None:  # noqa: ARG002 - as KeptOutput
         reply.output_bytes = self.total_bytes
 
     def abandon(self) -> None: ...

@@ -86,14 +86,11 @@ class StreamOutput:
             if not data:
                 offset = self.ring_offset
         if not data and offset < self.size_bytes:
-            data = self._from_ring(offset, min(limit_bytes, self.size_bytes - offset))
+            at, length = offset % self._ring_bytes, min(limit_bytes, self.size_bytes - offset)
+            data = bytes(self._ring[at : at + length])
+            data += bytes(self._ring[: length - len(data)])
         end = self.closed and offset + len(data) >= self.size_bytes
         return wire.ProcessReadReply(data=data, offset=offset, end=end, size_bytes=self.size_bytes)
-
-    def _from_ring(self, offset: int, length: int) -> bytes:
-        at = offset % self._ring_bytes
-        data = bytes(self._ring[at : at + length])
-        return data + bytes(self._ring[: length - len(data)])
 
     def report(self) -> wire.ProcessOutput:
         return wire.ProcessOutput(

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import signal
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.daemon.limits.disk_watch import DiskWatch
@@ -61,24 +62,20 @@ class Processes:
 
     async def answer(self, call: str, request: wire.Request) -> wire.Reply:
         """Return the final frame of a call whose name starts with process_."""
-        match call:
-            case "process_list":
-                return wire.Reply(process_list=await self._list())
-            case "process_read":
-                return wire.Reply(process_read=await self._read(request.process_read))
-            case "process_start":
-                process = await self._start(request.process_start)
-            case "process_write":
-                process = await self._write(request.process_write)
-            case "process_resize":
-                process = self._resize(request.process_resize)
-            case "process_signal":
-                process = await self._signal(request.process_signal)
-            case "process_wait":
-                process = await self._wait(request.process_wait)
-            case _:
-                process = await self._remove(request.process_remove)
-        return wire.Reply(process=process)
+        asked = getattr(request, call)
+        if call == "process_list":
+            return wire.Reply(process_list=await self._list())
+        if call == "process_read":
+            return wire.Reply(process_read=await self._read(asked))
+        answers: dict[str, Callable[[Any], Awaitable[wire.Process]]] = {
+            "process_start": self._start,
+            "process_write": self._write,
+            "process_resize": self._resize,
+            "process_signal": self._signal,
+            "process_wait": self._wait,
+            "process_remove": self._remove,
+        }
+        return wire.Reply(process=await answers[call](asked))
 
     async def _start(self, asked: wire.ProcessStartRequest) -> wire.Process:
         request = StartRequest(asked, self._workspace, self._environment)
@@ -97,7 +94,12 @@ class Processes:
         finally:
             self._starting.discard(request.id)
         self._kept[request.id] = process
-        self._forget_oldest()
+        while len(self._kept) > KEPT_LIMIT:
+            # The oldest one that has ended, which exists: fewer than the limit run.
+            oldest = next(kept for kept in self._kept.values() if not kept.running)
+            # What it left behind keeps running, as after an exec.
+            oldest.streams.leave_to(self._lingering)
+            self._forget(oldest)
         return process.report()
 
     async def _spawn(self, request: StartRequest) -> BackgroundProcess:
@@ -124,14 +126,6 @@ class Processes:
             loop = asyncio.get_running_loop()
             background.time_limit = loop.call_later(request.timeout_s, self._time_out, background)
         return background
-
-    def _forget_oldest(self) -> None:
-        """Remove the oldest ended ones over the limit, which exist: fewer than the limit run."""
-        while len(self._kept) > KEPT_LIMIT:
-            oldest = next(process for process in self._kept.values() if not process.running)
-            # What it left behind keeps running, as after an exec.
-            oldest.streams.leave_to(self._lingering)
-            self._forget(oldest)
 
     def _forget(self, process: BackgroundProcess) -> None:
         if process.time_limit is not None:
@@ -232,7 +226,7 @@ class Processes:
             stdin.close()
         return process.report()
 
-    def _resize(self, request: wire.ProcessResizeRequest) -> wire.Process:
+    async def _resize(self, request: wire.ProcessResizeRequest) -> wire.Process:
         process = self._find(request.id)
         if not request.HasField("size"):
             raise invalid_argument("size is missing; give rows and columns")

@@ -177,15 +177,12 @@ class Spill:
             self._incomplete = True  # nothing is written without a digest
             return
         try:
-            self._create(path, workspace, quotas if quota_bytes else None, quota_bytes)
+            with Place(path, make_parents=True, what="spill_path") as place:
+                self._fd = create_private_file(place, workspace)
+                if quotas is not None and quota_bytes:
+                    self._share = quotas.open(place.directory_fd, place.name, quota_bytes)
         except (Fault, OSError):
             self._incomplete = True
-
-    def _create(self, path: str, workspace: str, quotas: SpillQuotas | None, quota_bytes: int) -> None:
-        with Place(path, make_parents=True, what="spill_path") as place:
-            self._fd = create_private_file(place, workspace)
-            if quotas is not None:
-                self._share = quotas.open(place.directory_fd, place.name, quota_bytes)
 
     def write(self, data: bytes | bytearray, size: int) -> None:
         """Append the first `size` bytes, as far as they fit."""

@@ -85,7 +85,8 @@ class Grants:
         self.files: dict[bytes, int] = {}
         """Rights on single files, which no directory gets."""
         self._seen: dict[tuple[bytes, bool], Identity] = {}  # by path and whether it was listed
-        self._image = _read_only_device()
+        # The device of the image, None where it may be written.
+        self._image = os.lstat(b"/").st_dev if os.statvfs(b"/").f_flag & os.ST_RDONLY else None
         read = READ if rules.programs is None else READ & ~EXECUTE
         # Nor what leads to an unreadable one: under another name it would be granted the next time.
         unwritable = (*rules.unwritable, *rules.unreadable)
@@ -102,7 +103,10 @@ class Grants:
 
     def _add_image(self, rules: FileRules, read: int) -> None:
         """Grant what the image has; of its programs, where rules name some, those alone: a loader needs no more."""
-        image = _image_directories()
+        # Links aside: what they lead to is granted where it is.
+        with os.scandir(b"/") as entries:
+            found = [entry for entry in entries if entry.name not in _BY_RULES | _NOT_LISTED]
+            image = tuple(entry.path for entry in found if not entry.is_symlink())
         if rules.programs is None:
             self._add(image, (_DAEMON, *rules.unreadable), read)
             return
@@ -156,19 +160,6 @@ class Grants:
         elif identity is not None:
             for name in _names(path):
                 yield from self._allowed(os.path.join(path, name), inner)
-
-
-def _read_only_device() -> int | None:
-    """Return the device of the image, None where it may be written."""
-    return os.lstat(b"/").st_dev if os.statvfs(b"/").f_flag & os.ST_RDONLY else None
-
-
-def _image_directories() -> tuple[bytes, ...]:
-    """Return what stands at the root of the image, links aside: what they lead to is granted where it is."""
-    with os.scandir(b"/") as entries:
-        return tuple(
-            entry.path for entry in entries if entry.name not in _BY_RULES | _NOT_LISTED and not entry.is_symlink()
-        )
 
 
 def _names(directory: bytes) -> list[bytes]:

@@ -41,7 +41,11 @@ def become_server(settings: Settings) -> None:
     else:
         # gVisor has no file system user. It checks the effective user, also for who may slow this process down.
         os.setresuid(settings.daemon_uid, settings.tool_uid, settings.daemon_uid)
-    _refuse_capabilities()
+    with open("/proc/self/status", "rb") as file:
+        status = dict(line.split(b":", 1) for line in file if b":" in line)
+    for name in (b"CapPrm", b"CapEff"):
+        if int(status[name], 16):
+            raise NotSafe(f"the server would keep capabilities ({name.decode()} {status[name].decode().strip()})")
 
 
 def _become(call: _Call, tool_uid: int, daemon_uid: int) -> None:
@@ -64,11 +68,3 @@ def _files_as(call: _Call, uid: int) -> bool:
 
 def _set_capabilities(call: _Call, mask: int) -> None:
     call("capset", _CAPABILITY_HEADER, struct.pack("=6I", mask, mask, 0, 0, 0, 0))
-
-
-def _refuse_capabilities() -> None:
-    with open("/proc/self/status", "rb") as file:
-        status = dict(line.split(b":", 1) for line in file if b":" in line)
-    for name in (b"CapPrm", b"CapEff"):
-        if int(status[name], 16):
-            raise NotSafe(f"the server would keep capabilities ({name.decode()} {status[name].decode().strip()})")

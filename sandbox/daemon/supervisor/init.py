@@ -71,7 +71,9 @@ class Init:
             if news:
                 self._reap()
             self._end_lost()
-        print(f"airlock daemon: the server ended, {_describe(self._server_status)}; the sandbox ends", file=sys.stderr)
+        status = os.waitstatus_to_exitcode(self._server_status)
+        how = f"exit status {status}" if status >= 0 else f"killed by signal {-status}"
+        print(f"airlock daemon: the server ended, {how}; the sandbox ends", file=sys.stderr)
         return 70
 
     def _end_lost(self) -> None:
@@ -202,9 +204,3 @@ class Init:
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
     os._exit(0)  # the kernel then kills everything in the sandbox
-
-
-def _describe(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        return f"killed by signal {os.WTERMSIG(status)}"
-    return f"exit status {os.waitstatus_to_exitcode(status)}"
