@@ -34,7 +34,6 @@ class Connection:
         self._send_buffer_grown = False
 
     async def send(self, message: pb.Request | pb.Input) -> None:
-        """Send a frame; waits while the daemon does not read."""
         rest = self.send_at_once(message)
         if rest:
             await self.send_rest(rest)
@@ -53,7 +52,6 @@ class Connection:
             raise _closed(error) from error
 
     async def send_rest(self, rest: memoryview) -> None:
-        """Send the rest of a frame; waits while the daemon does not read."""
         try:
             await asyncio.get_running_loop().sock_sendall(self._socket, rest)
         except OSError as error:

@@ -101,7 +101,6 @@ class RemoteFS:
                     return
 
     async def read_lines(self, path: str, *, offset: int = 0, limit: int = 2000, limit_bytes: int = 65536) -> LinesPage:
-        """Return a page of lines; 1 MiB at most."""
         limit = checked_lines(offset, limit, limit_bytes)
         asked = pb.ReadLinesRequest(path=checked_path(path), offset=offset, limit=limit, limit_bytes=limit_bytes)
         read = partial(replies.lines_page, limit=limit, limit_bytes=limit_bytes)
@@ -161,7 +160,6 @@ class RemoteFS:
         await self._query(pb.Request(remove=asked), "entry", _nothing, timeout_s=_REMOVE_TIMEOUT_S)
 
     async def rename(self, path: str, new_path: str) -> None:
-        """Rename within one file system; a file at `new_path` is replaced."""
         asked = pb.RenameRequest(path=checked_path(path), new_path=checked_path(new_path))
         await self._query(pb.Request(rename=asked), "entry", _nothing)
 

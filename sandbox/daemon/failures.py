@@ -48,7 +48,6 @@ class Fault(Exception):
         self.taken_bytes = taken_bytes
 
     def failure(self) -> wire.Failure:
-        """Return the frame member for the gateway."""
         text = self.message.encode("utf-8", "backslashreplace")[:MESSAGE_LIMIT_BYTES].decode("utf-8", "ignore")
         return wire.Failure(kind=self.kind, message=text, errno=self.number, taken_bytes=self.taken_bytes)
 

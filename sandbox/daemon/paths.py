@@ -136,7 +136,6 @@ class Place:
             raise fault_of(error, self.path) from None
 
     def open(self, flags: int, mode: int = 0o666) -> int:
-        """Open it without following a link at its end."""
         try:
             return os.open(self.name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=self.directory_fd)
         except OSError as error:

@@ -72,7 +72,6 @@ class _Search:
         self.unsearched = 0
 
     def miss(self) -> None:
-        """Count a file or directory that cannot be searched."""
         self.unsearched += 1
 
     def found(self, found: Found, path: str) -> None:
@@ -88,7 +87,6 @@ class _Search:
         self.file(fd, path)
 
     def file(self, fd: int, path: str) -> None:
-        """Search one file and close it."""
         try:
             if self._one_name and os.fstat(fd).st_nlink > 1:
                 self.hard_linked_files += 1

@@ -34,7 +34,6 @@ class Pattern:
         return self._past_any_depth({0})
 
     def step(self, positions: frozenset[int], name: str) -> frozenset[int]:
-        """Return the positions after one more name."""
         after = set()
         for position in positions:
             if position == len(self._matchers):

@@ -83,7 +83,6 @@ class DiskLedger:
 
     @property
     def used(self) -> tuple[int, int]:
-        """The bytes and files of the workspace by the last count."""
         size_bytes, files = self._known()
         return int(size_bytes), files
 
@@ -126,7 +125,6 @@ class DiskLedger:
         self._shrunk = _sum(self._shrunk, (size_bytes, 0))
 
     def begin_count(self) -> Shrunk:
-        """Return what take_count() needs at the end of the count."""
         return self._shrunk, self._clock()
 
     def take_count(self, use: DiskUse, shrunk: Shrunk, *, running: bool = False) -> None:
@@ -220,11 +218,9 @@ class DiskLedger:
         return self._floor is not None and self._grew(free, self._known())
 
     def is_short(self, free: Free) -> bool:
-        """Return whether less than the reserve is free."""
         return self._reserve_bytes > 0 and (free[0] < self._reserve_bytes or free[1] < _RESERVE_FILES)
 
     def is_spent(self, free: Free) -> bool:
-        """Return whether less than half of the reserve is free."""
         return self._reserve_bytes > 0 and (free[0] < self._reserve_bytes // 2 or free[1] < _RESERVE_FILES // 2)
 
     def interval_s(self) -> float:

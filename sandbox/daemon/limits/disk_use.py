@@ -254,15 +254,12 @@ class _UnlinkedFiles:
 
     def _maps_hide(self, path: str) -> bool:
         """Return whether removed files that are not open may be mapped: their size is unknown."""
-        data = bytearray()
         try:
-            with open(path, "rb", buffering=0) as file:
-                while piece := file.read(65_536):
-                    data += piece
-                    if len(data) > _MAPS_LIMIT_BYTES:
-                        return True
+            data = _read_up_to(path, _MAPS_LIMIT_BYTES)
         except ProcessLookupError:
             return False  # a thread that has ended
+        if data is None:
+            return True
         for line in data.splitlines():
             if line.endswith(b" (deleted)"):
                 words = line.split(None, 5)
@@ -274,18 +271,26 @@ class _UnlinkedFiles:
 def _bound_sockets() -> set[int] | None:
     """Return the Unix sockets that have a name, None if there are too many."""
     try:
-        with open("/proc/net/unix", "rb", buffering=0) as file:
-            data = bytearray()
-            while piece := file.read(65_536):
-                data += piece
-                if len(data) > _SOCKETS_LIMIT_BYTES:
-                    return None
+        data = _read_up_to("/proc/net/unix", _SOCKETS_LIMIT_BYTES)
     except OSError:
         return set()
+    if data is None:
+        return None
     # The last word is the inode, or the inode, a space and the socket's name of any characters.
     found = (line.split(None, 6) for line in data.split(b"\n"))
     ends = (words[6].partition(b" ") for words in found if len(words) == 7)
     return {int(number) for number, named, _ in ends if named and number.isdigit()}
+
+
+def _read_up_to(path: str, limit_bytes: int) -> bytearray | None:
+    """Return what the kernel reports in a file, None if it is more than the limit."""
+    data = bytearray()
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(65_536):
+            data += piece
+            if len(data) > limit_bytes:
+                return None
+    return data
 
 
 def _target(link: str) -> bytes:

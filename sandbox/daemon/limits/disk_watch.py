@@ -323,7 +323,6 @@ class DiskWatch:
         return use
 
     async def _end_everything(self) -> None:
-        """Kill all tool processes; the next program may have what they leave behind."""
         host = self._ledger.is_short(self._disk()) and not self._ledger.is_past_own()
         self._spawner.mark_for_disk(host=host)
         await self._spawner.kill_everything()

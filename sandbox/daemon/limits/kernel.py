@@ -14,7 +14,15 @@ def is_gvisor(release: str, version: str) -> bool:
     return "gvisor" in release or version == _GVISOR_VERSION or os.path.exists("/proc/sentry-meminfo")
 
 
-_ROOT = "/sys/fs/cgroup"
+def read_if_there(path: str) -> bytes:
+    """Return the content of a kernel's file, b"" if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
 _V1_UNLIMITED_BYTES = 2**62
 # Between the kernel's kill of a process and its reported end.
 _LATELY_S = 1.0
@@ -23,7 +31,7 @@ _LATELY_S = 1.0
 class Cgroup:
     """Reads the files of the container's cgroup, mounted at /sys/fs/cgroup."""
 
-    def __init__(self, root: str = _ROOT) -> None:
+    def __init__(self, root: str = "/sys/fs/cgroup") -> None:
         self._root = root
         self._unified = os.path.exists(f"{root}/cgroup.controllers")
         # Kept open, as every call reads them twice.
@@ -76,7 +84,6 @@ class Cgroup:
         return self.observe_kills() > max(before, self._settled_kills)
 
     def pids_refused(self) -> int:
-        """Return how many processes and threads the kernel has refused for their limit."""
         return _counter(self._pids_events, b"max")
 
     def _bytes(self, name: str) -> int:
@@ -91,11 +98,7 @@ class Cgroup:
             return -1
 
     def _read(self, name: str) -> str:
-        try:
-            with open(f"{self._root}/{name}") as file:
-                return file.read()
-        except OSError:
-            return ""
+        return read_if_there(f"{self._root}/{name}").decode()
 
 
 def _counter(fd: int, name: bytes) -> int:
@@ -123,14 +126,11 @@ _BUFFER_BYTES = 212_992
 TERMINALS_LIMIT = 128
 OPEN_FILES_LIMIT = 65_536
 
-_TERMINALS = "/dev/pts"
-_PROC = "/proc"
-
 
 class KernelUse:
     """Counts kernel objects. `memory_bytes` is the sandbox's memory limit, 0 for none."""
 
-    def __init__(self, memory_bytes: int, *, proc: str = _PROC, terminals: str = _TERMINALS) -> None:
+    def __init__(self, memory_bytes: int, *, proc: str = "/proc", terminals: str = "/dev/pts") -> None:
         fitting = memory_bytes // _SOCKETS_SHARE // _BUFFER_BYTES
         self.sockets_limit = min(max(fitting, _SOCKETS_LEAST), _SOCKETS_MOST)
         self._proc = proc
@@ -178,8 +178,4 @@ class KernelUse:
             return 0  # it has ended, or belongs to the daemon
 
     def _read(self, name: str) -> bytes:
-        try:
-            with open(f"{self._proc}/{name}", "rb", buffering=0) as file:
-                return file.read(256)
-        except OSError:
-            return b""
+        return read_if_there(f"{self._proc}/{name}")

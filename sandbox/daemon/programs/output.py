@@ -149,7 +149,6 @@ class _Tail:
             self._kept_bytes -= len(self._pieces.popleft()[1])
 
     def last_characters(self) -> list[tuple[wire.OutputStream, bytes]]:
-        """Return the pieces with the last characters, in order."""
         result: list[tuple[wire.OutputStream, bytes]] = []
         left_chars = self._chars
         left_bytes = self._needed_bytes

@@ -239,7 +239,6 @@ class ProgramPipes:
         self._stdin_fd = -1  # the program's end
 
     def _open_stdin(self) -> int:
-        """Return the end to write to."""
         self._stdin_fd, fd = os.pipe()
         os.set_blocking(fd, False)
         return fd

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from sandbox.daemon.failures import Fault, invalid_argument
 from sandbox.daemon.paths import Place
 from sandbox.daemon.programs.pipes import Source, Writer
-from sandbox.daemon.programs.spill import create_private_file
+from sandbox.daemon.programs.spill import create_private_file, write_what_fits
 from sandbox.v1 import channel_pb2 as wire
 
 
@@ -125,13 +125,7 @@ class OutputFile:
         if self._fd < 0:
             return
         with memoryview(data) as view:
-            wanted = min(len(view), self._limit_bytes - self.size_bytes)
-            done = 0
-            try:
-                while done < wanted:
-                    done += os.pwrite(self._fd, view[done:wanted], self.size_bytes + done)
-            except OSError:
-                pass
+            done = write_what_fits(self._fd, view[: self._limit_bytes - self.size_bytes])
             self.size_bytes += done
             if done < len(view):
                 self.close()
@@ -190,7 +184,6 @@ class RateLimit:
         source.resume()
 
     def include(self, source: Source) -> None:
-        """Pause a source again when needed."""
         self._exempt.discard(source)
 
 

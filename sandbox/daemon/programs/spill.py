@@ -134,6 +134,17 @@ def create_private_file(place: Place, workspace: str) -> int:
     return place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
 
 
+def write_what_fits(fd: int, data: memoryview) -> int:
+    """Write until all is written or it fails, and return how many bytes were written."""
+    done = 0
+    try:
+        while done < len(data):
+            done += os.write(fd, data[done:])
+    except OSError:
+        pass
+    return done
+
+
 def _hide_from_git(workspace: str) -> None:
     try:
         with Place(f"{workspace}/{PRIVATE_NAME}/.gitignore") as place:
@@ -191,15 +202,9 @@ class Spill:
         allowed_bytes = min(size, self._left_bytes)
         if self._share is not None:
             allowed_bytes = self._share.allow(allowed_bytes)
-        self._incomplete = allowed_bytes < size
-        view = memoryview(data)[:allowed_bytes]
-        done = 0
-        try:
-            while done < len(view):
-                done += os.write(self._fd, view[done:])
-        except OSError:
-            self._incomplete = True
-        view = view[:done]
+        done = write_what_fits(self._fd, memoryview(data)[:allowed_bytes])
+        self._incomplete = done < size
+        view = memoryview(data)[:done]
         self._left_bytes -= done
         self._size_bytes += done
         if self._share is not None:

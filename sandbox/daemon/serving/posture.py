@@ -6,7 +6,7 @@ import os
 import re
 import stat
 
-from sandbox.daemon.limits.kernel import Cgroup, is_gvisor
+from sandbox.daemon.limits.kernel import Cgroup, is_gvisor, read_if_there
 from sandbox.daemon.supervisor.control_wire import CALL_GID_BASE
 from sandbox.daemon.supervisor.landlock import landlock_version
 from sandbox.daemon.supervisor.spawner import Spawner
@@ -83,11 +83,7 @@ def _namespaces() -> list[wire.Namespace]:
 
 
 def _network_interfaces() -> list[str]:
-    try:
-        with open("/proc/net/dev") as file:
-            lines = file.readlines()[2:]
-    except OSError:
-        return []
+    lines = read_if_there("/proc/net/dev").decode().splitlines()[2:]
     names = (line.partition(":")[0].strip() for line in lines)
     return [name for name in names if name != "lo"][:_INTERFACES_LIMIT]
 

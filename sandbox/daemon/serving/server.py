@@ -46,7 +46,6 @@ class Health:
         self._listening_since_ns = time.monotonic_ns()
 
     def reply(self, processes: int, workspace: DiskUse | None = None, tmp: DiskUse | None = None) -> wire.Reply:
-        """Return the answer, with the number of running background processes and disk usage."""
         return wire.Reply(
             health=wire.HealthReply(
                 uptime_ms=(time.monotonic_ns() - self._listening_since_ns) // 1_000_000,

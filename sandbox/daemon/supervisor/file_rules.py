@@ -67,7 +67,6 @@ class FileRules:
 
     @classmethod
     def decode(cls, data: bytes) -> "FileRules":
-        """Return the rules of encode()."""
         items = data.split(b"\0") if data else []
         lists = (tuple(item[1:] for item in items if item[:1] == b"%d" % flag) for flag in range(len(cls.LISTS)))
         programs = tuple(item[1:] for item in items if item[:1] == _PROGRAM)
@@ -119,7 +118,6 @@ class Grants:
             self._add_files((path,), rules.unreadable, EXECUTE | READ_FILE if in_image else EXECUTE)
 
     def is_current(self) -> bool:
-        """Return whether the same grants would be made now."""
         return all(_identity(path, listed=listed) == seen for (path, listed), seen in self._seen.items())
 
     def is_meant(self, path: bytes, state: os.stat_result) -> bool:

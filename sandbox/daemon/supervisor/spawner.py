@@ -228,7 +228,6 @@ class Spawner:
         return value
 
     def is_live(self, call: int) -> bool:
-        """Return whether a call is current."""
         return call in self._processes
 
     def forget(self, process: Process) -> None:

@@ -122,7 +122,6 @@ class ToolSpawner:
         return lost
 
     def open(self) -> socket.socket:
-        """Fork a tool spawner in place of the last one."""
         self._close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:

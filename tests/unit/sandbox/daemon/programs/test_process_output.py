@@ -86,7 +86,7 @@ def test_a_full_disk_stops_a_file_for_good(monkeypatch: pytest.MonkeyPatch, tmp_
     file = OutputFile(str(tmp_path / "out"), 1 << 20, "/workspace")
     file.append(b"abc")
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(28, "no space")))
+        patch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "no space")))
         file.append(b"def")
     file.append(b"ghi")
     assert (file.size_bytes, file.read(0, 100)) == (3, b"abc")
