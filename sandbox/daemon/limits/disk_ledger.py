@@ -61,11 +61,11 @@ class DiskLedger:
     ) -> None:
         self._limit: tuple[int, int] = limit_bytes or _ANY, limit_files or _ANY
         self._reserve_bytes = reserve_bytes
-        self._clock = clock
+        self.clock = clock
         self._used: DiskUse | None = None  # the last count
         # How much the disk has shrunk since, and what was free at the last look; None while nothing looks.
         self._shrunk: Amount = (0.0, 0)
-        self._free: Free | None = None
+        self.free: Free | None = None
         # What is being written where no count sees it.
         self._unseen_bytes = 0
         # What a workspace over its limit may have, so that files can be removed by commands.
@@ -75,11 +75,7 @@ class DiskLedger:
         self._counted_s = clock()
         self._took_s = 0.0
         self.counted_from_s = float("-inf")
-        """When the last count began, by clock_s."""
-
-    @property
-    def clock_s(self) -> float:
-        return self._clock()
+        """When the last count began, by clock()."""
 
     @property
     def used(self) -> tuple[int, int]:
@@ -91,24 +87,19 @@ class DiskLedger:
         return self._used is not None
 
     @property
-    def free(self) -> Free | None:
-        """What was free at the last look; None while nothing looks."""
-        return self._free
-
-    @property
     def full_message(self) -> str:
         size_bytes, files = self.used
         return FULL.format(size=size_bytes, files=files, limit=self._limit[0], most=self._limit[1])
 
     def look(self, free: Free) -> None:
-        before = self._free or free
+        before = self.free or free
         # A sum of decreases: space that others free in between does not count against it.
         self._shrunk = _sum(self._shrunk, (max(before[0] - free[0], 0), max(before[1] - free[1], 0)))
-        self._free = free
+        self.free = free
 
     def look_away(self) -> None:
         """Ignore what the disk shrinks by until the next look."""
-        self._free = None
+        self.free = None
 
     def expect(self, size_bytes: int, files: int = 0) -> None:
         """Count what is about to be written."""
@@ -125,7 +116,7 @@ class DiskLedger:
         self._shrunk = _sum(self._shrunk, (size_bytes, 0))
 
     def begin_count(self) -> Shrunk:
-        return self._shrunk, self._clock()
+        return self._shrunk, self.clock()
 
     def take_count(self, use: DiskUse, shrunk: Shrunk, *, running: bool = False) -> None:
         """Record a count, and what the disk shrank by during it."""
@@ -152,7 +143,7 @@ class DiskLedger:
             max(limit_bytes, min(allowed_bytes, use.size_bytes)),
             max(limit_files, min(allowed_files, use.files)),
         )
-        self._counted_s, self.counted_from_s = self._clock(), began_s
+        self._counted_s, self.counted_from_s = self.clock(), began_s
         self._took_s = self._counted_s - began_s
 
     def allow_current_use(self) -> None:
@@ -177,7 +168,7 @@ class DiskLedger:
     def is_count_due(self, free: Free) -> bool:
         if self._used is None:
             return True
-        since_s = self._clock() - self._counted_s
+        since_s = self.clock() - self._counted_s
         pause_s = 0.0 if self._is_far(self._most()) else self._took_s * _PAUSE
         if since_s < pause_s or not (self._shrunk[0] or self._shrunk[1]):
             return False
@@ -189,7 +180,7 @@ class DiskLedger:
 
     def is_suspected(self) -> bool:
         """Return whether a call that hides files from counts has a reason to."""
-        return self.may_be_past() or (self._free is not None and self.is_short(self._free))
+        return self.may_be_past() or (self.free is not None and self.is_short(self.free))
 
     def may_be_past(self) -> bool:
         """Return whether the workspace is over what is allowed if all that the disk shrank by was written here."""
@@ -226,8 +217,8 @@ class DiskLedger:
     def interval_s(self) -> float:
         """Return when to look again: before what is left can be filled."""
         left_bytes = self._allowed[0] - self._most()[0]
-        if self._free is not None and self._reserve_bytes:
-            left_bytes = min(left_bytes, self._free[0] - self._reserve_bytes)
+        if self.free is not None and self._reserve_bytes:
+            left_bytes = min(left_bytes, self.free[0] - self._reserve_bytes)
         return min(max(left_bytes / _WRITTEN_PER_S, INTERVAL_LEAST_S), _INTERVAL_MOST_S)
 
     def _is_far(self, amount: Amount) -> bool:

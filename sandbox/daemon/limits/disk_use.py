@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sandbox.daemon.limits.kernel import is_gvisor
 from sandbox.daemon.paths import open_with_rights
-from sandbox.daemon.supervisor.call_tree import call_of, is_dead, read_status
+from sandbox.daemon.supervisor.call_tree import tool_processes
 
 BLOCK_BYTES = 512
 # Each level takes two descriptors. Of deeper directories, so many are counted afterwards.
@@ -146,15 +146,9 @@ def count_unlinked(top: str, use: DiskUse) -> Iterator[None]:
     unlinked = _UnlinkedFiles(top, use)
     for fd, state in _own_descriptors():
         unlinked.add(state, f"/proc/self/fd/{fd}")
-    for name in os.listdir("/proc"):
-        if not name.isdecimal():
-            continue
-        status = read_status(int(name))
-        call = call_of(status) if status is not None and not is_dead(status) else 0
-        if not call:
-            continue
+    for pid, call, _ in tool_processes():
         try:
-            yield from unlinked.count(name, call)
+            yield from unlinked.count(pid, call)
         except (FileNotFoundError, ProcessLookupError):
             pass  # it has ended
         except OSError:
@@ -188,7 +182,7 @@ class _UnlinkedFiles:
         self._bound = _bound_sockets()
         self._looked = 0
 
-    def count(self, pid: str, call: int) -> Iterator[None]:
+    def count(self, pid: int, call: int) -> Iterator[None]:
         in_memory = False
         # Threads may have their own descriptors and directory. The first one may have ended, and has none then.
         for task in os.listdir(f"/proc/{pid}/task"):

@@ -263,7 +263,7 @@ class DiskWatch:
         if self._task is None:
             await self._count()
             return
-        asked_s = self._ledger.clock_s
+        asked_s = self._ledger.clock()
         async with self._pausing:
             if self._ledger.counted_from_s >= asked_s:
                 return  # another caller counted meanwhile

@@ -29,22 +29,28 @@ class BackgroundProcess:
         self.process = process
         self.streams = streams
         self.size = request.size or DEFAULT_SIZE
-        self.running = True
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ending: wire.Outcome | None = None
         self.time_limit: asyncio.TimerHandle | None = None
-        self._argv = _prefix(request.argv)
-        self._outcome = wire.OUTCOME_UNSPECIFIED
-        self._exit_code = 0
-        self._signal = 0
+        self._state = wire.Process(
+            id=request.id,
+            pid=process.started.result(),
+            argv=_prefix(request.argv),
+            running=True,
+            started_ns=time.time_ns(),
+            terminal=streams.terminal is not None,
+        )
         self._cgroup = cgroup
         self._kills_before = cgroup.observe_kills()
         self._killed_by_caller = False
-        self._started_ns = time.time_ns()
         self._clock_ns = time.monotonic_ns()
         self._duration_ns: int | None = None
         self._draining: asyncio.Task[None] | None = None
         process.ended.add_done_callback(self._end)
+
+    @property
+    def running(self) -> bool:
+        return self._state.running
 
     def signalled(self, number: int) -> None:
         """Record a signal from the caller: a SIGKILL is then not the kernel's, for memory."""
@@ -67,38 +73,28 @@ class BackgroundProcess:
         try:
             await self.streams.drain()
         finally:
-            self._outcome = outcome
+            self._state.outcome = outcome
             if outcome == wire.OUTCOME_SIGNALLED:
-                self._signal = os.WTERMSIG(status)
+                self._state.signal = os.WTERMSIG(status)
             elif outcome == wire.OUTCOME_EXITED:
-                self._exit_code = os.WEXITSTATUS(status)
-            self.running = False
+                self._state.exit_code = os.WEXITSTATUS(status)
+            self._state.running = False
             self.over.set_result(None)
 
     def report(self, tree: int = 0) -> wire.Process:
         """Return its state; `tree` is the number of its live processes."""
         duration_ns = self._duration_ns if self._duration_ns is not None else time.monotonic_ns() - self._clock_ns
-        streams = self.streams
-        reply = wire.Process(
-            id=self.id,
-            pid=self.process.started.result(),
-            argv=self._argv,
-            running=self.running,
-            outcome=self._outcome,
-            exit_code=self._exit_code,
-            signal=self._signal,
-            started_ns=self._started_ns,
-            duration_us=duration_ns // 1000,
-            terminal=streams.terminal is not None,
-            stdin_open=streams.input is not None and streams.input.is_open(),
-            stdout=streams.stdout.report(),
-            stderr=streams.stderr.report() if streams.stderr is not None else None,
-            tree=tree,
-            stdin_taken_bytes=streams.input.taken_bytes if streams.input is not None else 0,
-        )
+        state, streams = self._state, self.streams
+        state.duration_us = duration_ns // 1000
+        state.stdout.CopyFrom(streams.stdout.report())
+        if streams.stderr is not None:
+            state.stderr.CopyFrom(streams.stderr.report())
+        if streams.input is not None:
+            state.stdin_open, state.stdin_taken_bytes = streams.input.is_open(), streams.input.taken_bytes
         if streams.terminal is not None:
-            reply.size.rows, reply.size.columns = self.size
-        return reply
+            state.size.rows, state.size.columns = self.size
+        state.tree = tree
+        return state
 
 
 def _prefix(argv: list[bytes]) -> list[bytes]:

@@ -9,6 +9,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from sandbox.daemon.frames import FrameSocket, InputStream
 from sandbox.daemon.limits.disk_watch import HOST_DISK, DiskWatch
@@ -42,22 +43,17 @@ class ProgramIO(ProgramPipes):
             self._output = KeptOutput(limit, open_spill)
         try:
             for stream in (wire.OUTPUT_STREAM_STDOUT, wire.OUTPUT_STREAM_STDERR):
-                self._pipes.append(OutputPipe(self._taker(stream)))
+                self._pipes.append(OutputPipe(partial(self._take, stream)))
             if program.stdin:
                 self.stdin = Writer(self._open_stdin())
         except OSError:
             self.close()
             raise
 
-    def _taker(self, stream: wire.OutputStream) -> Callable[[bytearray, int], None]:
-        add, sender = self._output.add, self.sender
-
-        def take(buffer: bytearray, size: int) -> None:
-            within = add(stream, buffer, size)
-            if sender is not None:
-                sender.add(stream, within)
-
-        return take
+    def _take(self, stream: wire.OutputStream, buffer: bytearray, size: int) -> None:
+        within = self._output.add(stream, buffer, size)
+        if self.sender is not None:
+            self.sender.add(stream, within)
 
     def _pause(self) -> None:
         for pipe in self._pipes:

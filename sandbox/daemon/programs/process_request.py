@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import string
 
-from sandbox.daemon.failures import Fault, invalid_argument
+from sandbox.daemon.failures import invalid_argument
 from sandbox.daemon.paths import PATH_LIMIT_BYTES, components, join
 from sandbox.daemon.programs.exec_request import SPILL_LIMIT_BYTES, ProgramFields
 from sandbox.v1 import channel_pb2 as wire
@@ -15,12 +14,7 @@ SIDE_LIMIT = 4096
 DEFAULT_SIZE = (24, 80)
 DEFAULT_RING_BYTES = 64 * 1024
 RING_LIMIT_BYTES = 1024 * 1024
-PAGE_LIMIT_BYTES = 1024 * 1024
-INPUT_LIMIT_BYTES = 1024 * 1024
-WRITE_ID_LIMIT = 128
 WAIT_LIMIT_MS = 60_000
-SIGNAL_LIMIT = 64
-_OFFSET_LIMIT = 2**63 - 1
 _ID_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_-")
 _TERMINAL_KIND = b"xterm-256color"
 
@@ -64,42 +58,6 @@ def check_wait(wait_ms: int) -> float:
     if wait_ms > WAIT_LIMIT_MS:
         raise invalid_argument(f"wait_ms is {wait_ms}; {WAIT_LIMIT_MS} is the most; ask again to wait longer")
     return wait_ms / 1000
-
-
-def check_page(request: wire.ProcessReadRequest) -> None:
-    """Raise a Fault for an invalid page."""
-    if request.stream not in (wire.OUTPUT_STREAM_STDOUT, wire.OUTPUT_STREAM_STDERR):
-        raise invalid_argument(f"stream is {request.stream}; give stdout (1) or stderr (2)")
-    if not 1 <= request.limit_bytes <= PAGE_LIMIT_BYTES:
-        raise invalid_argument(f"limit_bytes is {request.limit_bytes}; give 1 to {PAGE_LIMIT_BYTES}")
-    if request.offset > _OFFSET_LIMIT:
-        raise invalid_argument(f"offset is {request.offset}; no output is longer than {_OFFSET_LIMIT} bytes")
-
-
-def check_input(data: bytes) -> bytes:
-    """Return the bytes to write to stdin."""
-    if len(data) > INPUT_LIMIT_BYTES:
-        raise Fault(
-            wire.FAILURE_KIND_TOO_LARGE,
-            f"0 of {len(data)} bytes were taken; {INPUT_LIMIT_BYTES} are allowed at once; write them in pieces",
-        )
-    return data
-
-
-def check_write_id(request_id: str) -> str:
-    """Return the id of a write, or ""."""
-    if len(request_id) > WRITE_ID_LIMIT:
-        raise invalid_argument(f"request_id has {len(request_id)} characters; {WRITE_ID_LIMIT} are the most")
-    return request_id
-
-
-def check_signal(request: wire.ProcessSignalRequest) -> int:
-    """Return the number of a signal."""
-    if not 1 <= request.signal <= SIGNAL_LIMIT:
-        raise invalid_argument(f"signal is {request.signal}; give 1 to {SIGNAL_LIMIT}, such as 15 to ask it to end")
-    if not request.id and (request.signal != signal.SIGKILL or not request.tree):
-        raise invalid_argument("id is empty, which means all strays; they can only be killed: signal 9 with tree")
-    return request.signal
 
 
 def _output_directory(request: wire.ProcessStartRequest, process_id: str) -> str:

@@ -18,21 +18,17 @@ from sandbox.daemon.limits.kernel import Cgroup
 from sandbox.daemon.programs.background_process import BackgroundProcess, ProcessStreams
 from sandbox.daemon.programs.pipes import LingeringPipes
 from sandbox.daemon.programs.process_io import RateLimit
-from sandbox.daemon.programs.process_request import (
-    StartRequest,
-    check_id,
-    check_input,
-    check_page,
-    check_signal,
-    check_size,
-    check_wait,
-    check_write_id,
-)
+from sandbox.daemon.programs.process_request import StartRequest, check_id, check_size, check_wait
 from sandbox.daemon.supervisor.call_tree import count_living
 from sandbox.daemon.supervisor.spawner import START_LIMIT_S, Spawner
 from sandbox.v1 import channel_pb2 as wire
 
 KEPT_LIMIT = 64
+PAGE_LIMIT_BYTES = 1024 * 1024
+INPUT_LIMIT_BYTES = 1024 * 1024
+WRITE_ID_LIMIT = 128
+SIGNAL_LIMIT = 64
+_OFFSET_LIMIT = 2**63 - 1
 # Each waiting call occupies a connection; health and kill calls must always get one (server.CONNECTIONS_LIMIT).
 WAITERS_LIMIT = 128
 # A killed tree has closed its streams, which are drained at once; a tree that survives may never end.
@@ -183,7 +179,12 @@ class Processes:
             self._waiters -= 1
 
     async def _read(self, request: wire.ProcessReadRequest) -> wire.ProcessReadReply:
-        check_page(request)
+        if request.stream not in (wire.OUTPUT_STREAM_STDOUT, wire.OUTPUT_STREAM_STDERR):
+            raise invalid_argument(f"stream is {request.stream}; give stdout (1) or stderr (2)")
+        if not 1 <= request.limit_bytes <= PAGE_LIMIT_BYTES:
+            raise invalid_argument(f"limit_bytes is {request.limit_bytes}; give 1 to {PAGE_LIMIT_BYTES}")
+        if request.offset > _OFFSET_LIMIT:
+            raise invalid_argument(f"offset is {request.offset}; no output is longer than {_OFFSET_LIMIT} bytes")
         wait_s = check_wait(request.wait_ms)
         streams = self._find(request.id).streams
         output = streams.stdout if request.stream == wire.OUTPUT_STREAM_STDOUT else streams.stderr
@@ -196,9 +197,13 @@ class Processes:
         return output.page(request.offset, request.limit_bytes)
 
     async def _write(self, request: wire.ProcessWriteRequest) -> wire.Process:
-        data = check_input(request.data)
+        data, request_id = request.data, request.request_id
+        if len(data) > INPUT_LIMIT_BYTES:
+            why = f"{INPUT_LIMIT_BYTES} are allowed at once; write them in pieces"
+            raise Fault(wire.FAILURE_KIND_TOO_LARGE, f"0 of {len(data)} bytes were taken; {why}")
+        if len(request_id) > WRITE_ID_LIMIT:
+            raise invalid_argument(f"request_id has {len(request_id)} characters; {WRITE_ID_LIMIT} are the most")
         wait_s = check_wait(request.wait_ms)
-        request_id = check_write_id(request.request_id)
         process = self._find(request.id)
         terminal, stdin = process.streams.terminal, process.streams.input
         if stdin is None:
@@ -239,8 +244,14 @@ class Processes:
         return process.report()
 
     async def _signal(self, request: wire.ProcessSignalRequest) -> wire.Process:
-        number = check_signal(request)
+        number = request.signal
+        if not 1 <= number <= SIGNAL_LIMIT:
+            raise invalid_argument(f"signal is {number}; give 1 to {SIGNAL_LIMIT}, such as 15 to ask it to end")
         if not request.id:
+            if number != signal.SIGKILL or not request.tree:
+                raise invalid_argument(
+                    "id is empty, which means all strays; they can only be killed: signal 9 with tree"
+                )
             return wire.Process(tree=await self._spawner.kill_strays())
         process = self._find(request.id)
         process.signalled(number)

@@ -69,12 +69,17 @@ def list_pids() -> Iterator[int]:
     return map(int, filter(str.isdecimal, os.listdir("/proc")))
 
 
-def find_by_group() -> Iterator[tuple[int, int]]:
-    """Yield the live processes that calls started, each with its call."""
-    for pid in list_pids():
+def tool_processes() -> Iterator[tuple[int, int, bytes]]:
+    """Yield the live processes that calls started, by their pids: (pid, call, /proc/PID/status)."""
+    for pid in sorted(list_pids()):
         status = read_status(pid)
         if status is not None and not is_dead(status) and (call := call_of(status)):
-            yield pid, call
+            yield pid, call, status
+
+
+def find_by_group() -> Iterator[tuple[int, int]]:
+    """Return the live processes that calls started, each with its call."""
+    return ((pid, call) for pid, call, _ in tool_processes())
 
 
 _find = find_by_group
@@ -172,10 +177,7 @@ def _pause_once(paused: PausedCalls) -> tuple[bool, bool]:
     """Stop what runs; return whether anything ran, and whether anything has yet to leave a system call."""
     signalled = set(paused.signalled)
     moving = stopping = False
-    for pid in sorted(list_pids()):
-        status = read_status(pid)
-        if status is None or is_dead(status) or not (call := call_of(status)):
-            continue
+    for pid, call, status in tool_processes():
         paused.calls.add(call)
         if b"\nState:\tT" in status:
             paused.stopped[pid] = _switches(status)
@@ -228,11 +230,9 @@ def _ran_meanwhile(paused: PausedCalls) -> int:
     """Count the processes that ran while paused: a timer may resume a process, which may then stop itself again."""
     signalled = set(paused.signalled)
     count = 0
-    for pid in list_pids():
-        status = read_status(pid)
-        # Calls that began meanwhile do not count.
-        if status is None or is_dead(status) or call_of(status) not in paused.calls:
-            continue
+    for pid, call, status in tool_processes():
+        if call not in paused.calls:
+            continue  # it began meanwhile
         if b"\nState:\tT" in status:
             # A process may appear stopped a moment before it leaves its processor.
             ran = _switches(status) - paused.stopped.get(pid, _switches(status)) > _SWITCHES_MOST

@@ -99,7 +99,7 @@ class Watched:
         self.watch = DiskWatch(cast(Spawner, self.spawner), settings, kernel)
         self.watch._disk = lambda: (self.free[0], self.free[1])  # type: ignore[method-assign]
         self.later_s = 0.0
-        self.watch._ledger._clock = lambda: time.monotonic() + self.later_s
+        self.watch._ledger.clock = lambda: time.monotonic() + self.later_s
 
     def write(self, name: str, size_bytes: int) -> None:
         """Write as tool code does, past everything but the disk."""
