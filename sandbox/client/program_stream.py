@@ -65,7 +65,7 @@ class ProgramStream:
     async def run(self, channel: Channel) -> pb.ExecReply:
         """Run the program; raises DaemonLost, a FileError that the daemon answered with, or CallersFault."""
         async with channel.call(pb.Request(exec=self.request)) as call:
-            receive = self._receive(call)
+            receive = receive_exec(call, self._pass_on, limit_s=self.limit_s, clock=self.clock)
             reply = await (receive if self.stdin is None else call.exchange(self._feed(call, self.stdin), receive))
             if reply.output or reply.tail or reply.HasField("evicted"):
                 raise DaemonLost("the sandbox daemon kept output that was to be streamed")
@@ -75,9 +75,6 @@ class ProgramStream:
                     f"the sandbox daemon sent {self.output_bytes} bytes of output and counts {reply.output_bytes}"
                 )
             return reply
-
-    async def _receive(self, call: Call) -> pb.ExecReply:
-        return await receive_exec(call, self._pass_on, limit_s=self.limit_s, clock=self.clock)
 
     async def _pass_on(self, output: pb.Output) -> None:
         stream = replies.output_stream(output)

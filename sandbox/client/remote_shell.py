@@ -10,7 +10,7 @@ import math
 import os
 import re
 import time
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sandbox.arguments import checked_path
@@ -308,11 +308,6 @@ class _Output:
             self._parts.append((stream, bytearray(output.data)))
         return OutputPiece(stream, output.data)
 
-    def add_all(self, outputs: Iterable[pb.Output]) -> _Output:
-        for output in outputs:
-            self.add(output)
-        return self
-
     def pieces(self) -> tuple[OutputPiece, ...]:
         return tuple(OutputPiece(stream, bytes(data)) for stream, data in self._parts)
 
@@ -333,8 +328,10 @@ def _result(reply: pb.ExecReply, output: _Output, limit: pb.OutputLimit) -> Exec
     ended = replies.ending(reply.outcome, reply.exit_code, reply.signal)
     if ended.outcome == "output_limit":
         raise DaemonLost("the sandbox daemon ended a command at a limit that it was not given")
-    output.add_all(reply.output)
-    tail = _Output(limit).add_all(reply.tail)
+    tail = _Output(limit)
+    for collected, pieces in ((output, reply.output), (tail, reply.tail)):
+        for piece in pieces:
+            collected.add(piece)
     evicted = _spilled(reply.evicted, limit) if reply.HasField("evicted") else None
     return ExecResult(
         **ended._asdict(),

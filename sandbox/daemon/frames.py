@@ -1,4 +1,4 @@
-"""Frames on a connected Unix socket: a 4-byte big-endian length, then that many bytes."""
+"""Frames on a connected Unix socket: a 4-byte big-endian length, then that many bytes; and input made of them."""
 
 from __future__ import annotations
 

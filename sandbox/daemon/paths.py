@@ -201,7 +201,7 @@ def _link_fault(directory_fd: int, names: list[str], depth: int) -> Fault:
 
 
 def let_owner_in(workspace: str) -> None:
-    """Restore the tool user's access to the root of its workspace, if possible."""
+    """Restore the tool user's access to the root of its workspace, which it may remove itself, if possible."""
     place = real(workspace)
     try:
         mode = stat.S_IMODE(os.stat(place).st_mode)

@@ -1,4 +1,9 @@
-"""The searches glob and grep, each in a child process with a time limit."""
+"""The searches glob and grep (grep.py), each in a child process with a time limit.
+
+glob finds paths with the semantics of pathlib in Python 3.13, in sorted order: `*` and `?` match within one name,
+including dotfiles; `**` as a component matches any number of directories, including none, and as the last one
+everything. Symbolic links are found but not followed.
+"""
 
 from __future__ import annotations
 

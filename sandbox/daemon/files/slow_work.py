@@ -1,4 +1,4 @@
-"""Runs slow or unbounded work in a short-lived child process of the server, which can be killed.
+"""Runs slow or unbounded work in a short-lived child process of the server, which can be killed, or in a thread.
 
 A regular expression cannot be interrupted, and a huge tree would block the server's event loop. The forked child has
 the server's identity, and so its protection and rights. It sends fragments through a pipe: serialized protobuf messages
@@ -161,9 +161,16 @@ def _limit_memory() -> None:
 HERE_LIMIT_BYTES = 8 * 1024 * 1024
 
 
-async def work_in_thread(work: Callable[[], _Value]) -> _Value:
-    """Return what `work` returns or raise what it raises."""
+async def work_in_thread(work: Callable[[], _Value], *, slow: bool = True) -> _Value:
+    """Run one system call, in a thread if it is slow; return what `work` returns or raise what it raises.
+
+    Freeing a file of many gigabytes takes the kernel seconds, and so does a rename over a file on ext4, which first
+    writes the new bytes to disk. A child process could not do this with the server's descriptors. asyncio.to_thread
+    would keep a pool of threads, and their memory, for good.
+    """
     # Cancellation is deferred until `work` has ended, because it uses descriptors that the caller closes.
+    if not slow:
+        return work()
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
     outcome: list[_Value] = []

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from functools import partial
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument, invalid_path
 from sandbox.daemon.files.entries import Page, entry_of
@@ -107,10 +108,9 @@ async def remove(request: wire.RemoveRequest) -> wire.Reply:
         try:
             if stat.S_ISDIR(state.st_mode):
                 os.rmdir(place.name, dir_fd=place.directory_fd)
-            elif state.st_size > HERE_LIMIT_BYTES:
-                await work_in_thread(lambda: os.unlink(place.name, dir_fd=place.directory_fd))
             else:
-                os.unlink(place.name, dir_fd=place.directory_fd)
+                unlink = partial(os.unlink, place.name, dir_fd=place.directory_fd)
+                await work_in_thread(unlink, slow=state.st_size > HERE_LIMIT_BYTES)
         except OSError as error:
             raise fault_of(error, place.path) from None
     return wire.Reply(entry=entry)
@@ -176,15 +176,10 @@ async def rename(request: wire.RenameRequest) -> wire.Reply:
         if existing is not None:
             target.refuse_link(existing)
             size_bytes = max(size_bytes, existing.st_size)
-
-        def work() -> None:
-            os.rename(place.name, target.name, src_dir_fd=place.directory_fd, dst_dir_fd=target.directory_fd)
-
+        fds = {"src_dir_fd": place.directory_fd, "dst_dir_fd": target.directory_fd}
         try:
-            if existing is not None and size_bytes > HERE_LIMIT_BYTES:
-                await work_in_thread(work)
-            else:
-                work()
+            work = partial(os.rename, place.name, target.name, **fds)
+            await work_in_thread(work, slow=existing is not None and size_bytes > HERE_LIMIT_BYTES)
         except OSError as error:
             raise fault_of(error, f"{place.path} to {target.path}") from None
         return wire.Reply(entry=entry_of(target.path, target.stat()))

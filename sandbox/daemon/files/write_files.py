@@ -50,13 +50,10 @@ async def write(
                     if written_bytes >= _TURN_BYTES:
                         written_bytes = 0
                         await asyncio.sleep(0)
-            state = await work_in_thread(replacement.commit) if replacement.slow else replacement.commit()
+            state = await work_in_thread(replacement.commit, slow=replacement.slow)
             return wire.Reply(entry=entry_of(place.path, state))
         finally:
-            if replacement.slow:
-                await work_in_thread(replacement.close)
-            else:
-                replacement.close()
+            await work_in_thread(replacement.close, slow=replacement.slow)
 
 
 FILE_LIMIT_BYTES = 64 * 1024 * 1024

@@ -301,7 +301,11 @@ _WAIT_S = 1.0
 
 
 class DiskReading:
-    """Counts directories, with the lock `counting`. `unlinked` includes removed files that processes have open."""
+    """Disk usage for callers, counted on request but only as often as is cheap, with the lock `counting`.
+
+    `unlinked` includes removed files that processes have open. The watch has numbers of its own (disk_ledger.py), of
+    the last time it had a reason to count, and rather too large.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The cgroup of this sandbox, version 2 or 1: limits, usage, kills and refusals. 0 means unlimited or unknown."""
+"""What the kernel counts and limits in this sandbox: its cgroup, and objects that no cgroup limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LATELY_S = 1.0
 
 
 class Cgroup:
-    """Reads the files of the container's cgroup, mounted at /sys/fs/cgroup."""
+    """The cgroup at /sys/fs/cgroup, version 2 or 1: limits, usage, kills, refusals. 0 means unlimited or unknown."""
 
     def __init__(self, root: str = "/sys/fs/cgroup") -> None:
         self._root = root
@@ -128,7 +128,13 @@ OPEN_FILES_LIMIT = 65_536
 
 
 class KernelUse:
-    """Counts kernel objects. `memory_bytes` is the sandbox's memory limit, 0 for none."""
+    """Counts sockets, terminals and open files. `memory_bytes` is the sandbox's memory limit, 0 for none.
+
+    Unread socket data is not charged to any cgroup (version 1, and Unix sockets in both), and terminals and open files
+    have one limit for the whole host. All three are counted while tool code runs, and the disk watch (disk_watch.py)
+    kills it past a limit. Tool code cannot change the size of buffers (tool_filter.py), so the number of sockets bounds
+    their bytes.
+    """
 
     def __init__(self, memory_bytes: int, *, proc: str = "/proc", terminals: str = "/dev/pts") -> None:
         fitting = memory_bytes // _SOCKETS_SHARE // _BUFFER_BYTES

@@ -99,7 +99,7 @@ Piece = tuple[wire.OutputStream, bytes | bytearray]
 
 
 class OutputSender:
-    """Sends Started and then pieces of output, in order. `pause` and `resume` control the reading of output."""
+    """Sends Started and then pieces of output, no faster than the gateway reads; `pause` and `resume` its source."""
 
     def __init__(self, frames: FrameSocket, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         self._frames = frames

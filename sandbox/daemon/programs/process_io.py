@@ -1,7 +1,4 @@
-"""One stream of a background process: its newest bytes in memory, all of them in a file, read by offset.
-
-Output is read whether or not a caller wants it, so memory is bounded and the program is not blocked.
-"""
+"""The input and output of a background process."""
 
 from __future__ import annotations
 
@@ -19,7 +16,11 @@ from sandbox.v1 import channel_pb2 as wire
 
 
 class StreamOutput:
-    """Takes output in order. `open_file` creates the file once the ring overflows; None for no file."""
+    """One stream of output: its newest bytes in memory, all of them in a file, read by offset.
+
+    `open_file` creates the file once the ring overflows; None for no file. Output is read whether or not a caller wants
+    it, so memory is bounded and the program is not blocked.
+    """
 
     def __init__(self, ring_bytes: int, open_file: Callable[[], OutputFile] | None) -> None:
         self.size_bytes = 0
@@ -105,7 +106,8 @@ class StreamOutput:
 class OutputFile:
     """Takes bytes up to a limit. It never fails: after a failed write `size_bytes` no longer grows.
 
-    `path` is empty if the file could not be created.
+    `path` is empty if the file could not be created. Tool code can modify or replace it. Reading never follows a link,
+    never blocks, and never returns bytes of another file: a file that was not created here counts as missing.
     """
 
     def __init__(self, path: str, limit_bytes: int, workspace: str) -> None:
@@ -163,7 +165,11 @@ _BURST_S = 0.02
 
 
 class RateLimit:
-    """Shared by all sources."""
+    """Limits how fast the output of all background processes together is read.
+
+    Most of it is never read by a caller, so reading as fast as `yes` writes would waste processor time and delay the
+    server among hundreds of tool processes. A faster program blocks in its write, as with a slow terminal.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -201,7 +207,10 @@ class _Write:
 
 
 class ProcessInput(Writer):
-    """The write end of a pipe, or a terminal. Writes are serialized; `taken_bytes` counts all of them."""
+    """The write end of a pipe, or a terminal. Writes are serialized; `taken_bytes` counts all of them.
+
+    A write whose answer was lost can be repeated: by its offset or an id, it continues after what it had written.
+    """
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd)

@@ -15,10 +15,16 @@ from typing import Any
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.daemon.limits.disk_watch import DiskWatch
 from sandbox.daemon.limits.kernel import Cgroup
-from sandbox.daemon.programs.background_process import BackgroundProcess, ProcessStreams
+from sandbox.daemon.programs.background_process import (
+    BackgroundProcess,
+    ProcessStreams,
+    StartRequest,
+    check_id,
+    check_size,
+    check_wait,
+)
 from sandbox.daemon.programs.pipes import LingeringPipes
 from sandbox.daemon.programs.process_io import RateLimit
-from sandbox.daemon.programs.process_request import StartRequest, check_id, check_size, check_wait
 from sandbox.daemon.supervisor.call_tree import count_living
 from sandbox.daemon.supervisor.spawner import START_LIMIT_S, Spawner
 from sandbox.v1 import channel_pb2 as wire

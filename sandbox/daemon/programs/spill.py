@@ -1,4 +1,4 @@
-"""The file for the output of a call that is too large to cross the socket."""
+"""The file for the output of a call that is too large to cross the socket, and the quota of such files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ FILES_LIMIT = 2048
 
 
 class SpillQuotas:
-    """The accounts of all directories with an open spill."""
+    """The accounts of all directories with an open spill; concurrent spills to one directory share one account.
+
+    The directory is read when a spill opens: files that tool code adds later count from the next spill on.
+    """
 
     def __init__(self) -> None:
         self._accounts: dict[tuple[int, int], _Account] = {}
@@ -123,7 +126,10 @@ class SpillShare:
 
 
 def create_private_file(place: Place, workspace: str) -> int:
-    """Return a descriptor for writing a new file at `place`. Raises Fault and OSError."""
+    """Return a descriptor for writing a new file at `place`. Raises Fault and OSError.
+
+    It replaces whatever had its name, and is never created through a link. The private directory is hidden from git.
+    """
     private = [*components(workspace), PRIVATE_NAME]
     if place.names[: len(private)] == private:
         _hide_from_git(workspace)

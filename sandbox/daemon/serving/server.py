@@ -138,10 +138,8 @@ class Server:
                 frames = FrameSocket(connection)
                 while (frame := await frames.read()) is not None:
                     await self._serve_call(wire.Request.FromString(frame), frames)
-            except CONNECTION_ERRORS:
-                pass  # closing is the answer; other connections are not affected
-            except asyncio.CancelledError:
-                pass  # the caller hung up
+            except (*CONNECTION_ERRORS, asyncio.CancelledError):
+                pass  # closing is the answer, or the caller hung up; other connections are not affected
             except Exception:
                 traceback.print_exc()
             finally:

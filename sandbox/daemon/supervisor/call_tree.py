@@ -1,4 +1,4 @@
-"""Finds, counts and signals everything a call started.
+"""Finds, counts, signals and pauses everything a call started.
 
 A tool process cannot drop a supplementary group: setgroups requires a capability it does not have. So neither setsid
 nor a double fork nor ignoring SIGTERM removes a process from its call; /proc shows which processes have the call's
@@ -140,7 +140,11 @@ _SWITCHES_MOST = 2
 
 
 class PausedCalls:
-    """The processes that got SIGSTOP, the context switches of each stopped one, and how often others resumed it."""
+    """The processes that got SIGSTOP, the context switches of each stopped one, and how often others resumed it.
+
+    Tool code may resist: its processes may resume each other, a timer may, and a parent may react to a stopped child.
+    Every process that ran nevertheless is detected by its status in /proc.
+    """
 
     def __init__(self) -> None:
         self.signalled: list[int] = []

@@ -206,7 +206,9 @@ _PT_INTERP = 3
 def executables(programs: Iterable[bytes], writable: tuple[bytes, ...]) -> set[bytes]:
     """Return the paths, without links, of what may be executed for programs: names, or absolute paths.
 
-    `writable` are the directories that tool code may write. A program that is not there has none.
+    The kernel starts the interpreter of a script and the loader of a program by itself, and both need the right to be
+    executed. What the image has is followed through links and interpreters. What tool code could write, in the
+    directories `writable`, is taken as it stands: a link or a first line of its own must not name another program.
     """
     found: set[bytes] = set()
     waiting = [_SHELL, *programs]

@@ -169,7 +169,12 @@ TOOL_NICE = 10
 
 
 def lower_oom_priority() -> None:
-    """Set tool code's OOM score and nice value for good; the posture shows whether the kernel lacks what that takes."""
+    """Set tool code's OOM score and nice value for good; the posture shows whether the kernel lacks what that takes.
+
+    Tool processes are killed first for memory, and yield the processor to the daemon. A process may lower its own OOM
+    score again through /proc/self/oom_score_adj, and not every engine can withhold the capability for that. A Landlock
+    domain, which children inherit, prevents it: no file under /proc can be opened for writing.
+    """
     try:
         # A process may always raise its own score.
         with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
@@ -177,8 +182,7 @@ def lower_oom_priority() -> None:
     except OSError:
         pass
     os.nice(TOOL_NICE)
-    # A domain in which no file below /proc can be opened for writing. Fails unless no_new_privs is set, which it is in
-    # every sandbox; the posture shows it.
+    # Fails unless no_new_privs is set, which it is in every sandbox; the posture shows it.
     if landlock_version() >= REFER_VERSION:
         allowed = WRITE_FILE | REFER
         restrict(allowed, {b"/" + os.fsencode(name): allowed for name in os.listdir("/") if name != "proc"})
