@@ -32,10 +32,12 @@ class LoopLog:
     def warning(self, message: str, *arguments: object, exc_info: object = None) -> None:
         if isinstance(exc_info, tuple):
             exc_info = exc_info[1]
-        with _Quiet():
+        try:
             print("airlock daemon:", message % arguments if arguments else message, file=sys.stderr)
             if exc_info:
                 _print_stack(exc_info if isinstance(exc_info, BaseException) else sys.exc_info()[1])
+        except Exception:  # noqa: S110 - nowhere to report it
+            pass
 
     error = critical = warning
 
@@ -45,22 +47,15 @@ class LoopLog:
 
 def print_exc(*_arguments: object, **_options: object) -> None:
     """Print the exception being handled, with its stack, like traceback.print_exc but without source lines."""
-    with _Quiet():
+    try:
         _print_stack(sys.exc_info()[1])
+    except Exception:  # noqa: S110 - nowhere to report it
+        pass
 
 
 def _print_stack(error: BaseException | None) -> None:
     if error is not None:
         sys.__excepthook__(type(error), error, error.__traceback__)
-
-
-class _Quiet:
-    """Suppresses exceptions, without loading contextlib."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        return kind is not None and issubclass(kind, Exception)
 
 
 class LazyModule(ModuleType):
