@@ -14,7 +14,6 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sandbox.daemon.build import BUILD
@@ -176,35 +175,28 @@ class Server:
         """Return the final frame, None if it has been sent."""
         if call == "health":
             running = self._processes.running() if self._processes else 0
-            disk = await self._count_disk() if request.health.count_disk else ()
+            disk = await self._disk_reading.read() if request.health.count_disk else ()
+            if disk and self._settings.contained:
+                disk = (*disk, mounted_use(_TMP))
             return self._health.reply(running, *disk)
         if call is not None and call.startswith("process_"):
             let_owner_in(self._workspace)
-            return await self._background().answer(call, request)
+            if self._processes is None:
+                # Loaded with the first such call.
+                from sandbox.daemon.programs.processes import Processes
+
+                self._processes = Processes(self._spawner, self._cgroup, self._workspace, self._environment, self._disk)
+            return await self._processes.answer(call, request)
         async with self._call_slots:
             let_owner_in(self._workspace)
             if call == "hello":
-                return await self._hello()
+                posture = await self._read_posture()
+                hello = wire.HelloReply(protocol_version=PROTOCOL_VERSION, posture=posture, build=BUILD)
+                return wire.Reply(hello=hello)
             if call == "exec":
                 await self._executor.execute(request.exec, frames, given)
                 return None
             return await answer_file_call(request, frames, given, self._workspace, self._disk)
-
-    async def _count_disk(self) -> Sequence[DiskUse | None]:
-        counted = await self._disk_reading.read()
-        return (*counted, mounted_use(_TMP)) if self._settings.contained else counted
-
-    def _background(self) -> Processes:
-        """Return the background processes, whose code is loaded with the first call."""
-        if self._processes is None:
-            from sandbox.daemon.programs.processes import Processes
-
-            self._processes = Processes(self._spawner, self._cgroup, self._workspace, self._environment, self._disk)
-        return self._processes
-
-    async def _hello(self) -> wire.Reply:
-        posture = await self._read_posture()
-        return wire.Reply(hello=wire.HelloReply(protocol_version=PROTOCOL_VERSION, posture=posture, build=BUILD))
 
     async def _read_posture(self) -> wire.Posture:
         """Return the posture, read once: nothing in the sandbox can change it."""

@@ -158,7 +158,7 @@ class Spawner:
 
     async def kill(self, process: Process) -> int:
         """SIGKILL everything the call started; return how many processes survived, normally 0."""
-        return await self._ask_until_none(lambda: ORDER.pack(control_wire.KILL, process.call, 0))
+        return await self.kill_call(process.call)
 
     async def kill_strays(self) -> int:
         """SIGKILL what finished calls left behind; return how many processes survived."""
@@ -212,10 +212,9 @@ class Spawner:
     async def _ask_until_none(self, order: Callable[[], bytes]) -> int:
         # Init gives up after a while to serve other orders, and a fork bomb may take longer.
         alive = 1
-        attempts = 0
-        while alive and attempts < _KILL_ATTEMPTS:
-            alive = await self._ask(order())
-            attempts += 1
+        for _ in range(_KILL_ATTEMPTS):
+            if not (alive := await self._ask(order())):
+                break
         return alive
 
     async def _ask(self, order: bytes) -> int:
