@@ -106,14 +106,9 @@ class DiskLedger:
         self._shrunk = _sum(self._shrunk, (size_bytes, files))
 
     def hide(self, size_bytes: int) -> None:
-        """Keep expected bytes counted, whatever a count finds."""
+        """Keep expected bytes counted, whatever a count finds; less than 0 lets the next count see them again."""
         self._shrunk = _sum(self._shrunk, (-size_bytes, 0))
         self._unseen_bytes += size_bytes
-
-    def show(self, size_bytes: int) -> None:
-        """Let the next count see hidden bytes."""
-        self._unseen_bytes -= size_bytes
-        self._shrunk = _sum(self._shrunk, (size_bytes, 0))
 
     def begin_count(self) -> Shrunk:
         return self._shrunk, self.clock()

@@ -150,7 +150,7 @@ class DiskWatch:
         try:
             yield
         finally:
-            self._ledger.show(size_bytes)
+            self._ledger.hide(-size_bytes)
 
     async def admit(self, path: str, size_bytes: int, files: int = 1) -> None:
         """Count what a file call is about to write to a path; NO_SPACE if it does not fit."""

@@ -221,17 +221,11 @@ class ProcessStreams(ProgramPipes):
         """Read everything that was written until now, then wait until the streams are closed or silent."""
         async with self._drain_lock:  # a pipe has one emptied() future at a time
             # Without the rate limit: a paused pipe has to be emptied, and a paused terminal would seem silent.
-            sources = [self.terminal] if self.terminal is not None else self._pipes
-            for source in sources:
-                self._rate_limit.exempt(source)
-            try:
+            with self._rate_limit.exempt([self.terminal] if self.terminal is not None else self._pipes):
                 if self._pipes:
                     await asyncio.wait([pipe.emptied() for pipe in self._pipes])
                 if self.terminal is not None:
                     await until_silent([self.terminal.closed], self._size_bytes)
-            finally:
-                for source in sources:
-                    self._rate_limit.include(source)
             if self._pipes:
                 await until_silent([pipe.closed for pipe in self._pipes], self._size_bytes)
 

@@ -6,7 +6,8 @@ import asyncio
 import os
 import select
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from sandbox.daemon.failures import Fault, invalid_argument
 from sandbox.daemon.paths import Place
@@ -184,13 +185,16 @@ class RateLimit:
             source.pause()
             self._loop.call_at(self._due_s, source.resume)
 
-    def exempt(self, source: Source) -> None:
-        """Do not pause a source, until include(): its writer has ended, so what is left is bounded."""
-        self._exempt.add(source)
-        source.resume()
-
-    def include(self, source: Source) -> None:
-        self._exempt.discard(source)
+    @contextmanager
+    def exempt(self, sources: Sequence[Source]) -> Iterator[None]:
+        """Do not pause sources meanwhile: their writer has ended, so what is left is bounded."""
+        self._exempt.update(sources)
+        for source in sources:
+            source.resume()
+        try:
+            yield
+        finally:
+            self._exempt.difference_update(sources)
 
 
 _REMEMBERED_WRITES = 64
