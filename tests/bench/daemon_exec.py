@@ -69,7 +69,7 @@ class Bench:
     async def run(self, *argv: bytes, timeout_ms: int = 0) -> pb.ExecReply:
         """Run a program through the gateway's channel."""
         request = pb.Request(exec=pb.ExecRequest(argv=argv, timeout_ms=timeout_ms))
-        return (await self.channel.ask(request, "exec", timeout_s=60)).exec
+        return await self.channel.query(request, "exec", lambda reply: reply, timeout_s=60)
 
 
 @asynccontextmanager

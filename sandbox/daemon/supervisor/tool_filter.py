@@ -48,7 +48,6 @@ _SET_ATTRIBUTES = (463, 466)  # setxattrat, removexattrat
 _WITHOUT_X32 = 0xFFFFFFFF ^ 0x40000000
 
 AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
-ALLOWED_FAMILIES = frozenset({AF_UNIX, _AF_INET, _AF_INET6})
 _SOCKET_TYPE = 0x0F
 _STREAM_DATAGRAM_RAW = (1, 2, 3)  # the kernel refuses raw sockets, with an error that programs know
 _IP_PROTOCOLS = (0, 1, 6, 17, 58)  # the type's own, ICMP, TCP, UDP, ICMPv6
@@ -102,6 +101,7 @@ _CALLS: dict[str, tuple[tuple[int, _Numbers], ...]] = {
 
 Instruction = tuple[int, int, int, int]  # operation, how many to skip if true, and if not, operand
 _Program = list[Instruction]
+_ALLOWED: Instruction = (_RETURN, 0, 0, _ALLOW)
 
 
 def filter_tool_code(*, own_filters: bool = False, attributes: bool = True) -> bool:
@@ -131,25 +131,15 @@ def tool_filter(machine: str, *, own_filters: bool = False, attributes: bool = T
             (_JUMP, 0, 0, len(part)),
             *part,
         ]
-    return [*program, (_RETURN, 0, 0, _ALLOW)] if program else []
+    return [*program, _ALLOWED] if program else []
 
 
 def _of_architecture(numbers: _Numbers, *, own_filters: bool, attributes: bool) -> _Program:
     filtered = {
         "io_setup": _refuse(_ENOSYS),
         "socketcall": _refuse(_ENOSYS),
-        "fallocate": [
-            _argument(1),
-            (_IF_ANY_BIT, 0, 1, _FREEING),
-            *_allow(),
-            *_refuse(_EOPNOTSUPP),
-        ],
-        "ioctl": [
-            _argument(1),
-            (_AND, 0, 0, _TYPE_AND_NUMBER),
-            *_for(_ALLOCATING, _refuse(_EOPNOTSUPP)),
-            *_allow(),
-        ],
+        "fallocate": [_argument(1), (_IF_ANY_BIT, 0, 1, _FREEING), _ALLOWED, *_refuse(_EOPNOTSUPP)],
+        "ioctl": [_argument(1), (_AND, 0, 0, _TYPE_AND_NUMBER), *_for(_ALLOCATING, _refuse(_EOPNOTSUPP)), _ALLOWED],
         "socket": _socket(),
         "socketpair": _socket(),
         "setsockopt": _setsockopt(),
@@ -159,54 +149,43 @@ def _of_architecture(numbers: _Numbers, *, own_filters: bool, attributes: bool) 
         filtered["prctl"] = [
             _argument(0),
             *_for((PR_SET_SECCOMP,), [_argument(1), *_for((MODE_FILTER,), _refuse(_EINVAL))]),
-            *_allow(),
+            _ALLOWED,
         ]
-        filtered["seccomp"] = [_argument(0), *_for((_SECCOMP_SET_MODE_FILTER,), _refuse(_EINVAL)), *_allow()]
+        filtered["seccomp"] = [_argument(0), *_for((_SECCOMP_SET_MODE_FILTER,), _refuse(_EINVAL)), _ALLOWED]
     part = [(_LOAD, 0, 0, _NUMBER_AT), (_AND, 0, 0, _WITHOUT_X32), *_for(_UNKNOWN, _refuse(_ENOSYS))]
     if not attributes:
         filtered["setxattr"] = _refuse(_EOPNOTSUPP)
         part += _for(_SET_ATTRIBUTES, _refuse(_EOPNOTSUPP))
     for name, then in filtered.items():
         part += _for(numbers[_NAMES.index(name)], then)
-    return [*part, *_allow()]
+    return [*part, _ALLOWED]
 
 
 def _socket() -> _Program:
-    """Filter by family, type and protocol."""
     ip = [
         _argument(1),
         (_AND, 0, 0, _SOCKET_TYPE),
         *_unless(_STREAM_DATAGRAM_RAW, _refuse(_ESOCKTNOSUPPORT)),
         _argument(2),
         *_unless(_IP_PROTOCOLS, _refuse(_EPROTONOSUPPORT)),
-        *_allow(),
+        _ALLOWED,
     ]
-    return [_argument(0), *_for((AF_UNIX,), _allow()), *_for((_AF_INET, _AF_INET6), ip), *_refuse(_EAFNOSUPPORT)]
+    return [_argument(0), *_for((AF_UNIX,), [_ALLOWED]), *_for((_AF_INET, _AF_INET6), ip), *_refuse(_EAFNOSUPPORT)]
 
 
 def _setsockopt() -> _Program:
-    """Filter by level and option."""
     of_sockets = [
         _argument(2),
         *_for(_SIZES_OF_BUFFERS, [(_RETURN, 0, 0, _SUCCEED_WITHOUT_EFFECT)]),
         *_for(_FORCED_SIZES_OF_BUFFERS, _refuse(_EPERM)),
         *_for(PROGRAMS_ON_SOCKETS, _refuse(_ENOPROTOOPT)),
-        *_allow(),
+        _ALLOWED,
     ]
-    return [
-        _argument(1),
-        *_for((SOL_PACKET,), _refuse(_ENOPROTOOPT)),
-        *_for((SOL_SOCKET,), of_sockets),
-        *_allow(),
-    ]
+    return [_argument(1), *_for((SOL_PACKET,), _refuse(_ENOPROTOOPT)), *_for((SOL_SOCKET,), of_sockets), _ALLOWED]
 
 
 def _argument(index: int) -> Instruction:
     return _LOAD, 0, 0, _ARGUMENTS_AT[index]
-
-
-def _allow() -> _Program:
-    return [(_RETURN, 0, 0, _ALLOW)]
 
 
 def _refuse(error: int) -> _Program:

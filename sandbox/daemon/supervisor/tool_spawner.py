@@ -29,8 +29,14 @@ from types import FrameType
 from sandbox.daemon.supervisor.control_wire import ORDER_LIMIT_BYTES, PROBE, SPAWN_TTY, call_gid, decode_program
 from sandbox.daemon.supervisor.file_rules import FileRules, Grants, TooManyFiles, make_writable
 from sandbox.daemon.supervisor.landlock import ALL, TRUNCATE_VERSION, landlock_version, restrict
-from sandbox.daemon.supervisor.launch import ToolIdentity, drop_to_tool, error_number, files_as_tool, start
-from sandbox.daemon.supervisor.oom_priority import lower_oom_priority
+from sandbox.daemon.supervisor.launch import (
+    ToolIdentity,
+    drop_to_tool,
+    error_number,
+    files_as_tool,
+    lower_oom_priority,
+    start,
+)
 from sandbox.daemon.supervisor.tool_filter import filter_tool_code
 from sandbox.daemon.supervisor.tool_probe import describe_tool
 
@@ -116,7 +122,6 @@ class ToolSpawner:
         return lost
 
     def open(self) -> socket.socket:
-        """Fork a tool spawner in place of the last one."""
         self._close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -192,17 +197,6 @@ def _enter_domain(tool: ToolIdentity, rules: FileRules) -> tuple[Grants | None, 
         return None, errno.EPERM
 
 
-class _PendingChild:
-    """A process that has not executed its program yet; `message` is what it reports if it cannot."""
-
-    __slots__ = ("call", "message", "pid")
-
-    def __init__(self, call: int, pid: int) -> None:
-        self.call = call
-        self.pid = pid
-        self.message = b""
-
-
 class _Children:
     """The tool spawner's end: starts children and reports them, or refuses them all with the errno `refusal`."""
 
@@ -217,7 +211,8 @@ class _Children:
         self._fresh = True
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._poller = select.poll()
-        self._pending: dict[int, _PendingChild] = {}  # by the descriptor for the outcome of the exec
+        # By the descriptor for the outcome of the exec: call, pid, and the message of a failure so far.
+        self._pending: dict[int, tuple[int, int, bytearray]] = {}
         self._running: set[int] = set()  # children whose end was not reported yet
         self._refused: set[int] = set()  # children that ended without executing a program
 
@@ -286,23 +281,22 @@ class _Children:
             stdout, stderr, *stdin = stdio
             given = (stdin[0] if stdin else self._null, stdout, stderr)
         pid, outcome = start(argv, env, cwd, given, self._tool, call, terminal=terminal)
-        self._pending[outcome] = _PendingChild(call, pid)
+        self._pending[outcome] = call, pid, bytearray()
         self._poller.register(outcome, select.POLLIN)
 
     def _read_outcome(self, fd: int) -> None:
-        child = self._pending[fd]
-        message = os.read(fd, 4096)
-        if message:
-            child.message += message
+        call, pid, message = self._pending[fd]
+        if piece := os.read(fd, 4096):
+            message += piece
             return
         self._poller.unregister(fd)
         os.close(fd)
         del self._pending[fd]
-        if child.message:
-            self._refused.add(child.pid)
-            self._report(REFUSED, child.call, error_number(child.message), 0)
+        if message:
+            self._refused.add(pid)
+            self._report(REFUSED, call, error_number(bytes(message)), 0)
         else:
-            self._report_running(child.call, child.pid)
+            self._report_running(call, pid)
         self._report_ends()  # the signal of its end may have come before
 
     def _report_running(self, call: int, pid: int) -> None:
@@ -359,10 +353,8 @@ def drain(fd: int) -> None:
 
 
 def receive(control: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
-    """Return an order and its descriptors, which are close-on-exec: a program gets nothing but its stdio.
-
-    socket.recv_fds drops the flags on Python 3.11.
-    """
+    """Return an order and its descriptors, which are close-on-exec: a program gets nothing but its stdio."""
+    # socket.recv_fds drops the flags on Python 3.11.
     room = socket.CMSG_LEN(MAX_DESCRIPTORS * _DESCRIPTOR.size)
     data, ancillary, _, _ = control.recvmsg(ORDER_LIMIT_BYTES, room, socket.MSG_CMSG_CLOEXEC | flags)
     fds: list[int] = []

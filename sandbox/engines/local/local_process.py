@@ -41,7 +41,9 @@ class LocalProcess:
         try:
             with _listening(self._directory) as listener:
                 self._process = self._started(listener.fileno())
-            await self.channel.ask(pb.Request(health=pb.HealthRequest()), "health", timeout_s=_START_TIMEOUT_S)
+            await self.channel.query(
+                pb.Request(health=pb.HealthRequest()), "health", lambda _: None, timeout_s=_START_TIMEOUT_S
+            )
         except (DaemonLost, OSError) as error:
             raise SandboxUnavailable(f"the sandbox daemon did not start: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Runs slow or unbounded work in a short-lived child process of the server, which can be killed.
+"""Runs slow or unbounded work in a short-lived child process of the server, which can be killed, or in a thread.
 
 A regular expression cannot be interrupted, and a huge tree would block the server's event loop. The forked child has
 the server's identity, and so its protection and rights. It sends fragments through a pipe: serialized protobuf messages
@@ -7,16 +7,24 @@ that are merged into the reply.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import os
 import resource
 import signal
 import struct
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import Message
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.v1 import channel_pb2 as wire
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    _Value = TypeVar("_Value")
 
 _HEADER = struct.Struct("!BI")
 _FRAGMENT, _FAILURE = 1, 2
@@ -25,16 +33,10 @@ _CHILD_MEMORY_BYTES = 512 * 1024 * 1024
 _READ_BYTES = 256 * 1024
 
 
-class Mergeable(Protocol):
-    """A protobuf message."""
-
-    def MergeFromString(self, data: bytes) -> int: ...  # noqa: N802 - protobuf's name
-
-
 Emit = Callable[[Any], None]  # takes a protobuf message
 
 
-async def work_in_child(work: Callable[[Emit], None], reply: Mergeable, timeout_s: float, path: str) -> bool:
+async def work_in_child(work: Callable[[Emit], None], reply: Message, timeout_s: float, path: str) -> bool:
     """Run `work` in a child and merge what it emits into `reply`; return False if it exceeded the time limit.
 
     Failures name `path`. Cancelling kills the child.
@@ -93,7 +95,7 @@ def _settle(future: asyncio.Future[bool], value: bool) -> None:
         future.set_result(value)
 
 
-def _merge(data: bytearray, reply: Mergeable) -> bool:
+def _merge(data: bytearray, reply: Message) -> bool:
     """Consume the complete fragments in `data`; return True after the empty one that ends the work."""
     start = 0
     while len(data) - start >= _HEADER.size:
@@ -122,14 +124,15 @@ def _run_child(work: Callable[[Emit], None], output: int, path: str) -> None:
         while view:
             view = view[os.write(output, view) :]
 
-    def emit(message: Any) -> None:
+    def emit(message: Message) -> None:
         body = message.SerializeToString()
         if body:
             send(_FRAGMENT, body)
 
     try:
         output = os.dup2(output, 3)
-        _close_from(4)
+        # The server's sockets, or connections would stay open as long as the child.
+        os.closerange(4, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
         _limit_memory()
         work(emit)
         send(_FRAGMENT, b"")
@@ -146,14 +149,52 @@ def _run_child(work: Callable[[Emit], None], output: int, path: str) -> None:
         os._exit(0)
 
 
-def _close_from(first: int) -> None:
-    """Close the server's sockets, or connections would stay open as long as the child."""
-    os.closerange(first, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
-
-
 def _limit_memory() -> None:
     with open("/proc/self/statm", "rb") as file:
         mapped_bytes = int(file.read().split()[0]) * resource.getpagesize()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = mapped_bytes + _CHILD_MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (wanted if hard < 0 else min(wanted, hard), hard))
+
+
+# Smaller files are handled directly: a thread would cost more than it saves.
+HERE_LIMIT_BYTES = 8 * 1024 * 1024
+
+
+async def work_in_thread(work: Callable[[], _Value], *, slow: bool = True) -> _Value:
+    """Run one system call, in a thread if it is slow; return what `work` returns or raise what it raises.
+
+    Freeing a file of many gigabytes takes the kernel seconds, and so does a rename over a file on ext4, which first
+    writes the new bytes to disk. A child process could not do this with the server's descriptors. asyncio.to_thread
+    would keep a pool of threads, and their memory, for good.
+    """
+    # Cancellation is deferred until `work` has ended, because it uses descriptors that the caller closes.
+    if not slow:
+        return work()
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+    outcome: list[_Value] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as error:
+            failure.append(error)
+        loop.call_soon_threadsafe(done.set)
+
+    try:
+        _thread.start_new_thread(run, ())
+    except RuntimeError:
+        return work()  # no thread left in the sandbox
+    cancelled: asyncio.CancelledError | None = None
+    while not done.is_set():
+        try:
+            await done.wait()
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    if failure:
+        raise failure[0]
+    return outcome[0]
