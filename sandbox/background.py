@@ -14,14 +14,12 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run work in the background."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def first_done(self) -> None:
-        """Wait until one of the tasks is done."""
         await asyncio.wait(set(self._tasks), return_when=asyncio.FIRST_COMPLETED)
 
     async def settled(self) -> None:

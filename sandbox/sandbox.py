@@ -90,10 +90,7 @@ class Sandbox(Protocol):
     @property
     def shell(self) -> Shell: ...
     @property
-    def processes(self) -> Processes:
-        """Its background processes."""
-        ...
-
+    def processes(self) -> Processes: ...
     @property
     def alive(self) -> bool:
         """Whether its daemon has kept the protocol so far; a sandbox that is not alive must be replaced."""
@@ -103,9 +100,7 @@ class Sandbox(Protocol):
         """Begin a use; False when another process removed the sandbox, which is not alive then."""
         ...
 
-    def give_back(self) -> None:
-        """End a use."""
-        ...
+    def give_back(self) -> None: ...
 
     async def health(self, *, count_disk: bool = False) -> Health:
         """Return what its daemon says of itself, `count_disk` with what files take; raises DaemonLost."""

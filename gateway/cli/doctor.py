@@ -300,7 +300,7 @@ def _seccomp(facts: EngineFacts) -> Finding:
 
 
 def _landlock() -> Finding:
-    from sandbox.engines.docker.host_kernel import has_landlock
+    from sandbox.engines.docker.posture import has_landlock
 
     ok = has_landlock()
     with_it = "tool code cannot get its sandbox killed for memory"

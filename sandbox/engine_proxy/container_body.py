@@ -216,7 +216,6 @@ def _check_mount(mount: Any, channel_root: Path, *, never_started: bool) -> None
 
 
 def _directory(path: Path) -> bool:
-    """Return whether a path is a directory and not a link."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:

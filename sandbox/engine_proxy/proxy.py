@@ -27,8 +27,7 @@ from sandbox.engine_proxy.container_body import (
     check_volume,
     fills_volume,
 )
-from sandbox.engine_proxy.request_head import LIMIT_BYTES, BadRequest, Head, read_head
-from sandbox.engine_proxy.routes import Route, route_of
+from sandbox.engine_proxy.routes import LIMIT_BYTES, BadRequest, Head, Route, read_head, route_of
 from sandbox.engines.docker.container_config import INSTANCE_LABEL
 
 log = logging.getLogger(__name__)

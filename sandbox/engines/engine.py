@@ -32,10 +32,12 @@ gateway/composition/creation.py. Every engine passes tests/conformance.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from sandbox.engines.workspace_archive import Contents
+from sandbox.owner import Owner
 from sandbox.sandbox import LeftSandbox, ListedSandbox, Sandbox, SandboxSpec
 from sandbox.transition import UNUSED
 from sandbox.usage import Usage
@@ -79,7 +81,7 @@ class Register(Protocol):
         """Return how many sandboxes of all processes are stopped. Callable from any thread."""
         ...
 
-    def owners(self) -> Sequence[tuple[str, str]]:
+    def owners(self) -> Sequence[Owner]:
         """Return the owner_of() each sandbox that lives or is being made, in any process.
 
         The sandbox that was used longest ago comes first.
@@ -246,3 +248,18 @@ class Engine(Creator, Leasing, Listing, Workspaces, Removal, Protocol):
 def is_new(register: Register, spec: SandboxSpec) -> bool:
     """Return whether create() would make a sandbox: the thread has neither a living one nor a stopped one."""
     return not register.has(spec) and register.stopped(spec) is None
+
+
+def surplus(stopped: Sequence[tuple[float, Owner]], *, until_s: float, limit: int) -> list[Owner]:
+    """Return whose sandboxes trim_stopped() removes, of those that are stopped since when, the longest first.
+
+    They are those stopped until a time. Past the limit, the tenant with the most loses its longest stopped one: a
+    tenant that leaves many threads behind costs the others none.
+    """
+    expired = [owner for since_s, owner in stopped if since_s <= until_s]
+    left = [owner for since_s, owner in stopped if since_s > until_s]
+    while len(left) > limit:
+        ((most, _),) = Counter(tenant for tenant, _ in left).most_common(1)
+        expired.append(next(owner for owner in left if owner[0] == most))
+        left.remove(expired[-1])
+    return expired

@@ -33,12 +33,10 @@ class PoolKind:
 
     @classmethod
     def of(cls, spec: SandboxSpec) -> Self:
-        """Return the kind that a spec asks for."""
         return cls(spec.image, spec.runtime, spec.limits)
 
     @property
     def spec(self) -> SandboxSpec:
-        """A spec without an owner that asks for this kind."""
         return SandboxSpec("", "", self.image, runtime=self.runtime, limits=self.limits)
 
 
@@ -89,6 +87,4 @@ class PoolSource(Protocol):
         """
         ...
 
-    async def discard(self, pooled: Any) -> None:
-        """Remove a pooled sandbox and all that it has."""
-        ...
+    async def discard(self, pooled: Any) -> None: ...

@@ -20,19 +20,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sandbox.background import BackgroundTasks
 from sandbox.engines.engine import Creator, Register, is_new
-from sandbox.engines.pool_demand import Demand, shared_out
 from sandbox.engines.pooled_sandbox import PooledRefused, PooledSandbox, PoolKind, PoolSource
 from sandbox.errors import EngineFull, ImageMissing, SandboxError
 from sandbox.sandbox import Sandbox, SandboxSpec
 
+Kind = TypeVar("Kind", bound=Hashable)
+
+# A kind that was asked for has one pooled sandbox at least for so long.
+MEMORY_S = 300.0
+# Half of what a busy moment asked for is still kept ready so much later.
+_HALF_LIFE_S = 60.0
+# A guess, until the first was made.
+_FIRST_MAKING_S = 2.0
+# The newest making counts as much as all before it.
+_WEIGHT = 0.5
+_ASKED_LIMIT = 1024
 log = logging.getLogger(__name__)
 
 # How often the pool is checked when nothing happens.
@@ -45,6 +57,54 @@ _LAST_RETRY_S = 300.0
 # A tenant that took one does not get the last one for so long: its burst, and the making of the next one, are over
 # then.
 _TOOK_S = 10.0
+
+
+class Demand:
+    """What was asked for of one kind. `clock` is in seconds, from any moment on."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._asked_s: deque[float] = deque(maxlen=_ASKED_LIMIT)
+        self._level = 0.0
+        self._level_s = clock()
+        self._making_s = _FIRST_MAKING_S
+
+    def asked(self) -> None:
+        now_s = self._clock()
+        self._asked_s.append(now_s)
+        while now_s - self._asked_s[0] > self._making_s:
+            self._asked_s.popleft()
+        self._level = max(self._decayed(now_s), float(len(self._asked_s)))
+        self._level_s = now_s
+
+    def made(self, making_s: float) -> None:
+        """Note how long one took to make."""
+        self._making_s += _WEIGHT * (making_s - self._making_s)
+
+    @property
+    def wanted(self) -> int:
+        """How many pooled sandboxes to have; 0 without recent requests."""
+        now_s = self._clock()
+        if not self._asked_s or now_s - self._asked_s[-1] > MEMORY_S:
+            return 0
+        return max(1, math.ceil(self._decayed(now_s) - 0.5))
+
+    def _decayed(self, now_s: float) -> float:
+        return self._level * math.exp2((self._level_s - now_s) / _HALF_LIFE_S)
+
+
+def shared_out(wanted: Mapping[Kind, int], limit: int) -> dict[Kind, int]:
+    """Return how many each kind gets of a limit: one after another in turns, so that no kind leaves another without."""
+    given = dict.fromkeys(wanted, 0)
+    left = limit
+    while left > 0:
+        short = [kind for kind in wanted if given[kind] < wanted[kind]][:left]
+        if not short:
+            break
+        for kind in short:
+            given[kind] += 1
+        left -= len(short)
+    return given
 
 
 @dataclass(frozen=True)
@@ -122,7 +182,6 @@ class SandboxPool:
         self._wake.set()
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        """Return a pooled sandbox if the thread is new and one is ready, else what the inner creator returns."""
         kind = PoolKind.of(spec)
         if is_new(self._register, spec) and not self._closed:
             claimed = await self._claimed(kind, spec)
@@ -227,7 +286,6 @@ class SandboxPool:
         await self.settled()
 
     async def settled(self) -> None:
-        """Wait for what is under way in the background."""
         await self._background.settled()
 
     async def drain(self) -> None:

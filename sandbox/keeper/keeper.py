@@ -5,10 +5,11 @@ SandboxKeeper implements both. Concerns of leasing, such as image_gate.py, are L
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
+from sandbox.errors import ImageRefused
 from sandbox.sandbox import ListedSandbox, Sandbox, SandboxSpec
 from sandbox.transition import State
 
@@ -64,3 +65,20 @@ class Keeper(Protocol):
         In seconds since 1970, and a moment early, for idle sandboxes are swept at intervals. None for never.
         """
         ...
+
+
+class ImageGate:
+    """Satisfies Leases; acquire() raises ImageRefused for a spec that is refused."""
+
+    def __init__(self, inner: Leases) -> None:
+        self._inner = inner
+
+    @asynccontextmanager
+    async def acquire(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        if spec.refused:
+            raise ImageRefused(spec.refused)
+        async with self._inner.acquire(spec) as sandbox:
+            yield sandbox
+
+    def acquire_existing(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox | None]:
+        return self._inner.acquire_existing(spec)

@@ -15,7 +15,7 @@ from sandbox.engines.docker.container_config import (
     SANDBOX_LABEL,
     TENANT_LABEL,
     THREAD_LABEL,
-    pooled_volume,
+    volume_of,
     workspace_volume,
 )
 from tests.chaos.own_engine import OwnEngine
@@ -58,7 +58,7 @@ def orphans(engine: OwnEngine, home: Home, channels: Path, threads: Iterable[tup
     wrong += [f"{path} is left" for path in (*channels.glob("carriers/*"), *channels.glob("stopped/*.half"))]
 
     # A claim and the volume that it names are there both, or neither.
-    held = {pooled_volume(home.instance, name) for name in found.claimed | pooled}
+    held = {volume_of(home.instance, name) for name in found.claimed | pooled}
     wrong += [f"volume {name} is claimed, and is not there" for name in held - found.volumes]
     mine = {workspace_volume(home.instance, tenant, thread) for tenant, thread in threads}
     wrong += [f"volume {name} is no thread's" for name in found.volumes - mine - held if "workspace" in name]

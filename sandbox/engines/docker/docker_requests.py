@@ -84,7 +84,6 @@ class DockerRequests:
 
     @property
     def connected(self) -> bool:
-        """Whether the engine has answered so far."""
         return self._client is not None
 
     async def ask(
@@ -185,7 +184,7 @@ def describe(client: Client) -> EngineFacts:
 
 
 def engine_id(client: Client) -> str:
-    """Return what the engine calls itself; it stays as long as its data do."""
+    """Return the engine's own id, which stays as long as its data do."""
     return str(client.info().get("ID") or "")
 
 

@@ -12,7 +12,7 @@ import google.protobuf
 
 from sandbox.client.channel import SOCKET_NAME, Channel
 from sandbox.engines.local import local_daemon
-from sandbox.engines.local.local_workspace import remove_directory
+from sandbox.engines.local.local_workspaces import remove_directory
 from sandbox.errors import DaemonLost, SandboxUnavailable
 from sandbox.v1 import channel_pb2 as pb
 

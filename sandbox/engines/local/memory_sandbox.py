@@ -17,6 +17,21 @@ from sandbox.sandbox import ListedSandbox, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 
 
+@dataclass(frozen=True)
+class StoppedSandbox:
+    """What the next start of a stopped sandbox has to know; `processes` ended with its stops."""
+
+    id: str
+    spec: SandboxSpec
+    created_s: float
+    processes: int
+    since_s: float
+
+    def listed(self) -> ListedSandbox:
+        made = (self.spec.thread, self.spec.image, self.spec.runtime, self.created_s)
+        return ListedSandbox(self.id, *made, "idle_stopped", self.since_s)
+
+
 def made_alike(one: SandboxSpec, other: SandboxSpec) -> bool:
     """Return whether two specs have the same sandbox; environment and file rules go with each call."""
     return PoolKind.of(one) == PoolKind.of(other)
