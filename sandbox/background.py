@@ -26,3 +26,11 @@ class BackgroundTasks:
         """Wait until no task is left, those that begin meanwhile included."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
+
+
+async def over(work: asyncio.Future[Any] | None) -> None:
+    """Wait for the end of work, however it ends; None is over."""
+    if work is not None:
+        await asyncio.wait({work})
+        if not work.cancelled():
+            work.exception()  # retrieved, so that asyncio does not log it

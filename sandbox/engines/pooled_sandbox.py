@@ -60,11 +60,9 @@ class PooledSandbox(Protocol):
     @property
     def alive(self) -> bool:
         """Whether it may still be claimed."""
-        ...
 
     async def ping(self) -> bool:
         """Return whether it answers within a second; one that does not is not to be claimed."""
-        ...
 
 
 class PooledRefused(SandboxUnavailable):
@@ -76,7 +74,6 @@ class PoolSource(Protocol):
 
     async def make_pooled(self, kind: PoolKind) -> Any:
         """Return a pooled sandbox that came up and was verified, as create() does; what fails leaves nothing."""
-        ...
 
     async def claim(self, pooled: Any, spec: SandboxSpec) -> Sandbox | None:
         """Return a pooled sandbox as that of a thread without sandbox or files; None for any other thread.
@@ -85,6 +82,5 @@ class PoolSource(Protocol):
         the least doubt it is removed and PooledRefused raised. None leaves the pooled sandbox as it was. A caller that
         gives up leaves neither the pooled sandbox nor anything of the thread.
         """
-        ...
 
     async def discard(self, pooled: Any) -> None: ...

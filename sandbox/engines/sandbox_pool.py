@@ -23,8 +23,7 @@ import logging
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -187,34 +186,38 @@ class SandboxPool:
             claimed = await self._claimed(kind, spec)
             if claimed is not None:
                 return claimed
-        with self._creating():
-            try:
-                return await self.inner.create(spec)
-            except EngineFull:
-                if not await self._make_room():
-                    raise
+        self._waiting += 1
+        try:
             return await self.inner.create(spec)
+        except EngineFull:
+            if not await self._make_room():
+                raise
+            return await self.inner.create(spec)
+        finally:
+            self._waiting -= 1
+            self._wake.set()
 
     async def _claimed(self, kind: PoolKind, spec: SandboxSpec) -> Sandbox | None:
         ready = self._pop(kind, spec.tenant)
         if ready is None:
             self._count(kind, "miss")
             return None
-        claimed, kept = None, False
         try:
             claimed = await self._source.claim(ready.pooled, spec)
-            kept = claimed is None  # the thread has files: the pooled sandbox is still unclaimed
         except PooledRefused:
             # The others may have the same fault: a changed image, for instance.
             self._count(kind, "refused")
             await self._drop(self._known(kind))
             return None
         finally:
-            if kept:
-                await self._put_back(kind, ready)
             self._wake.set()
         if claimed is not None:
             self._count(kind, "hit")
+        # Else the thread has files: the pooled sandbox is still unclaimed.
+        elif self._closed or kind not in self._kinds or not ready.pooled.alive:
+            await self._discarded(ready.pooled)
+        else:
+            self._kinds[kind].ready.insert(0, ready)
         return claimed
 
     def _pop(self, kind: PoolKind, tenant: str) -> _Ready | None:
@@ -233,12 +236,6 @@ class SandboxPool:
         known.took_s[tenant] = now_s
         return known.ready.pop(0)
 
-    async def _put_back(self, kind: PoolKind, ready: _Ready) -> None:
-        if self._closed or kind not in self._kinds or not ready.pooled.alive:
-            await self._discarded(ready.pooled)
-            return
-        self._kinds[kind].ready.insert(0, ready)
-
     def _count(self, kind: PoolKind, result: str) -> None:
         self.claims[result] += 1
         self._known(kind).demand.asked()
@@ -248,15 +245,6 @@ class SandboxPool:
         if kind not in self._kinds:
             self._kinds[kind] = _Kind(Demand(self._clock))
         return self._kinds[kind]
-
-    @contextmanager
-    def _creating(self) -> Iterator[None]:
-        self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-            self._wake.set()
 
     async def _make_room(self) -> bool:
         """Remove every pooled sandbox for one that the engine is too full to make; return whether there were any."""
@@ -269,8 +257,6 @@ class SandboxPool:
         gone, known.ready = known.ready, []
         await asyncio.gather(*(self._discarded(ready.pooled) for ready in gone))
         return len(gone)
-
-    # --- in the background ---
 
     def begin(self) -> None:
         """Begin to fill the pool and to check it, in the background."""
@@ -316,15 +302,14 @@ class SandboxPool:
         for kind, known in list(self._kinds.items()):
             asked = [ready for ready in known.ready if now_s - ready.made_s < _OLD_AFTER_S]
             answers = await asyncio.gather(*(ready.pooled.ping() for ready in asked))
-            well = {id(ready) for ready, answer in zip(asked, answers, strict=True) if answer}
+            bad = [ready for ready, answer in zip(asked, answers, strict=True) if not answer]
             # Others may have been taken or made meanwhile: those are left alone.
-            judged = {id(ready) for ready in asked}
-            old = [ready for ready in known.ready if now_s - ready.made_s >= _OLD_AFTER_S]
-            bad = [ready for ready in known.ready if id(ready) in judged and id(ready) not in well]
-            kept = [ready for ready in known.ready if ready not in old and ready not in bad]
+            bad += [ready for ready in known.ready if now_s - ready.made_s >= _OLD_AFTER_S]
+            kept = [ready for ready in known.ready if ready not in bad]
             surplus = kept[: max(0, len(kept) - given[kind])]
+            gone = [ready for ready in known.ready if ready in bad or ready in surplus]
             known.ready = [ready for ready in kept if ready not in surplus]
-            for ready in (*old, *bad, *surplus):
+            for ready in gone:
                 self._background.begin(self._discarded(ready.pooled))
             if not known.wanted and not known.ready and not known.making:
                 del self._kinds[kind]
@@ -359,7 +344,11 @@ class SandboxPool:
             pooled = await self._source.make_pooled(kind)
         except (SandboxError, OSError) as error:
             if not known.failures:
-                self._log_failure(kind, error)
+                if isinstance(error, ImageMissing) and error.image and self._pulls(error.image):
+                    said = "the pool has no sandbox of image %s until the first call that needs it has it pulled"
+                    log.info(said, kind.image)
+                else:
+                    log.warning("no sandbox of image %s can be made for the pool: %s", kind.image, error)
             self._failed(known)
             return
         finally:
@@ -371,12 +360,6 @@ class SandboxPool:
             await self._discarded(pooled)
             return
         known.ready.append(_Ready(pooled, self._clock()))
-
-    def _log_failure(self, kind: PoolKind, error: SandboxError | OSError) -> None:
-        if isinstance(error, ImageMissing) and error.image and self._pulls(error.image):
-            log.info("the pool has no sandbox of image %s until the first call that needs it has it pulled", kind.image)
-        else:
-            log.warning("no sandbox of image %s can be made for the pool: %s", kind.image, error)
 
     def _failed(self, known: _Kind) -> None:
         known.retry_at_s = self._clock() + min(_FIRST_RETRY_S * 2**known.failures, _LAST_RETRY_S)

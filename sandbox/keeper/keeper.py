@@ -22,14 +22,12 @@ class Leases(Protocol):
 
         Calls of one thread share it. A sandbox made for another spec is replaced once no call uses it.
         """
-        ...
 
     def acquire_existing(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox | None]:
         """Lease the sandbox of the spec's tenant and thread; None where none lives, for nothing is made.
 
         A sandbox made for another spec is leased as it is, and stays.
         """
-        ...
 
 
 class Keeper(Protocol):
@@ -38,33 +36,27 @@ class Keeper(Protocol):
     @property
     def live(self) -> int:
         """How many sandboxes this process has or makes."""
-        ...
 
     def states(self) -> Mapping[State, int]:
         """Return how many sandboxes this process is making, how many it has, and how many of all are stopped."""
-        ...
 
     def at_hand(self, tenant: str, thread: str) -> Sandbox | None:
         """Return a thread's sandbox if this process has it, without a lease: it does not reset the idle timer.
 
         The sandbox may be removed meanwhile, which raises DaemonLost in the caller.
         """
-        ...
 
     def users(self, tenant: str, thread: str) -> int:
         """Return how many calls of this process are under way in a thread's sandbox."""
-        ...
 
     async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
         """Stop a thread's sandbox as Engine.stop() does; where none is to stay stopped it is removed."""
-        ...
 
     def ends_s(self, one: ListedSandbox, spec: SandboxSpec) -> float | None:
         """Return when an idle sandbox is stopped, or a stopped one removed, unless a call asks for it.
 
         In seconds since 1970, and a moment early, for idle sandboxes are swept at intervals. None for never.
         """
-        ...
 
 
 class ImageGate:

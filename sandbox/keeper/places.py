@@ -151,8 +151,6 @@ class Places:
             return True
         return elsewhere and await self._engine.remove_idle(tenant, stop=self._limits.keeps_stopped)
 
-    # --- stopping and removing ---
-
     def begin_removal(self, owner: Owner, sandbox_id: str, *, stop: bool = False) -> asyncio.Task[None]:
         """Remove a sandbox in the background, or stop it with `stop` where stopped sandboxes are kept."""
         return self.background.begin(self.remove(owner, sandbox_id, stop=stop))

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from sandbox.background import over
 from sandbox.client.channel import Channel
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
@@ -18,7 +19,6 @@ from sandbox.engines.docker.engine_setup import BundleBroken
 from sandbox.engines.docker.handshake import connected, introduced, refuse_weak
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.docker.posture import HostKernel
-from sandbox.engines.docker.request_threads import over
 from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.owner import Owner, owner_of
 from sandbox.sandbox import SandboxSpec

@@ -124,11 +124,6 @@ def volume_of(instance: str, holder: str) -> str:
     return f"airlock-{instance}-workspace-{holder}"
 
 
-def workspace_volume(instance: str, tenant: str, thread: str) -> str:
-    """Return the name of a thread's own workspace volume."""
-    return volume_of(instance, digest(tenant, thread))
-
-
 def user_ids(instance: str, tenant: str, thread: str) -> tuple[int, int]:
     """Return the user ids of tool code and of the daemon: a pair of its own for each thread.
 

@@ -78,7 +78,7 @@ class DockerEngine:
         self.remove_workspaces = endings.remove_workspaces
         # Register and Listing:
         self.has, self.stopped, self.stopped_count = listing.has, listing.stopped, listing.stopped_count
-        self.owners, self.listed = listing.owners, listing.listed
+        self.owners, self.listed = parts.locks.owners, listing.listed
         self.usage, self.owned = parts.containers.usage, parts.containers.owned
         # Ending, Workspaces and Removal:
         self.stop, self.remove_of, self.end_calls = endings.stop, endings.remove_of, endings.end_calls

@@ -20,13 +20,13 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
+from sandbox.background import over
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker.boot import Blueprint, Boot
 from sandbox.engines.docker.engine_setup import BundleBroken
 from sandbox.engines.docker.handshake import introduced
 from sandbox.engines.docker.parts import Parts
-from sandbox.engines.docker.request_threads import over
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind, pooled_id
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
 from sandbox.filesystem import EntriesPage
@@ -141,8 +141,6 @@ class DockerPool:
             pooled.lock.close()
         self.parts.pool_locks.close()
 
-    # --- the steps of a claim ---
-
     def _locked_free(self, owner: Owner) -> ThreadLock | None:
         """Return the lock, behind its gate, of a thread without a sandbox; None for any other thread."""
         lock = self.parts.locks.try_enter(owner)
@@ -209,8 +207,6 @@ class DockerPool:
             lock.close()
             pooled.lock.close()
 
-    # --- removal ---
-
     async def _drop(self, pooled: str, lock: ThreadLock) -> None:
         try:
             await self._destroy(pooled)
@@ -230,8 +226,6 @@ class DockerPool:
             except SandboxUnavailable as error:
                 log.info("the volume of spare %s is emptied first: %s", pooled, error)
         await self.parts.claims.give_back(("", pooled), pooled, filled=True)
-
-    # --- what processes left that are gone ---
 
     async def reconcile(self) -> list[str]:
         """Remove unclaimed sandboxes whose process is gone, with files that a restore left; return those that stay."""

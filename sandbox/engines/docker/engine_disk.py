@@ -33,7 +33,7 @@ class EngineDisk:
 
     async def free_bytes(self) -> int:
         if self._data is None:
-            said = await self._requests.ask(docker_requests.data_directory)
+            said = (await self._requests.ask(docker_requests.engine_info)).get("DockerRootDir")
             self._data = Path(said) if said else None
         return self._free()
 

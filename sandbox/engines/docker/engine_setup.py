@@ -16,17 +16,7 @@ from pathlib import PurePosixPath
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.build import BUILD_FILE, own_build
-from sandbox.engines.docker.docker_requests import (
-    Client,
-    DockerRequests,
-    create_container,
-    has_quotas,
-    inspect_image,
-    limits_swap,
-    read_file,
-    remove_container,
-    remove_volume,
-)
+from sandbox.engines.docker.docker_requests import Client, DockerRequests
 from sandbox.engines.docker.handshake import refuse_other_build
 from sandbox.engines.docker.lock_directory import LockDirectory
 from sandbox.engines.docker.posture import HostKernel, has_landlock
@@ -53,10 +43,12 @@ class BundleBroken(SandboxUnavailable):
 
 def prepare(client: Client, image: str, instance: str) -> EngineContext:
     """Inspect the engine's host and fill the runtime volume; raises what fill_runtime() does."""
-    host = HostKernel(swap_limited=limits_swap(client), landlock=has_landlock())
+    host = HostKernel(
+        swap_limited=bool(docker_requests.engine_info(client).get("SwapLimit", True)), landlock=has_landlock()
+    )
     if not host.landlock:
         log.warning("this kernel has no Landlock (Linux 5.19 on): its own code can have a sandbox killed for memory")
-    quota = has_quotas(client, f"airlock-{instance}-quota-probe")
+    quota = docker_requests.has_quotas(client, f"airlock-{instance}-quota-probe")
     if not quota:
         log.info("the engine's disk has no quotas: a workspace's size (workspace_mib) is watched by its daemon")
     return EngineContext(fill_runtime(client, image, instance), host, quota)
@@ -69,7 +61,7 @@ def fill_runtime(client: Client, image: str, instance: str) -> config.Runtime:
     volume is labelled as of `instance`.
     """
     try:
-        found = inspect_image(client, image)
+        found = docker_requests.inspect_image(client, image)
     except ImageMissing as error:
         raise ImageMissing(f"runtime image {image!r} is not on the engine: run `make setup` to build it") from error
     label = found.labels.get(config.COMMAND_LABEL)
@@ -94,18 +86,18 @@ def fill_runtime(client: Client, image: str, instance: str) -> config.Runtime:
 def release_runtime(client: Client, volume: str) -> None:
     """Remove a runtime volume unless a container uses it."""
     try:
-        remove_volume(client, volume)
+        docker_requests.remove_volume(client, volume)
     except SandboxUnavailable:
         log.debug("the runtime volume stays: another gateway uses it")
 
 
 def _fill(client: Client, image_id: str, volume: str, instance: str) -> str:
     """Fill a volume from the runtime image if it is empty; return what it says of its build."""
-    filler = create_container(client, config.filler_config(image_id, volume, instance))
+    filler = docker_requests.create_container(client, config.filler_config(image_id, volume, instance))
     try:
-        build = read_file(client, filler, _BUILD)
+        build = docker_requests.read_file(client, filler, _BUILD)
     finally:
-        remove_container(client, filler)
+        docker_requests.remove_container(client, filler)
     return build.decode("ascii", "replace").strip() if build is not None else ""
 
 
@@ -126,7 +118,7 @@ class EngineSetup:
 
     async def engine_id(self) -> str:
         if not self._engine_id:
-            self._engine_id = await self._requests.ask(docker_requests.engine_id)
+            self._engine_id = (await self._requests.ask(docker_requests.engine_info)).get("ID") or ""
         return self._engine_id
 
     @property

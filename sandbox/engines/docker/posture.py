@@ -183,12 +183,11 @@ def weaknesses(
     if excess:
         allowed = ", ".join(CAPABILITIES[:-1]) + f" and {CAPABILITIES[-1]}"
         found.append(f"The container holds capabilities beyond {allowed} ({excess:#x}).")
-    if not posture.no_new_privileges:
-        found.append("no_new_privileges is not set.")
-    if not posture.socket_closed_to_tools:
-        found.append("Tool code can reach the daemon's socket.")
-    if not posture.root_read_only:
-        found.append("The root file system is writable.")
+    found += _said(
+        (not posture.no_new_privileges, "no_new_privileges is not set."),
+        (not posture.socket_closed_to_tools, "Tool code can reach the daemon's socket."),
+        (not posture.root_read_only, "The root file system is writable."),
+    )
     if posture.network_interfaces:
         names = ", ".join(name[:32] for name in posture.network_interfaces[:8])
         found.append(f"There is a network interface: {names}.")
@@ -225,13 +224,12 @@ def own_namespaces() -> dict[str, int]:
 
 
 def _weak_identities(posture: pb.Posture) -> list[str]:
-    found = []
-    if posture.tool_uid == 0:
-        found.append("Tool code would run as root.")
-    if posture.daemon_uid == 0:
-        found.append("The daemon runs as root.")
-    if posture.tool_uid == posture.daemon_uid:
-        found.append("Tool code would run as the daemon's user and could signal it.")
+    same_user = posture.tool_uid == posture.daemon_uid
+    found = _said(
+        (posture.tool_uid == 0, "Tool code would run as root."),
+        (posture.daemon_uid == 0, "The daemon runs as root."),
+        (same_user, "Tool code would run as the daemon's user and could signal it."),
+    )
     # Its own group has the number of its user; any other, root's or the channel's, opens files to it.
     foreign = [group for group in posture.tool_groups if group != posture.tool_uid]
     if foreign or not posture.tool_groups:
@@ -240,6 +238,10 @@ def _weak_identities(posture: pb.Posture) -> list[str]:
     if posture.tool_capabilities_effective:
         found.append(f"Tool code would hold capabilities ({posture.tool_capabilities_effective:#x}).")
     return found
+
+
+def _said(*weaknesses: tuple[bool, str]) -> list[str]:
+    return [said for is_so, said in weaknesses if is_so]
 
 
 def _open_calls(posture: pb.Posture, spec: SandboxSpec) -> list[str]:

@@ -11,13 +11,13 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 
+from sandbox.background import over
 from sandbox.client.channel import Channel
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.engines.docker.boot import Blueprint, Boot
 from sandbox.engines.docker.containers import Container, id_of
 from sandbox.engines.docker.lock_directory import Stopped
 from sandbox.engines.docker.parts import Parts
-from sandbox.engines.docker.request_threads import over
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
 from sandbox.owner import Owner
 from sandbox.sandbox import Sandbox
@@ -36,8 +36,6 @@ class StoppedContainers:
 
     parts: Parts
     boot: Boot
-
-    # --- stopping ---
 
     async def stop_or_remove(self, owner: Owner, note: Note, channel: Channel, reason: str) -> bool:
         """Stop a sandbox that no process has, or else remove it; return whether it is stopped. Closes the channel."""
@@ -71,8 +69,6 @@ class StoppedContainers:
         ended = f"; its background processes ({processes}) ended" if processes else ""
         self.parts.record(owner, note, "idle_stopped", f"{reason}{ended}")
         return True
-
-    # --- starting again ---
 
     async def resume(self, blueprint: Blueprint, lock: ThreadLock) -> Sandbox | None:
         """Start the stopped container of a thread, behind its gate, and return it attached; None where none fits.
@@ -136,8 +132,6 @@ class StoppedContainers:
         finally:
             lock.retire()
 
-    # --- removal ---
-
     async def remove(self, owner: Owner, reason: str) -> bool:
         """Remove the stopped sandbox of a thread; return whether there was one that was not started meanwhile."""
         if not self.parts.stopped.has(owner):
@@ -166,8 +160,6 @@ class StoppedContainers:
         """Remove the sandboxes that are stopped for `timeout_s`, or past `limit` of all; return how many."""
         surplus = self.parts.stopped.surplus(timeout_s=timeout_s, limit=limit)
         return sum([await self.remove(owner, TOO_LONG) for owner in surplus])
-
-    # --- looks ---
 
     async def is_stopped(self, owner: Owner, sandbox_id: str) -> bool:
         """Return whether a sandbox is stopped, by its file and its container; behind the gate of its owner."""

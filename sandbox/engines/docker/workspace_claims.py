@@ -47,7 +47,7 @@ def empty_volume(requests: DockerRequests, volume: str, *, image: str, instance:
     name = config.carrier_name(instance, owner)
     ask, begun = requests.ask_here, False
     try:
-        if not ask(docker_requests.has_volume, volume) or ask(docker_requests.is_mounted, volume):
+        if ask(docker_requests.volume_labels, volume) is None or ask(docker_requests.is_mounted, volume):
             return begun
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as tar:
@@ -148,7 +148,7 @@ class WorkspaceClaims:
 
     async def has_files(self, owner: Owner) -> bool:
         """Return whether a thread has a workspace."""
-        return await self._requests.ask(docker_requests.has_volume, self._volume(owner))
+        return await self._requests.ask(docker_requests.volume_labels, self._volume(owner)) is not None
 
     async def remove_files(self, owner: Owner) -> bool:
         """Remove a thread's workspace and return whether there was any.

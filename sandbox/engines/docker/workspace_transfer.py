@@ -16,13 +16,14 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+from sandbox.background import over
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.containers import id_of
 from sandbox.engines.docker.engine_disk import EngineDisk
 from sandbox.engines.docker.lock_directory import LockFiles
 from sandbox.engines.docker.parts import Parts
-from sandbox.engines.docker.request_threads import over, to_the_end
+from sandbox.engines.docker.request_threads import to_the_end
 from sandbox.engines.pooled_sandbox import pooled_id
 from sandbox.engines.workspace_archive import ArchiveBroken, Contents, read_tar, write_tar
 from sandbox.errors import SandboxBusy, SandboxError

@@ -1,7 +1,10 @@
 """LocalFS: the files of this machine, for tests and trusted use. Satisfies agent.filesystem.FileSystem.
 
-The daemon's file calls run in a worker process (file_worker.py), so both file systems behave alike and have the same
-bounds. There is no sandbox: the caller may do whatever this user may.
+The daemon's file calls, some of which are slow or unbounded, run in a worker process (file_worker_process.py), so both
+file systems behave alike and have the same bounds. There is no sandbox: the caller may do whatever this user may.
+
+The worker starts with the first call, serves this process alone and exits with it. The worker forks; this process,
+which may have threads, never does.
 """
 
 from __future__ import annotations

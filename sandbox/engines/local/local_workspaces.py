@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from sandbox.background import over
 from sandbox.daemon.files import tree_files
 from sandbox.engines.workspace_archive import PERMISSIONS, PIECE_BYTES, ArchiveBroken, Contents, Kind, WorkspaceEntry
 from sandbox.errors import SandboxBusy, SandboxUnavailable
@@ -321,7 +322,5 @@ async def _in_thread(work: Callable[[Callable[[], bool]], _Value]) -> _Value:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         stopped.set()
-        await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()  # retrieved, so that asyncio does not log it
+        await over(task)
         raise
