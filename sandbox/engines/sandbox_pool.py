@@ -24,7 +24,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sandbox.background import BackgroundTasks
@@ -112,17 +112,17 @@ class _Ready:
     made_s: float
 
 
+@dataclass(eq=False)
 class _Kind:
     """The pooled sandboxes of one kind, and the demand for it."""
 
-    def __init__(self, demand: Demand) -> None:
-        self.demand = demand
-        self.always = 0
-        self.ready: list[_Ready] = []  # the oldest first
-        self.took_s: dict[str, float] = {}  # when each tenant last did
-        self.making = 0
-        self.failures = 0
-        self.retry_at_s = 0.0
+    demand: Demand
+    always: int = 0
+    ready: list[_Ready] = field(default_factory=list)  # the oldest first
+    took_s: dict[str, float] = field(default_factory=dict)  # when each tenant last did
+    making: int = 0
+    failures: int = 0
+    retry_at_s: float = 0.0
 
     @property
     def wanted(self) -> int:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sandbox.background import BackgroundTasks
 from sandbox.engines.engine import Leasing
@@ -49,19 +49,19 @@ class KeeperLimits:
         return self.stopped_timeout_s > 0
 
 
+@dataclass(eq=False)
 class Place:
     """Where a thread's sandbox is: being made, leased `users` times, or idle since `used_s`."""
 
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.sandbox: Sandbox | None = None
-        # The id of the sandbox that an earlier process left, until the engine has taken it over or replaced it.
-        self.left: str | None = None
-        self.users = 0
-        self.used_s = 0.0
-        # How long it may be idle by its tenant's policy; None for the keeper's own limit.
-        self.idle_timeout_s: float | None = None
-        self.leaving: asyncio.Task[None] | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    sandbox: Sandbox | None = None
+    # The id of the sandbox that an earlier process left, until the engine has taken it over or replaced it.
+    left: str | None = None
+    users: int = 0
+    used_s: float = 0.0
+    # How long it may be idle by its tenant's policy; None for the keeper's own limit.
+    idle_timeout_s: float | None = None
+    leaving: asyncio.Task[None] | None = None
 
     @property
     def occupied(self) -> bool:
@@ -189,13 +189,7 @@ class Places:
 class Sweeper:
     """The sweeps of one keeper. begin() starts them; `clock` is in seconds, from any moment on."""
 
-    def __init__(
-        self,
-        engine: Leasing,
-        places: Places,
-        limits: KeeperLimits,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, engine: Leasing, places: Places, limits: KeeperLimits, clock: Callable[[], float]) -> None:
         self._engine = engine
         self._places = places
         self._limits = limits

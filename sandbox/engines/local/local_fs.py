@@ -22,6 +22,7 @@ from sandbox.client.channel import Call, Channel
 from sandbox.client.connection import Connection
 from sandbox.client.remote_fs import RemoteFS
 from sandbox.engines.local import file_worker_process
+from sandbox.engines.local.local_process import wait_or_kill
 from sandbox.errors import DaemonLost, NotFound, SandboxUnavailable
 from sandbox.filesystem import WORKSPACE
 from sandbox.v1 import channel_pb2 as pb
@@ -55,11 +56,7 @@ class _Worker:
     def end(self) -> None:
         """Close the control socket, on which the worker exits."""
         self.control.close()
-        try:
-            self._process.wait(_EXIT_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        wait_or_kill(self._process, _EXIT_TIMEOUT_S)
 
 
 _workers: list[_Worker] = []

@@ -139,8 +139,7 @@ class MemoryEngine:
             self._report(spec, sandbox_id, "removed" if again else "failed", str(error))
             raise
         process = LocalProcess(*directories, lock=self._workspaces.lock)
-        times = {"created_s": created_s, "used_s": self._clock()}
-        running = RunningSandbox(sandbox_id, spec, process, ended_processes=ended_processes, **times)
+        running = RunningSandbox(sandbox_id, spec, process, created_s, self._clock(), ended_processes)
         self._running[owner] = running
         running.starting.add_done_callback(lambda _: self._note_start(running, again=again))
         return running
