@@ -47,7 +47,7 @@ class SandboxSpec:
     refuse_hard_links: bool = False
     # How long it may be idle before it is stopped, None for as long as any; no two specs differ by it.
     idle_timeout_s: float | None = field(default=None, compare=False)
-    # Why a sandbox of this image is refused, for the caller; image_gate.py refuses it.
+    # Why a sandbox of this image is refused, for the caller (ImageGate).
     refused: str = ""
 
 

@@ -5,7 +5,7 @@ that takes milliseconds. Every other creation goes to the inner creator, and so 
 check. The last of several of a kind is reserved for a tenant that has not just taken one, so that one tenant's burst
 does not leave the others without.
 
-The number of pooled sandboxes follows demand (pool_demand.py), between a fixed minimum and a limit for all kinds
+The number of pooled sandboxes follows demand, between a fixed minimum and a limit for all kinds
 together. They are made in the background, a few at a time, and one by one while a caller waits for a creation. They
 are not paused meanwhile: threads that come a little faster than sandboxes are made would then never find one ready.
 Dead, old and surplus ones are removed; all of them when the engine is full, and at the end.
@@ -33,6 +33,8 @@ from sandbox.engines.pooled_sandbox import PooledRefused, PooledSandbox, PoolKin
 from sandbox.errors import EngineFull, ImageMissing, SandboxError
 from sandbox.sandbox import Sandbox, SandboxSpec
 
+log = logging.getLogger(__name__)
+
 Kind = TypeVar("Kind", bound=Hashable)
 
 # A kind that was asked for has one pooled sandbox at least for so long.
@@ -44,8 +46,6 @@ _FIRST_MAKING_S = 2.0
 # The newest making counts as much as all before it.
 _WEIGHT = 0.5
 _ASKED_LIMIT = 1024
-log = logging.getLogger(__name__)
-
 # How often the pool is checked when nothing happens.
 _LOOK_S = 15.0
 # By then its image's name may be another image's.
@@ -59,7 +59,10 @@ _TOOK_S = 10.0
 
 
 class Demand:
-    """What was asked for of one kind. `clock` is in seconds, from any moment on."""
+    """What was asked for of one kind: as many are worth having as are asked for while one is made.
+
+    `clock` is in seconds, from any moment on.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -1,6 +1,6 @@
 """What the keeper offers: leases, for calls; and what is known of the leased sandboxes, for operators and metrics.
 
-SandboxKeeper implements both. Concerns of leasing, such as image_gate.py, are Leases around Leases.
+SandboxKeeper implements both. Concerns of leasing, such as ImageGate, are Leases around Leases.
 """
 
 from __future__ import annotations
@@ -60,7 +60,11 @@ class Keeper(Protocol):
 
 
 class ImageGate:
-    """Satisfies Leases; acquire() raises ImageRefused for a spec that is refused."""
+    """Satisfies Leases; acquire() raises ImageRefused for a spec whose image the operator does not allow.
+
+    The policy notes why when it makes the spec. A sandbox that was made while its image was allowed is not leased
+    either. Looking at one that lives stays possible.
+    """
 
     def __init__(self, inner: Leases) -> None:
         self._inner = inner

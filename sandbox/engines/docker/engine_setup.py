@@ -118,7 +118,7 @@ class EngineSetup:
 
     async def engine_id(self) -> str:
         if not self._engine_id:
-            self._engine_id = (await self._requests.ask(docker_requests.engine_info)).get("ID") or ""
+            self._engine_id = str((await self._requests.ask(docker_requests.engine_info)).get("ID") or "")
         return self._engine_id
 
     @property
