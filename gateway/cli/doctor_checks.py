@@ -23,7 +23,7 @@ from gateway.support.version import airlock_version
 from gateway.tenancy.tenants import Tenant, load_tenants
 from sandbox.engines.docker.docker_engine import DockerEngine, EngineFacts
 from sandbox.engines.docker.docker_requests import DockerRequests
-from sandbox.engines.docker.host_kernel import has_landlock
+from sandbox.engines.docker.posture import has_landlock
 from sandbox.errors import SandboxError
 from sandbox.sandbox import Sandbox, SandboxSpec
 

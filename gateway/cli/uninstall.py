@@ -169,7 +169,7 @@ def _operators_own(config: Config, path: Path) -> Iterator[Path]:
 async def _remove(engine: DockerRequests, found: Found, runtime_image: str) -> list[str]:
     """Remove the containers and volumes; return those that are left, with reasons."""
     from sandbox.engines.docker.docker_requests import remove_container
-    from sandbox.engines.docker.volume_emptying import empty_deep_volume
+    from sandbox.engines.docker.workspace_claims import empty_deep_volume
     from sandbox.errors import SandboxError
 
     left = []

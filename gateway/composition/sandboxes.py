@@ -41,8 +41,7 @@ from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.pooled_sandbox import PoolKind, PoolSource
 from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.errors import SandboxError
-from sandbox.keeper.image_gate import ImageGate
-from sandbox.keeper.keeper import Keeper, Leases
+from sandbox.keeper.keeper import ImageGate, Keeper, Leases
 from sandbox.keeper.sandbox_keeper import KeeperLimits, SandboxKeeper
 
 # The number of tenants whose policies count; the pool also follows the actual demand of all.
@@ -213,7 +212,7 @@ async def _claim_directories(stack: AsyncExitStack, base: Foundation, engine: Do
             use = await channel_use(requests, await engine.id(), base.instance, channels)
         finally:
             requests.close()
-        engine.blueprints.channels_identity = await claim_channels(use, ChannelStore(base.database))
+        engine.boot.channels_identity = await claim_channels(use, ChannelStore(base.database))
         stack.enter_context(locked_for(channels, base.instance, database))
     snapshots = base.config.resolved_snapshots_dir()
     try:
