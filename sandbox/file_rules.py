@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FILE_RULES_LANDLOCK_VERSION = 3
+"""The version of Landlock that file rules need: Linux 6.2, which refuses to cut files, too."""
+
 
 @dataclass(frozen=True)
 class FileRules:

@@ -25,6 +25,7 @@ from sandbox.engines.docker.docker_engine import DockerEngine, EngineFacts
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.posture import has_landlock
 from sandbox.errors import SandboxError
+from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 _DISK_WANTED_BYTES = 5 * 1024**3
@@ -233,11 +234,13 @@ def _open_files() -> Finding:
 
 
 def _landlock() -> Finding:
-    ok = has_landlock()
-    detail = "tool code cannot get its sandbox killed for memory"
-    if not ok:
-        detail = "this kernel has no Landlock: tool code can get its own sandbox killed for memory"
-    return Finding.of("landlock", ok, detail, "use Linux 6.2 or newer, which enforcement: kernel needs", "warning")
+    fix = "use Linux 6.2 or newer, or `enforcement: reading` in every policy"
+    if has_landlock(FILE_RULES_LANDLOCK_VERSION):
+        return Finding("landlock", "ok", "enforcement: kernel works")
+    detail = "no command starts under a policy with enforcement: kernel"
+    if not has_landlock():
+        detail += ", and tool code can get its own sandbox killed for memory"
+    return Finding("landlock", "warning", detail, fix)
 
 
 def _runtime(name: str, facts: EngineFacts) -> Finding:

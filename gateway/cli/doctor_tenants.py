@@ -11,13 +11,14 @@ from gateway.cli.doctor import Finding
 from gateway.cli.subagent_rules import FIX, problem, refuses_subagents, with_subagents
 from gateway.config.config import Config
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.program_check import LANDLOCK_VERSION, missing_programs
+from gateway.tool_calls.program_check import missing_programs
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests, EngineFacts, inspect_image
 from sandbox.engines.docker.engine_disk import EngineDisk
 from sandbox.engines.docker.image_pulls import pullable
 from sandbox.engines.pooled_sandbox import PoolKind
 from sandbox.errors import ImageMissing, SandboxError, SandboxUnavailable
+from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.sandbox import SandboxSpec
 
 _RUNTIME_FIX = "register it with the engine (docs/deployment.md), or write `runtime: runc` in its policy"
@@ -103,7 +104,7 @@ async def kernel_findings(
         try:
             sandbox = await engine.create(spec)
             try:
-                has_landlock = sandbox.posture.landlock_version >= LANDLOCK_VERSION
+                has_landlock = sandbox.posture.landlock_version >= FILE_RULES_LANDLOCK_VERSION
                 missing = await missing_programs(sandbox.shell, tenant.policy)
             finally:
                 await engine.remove(sandbox.id)

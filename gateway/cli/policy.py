@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,6 +66,7 @@ def explain(
     from gateway.policy.decision import Facts
     from gateway.policy.explain import near_misses
     from gateway.policy.policy_tests import moment
+    from gateway.policy.resolved import resolve
     from sandbox.engines.local.local_fs import LocalFS
 
     above = read_operator(operator)
@@ -84,9 +86,12 @@ def explain(
     said = {"verdict": decision.verdict, "rule": decision.rule, "reason": decision.reason}
     would_be = None if decision.would_be is None else dict(zip(("verdict", "rule"), decision.would_be, strict=True))
     files = policy.file_rules if tool == "execute" else None
+    resolved = resolve(policy, document, above)
+    enforced = {scoped.name: resolved.enforced_by(scoped) for scoped in resolved.rules}
+    trace = [{**asdict(match), "enforcement": enforced.get(match.rule)} for match in decision.trace]
     cli.show(
-        {**said, "trace": decision.trace, "near": near, "would_be": would_be, "files": files},
-        lambda _: _print_decision(decision, near, files),
+        {**said, "trace": trace, "near": near, "would_be": would_be, "files": files},
+        lambda _: _print_decision(decision, near, files, enforced),
     )
 
 
@@ -105,7 +110,7 @@ def _print_problems(file: Path, problems: Sequence[PolicyProblem]) -> None:
         out.print(str(file))
 
 
-def _print_decision(decision: Decision, near: list[Near], files: FileRules | None) -> None:
+def _print_decision(decision: Decision, near: list[Near], files: FileRules | None, enforced: Mapping[str, str]) -> None:
     from gateway.policy.file_rules import granted_in_words
 
     said = f"{decision.verdict} by {decision.rule}: {decision.reason}"
@@ -122,7 +127,8 @@ def _print_decision(decision: Decision, near: list[Near], files: FileRules | Non
     for match in decision.trace:
         shadow = " (shadow)" if match.shadow else ""
         out.print(f"  {match.effect:<5}", style=_STYLES[match.effect], end=" ")
-        out.print(f"{match.rule}{shadow}: {one_line(match.part)}")
+        out.print(f"{match.rule}{shadow}: {one_line(match.part)}", end=" ")
+        out.print(f"({enforced.get(match.rule, 'granted')})", style="dim")
     if near:
         out.print("\nnearly matched", style="bold")
     for miss in near:

@@ -13,8 +13,6 @@ from sandbox.sandbox import Sandbox
 
 log = logging.getLogger(__name__)
 
-LANDLOCK_VERSION = 3
-"""What file rules need: Linux 6.2, which refuses to cut files, too."""
 _SCRIPT = b'for name in "$@"; do command -v -- "$name" > /dev/null || echo "$name"; done'
 _TIMEOUT_S = 5.0
 _OUTPUT_LIMIT_BYTES = 64 * 1024

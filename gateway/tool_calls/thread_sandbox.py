@@ -15,9 +15,10 @@ from agent.call_context import CallContext
 from agent.filesystem import OnOutput
 from agent.tools.paths import WORKSPACE
 from gateway.policy import JUDGED_BY, Policy
-from gateway.tool_calls.program_check import LANDLOCK_VERSION, ProgramCheck
+from gateway.tool_calls.program_check import ProgramCheck
 from sandbox.client.process_replies import PROCESSES_LIMIT
 from sandbox.errors import Conflict, Exhausted, NotFound, PostureTooWeak, SandboxError
+from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage
 from sandbox.keeper.keeper import Leases
 from sandbox.process import (
@@ -201,7 +202,7 @@ class ThreadSandbox:
         if policy.file_rules is None and judged_by is not None:
             policy = judged_by
         if policy.file_rules is not None:
-            if sandbox.posture.landlock_version < LANDLOCK_VERSION:
+            if sandbox.posture.landlock_version < FILE_RULES_LANDLOCK_VERSION:
                 raise PostureTooWeak(
                     "enforcement: kernel needs a kernel with Landlock, Linux 6.2 or later, and the sandbox has none: "
                     "use a newer one, or enforcement: reading"

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
@@ -21,10 +23,13 @@ from sandbox.engines.docker.handshake import refuse_other_build
 from sandbox.engines.docker.lock_directory import LockDirectory
 from sandbox.engines.docker.posture import HostKernel, has_landlock
 from sandbox.errors import ImageMissing, SandboxUnavailable
+from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.thread_lock import ThreadLock
 
 log = logging.getLogger(__name__)
 
+_FILL_ATTEMPTS = 20
+_FILL_PAUSE_S = 0.25
 _BUILD = PurePosixPath(config.RUNTIME_DIRECTORY, BUILD_FILE)
 
 
@@ -48,6 +53,11 @@ def prepare(client: Client, image: str, instance: str) -> EngineContext:
     )
     if not host.landlock:
         log.warning("this kernel has no Landlock (Linux 5.19 on): its own code can have a sandbox killed for memory")
+    if not has_landlock(FILE_RULES_LANDLOCK_VERSION):
+        log.warning(
+            "this kernel has no Landlock of Linux 6.2: no command starts under a policy with enforcement: kernel; "
+            "use a newer kernel, or enforcement: reading; `airlock doctor --config FILE` names the tenants"
+        )
     quota = docker_requests.has_quotas(client, f"airlock-{instance}-quota-probe")
     if not quota:
         log.info("the engine's disk has no quotas: a workspace's size (workspace_mib) is watched by its daemon")
@@ -93,12 +103,28 @@ def release_runtime(client: Client, volume: str) -> None:
 
 def _fill(client: Client, image_id: str, volume: str, instance: str) -> str:
     """Fill a volume from the runtime image if it is empty; return what it says of its build."""
-    filler = docker_requests.create_container(client, config.filler_config(image_id, volume, instance))
+    filler = _filler(client, config.filler_config(image_id, volume, instance))
     try:
         build = docker_requests.read_file(client, filler, _BUILD)
     finally:
         docker_requests.remove_container(client, filler)
     return build.decode("ascii", "replace").strip() if build is not None else ""
+
+
+def _filler(client: Client, filler_config: dict[str, Any]) -> str:
+    """Create the container whose creation fills the volume.
+
+    The engine copies into every empty volume, also where another gateway has it copy into the same one: then one of
+    the two requests fails on what the other one wrote, and succeeds once that is complete.
+    """
+    for _ in range(_FILL_ATTEMPTS - 1):
+        try:
+            return docker_requests.create_container(client, filler_config)
+        except SandboxUnavailable as error:
+            if "file exists" not in str(error):
+                raise
+            time.sleep(_FILL_PAUSE_S)
+    return docker_requests.create_container(client, filler_config)
 
 
 class EngineSetup:

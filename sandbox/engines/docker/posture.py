@@ -17,7 +17,7 @@ from sandbox.v1 import channel_pb2 as pb
 _LANDLOCK_CREATE_RULESET = 444
 _CREATE_RULESET_VERSION = 1
 # The first version in which files may be moved between directories inside a domain; Linux 5.19.
-_WANTED_LANDLOCK = 2
+_MOVING_VERSION = 2
 # As many as a daemon reports; there may then be more.
 _MOUNTS_LIMIT = 512
 _BREACHES_LIMIT = 32
@@ -44,11 +44,11 @@ class HostKernel:
     landlock: bool = True
 
 
-def has_landlock() -> bool:
-    """Return whether the kernel of this machine offers Landlock, and this process may ask it."""
+def has_landlock(version: int = _MOVING_VERSION) -> bool:
+    """Return whether the kernel of this machine offers a version of Landlock, and this process may ask it."""
     libc = ctypes.CDLL(None)
-    version = libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_CREATE_RULESET_VERSION))
-    return int(version) >= _WANTED_LANDLOCK
+    offered = libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_CREATE_RULESET_VERSION))
+    return int(offered) >= version
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import io
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.engines.docker.build import own_build
 from sandbox.engines.docker.container_config import RUNTIME_DIRECTORY
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
+from sandbox.engines.docker.engine_setup import _fill
 from sandbox.errors import EngineUnavailable, ImageMissing, NoSpace, SandboxUnavailable, TooLarge
 from tests.integration.sandbox.live_engine import (
     IMAGE,
@@ -174,3 +177,22 @@ async def test_tmp_is_as_large_as_asked_and_not_more(engine: DockerEngine) -> No
 
 def _containers(engine: DockerEngine, sandbox_id: str) -> list[str]:
     return [f"airlock-{engine.instance}-{sandbox_id}"]
+
+
+async def test_gateways_that_fill_one_new_runtime_volume_at_once_all_succeed() -> None:
+    volume, instance = f"airlock-fill-{instance_id()}", instance_id()
+
+    def fill() -> str:
+        requests = DockerRequests()
+        try:
+            return requests.ask_here(_fill, RUNTIME_IMAGE, volume, instance)
+        finally:
+            requests.close()
+
+    try:
+        for _ in range(3):
+            builds = await asyncio.gather(*(asyncio.to_thread(fill) for _ in range(8)))
+            assert set(builds) == {own_build()}
+            subprocess.run(["docker", "volume", "rm", volume], check=True, capture_output=True)
+    finally:
+        subprocess.run(["docker", "volume", "rm", "-f", volume], check=False, capture_output=True)
