@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from agent.filesystem import OnOutput, OutputStream
+from agent.filesystem import OnOutput, OutputStream, joined
 from agent.hooks.hook import Hook, OutputFilter
 
 _STREAMS: tuple[OutputStream, ...] = ("stdout", "stderr")
@@ -45,7 +45,7 @@ async def filtered(
             passed = fed if isinstance(fed, bytes) else await fed
         if cut is not None:
             rest = filter_.flush(stream, cut=cut)
-            passed += rest if isinstance(rest, bytes) else await rest
+            passed = joined((passed, rest if isinstance(rest, bytes) else await rest))
         data = passed
     return data
 
@@ -59,7 +59,7 @@ class LiveOutput:
     def __init__(self, filters: Sequence[OutputFilter], shown: OnOutput) -> None:
         self._filters = filters
         self._shown = shown
-        self._waiting: deque[tuple[OutputStream, bytearray]] = deque()
+        self._waiting: deque[tuple[OutputStream, list[bytes]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._over = False
         self._ended = False
@@ -72,9 +72,9 @@ class LiveOutput:
             self._shown(stream, data)
             return
         if self._waiting and self._waiting[-1][0] == stream:
-            self._waiting[-1][1].extend(data)
+            self._waiting[-1][1].append(data)
         else:
-            self._waiting.append((stream, bytearray(data)))
+            self._waiting.append((stream, [data]))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._pass_waiting())
 
@@ -93,8 +93,8 @@ class LiveOutput:
 
     async def _pass_waiting(self) -> None:
         while self._waiting:
-            stream, data = self._waiting.popleft()
-            await self._pass(stream, bytes(data), cut=None)
+            stream, pieces = self._waiting.popleft()
+            await self._pass(stream, joined(pieces), cut=None)
         self._task = None
 
     async def _pass(self, stream: OutputStream, data: bytes, *, cut: bool | None) -> None:
