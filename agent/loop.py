@@ -18,7 +18,6 @@ import logging
 import math
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from agent.cancellation import Cancellation, to_the_end
 from agent.capabilities.limits import TimeLeft, ToolsInTime, time_left_s
@@ -224,7 +223,7 @@ class Run:
         self,
         response: ModelResponse,
         calls: Sequence[ToolCall],
-        earlier: Mapping[str, EarlierCall] = MappingProxyType({}),
+        earlier: Mapping[str, EarlierCall] | None = None,
     ) -> ContinuationOutcome | None:
         """Run the tool calls, except the `earlier` ones, and end the step; return what stops the run, or None."""
         before = self.state
@@ -234,7 +233,10 @@ class Run:
                 self.agent.hooks, tools, self.events, self.host.clock, self.host.concurrency, self.host.approver
             )
             try:
-                self.state = await runner.run(self.state, calls, keep=self._keep, suspend=True, earlier=earlier)
+                context = self.host.context
+                self.state = await runner.run(
+                    self.state, calls, keep=self._keep, suspend=True, earlier=earlier, context=context
+                )
             except Suspended as suspended:
                 pending = PendingStep.of(before, response, suspended).model_dump(mode="json")
                 # The hooks judge the calls again later, so their changes are dropped, except what relatives spent.

@@ -148,7 +148,7 @@ def start(
         ),
         system_prompt=definition.system_prompt,
         name=work.name,
-        host=Host(clock=clock, executor=tools),
+        host=Host(clock=clock, executor=tools, context=run.context),
     )
     state = AgentState(
         run_id=run.state.run_id,

@@ -13,7 +13,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 from agent.call_context import CallContext
 from agent.cancellation import Cancellation, to_the_end
@@ -34,6 +33,7 @@ from agent.tools.live_output import LiveOutput, output_filters
 from agent.tools.recovery import EarlierCall
 from agent.tools.tool import RunInFlight, ToolContext, ToolExecutor
 
+_NO_CONTEXT = CallContext()
 _WHOLE = frozenset({"exited", "completed", "failed"})
 
 
@@ -71,19 +71,19 @@ class ToolRunner:
         *,
         keep: Callable[[AgentState], None] | None = None,
         suspend: bool = False,
-        earlier: Mapping[str, EarlierCall] = MappingProxyType({}),
-        context: CallContext | None = None,
+        earlier: Mapping[str, EarlierCall] | None = None,
+        context: CallContext = _NO_CONTEXT,
     ) -> AgentState:
         """Return the state with one finished execution per call, in call order, in state.current.tool_executions.
 
         Calls that wait for an approval raise Suspended with `suspend`, before any call of the step executes; without
         it they end with the outcome "waiting". A call in `earlier` ran in a process that was lost: it is neither judged
-        nor run again. `context` is for a single call, whose caller reads it. Otherwise only cancellation is raised:
-        then every call in flight has ended, after_tool_use has seen all that began, each has its tool_call_finished
-        event, and `keep` has the state.
+        nor run again; None for a step that is new. `context` is what is known of all calls, each of which gets one of
+        its own. Otherwise only cancellation is raised: then every call in flight has ended, after_tool_use has seen all
+        that began, each has its tool_call_finished event, and `keep` has the state.
         """
         executions = tuple(
-            ToolExecution(call, judged.call, judged, context=context or CallContext())
+            ToolExecution(call, judged.call, judged, context=context.of_call(resumed=earlier is not None))
             for call, judged in ((call, self._executor.prepare(call)) for call in map(_frozen, calls))
         )
         state = state.with_current(tool_executions=executions)
@@ -93,7 +93,7 @@ class ToolRunner:
         try:
             for index in range(len(calls)):
                 begun = index + 1
-                known = earlier.get(calls[index].id)
+                known = (earlier or {}).get(calls[index].id)
                 if known is not None:
                     state, results[index] = self._recalled(state, index, known), (known.result, known.duration_s)
                     continue
@@ -110,7 +110,8 @@ class ToolRunner:
                 for index, result in asked.results.items():
                     judged[index], results[index] = None, (result, 0.0)
             started_s = self._clock()
-            await self._execute(judged, results, RunInFlight(state, self._events, self._hooks.hooks, self._executor))
+            run = RunInFlight(state, self._events, self._hooks.hooks, self._executor, context)
+            await self._execute(judged, results, run)
             _add_notes(results, notes)
             state = state.with_current(tools_s=state.current.tools_s + self._clock() - started_s)
         except asyncio.CancelledError:

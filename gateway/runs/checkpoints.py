@@ -8,7 +8,7 @@ The results of a step's calls are in the journal (gateway/tool_calls/journal.py)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from agent.messages import ToolCall
 from agent.state import AgentState
@@ -28,18 +28,13 @@ class Checkpoints:
         log: RunLog,
         journal: JournalHook,
         policy: str,
-        not_begun: Callable[[Collection[str]], None] = lambda _: None,
         taken_up: SuspendedRun | None = None,
     ) -> None:
-        """`policy` is what the run is pinned to, `taken_up` the checkpoint that it was taken over at.
-
-        `not_begun` is called with the ids of a step's calls that did not begin.
-        """
+        """`policy` is what the run is pinned to, `taken_up` the checkpoint that it was taken over at."""
         self._taken_up = taken_up
         self._log = log
         self._journal = journal
         self._policy = policy
-        self._not_begun = not_begun
         self.history: ThreadHistoryHook
 
     def stored(self, state: AgentState, more: int = 0) -> str:
@@ -73,9 +68,7 @@ class Checkpoints:
 
     async def earlier(self, calls: Sequence[ToolCall]) -> Mapping[str, EarlierCall]:
         """Return the journal's entries of the calls of a step that continues."""
-        found = await self._journal.hosted.earlier(calls)
-        self._not_begun([call.id for call in calls if call.id not in found])
-        return found
+        return await self._journal.hosted.earlier(calls)
 
 
 def _calls_of(step: KeptStep) -> Collection[str]:
