@@ -1,7 +1,10 @@
-"""Values that the hooks of one tool call share. A hook object serves many calls at once, so it stores none of them."""
+"""One tool call: whose it is, its clock, and what its hooks share. A hook serves many calls at once and stores none."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -19,13 +22,26 @@ class Slot(Generic[T]):
         return f"Slot({self.name!r})"
 
 
+@dataclass(frozen=True, eq=False)
 class CallContext:
-    """Values of one tool call, from its first hook to its last. Never stored, never shown to a model."""
+    """What is known of one tool call from its first hook to its last. Never stored, never shown to a model.
 
-    __slots__ = ("_values",)
+    `run_id` and `request_id` are "" for a call without one. `clock`, in seconds, measures durations, from `started_s`.
+    `resumed`: its step began in an earlier process. Hooks share values by slot.
+    """
 
-    def __init__(self) -> None:
-        self._values: dict[Slot[Any], Any] = {}
+    tenant: str = ""
+    thread: str = ""
+    run_id: str = ""
+    request_id: str = ""
+    clock: Callable[[], float] = time.monotonic
+    started_s: float = 0.0
+    resumed: bool = False
+    _values: dict[Slot[Any], Any] = field(default_factory=dict, repr=False)
+
+    def of_call(self, *, resumed: bool = False) -> CallContext:
+        """Return a context for one call, with the values that are set here."""
+        return replace(self, resumed=resumed, _values=dict(self._values))
 
     def get(self, slot: Slot[T]) -> T | None:
         value: T | None = self._values.get(slot)

@@ -5,7 +5,7 @@ Paths are absolute POSIX paths as str; bytes that are not UTF-8 are surrogate-es
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from typing import Literal, Protocol
 
 from agent.call_context import CallContext
@@ -166,6 +166,19 @@ class ExecResult(Protocol):
 
 
 OnOutput = Callable[[OutputStream, bytes], None]
+
+
+class Redacted(bytes):
+    """Bytes without secrets: redacted together with what is around them, so they are not scanned again alone."""
+
+    __slots__ = ()
+
+
+def joined(pieces: Iterable[bytes]) -> bytes:
+    """Return the bytes of pieces that follow each other in one output; Redacted if all of them are."""
+    pieces = [piece for piece in pieces if piece]
+    data = b"".join(pieces)
+    return Redacted(data) if pieces and all(isinstance(piece, Redacted) for piece in pieces) else data
 
 
 class Shell(Protocol):

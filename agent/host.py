@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from agent.call_context import CallContext
 from agent.tools.approval import Approver
 from agent.tools.recovery import Recovery
 from agent.tools.tool import ToolExecutor
@@ -18,12 +19,14 @@ class Host:
 
     `executor` runs the tool calls in place of a Toolbox of the agent's tools. Without an `approver`, calls that need an
     approval are blocked. A `recovery` belongs to one run. `concurrency` is how many tool calls of a step run at once.
+    `context` is what is known of each call.
     """
 
     executor: ToolExecutor | None = None
     approver: Approver | None = None
     recovery: Recovery | None = None
     concurrency: int = 8
+    context: CallContext = field(default_factory=CallContext)
     clock: Callable[[], float] = time.monotonic
     new_call_id: Callable[[], str] = lambda: f"call_{uuid.uuid4().hex}"
 

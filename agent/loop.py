@@ -17,7 +17,6 @@ import logging
 import math
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from pydantic import JsonValue
@@ -214,7 +213,7 @@ class Run:
         self,
         response: ModelResponse,
         calls: Sequence[ToolCall],
-        earlier: Mapping[str, EarlierCall] = MappingProxyType({}),
+        earlier: Mapping[str, EarlierCall] | None = None,
     ) -> ContinuationOutcome | None:
         """Run the tool calls, except the `earlier` ones, and end the step; return what stops the run, or None."""
         before = self.state
@@ -223,7 +222,10 @@ class Run:
             host = self.host
             runner = ToolRunner(self.agent.hooks, tools, self.events, host.clock, host.concurrency, host.approver)
             try:
-                self.state = await runner.run(self.state, calls, keep=self._keep, suspend=True, earlier=earlier)
+                context = self.host.context
+                self.state = await runner.run(
+                    self.state, calls, keep=self._keep, suspend=True, earlier=earlier, context=context
+                )
             except Suspended as suspended:
                 pending = PendingStep.of(before, response, suspended).model_dump(mode="json")
                 # The hooks judge the calls again later, so their changes are dropped, except what relatives spent.

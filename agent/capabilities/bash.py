@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field, create_model, field_validator
 
 from agent.capabilities.capability import Capability
-from agent.filesystem import ExecResult, OutputPiece, Shell
+from agent.filesystem import ExecResult, Redacted, Shell, joined
 from agent.hooks.hook import Hook, tool_name
 from agent.messages import Evicted, ToolResult
 from agent.state import AgentState
@@ -108,24 +108,21 @@ def bash(
 
 def _result(done: ExecResult, timeout_s: float) -> ToolResult:
     pieces = (*done.output, *done.tail)
-    content = _joined(done.output)
+    content = joined(piece.data for piece in done.output)
     if done.evicted is not None:
-        tail = _joined(done.tail)
-        content = content + marker(done.evicted, done.output_bytes - len(content) - len(tail)) + tail
+        tail = joined(piece.data for piece in done.tail)
+        left_out = marker(done.evicted, done.output_bytes - len(content) - len(tail))
+        content = joined((content, Redacted(left_out), tail))
     return ToolResult(
         content,
         outcome=done.outcome,
         is_error=done.outcome != "exited" or done.exit_code != 0,
         exit_code=done.exit_code,
         evicted=Evicted.model_validate(done.evicted, from_attributes=True) if done.evicted is not None else None,
-        stdout=_joined(piece for piece in pieces if piece.stream == "stdout"),
-        stderr=_joined(piece for piece in pieces if piece.stream == "stderr"),
+        stdout=joined(piece.data for piece in pieces if piece.stream == "stdout"),
+        stderr=joined(piece.data for piece in pieces if piece.stream == "stderr"),
         note=_note(done, timeout_s),
     )
-
-
-def _joined(pieces: Iterable[OutputPiece]) -> bytes:
-    return b"".join(piece.data for piece in pieces)
 
 
 def _note(done: ExecResult, timeout_s: float) -> str:

@@ -157,7 +157,9 @@ class _SubagentTools:
             ),
             system_prompt=definition.system_prompt,
             name=asked.name,
-            host=Host(clock=clock, executor=ParentTools(run.executor, _tool_names(definition), hidden)),
+            host=Host(
+                clock=clock, executor=ParentTools(run.executor, _tool_names(definition), hidden), context=run.context
+            ),
         )
         state = AgentState(
             run_id=run.state.run_id,

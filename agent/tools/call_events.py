@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from agent.coalescing import Coalescer
 from agent.decisions import Verdict
 from agent.events import EventSink, emit
-from agent.filesystem import OnOutput, OutputStream
+from agent.filesystem import OnOutput, OutputStream, joined
 from agent.hooks.hook import Hook, OutputFilter
 from agent.messages import ToolCall, ToolResult
 from agent.state import ToolExecution
@@ -124,7 +124,7 @@ async def filtered(
             passed = fed if isinstance(fed, bytes) else await fed
         if cut is not None:
             rest = filter_.flush(stream, cut=cut)
-            passed += rest if isinstance(rest, bytes) else await rest
+            passed = joined((passed, rest if isinstance(rest, bytes) else await rest))
         data = passed
     return data
 
@@ -138,7 +138,7 @@ class LiveOutput:
     def __init__(self, filters: Sequence[OutputFilter], listeners: Sequence[OnOutput]) -> None:
         self._filters = filters
         self._listeners = listeners
-        self._waiting: deque[tuple[OutputStream, bytearray]] = deque()
+        self._waiting: deque[tuple[OutputStream, list[bytes]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._over = False
         self._ended = False
@@ -150,9 +150,9 @@ class LiveOutput:
             self._show(stream, data)
             return
         if self._waiting and self._waiting[-1][0] == stream:
-            self._waiting[-1][1].extend(data)
+            self._waiting[-1][1].append(data)
         else:
-            self._waiting.append((stream, bytearray(data)))
+            self._waiting.append((stream, [data]))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._pass_waiting())
 
@@ -171,8 +171,8 @@ class LiveOutput:
 
     async def _pass_waiting(self) -> None:
         while self._waiting:
-            stream, data = self._waiting.popleft()
-            await self._pass(stream, bytes(data), cut=None)
+            stream, pieces = self._waiting.popleft()
+            await self._pass(stream, joined(pieces), cut=None)
         self._task = None
 
     async def _pass(self, stream: OutputStream, data: bytes, *, cut: bool | None) -> None:

@@ -13,7 +13,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from agent.call_context import CallContext
 from agent.cancellation import Cancellation, to_the_end
@@ -32,6 +31,7 @@ from agent.tools.call_events import LiveOutput, OutputEvents, emit_finished, emi
 from agent.tools.recovery import EarlierCall
 from agent.tools.tool import RunInFlight, ToolContext, ToolExecutor
 
+_NO_CONTEXT = CallContext()
 _WHOLE = frozenset({"exited", "completed", "failed"})
 
 
@@ -58,18 +58,19 @@ class ToolRunner:
         *,
         keep: Callable[[AgentState], None] | None = None,
         suspend: bool = False,
-        earlier: Mapping[str, EarlierCall] = MappingProxyType({}),
-        context: CallContext | None = None,
+        earlier: Mapping[str, EarlierCall] | None = None,
+        context: CallContext = _NO_CONTEXT,
     ) -> AgentState:
         """Return the state with one finished execution per call, in call order, in state.current.tool_executions.
 
         Calls that wait for an approval raise Suspended with `suspend`, before any call of the step executes; without it
         they end with the outcome "waiting". A call in `earlier` ran in a process that was lost: it is not judged or run
-        again. `context` is for a single call. Otherwise only cancellation is raised: then every call in flight has
-        ended, after_tool_use has seen all that began, and `keep` has the state.
+        again; None for a step that is new. `context` is what is known of all calls, each of which gets one of its own.
+        Otherwise only cancellation is raised: then every call in flight has ended, after_tool_use has seen all that
+        began, and `keep` has the state.
         """
         executions = tuple(
-            ToolExecution(call, judged.call, judged, context=context or CallContext())
+            ToolExecution(call, judged.call, judged, context=context.of_call(resumed=earlier is not None))
             for call, judged in ((call, self.executor.prepare(call)) for call in map(_frozen, calls))
         )
         state = state.with_current(tool_executions=executions)
@@ -79,7 +80,7 @@ class ToolRunner:
         try:
             for index in range(len(calls)):
                 begun = index + 1
-                known = earlier.get(calls[index].id)
+                known = (earlier or {}).get(calls[index].id)
                 if known is not None:
                     state, results[index] = self._recalled(state, index, known), (known.result, known.duration_s)
                     continue
@@ -96,7 +97,8 @@ class ToolRunner:
                 for index, result in asked.results.items():
                     judged[index], results[index] = None, (result, 0.0)
             started_s = self.clock()
-            await self._execute(judged, results, RunInFlight(state, self.events, self.hooks.hooks, self.executor))
+            run = RunInFlight(state, self.events, self.hooks.hooks, self.executor, context)
+            await self._execute(judged, results, run)
             _add_notes(results, notes)
             state = state.with_current(tools_s=state.current.tools_s + self.clock() - started_s)
         except asyncio.CancelledError:

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 class RunInFlight:
     """The run that a tool call belongs to, as it was when the step's calls had been judged.
 
-    A tool that changes the state does it in a hook of its capability, at after_tool_use, which runs in call order.
+    `context` is what is known of every call of the run. A tool that changes the state does it in a hook of its
+    capability, at after_tool_use, which runs in call order.
     """
 
     state: AgentState
     events: EventSink
     hooks: Sequence[Hook]
     executor: ToolExecutor
+    context: CallContext = field(default_factory=CallContext)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -68,11 +68,6 @@ class ThreadApprover:
         self._facts = facts
         self._work = work
         self._redactor = redactor
-        self._not_begun: frozenset[str] = frozenset()
-
-    def not_begun(self, call_ids: Collection[str]) -> None:
-        """Let calls that did not begin before their process was lost use the approvals that it used up for them."""
-        self._not_begun = frozenset(call_ids)
 
     async def edited(self, state: AgentState, call_ids: Sequence[str]) -> Mapping[str, dict[str, JsonValue]]:
         """Return the arguments that approvers gave to calls of this run."""
@@ -115,7 +110,8 @@ class ThreadApprover:
         if approval.status == CANCELLED:
             return await self._ask(execution, digest)
         edited = next((one.edited_arguments for one in found if one.edited_arguments is not None), None)
-        if approval.status == USED and execution.call.id in self._not_begun and _approved_digest(approval) == digest:
+        # An earlier process used the approval up, but the journal knows of no call: it may run once, now.
+        if approval.status == USED and execution.context.resumed and _approved_digest(approval) == digest:
             said = self._said(replace(approval, status=APPROVED), edited)
             return _UsedBefore(said.approval_id, said.note) if isinstance(said, Granted) else said
         return self._said(approval, edited)

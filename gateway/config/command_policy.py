@@ -90,7 +90,7 @@ def _reason(decision: Decision, rules: CommandRules) -> str:
         return f"this agent may not run {denied!r}"
     if decision.rule != DEFAULT_DENY:
         return decision.reason
-    refused = decision.reason.partition(": ")[2]
+    refused = decision.reason.partition(": ")[2].partition(". It allows ")[0]
     if refused.startswith("> "):  # a redirect, not a program
         return f"this agent may not write a file by a redirect ({refused}); use a pipe, or write_file"
     allowed = ", ".join(_spelled(prefix) for prefix in rules.allow or ())

@@ -21,7 +21,7 @@ class FairRedactor:
 
     def __init__(self, redactor: Redactor, work: Work = at_once) -> None:
         self.redactor = redactor
-        self.margin_bytes = redactor.margin_bytes
+        self.margin_bytes, self.sign_bytes = redactor.margin_bytes, redactor.sign_bytes
         self._work = work
 
     async def redact(self, data: bytes, *, cut_start: bool = False, cut_end: bool = False) -> bytes:
@@ -58,10 +58,6 @@ class FairRedactor:
         pieces = [data[at : at + _PIECE_BYTES] for at in range(0, len(data), _PIECE_BYTES)]
         return b"".join([await self._work(stream.feed, piece) for piece in pieces])
 
-    def is_quick(self, data: bytes) -> bool:
-        """Return whether redacting so much takes no longer than a look at it."""
-        return len(data) <= _TINY_BYTES or self._is_clean(data)
-
     def _is_clean(self, data: bytes) -> bool:
         """Return whether one look, which is quick, finds no secret."""
         return len(data) * self.redactor.finders_count <= _LOOK_BYTES and not self.redactor.finds(data)
@@ -76,7 +72,7 @@ class FairStream:
 
     async def feed(self, data: bytes) -> bytes:
         """Take a piece; return what is known by now. Raises RedactionFailed."""
-        return self._stream.feed(data) if self._fair.is_quick(data) else await self._fair.in_pieces(self._stream, data)
+        return self._stream.feed(data) if len(data) <= _TINY_BYTES else await self._fair.in_pieces(self._stream, data)
 
     def flush(self, *, cut: bool = False) -> bytes:
         """Return what is left, a few KiB at most; see RedactingStream.flush."""

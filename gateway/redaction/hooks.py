@@ -12,13 +12,14 @@ from dataclasses import replace
 
 from agent.call_context import Slot
 from agent.decisions import Verdict
-from agent.filesystem import OutputStream
+from agent.filesystem import Redacted
 from agent.hooks.hook import Hook, NextToolUse, OutputFilter
 from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
 from gateway.policy.document import PolicyDocument
+from gateway.redaction.command_output import LiveRedaction
 from gateway.redaction.fair_redactor import FairRedactor
-from gateway.redaction.redactor import Redacted, Redactor
+from gateway.redaction.redactor import Redactor
 from gateway.redaction.result_rules import EvictedFiles, ResultRulesHook
 from gateway.support.heavy_work import Work, at_once
 
@@ -45,7 +46,7 @@ class RedactionHook(Hook):
 
     def output_filter(self) -> OutputFilter | None:
         """Return a filter of one call's output."""
-        return _LiveOutput(self._fair)
+        return LiveRedaction(self._fair)
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Redact what came back."""
@@ -70,15 +71,18 @@ class RedactionHook(Hook):
         return verdict.with_(reason=self._redactor.shown(verdict.reason), policy=policy)
 
     async def _without_secrets(self, result: ToolResult) -> ToolResult:
-        fair = self._fair
-        content = result.content if isinstance(result.content, Redacted) else await fair.redact(result.content)
+        content = await self._clean(result.content)
         # Each stream also by itself: the other may write in between. One that is all of the content is scanned with it.
         stdout, stderr = [
-            content if stream == result.content else await fair.redact(stream)
+            content if stream == result.content else await self._clean(stream)
             for stream in (result.stdout, result.stderr)
         ]
-        redacted = replace(result, content=content, stdout=stdout, stderr=stderr, note=await fair.text(result.note))
+        note = await self._fair.text(result.note)
+        redacted = replace(result, content=content, stdout=stdout, stderr=stderr, note=note)
         return result if _said_the_same(result, redacted) else redacted
+
+    async def _clean(self, data: bytes) -> bytes:
+        return data if isinstance(data, Redacted) else await self._fair.redact(data)
 
 
 class RedactedOutcomeHook(Hook):
@@ -105,21 +109,6 @@ def _said_the_same(one: ToolResult, other: ToolResult | None) -> bool:
         other.stderr,
         other.note,
     )
-
-
-class _LiveOutput:
-    """The output of one call, each stream by itself."""
-
-    def __init__(self, fair: FairRedactor) -> None:
-        self._streams = {"stdout": fair.stream(), "stderr": fair.stream()}
-
-    async def feed(self, stream: OutputStream, data: bytes) -> bytes:
-        """Return what may be shown by now."""
-        return await self._streams[stream].feed(data)
-
-    async def flush(self, stream: OutputStream, *, cut: bool) -> bytes:
-        """Return the rest."""
-        return self._streams[stream].flush(cut=cut)
 
 
 def redactor_of(document: PolicyDocument) -> Redactor | None:

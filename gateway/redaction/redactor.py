@@ -19,12 +19,6 @@ _SECRETS_LIMIT = 2000
 _LEADING = compiled(r"[A-Za-z0-9_+/=.~%:@-]*(?:[\r\n]+[ \t]*[A-Za-z0-9+/=]{4,}[ \t]*)*")
 
 
-class Redacted(bytes):
-    """A page that was redacted together with what is around it, so that it need not be scanned again alone."""
-
-    __slots__ = ()
-
-
 class Redactor:
     """What a policy's redaction section takes out. It keeps nothing between calls."""
 
@@ -35,6 +29,9 @@ class Redactor:
             longest += [one.longest_bytes + LEAD_LIMIT_BYTES for one in WELL_KNOWN]
         self.margin_bytes = max(longest, default=0)
         """How much must be known around a page so that no secret at its edge is missed: the longest there is."""
+        own = [longest_bytes(one) for one in section.patterns]
+        self.sign_bytes = max([*own, LEAD_LIMIT_BYTES + max(one.within_bytes for one in WELL_KNOWN)])
+        """How much of a secret identifies it."""
         self.finders_count = (len(GROUPS) if section.well_known else 0) + len(section.patterns)
         """How many patterns look at each byte."""
 

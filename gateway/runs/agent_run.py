@@ -110,7 +110,7 @@ class AgentRuns:
         # A run that was taken over must not end because of a failed read.
         kept = await (read() if suspended is None else retried(read, run_id=run.id, what="its thread"))
         policy = policy_reference(tenant, run.policy_mode)
-        checkpoints = Checkpoints(live.log, tool_path.journal, policy, tool_path.approver.not_begun, suspended)
+        checkpoints = Checkpoints(live.log, tool_path.journal, policy, suspended)
         steps: Steps = checkpoints
         if (keep_files := self._parts.keep_files) is not None:
             taken_up = suspended is not None
@@ -174,7 +174,7 @@ class AgentRuns:
             capabilities=agents.build(settings, tenant.model, document, tool_path.workspace, model_of, recorder),
             hooks=(*tool_path.hooks, checkpoints.history),
             system_prompt=settings.system_prompt,
-            host=Host(approver=tool_path.approver, recovery=checkpoints),
+            host=Host(approver=tool_path.approver, recovery=checkpoints, context=tool_path.context),
         )
 
 

@@ -58,14 +58,12 @@ class SuspendedRun(BaseModel):
 class Checkpoints:
     """The Recovery of one run, and the Steps of its thread.
 
-    `policy` is what the run is pinned to, `taken_up` the checkpoint that it was taken over at. `not_begun` is called
-    with the ids of a step's calls that did not begin.
+    `policy` is what the run is pinned to, `taken_up` the checkpoint that it was taken over at.
     """
 
     log: RunLog
     journal: JournalHook
     policy: str
-    not_begun: Callable[[Collection[str]], None] = lambda _: None
     taken_up: SuspendedRun | None = None
     history: ThreadHistoryHook = field(init=False)
 
@@ -97,9 +95,7 @@ class Checkpoints:
 
     async def earlier(self, calls: Sequence[ToolCall]) -> Mapping[str, EarlierCall]:
         """Return the journal's entries of the calls of a step that continues."""
-        found = await self.journal.hosted.earlier(calls)
-        self.not_begun([call.id for call in calls if call.id not in found])
-        return found
+        return await self.journal.hosted.earlier(calls)
 
 
 def _calls_of(step: KeptStep) -> Collection[str]:

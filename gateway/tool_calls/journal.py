@@ -17,7 +17,6 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import structlog
@@ -42,12 +41,11 @@ from gateway.storage.entities import Thread
 from gateway.storage.request_store import is_of_request_id
 from gateway.storage.store import Store
 from gateway.support.clock import now_us
-from gateway.tool_calls.call_slots import EXECUTOR, REQUEST, UNRECORDED
-from gateway.tool_calls.hosted_calls import HostedCalls
-from gateway.tool_calls.journaled_result import result_json
-from gateway.tool_calls.outcome_retry_queue import OutcomeRetryQueue
-from gateway.tool_calls.quota_hook import QUOTA
-from gateway.tool_calls.unrecorded_call import NOT_EXECUTED, UnrecordedCall
+from gateway.tool_calls.hosted_calls import HostedCalls, result_json
+from gateway.tool_calls.outcome_retry_queue import NOT_EXECUTED, UNRECORDED, OutcomeRetryQueue, UnrecordedCall
+from gateway.tool_calls.quota_hook import QUOTA, REFUSED
+from gateway.tool_calls.service_executor import EXECUTOR
+from gateway.tool_calls.tool_request import REQUEST, ToolRequest
 
 # Innermost: below every priority that a capability may have, so that its ring wraps nothing but the executor.
 INNERMOST_PRIORITY = -1_000_000
@@ -70,15 +68,16 @@ log = structlog.get_logger(__name__)
 class _Begun:
     """The row of a call as it was written before it executed. It is made once: finding secrets takes time."""
 
-    row: dict[str, str | None]
+    row: dict[str, Any]
     started_s: float | None
 
 
 @dataclass(frozen=True)
 class _Record:
-    """What is to be written of a call that is over: its row, and the entry of the audit, `audited`."""
+    """What is to be written of a call that is over; `write_later` does not claim its request id."""
 
     write: Callable[[], Awaitable[None]]
+    write_later: Callable[[], Awaitable[None]]
     audited: list[AuditEntry]
     state: str
     executed: bool
@@ -99,7 +98,6 @@ class JournalHook(Hook):
         store: Store,
         thread: Thread,
         policy_version: str | Callable[[], str],
-        run_id: str | None = None,
         redactor: Redactor | None = None,
         late: OutcomeRetryQueue | None = None,
     ) -> None:
@@ -112,17 +110,16 @@ class JournalHook(Hook):
         self._store = store
         self._thread = thread
         self._policy_version = policy_version if callable(policy_version) else lambda: policy_version
-        self._run_id = run_id
         self.hosted = HostedCalls(store)
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Write "about to execute"."""
-        self.hosted.check(self._run_id)
         call, context, claim = tool.judged.call, tool.context, self.hosted.claim
-        begun = self._row(tool.judged, self._policy_version())
-        context.set(_BEGUN, _Begun(begun, perf_counter()))
+        self.hosted.check(context.run_id)
+        begun = self._row(tool, self._policy_version())
+        context.set(_BEGUN, _Begun(begun, context.clock()))
         context.pop(UNRECORDED)  # a ring may repeat a call that did not execute
-        row: dict[str, Any] = {**begun, "state": "executing"}
+        row = {**begun, "state": "executing"}
         if claim is not None:
             row["read_only"] = call.name in self.hosted.read_only
         request = context.get(REQUEST)
@@ -138,7 +135,7 @@ class JournalHook(Hook):
             raise request.in_progress() from None
         except Unavailable as error:
             return _not_begun(tool, str(error))
-        self.hosted.check(self._run_id)  # lost meanwhile: the gateway that takes the run over records it as interrupted
+        self.hosted.check(context.run_id)  # lost meanwhile: the gateway that takes over records it as interrupted
         with structlog.contextvars.bound_contextvars(call_id=call.id):
             return await next_(tool)
 
@@ -146,14 +143,12 @@ class JournalHook(Hook):
         """Write the outcome, of cancelled calls too."""
         tool = state.current.tool
         request, unexecuted = tool.context.get(REQUEST), tool.context.get(UNRECORDED)
-        if request is not None and request.taken:
-            return state
-        if self.hosted.abandoned or tool.recalled:
-            return state  # its row belongs to the gateway that takes the run over, or to an earlier process
+        if (request is not None and request.taken) or self.hosted.abandoned or tool.recalled:
+            return state  # its row belongs to another call, to the gateway that takes over, or to an earlier process
         policy = tool.verdict.policy if tool.verdict else None
         version = policy.version if policy else self._policy_version()
         ended = _ended(tool, version)
-        logged = {name: ended[name] for name in _LOGGED} | self._why(tool)
+        logged = {name: ended[name] for name in _LOGGED} | _why(tool)
         log.info("tool call", **self._facts(tool, version), **logged)
         record = self._record(tool, ended, of_run=not state.depth)
         try:
@@ -177,11 +172,12 @@ class JournalHook(Hook):
 
     def _record(self, tool: ToolExecution, ended: dict[str, Any], *, of_run: bool) -> _Record:
         """Return the record of a call that is over. `of_run`: with its result, as long as the run has a claim."""
-        context, claim, version = tool.context, self.hosted.claim, ended["policy_version"]
+        context, claim, store = tool.context, self.hosted.claim, self._store
         request, begun, unexecuted = context.get(REQUEST), context.get(_BEGUN), context.get(UNRECORDED)
-        row = {**begun.row, "policy_version": version} if begun else self._row(tool.judged, version)
+        version = ended["policy_version"]
+        row = {**begun.row, "policy_version": version} if begun else self._row(tool, version)
         started_s = begun.started_s if begun is not None else None
-        duration_us = 0 if started_s is None else round((perf_counter() - started_s) * 1_000_000)
+        duration_us = 0 if started_s is None else round((context.clock() - started_s) * 1_000_000)
         if started_s is not None and request is not None:
             ended["result"] = request.keep(tool)
         if (started_s is not None or unexecuted is not None) and claim is not None and of_run:
@@ -191,15 +187,31 @@ class JournalHook(Hook):
         moves = executor if isinstance(executor, Moves) else None
         entry = call_entry(self._thread, tool, row, ended, moves=moves, duration_us=duration_us)
         if unexecuted is not None:
-            audited = [replace(entry, details={**entry.details, "error": unexecuted.cause()})]
-            write = partial(self._store.write_unexecuted_call, {**row, **ended}, claim=claim, audited=audited)
+            entry = replace(entry, details={**entry.details, "error": unexecuted.cause()})
+        audited, whole = [entry], {**row, **ended}
+        if unexecuted is not None:
+            write = partial(store.write_unexecuted_call, whole, claim=claim, audited=audited)
         elif started_s is not None:
-            audited = [entry]
-            write = partial(self._store.finish_tool_call, tool.call.id, ended, claim=claim, audited=audited)
+            write = partial(store.finish_tool_call, tool.call.id, ended, claim=claim, audited=audited)
         else:
-            audited = [entry]
-            write = partial(self._store.write_tool_call, {**row, **ended}, claim=claim, audited=audited)
-        return _Record(write, audited, ended["state"], executed=started_s is not None)
+            write = partial(store.write_tool_call, whole, claim=claim, audited=audited)
+            if request is not None and _is_remembered(tool):
+                kept = {**whole, **request.columns(), "result": request.keep(tool)}
+                claiming = partial(self._write_claiming, request, kept, whole, audited)
+                return _Record(claiming, write, audited, ended["state"], executed=False)
+        return _Record(write, write, audited, ended["state"], executed=started_s is not None)
+
+    async def _write_claiming(
+        self, request: ToolRequest, kept: dict[str, Any], row: dict[str, Any], audited: list[AuditEntry]
+    ) -> None:
+        """Write a call that did not execute with its request id, without it where another call has the id."""
+        try:
+            await self._store.write_tool_call(kept, audited=audited)
+        except ConstraintViolated as error:
+            if not is_of_request_id(error):
+                raise
+            request.taken = True
+            await self._store.write_tool_call(row, audited=audited)
 
     def _write_later(self, tool: ToolExecution, record: _Record, said: str) -> None:
         """Retry a record until the database accepts it."""
@@ -209,44 +221,29 @@ class JournalHook(Hook):
         if self._late is not None:
             # Attempts that do not execute count once in the audit.
             again = (self._thread.tenant, request.id, request.digest, record.state) if request else None
-            self._late.add(unrecorded, record.write, once_for=None if record.executed else again)
+            self._late.add(unrecorded, record.write_later, once_for=None if record.executed else again)
 
     def _facts(self, tool: ToolExecution, version: str) -> dict[str, str | None]:
         """Return the call's tenant, thread, run and tool, for the log; never its arguments."""
-        whose = {"tenant": self._thread.tenant, "thread": self._thread.name, "run_id": self._run_id}
         facts = {
             "call_id": tool.call.id,
             "tool": shown_name(tool.call.name[:128], self._redactor),
-            **whose,
+            "tenant": self._thread.tenant,
+            "thread": self._thread.name,
+            "run_id": tool.context.run_id or None,
             "policy": version,
         }
         return facts | {"approval_id": tool.approval_id} if tool.approval_id else facts
 
-    def _why(self, tool: ToolExecution) -> dict[str, str]:
-        """Return the reason of a verdict, for the log, unless it quotes the arguments."""
-        verdict = tool.verdict
-        policy = verdict.policy if verdict is not None else None
-        if verdict is None or policy is None:
-            return {}
-        why = {}
-        if verdict.hook == PolicyHook.name and verdict.rule not in _QUOTES_ARGUMENTS:
-            why["reason"] = verdict.reason[:_REASON_LIMIT_CHARS]
-            if verdict.rule == QUOTA:
-                why["quota"] = verdict.reason.partition(":")[0]  # it begins with the quota's name
-        if policy.would_be:
-            why |= {"would_be": policy.would_be, "would_be_rule": policy.would_be_rule}
-        return why
-
-    def _row(self, judged: JudgedCall, version: str) -> dict[str, str | None]:
-        call = judged.call
-        arguments = self._shown_arguments(judged)
+    def _row(self, tool: ToolExecution, version: str) -> dict[str, Any]:
+        judged = tool.judged
         return {
-            "id": call.id,
+            "id": judged.call.id,
             "tenant": self._thread.tenant,
             "thread_id": self._thread.id,
-            "run_id": self._run_id,
-            "name": shown_name(call.name[:128], self._redactor)[:128],
-            "arguments": arguments[:_ARGUMENTS_LIMIT_CHARS],
+            "run_id": tool.context.run_id or None,
+            "name": shown_name(judged.call.name[:128], self._redactor)[:128],
+            "arguments": self._shown_arguments(judged)[:_ARGUMENTS_LIMIT_CHARS],
             "arguments_digest": judged.digest,
             "policy_version": version,
         }
@@ -262,6 +259,28 @@ class JournalHook(Hook):
         except RedactionFailed:
             shown = WITHHELD
         return judged.canonical.decode() if shown is arguments else json.dumps(shown)
+
+
+def _is_remembered(tool: ToolExecution) -> bool:
+    """Return whether a call that did not execute is remembered for its request id; otherwise it may be made again."""
+    cancelled = tool.result is None or tool.result.outcome == "cancelled"
+    return not cancelled and not tool.waiting and tool.context.get(REFUSED) is None
+
+
+def _why(tool: ToolExecution) -> dict[str, str]:
+    """Return the reason of a verdict, for the log, unless it quotes the arguments."""
+    verdict = tool.verdict
+    policy = verdict.policy if verdict is not None else None
+    if verdict is None or policy is None:
+        return {}
+    why = {}
+    if verdict.hook == PolicyHook.name and verdict.rule not in _QUOTES_ARGUMENTS:
+        why["reason"] = verdict.reason[:_REASON_LIMIT_CHARS]
+        if verdict.rule == QUOTA:
+            why["quota"] = verdict.reason.partition(":")[0]  # it begins with the quota's name
+    if policy.would_be:
+        why |= {"would_be": policy.would_be, "would_be_rule": policy.would_be_rule}
+    return why
 
 
 def _ended(tool: ToolExecution, version: str) -> dict[str, Any]:

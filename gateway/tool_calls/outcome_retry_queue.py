@@ -17,11 +17,13 @@ from dataclasses import dataclass
 
 import structlog
 
+from agent.call_context import Slot
 from gateway.errors import Unavailable
 from gateway.storage.database import ConstraintViolated
-from gateway.tool_calls.unrecorded_call import UnrecordedCall
 
 log = structlog.get_logger(__name__)
+NOT_EXECUTED, WITHHELD = "not_executed", "withheld"
+_SAID_LIMIT_CHARS = 200
 # Executed calls are bounded by those under way when the database failed. Blocked calls are not.
 _LIMIT = 10_000
 _FIRST_RETRY_S = 0.1
@@ -30,6 +32,48 @@ _CLOSE_S = 5.0
 
 Write = Callable[[], Awaitable[None]]
 """Writes one call's outcome; idempotent."""
+
+
+@dataclass(frozen=True)
+class UnrecordedCall:
+    """A call that could not be recorded. `said` is the database's error.
+
+    `erased`: its thread or its tenant was deleted, and nothing more is written.
+    """
+
+    call_id: str
+    executed: bool
+    said: str = ""
+    erased: bool = False
+
+    def cause(self) -> str:
+        """Return the database's error, at most 200 characters."""
+        return self.said[:_SAID_LIMIT_CHARS] or "the database did not answer in time"
+
+    def words(self) -> str:
+        """Return the text of the error."""
+        if not self.executed:
+            return (
+                f"the call {self.call_id} was not executed and changed nothing, for it could not be written down: "
+                f"{self.cause()}"
+            )
+        if self.erased:
+            return (
+                f"what is stored of the tenant was deleted while the call {self.call_id} was under way, so its result "
+                "is withheld"
+            )
+        return (
+            f"what came of the call {self.call_id} could not be written down, so its result is withheld; what it did "
+            f"in the sandbox stands, and its record follows as soon as the database takes it: {self.cause()}"
+        )
+
+    def error(self) -> Unavailable:
+        """Return the error to raise."""
+        return Unavailable(self.words(), call_id=self.call_id, outcome=WITHHELD if self.executed else NOT_EXECUTED)
+
+
+UNRECORDED = Slot[UnrecordedCall]("unrecorded")
+"""What the caller is told of a call that could not be recorded, or did not execute."""
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,15 @@ from pydantic import JsonValue
 
 from agent.filesystem import OutputStream
 from agent.hooks.hook import OutputFilter
-from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult
 from agent.tools.call_events import filtered, output_filters
 from agent.tools.tool import ToolContext
 from gateway.errors import AirlockError, DeadlineExceeded, PermissionDenied, from_start
-from gateway.tool_calls.call_slots import REQUEST
 from gateway.tool_calls.program import Program
 from gateway.tool_calls.service_executor import ServiceExecutor
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
-from sandbox.errors import SandboxError, said_outside
+from gateway.tool_calls.tool_request import REQUEST
+from sandbox.errors import SandboxError
 from sandbox.process import Process, ProcessSpec, ProgramResult, ProgramSpec
 
 TOOL = "execute"
@@ -33,25 +32,15 @@ _GRACE_S = 60.0
 
 
 class _ProgramCall(ServiceExecutor):
-    """One program; `error` is for the service to raise."""
+    """One program."""
 
     def __init__(self, sandbox: ThreadSandbox, program: Program) -> None:
-        self._sandbox = sandbox
+        super().__init__(sandbox)
         self._program = program
         self._filters: list[OutputFilter] | None = []
-        self.error: Exception | None = None
 
-    async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
-        """Run the program whose line was judged."""
-        try:
-            self._check_unchanged(call.call, context)
-            return await self._start(context)
-        except (SandboxError, AirlockError) as error:
-            self.error = error
-            return ToolResult.error(said_outside(error))
-
-    def _check_unchanged(self, call: ToolCall, context: ToolContext) -> None:
-        """Raise PermissionDenied if a hook needs something that a program or a stream cannot do."""
+    async def _run(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        """Start the program that was judged, unless a hook needs something that a program or a stream cannot do."""
         if (call.arguments or {}).get("command") != self._program.line():
             raise PermissionDenied(
                 "a hook rewrote the command line, and a program cannot be run as another line than its own: call the "
@@ -63,6 +52,7 @@ class _ProgramCall(ServiceExecutor):
                 "a hook or a rule on results judges results as a whole, and a stream would be past it: call the tool "
                 "execute, whose result is redacted as a whole"
             )
+        return await self._start(context)
 
     async def _start(self, context: ToolContext) -> ToolResult:
         raise NotImplementedError

@@ -17,7 +17,7 @@ from gateway.errors import QuotaExceeded
 from gateway.policy.decision import Decision, RuleLimit
 from gateway.policy.document import QuotasSection
 from gateway.tenancy.quotas import CallQuota, Quotas, micro_usd
-from gateway.tool_calls.call_slots import EXECUTOR, REFUSED
+from gateway.tool_calls.service_executor import EXECUTOR
 
 QUOTA = "quota"
 """The rule of a verdict with which a quota of the tenant refuses a call."""
@@ -27,6 +27,8 @@ COUNTED = "quota.counted"
 
 # Outside all hooks that add usage, and outside the ledger that subagents share.
 OUTERMOST_PRIORITY = 950_000
+REFUSED = Slot[QuotaExceeded]("refused by a quota")
+"""Why a quota refused the call."""
 _TAKEN = Slot[CallQuota]("taken of the quotas")
 # What the rules limit of a call that is asked about, until an approval lets it pass.
 _ASKED = Slot[Sequence[RuleLimit]]("limits of a call that is asked about")

@@ -1,8 +1,8 @@
 """A thread's files and shell as an agent's tools see them: pages and excerpts are redacted where they are cut.
 
 A secret may cross the edge of a page or an excerpt. Each read therefore includes a margin, is redacted with it, and is
-cut to the requested range. Output without edges is left to the ring that redacts every whole result
-(gateway/redaction/hooks.py), so that nothing is scanned twice.
+cut to the requested range. What was redacted here is marked so (agent.filesystem.Redacted), and the ring that redacts
+results (gateway/redaction/hooks.py) does not scan it again.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from agent.call_context import CallContext
-from agent.filesystem import OnOutput
+from agent.filesystem import OnOutput, Redacted
+from agent.tools.call_events import LiveOutput
+from gateway.redaction.command_output import KeptRedaction, redacted_pieces
 from gateway.redaction.fair_redactor import FairRedactor
 from gateway.redaction.patterns import compiled
-from gateway.redaction.redactor import Redacted, mask_of
+from gateway.redaction.redactor import mask_of
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.errors import SandboxError
 from sandbox.filesystem import (
@@ -27,7 +29,6 @@ from sandbox.filesystem import (
     GrepPage,
     LinesPage,
     OutputPiece,
-    OutputStream,
 )
 
 # The limit of the daemon for both excerpts together.
@@ -210,44 +211,33 @@ class RedactedWorkspace:
         margin_chars = self.redactor.margin_bytes
         asked_tail_chars = tail_chars + margin_chars
         room_chars = max(head_chars, _EXCERPTS_LIMIT_CHARS - asked_tail_chars)
-        done = await self.inner.execute(
-            command,
-            timeout_s=timeout_s,
-            call_id=call_id,
-            limit_chars=limit_chars,
-            head_chars=min(head_chars + margin_chars, limit_chars, room_chars),
-            tail_chars=asked_tail_chars,
-            on_output=on_output,
-            context=context,
-        )
-        ended = done.outcome == "exited"
-        if done.evicted is None and ended and len({piece.stream for piece in done.output}) <= 1:
-            return done  # no edges, and no stream is split by the other
+        kept = KeptRedaction(self.redactor)
+        live = None if on_output is None else LiveOutput([kept], [on_output])
+        cut = True
+        try:
+            done = await self.inner.execute(
+                command,
+                timeout_s=timeout_s,
+                call_id=call_id,
+                limit_chars=limit_chars,
+                head_chars=min(head_chars + margin_chars, limit_chars, room_chars),
+                tail_chars=asked_tail_chars,
+                on_output=live,
+                context=context,
+            )
+            cut = done.outcome != "exited"
+        finally:
+            if live is not None:
+                await live.end(cut=cut or done.evicted is not None)
         if done.evicted is None:
-            return replace(done, output=await self._pieces(done.output, cut_end=not ended))
+            return replace(done, output=await redacted_pieces(kept, done.output, cut_end=cut))
         if _size_bytes(done.output) + _size_bytes(done.tail) == done.output_bytes:
             # Head and tail are the whole output.
-            whole = await self._pieces((*done.output, *done.tail), cut_end=not ended)
+            whole = await redacted_pieces(kept, (*done.output, *done.tail), cut_end=cut)
             return replace(done, output=_first(whole, head_chars), tail=_last(whole, tail_chars))
-        head = await self._pieces(done.output, cut_end=True)
-        tail = await self._pieces(done.tail, cut_start=True, cut_end=not ended)
+        head = await redacted_pieces(kept, done.output, cut_end=True)
+        tail = await redacted_pieces(kept, done.tail, cut_start=True, cut_end=cut)
         return replace(done, output=_first(head, head_chars), tail=_last(tail, tail_chars))
-
-    async def _pieces(
-        self, pieces: Sequence[OutputPiece], *, cut_start: bool = False, cut_end: bool = False
-    ) -> tuple[OutputPiece, ...]:
-        """Return the pieces, each stream redacted as a whole; redaction keeps sizes, so pieces keep theirs."""
-        streams: dict[OutputStream, bytes] = {}
-        for stream in {piece.stream for piece in pieces}:
-            whole = b"".join(piece.data for piece in pieces if piece.stream == stream)
-            streams[stream] = await self.redactor.redact(whole, cut_start=cut_start, cut_end=cut_end)
-        redacted: list[OutputPiece] = []
-        taken = dict.fromkeys(streams, 0)
-        for piece in pieces:
-            start, end = taken[piece.stream], taken[piece.stream] + len(piece.data)
-            redacted.append(OutputPiece(piece.stream, streams[piece.stream][start:end]))
-            taken[piece.stream] = end
-        return tuple(redacted)
 
 
 @dataclass(frozen=True)
@@ -313,9 +303,8 @@ def _first(pieces: Sequence[OutputPiece], chars: int) -> tuple[OutputPiece, ...]
     for piece in pieces:
         text = piece.data.decode("utf-8", "surrogateescape")[:chars]
         chars -= len(text)
-        if text:
-            kept.append(OutputPiece(piece.stream, text.encode("utf-8", "surrogateescape")))
-    return tuple(kept)
+        kept.append(OutputPiece(piece.stream, Redacted(text.encode("utf-8", "surrogateescape"))))
+    return tuple(piece for piece in kept if piece.data)
 
 
 def _last(pieces: Sequence[OutputPiece], chars: int) -> tuple[OutputPiece, ...]:
@@ -325,6 +314,5 @@ def _last(pieces: Sequence[OutputPiece], chars: int) -> tuple[OutputPiece, ...]:
         text = piece.data.decode("utf-8", "surrogateescape")
         text = text[len(text) - min(chars, len(text)) :]
         chars -= len(text)
-        if text:
-            kept.append(OutputPiece(piece.stream, text.encode("utf-8", "surrogateescape")))
-    return tuple(kept[::-1])
+        kept.append(OutputPiece(piece.stream, Redacted(text.encode("utf-8", "surrogateescape"))))
+    return tuple(piece for piece in kept[::-1] if piece.data)

@@ -24,10 +24,9 @@ from agent.filesystem import OnOutput
 from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult
 from agent.state import ToolExecution
-from gateway.errors import Cancelled, NotFound, RequestIdReused
+from gateway.errors import Cancelled, NotFound
 from gateway.storage.request_store import RequestedCall, RequestStore
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.quota_hook import QUOTA
 from gateway.tool_calls.stored_result import StoredResult
 from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
 from gateway.tool_calls.tool_request import ToolRequest
@@ -105,8 +104,7 @@ class RequestedCalls:
             known = self._under_way.get(key)
             if known is None:
                 known = self._begin(key, request, self._made(tenant, request, name, arguments_json, on_output))
-        if known.digest != request.digest:
-            raise _reused(request)
+        request.check_digest(known.digest)
         return await self._result(key, known, deadline_s)
 
     def cancel(self, tenant: Tenant, request_id: str) -> None:
@@ -146,15 +144,13 @@ class RequestedCalls:
         new = NewCall(request.thread, name, arguments_json, on_output, request=request)
         made = await self._tool_calls.call(tenant, new)
         if not request.taken:
-            request.duration_s = made.duration_s  # the same as in a repetition
+            # The journal has written the result, but for one that a hook further out changed or withheld after that.
             execution = made.execution
-            remembered = not execution.waiting and not _refused_by_quota(execution)
-            changed = request.kept is not made.result
-            if not remembered:
+            if execution.waiting or request.kept is made.result:
                 return made
-            if not changed or await self._store.remember(
-                tenant.name, execution.call.id, request.id, request.digest, request.keep(execution)
-            ):
+            request.duration_s = made.duration_s  # the same as in a repetition
+            result = request.keep(execution)
+            if await self._store.remember(tenant.name, execution.call.id, request.id, request.digest, result):
                 return made
         stored = await self._store.call_of(tenant.name, request.id)
         if stored is None:
@@ -163,11 +159,7 @@ class RequestedCalls:
 
     def _answered(self, stored: RequestedCall, request: ToolRequest) -> FinishedToolCall:
         """Return the answer to a repetition."""
-        if stored.digest != request.digest:
-            raise _reused(request)
-        if stored.state == "executing":
-            self._tool_calls.late.refuse(stored.id)
-            raise request.in_progress()
+        request.check_ended(stored, self._tool_calls.late)
         return _remembered(stored, request)
 
     async def _result(self, key: tuple[str, str], known: _UnderWay, deadline_s: float | None) -> FinishedToolCall:
@@ -198,16 +190,6 @@ class RequestedCalls:
         # The caller's place is about to be freed, but the work continues and must count.
         known.counted = None if self._lingering is None else self._lingering(key[0])
         known.ending = loop.call_at(known.wanted_until_s, known.task.cancel)
-
-
-def _refused_by_quota(execution: ToolExecution) -> bool:
-    return execution.blocked and execution.verdict is not None and execution.verdict.rule == QUOTA
-
-
-def _reused(request: ToolRequest) -> RequestIdReused:
-    return RequestIdReused(
-        f"request_id: {request.id!r} was already used for a different call; use a new one for each call"
-    )
 
 
 def _remembered(stored: RequestedCall, request: ToolRequest) -> FinishedToolCall:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from gateway.errors import NotFound, RequestIdReused
+from gateway.errors import NotFound
 from gateway.storage.request_store import RequestedCall, RequestStore
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.outcome_retry_queue import OutcomeRetryQueue
@@ -109,15 +109,8 @@ class RequestedPrograms:
 
     async def _earlier(self, tenant: Tenant, request: ToolRequest) -> RequestedCall | None:
         stored = await self._store.call_of(tenant.name, request.id)
-        if stored is None:
-            return None
-        if stored.digest != request.digest:
-            raise RequestIdReused(
-                f"request_id: {request.id!r} was already used for a different call; use a new one for each call"
-            )
-        if stored.state == "executing":
-            self._late.refuse(stored.id)
-            raise request.in_progress()
+        if stored is not None:
+            request.check_ended(stored, self._late)
         return stored
 
 

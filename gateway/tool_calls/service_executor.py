@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from agent.call_context import Slot
 from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.tools.tool import ToolContext
+from gateway.errors import AirlockError
+from gateway.tool_calls.thread_sandbox import ThreadSandbox
+from sandbox.errors import SandboxError, said_outside
+
+EXECUTOR = Slot[object]("service executor")
+"""What runs a service's call in place of the tools."""
 
 
 class ServiceExecutor:
-    """A ToolExecutor that lists no tools; subclasses implement `execute`."""
+    """A ToolExecutor that lists no tools; subclasses implement `_run`. `error` is for the service to raise."""
+
+    def __init__(self, sandbox: ThreadSandbox) -> None:
+        self._sandbox = sandbox
+        self.error: SandboxError | AirlockError | None = None
 
     def specs(self) -> Sequence[ToolSpec]:
         """Return no tools: no model calls it."""
@@ -22,4 +33,11 @@ class ServiceExecutor:
 
     async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
         """Run the judged call."""
+        try:
+            return await self._run(call.call, context)
+        except (SandboxError, AirlockError) as error:
+            self.error = error
+            return ToolResult.error(said_outside(error))
+
+    async def _run(self, call: ToolCall, context: ToolContext) -> ToolResult:
         raise NotImplementedError

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from time import perf_counter
+from time import monotonic
 
 import structlog
 from pydantic import JsonValue
@@ -43,23 +43,22 @@ from gateway.storage.approval_writes import APPROVED
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
-from gateway.support.clock import MakeId, make_id, now_us
+from gateway.support.clock import make_id, now_us
 from gateway.support.heavy_work import HeavyWork
 from gateway.telemetry.hook import TelemetryHook
 from gateway.telemetry.telemetry import Telemetry
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.call_slots import EXECUTOR, REFUSED, REQUEST, UNRECORDED
 from gateway.tool_calls.journal import JournalHook
-from gateway.tool_calls.outcome_retry_queue import OutcomeRetryQueue
+from gateway.tool_calls.outcome_retry_queue import UNRECORDED, OutcomeRetryQueue, UnrecordedCall
 from gateway.tool_calls.process_reader import ProcessReader
 from gateway.tool_calls.program_check import ProgramCheck
-from gateway.tool_calls.quota_hook import QuotaHook
+from gateway.tool_calls.quota_hook import REFUSED, QuotaHook
 from gateway.tool_calls.redacted_workspace import RedactedWorkspace
+from gateway.tool_calls.service_executor import EXECUTOR
 from gateway.tool_calls.thread_engines import ThreadEngines
 from gateway.tool_calls.thread_sandbox import Claim, ThreadSandbox
-from gateway.tool_calls.tool_request import ToolRequest
-from gateway.tool_calls.unrecorded_call import UnrecordedCall
+from gateway.tool_calls.tool_request import REQUEST, ToolRequest
 from sandbox.keeper.keeper import Leases
 
 _THREAD_LIMIT_CHARS = 256
@@ -85,6 +84,7 @@ class ToolPath:
     journal: JournalHook
     approver: ThreadApprover
     quota: QuotaHook
+    context: CallContext
     policy_version: str = ""
     redactor: Redactor | None = None
     fair_redactor: FairRedactor | None = None
@@ -156,7 +156,7 @@ class ToolCalls:
         *,
         approvals: ApprovalStore,
         quotas: Quotas,
-        ids: MakeId = make_id,
+        clock: Callable[[], float] = monotonic,
         telemetry: Telemetry | None = None,
         engines: ThreadEngines | None = None,
     ) -> None:
@@ -167,7 +167,7 @@ class ToolCalls:
         self._store = store
         self._leases = leases
         self._engines = engines
-        self._ids = ids
+        self._clock = clock
         self.late = OutcomeRetryQueue()
         self._heavy_work = HeavyWork()
         self._programs = ProgramCheck()
@@ -181,9 +181,9 @@ class ToolCalls:
             raise InvalidArgument(f"thread: {_THREAD_LIMIT_CHARS} printable characters at most")
         key = (tenant.name, name)
         thread, looked_s = self._threads.pop(key, (None, 0.0))
-        if thread is None or perf_counter() - looked_s > _THREAD_KNOWN_S:
+        if thread is None or self._clock() - looked_s > _THREAD_KNOWN_S:
             limit = tenant.policy.document.quotas.threads_limit
-            thread, looked_s = await self._store.thread(*key, limit=limit), perf_counter()
+            thread, looked_s = await self._store.thread(*key, limit=limit), self._clock()
         if self._engines is not None:
             await self._engines.refuse_other(thread)
         self._threads[key] = (thread, looked_s)
@@ -207,7 +207,7 @@ class ToolCalls:
         approvals = self._approvals
         facts = Facts(tenant=tenant.name, thread=thread.name, run_id=run_id or "", agent=agent)
         quota = QuotaHook(self._quotas, tenant.name, lambda: tenant.policy.document.quotas)
-        journal = JournalHook(self._store, thread, lambda: tenant.policy.version, run_id, redactor, self.late)
+        journal = JournalHook(self._store, thread, lambda: tenant.policy.version, redactor, self.late)
         return ToolPath(
             thread=thread,
             sandbox=sandbox,
@@ -232,6 +232,7 @@ class ToolCalls:
             policy_version=tenant.policy.version,
             approver=ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts, work, redactor),
             quota=quota,
+            context=CallContext(tenant.name, thread.name, run_id or "", clock=self._clock),
             journal=journal,
         )
 
@@ -245,16 +246,17 @@ class ToolCalls:
 
     async def call(self, tenant: Tenant, new: NewCall) -> FinishedToolCall:
         """Run one call. Raises QuotaExceeded for a call that would pass later."""
-        started = perf_counter()
+        started_s = self._clock()
         if not new.name or len(new.name) > _NAME_LIMIT_CHARS:
             raise InvalidArgument(f"name: must be the name of a tool, at most {_NAME_LIMIT_CHARS} characters")
         await self._quotas.check_stored(tenant.name, tenant.policy.document.quotas, reserved=new.past_stored)
         tool_path = await self._tool_path(tenant, new.thread)
         tools = tool_path.toolbox if new.executor is None else new.executor(tool_path.sandbox)
         runner = ToolRunner(tool_path.hook_engine, tools, discard, approver=tool_path.approver, on_output=new.on_output)
-        call = new.tool_call(self._ids("call"))
+        call = new.tool_call(make_id("call"))
         structlog.contextvars.bind_contextvars(thread=tool_path.thread.name, call_id=call.id)
-        context = CallContext()
+        request_id = new.request.id if new.request is not None else ""
+        context = replace(tool_path.context, request_id=request_id, started_s=started_s).of_call()
         if new.request is not None:
             context.set(REQUEST, new.request)
         if new.executor is not None:
@@ -265,17 +267,17 @@ class ToolCalls:
         finally:
             if new.executor is not None:
                 await to_the_end(tool_path.quota.count_moved(tools))
-        if (refused := context.get(REFUSED)) is not None:
+        execution = state.current.tool_executions[0]
+        if (refused := execution.context.get(REFUSED)) is not None:
             raise refused
-        if (unrecorded := context.get(UNRECORDED)) is not None:
+        if (unrecorded := execution.context.get(UNRECORDED)) is not None:
             if unrecorded.erased:  # maybe by another gateway
                 self.forget_thread(tenant, tool_path.thread.name)
             raise unrecorded.error()
-        execution = state.current.tool_executions[0]
         result = execution.result or ToolResult.error("the call ended without a result")
         edited = await self._edited(tenant, execution)
         measured_s = new.request.duration_s if new.request is not None else None
-        duration_s = measured_s or perf_counter() - started
+        duration_s = measured_s or self._clock() - started_s
         return FinishedToolCall(tool_path.thread.name, execution, result, duration_s, edited)
 
     async def _edited(self, tenant: Tenant, execution: ToolExecution) -> str:
@@ -321,7 +323,7 @@ class ToolCalls:
         except Unavailable as error:
             at_us = now_us()
             late = [replace(entry, at_us=at_us) for entry in entries]
-            unrecorded = UnrecordedCall(self._ids("record"), executed=True, said=str(error))
+            unrecorded = UnrecordedCall(make_id("record"), executed=True, said=str(error))
             self.late.add(unrecorded, partial(self._store.audit.write, *late))
             what = ", ".join(entry.kind.replace("_", " ") for entry in entries)
             raise Unrecorded(

@@ -1,19 +1,21 @@
 """The request id of a tool call: what identifies the request, and what is remembered of the call.
 
-The journal finds it in the call's context (REQUEST of gateway/tool_calls/call_slots.py). The unique constraint of its
-table on tenant and id lets only one gateway execute the call; see gateway/tool_calls/requested_calls.py.
+The journal finds it in the call's context (REQUEST). The unique constraint of its table on tenant and id lets only one
+gateway execute the call; see gateway/tool_calls/requested_calls.py.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
-from time import perf_counter
+from dataclasses import dataclass
 
+from agent.call_context import Slot
 from agent.messages import ToolResult
 from agent.state import ToolExecution
-from gateway.errors import InProgress
+from gateway.errors import InProgress, RequestIdReused
+from gateway.storage.request_store import RequestedCall
+from gateway.tool_calls.outcome_retry_queue import OutcomeRetryQueue
 from gateway.tool_calls.stored_result import StoredResult
 from sandbox.process import ProgramResult
 
@@ -22,13 +24,13 @@ from sandbox.process import ProgramResult
 class ToolRequest:
     """A request with an id. `taken`: another call has the id, so this one did not execute.
 
-    `program` is how a program with streams ended (gateway/tool_calls/program_calls.py).
+    `kept` is the result that the journal wrote, `program` how a program with streams ended
+    (gateway/tool_calls/program_calls.py).
     """
 
     id: str
     digest: str
     thread: str = ""
-    started: float = field(default_factory=perf_counter)
     duration_s: float | None = None
     kept: ToolResult | None = None
     taken: bool = False
@@ -47,10 +49,10 @@ class ToolRequest:
 
     def keep(self, execution: ToolExecution) -> str | None:
         """Return what is remembered of a call that is over, as JSON, and fix its duration for every answer."""
-        result = execution.result
+        result, context = execution.result, execution.context
         if result is None:
             return None
-        self.duration_s = self.duration_s or perf_counter() - self.started
+        self.duration_s = self.duration_s or context.clock() - context.started_s
         self.kept = result
         more = {"verdict": execution.verdict, "approval_id": execution.approval_id, "program": self.program}
         return StoredResult.of(result, self.duration_s, **more).model_dump_json()
@@ -58,3 +60,21 @@ class ToolRequest:
     def in_progress(self) -> InProgress:
         """Return the error for a repetition while the call runs."""
         return InProgress(f"request {self.id!r} is still running: repeat it in a moment to get its result")
+
+    def check_digest(self, digest: str) -> None:
+        """Raise RequestIdReused if the call that has this id is a different one."""
+        if digest != self.digest:
+            raise RequestIdReused(
+                f"request_id: {self.id!r} was already used for a different call; use a new one for each call"
+            )
+
+    def check_ended(self, stored: RequestedCall, late: OutcomeRetryQueue) -> None:
+        """Raise RequestIdReused for a different call, InProgress for one that runs, Unavailable if `late` has it."""
+        self.check_digest(stored.digest)
+        if stored.state == "executing":
+            late.refuse(stored.id)
+            raise self.in_progress()
+
+
+REQUEST = Slot[ToolRequest]("request")
+"""The request id that a service gave its call."""

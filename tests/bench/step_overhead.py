@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from rich.table import Table
 
 from agent.agent import Agent
+from agent.call_context import CallContext
 from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
@@ -177,10 +178,10 @@ async def _kept(directory: Path) -> tuple[list[float], _CountingStore]:
         run = await store.add_run(thread, NewRun(agent="default", task="go on", policy_version=""))
         state = new_state().with_(run_id=run.id)
         log = RunLog(run.id, store)
-        journal = JournalHook(store, thread, "", run.id)
+        journal = JournalHook(store, thread, "")
         checkpoints = Checkpoints(log, journal, "")
         history = checkpoints.history = ThreadHistoryHook(checkpoints, thread, state.with_(messages=()))
-        agent = agent_with_twelve_hooks(history, host=Host(recovery=checkpoints))
+        agent = agent_with_twelve_hooks(history, host=Host(recovery=checkpoints, context=CallContext(run_id=run.id)))
         times = await step_times_ms(agent, state, log.emit)
         await log.close()
     finally:

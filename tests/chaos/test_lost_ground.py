@@ -152,7 +152,7 @@ async def test_a_call_in_a_container_that_is_taken_away_is_lost_and_the_next_one
     async with keeper.acquire(ground.spec()) as sandbox:
         assert (await run(sandbox.shell, "echo t > /workspace/a")).outcome == "exited"
         if how == "paused":  # nothing but time tells of it
-            monkeypatch.setattr(sandbox.shell, "_grace_s", 0.5)
+            monkeypatch.setattr(sandbox, "shell", dataclasses.replace(sandbox.shell, grace_s=0.5))
         calling = asyncio.create_task(run(sandbox.shell, "sleep 100", timeout_s=5 if how == "paused" else 90))
         async with asyncio.timeout(60):
             while "sleep" not in text(await run(sandbox.shell, "ps -o args", call_id="c2")):

@@ -31,7 +31,6 @@ REFER_VERSION, TRUNCATE_VERSION = 2, 3
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CREATE_RULESET_VERSION = 1
 _PATH_BENEATH = 1
-_PR_SET_NO_NEW_PRIVS = 38
 
 IsMeant = Callable[[bytes, os.stat_result], bool]
 
@@ -51,7 +50,7 @@ def restrict(
     """Put this process into a domain that refuses what it handles but for the grants, by path; return whether it is.
 
     A path that is not there, that leads through a symbolic link, or whose file is not the one that `is_meant`, grants
-    nothing; one of `files` does not if it is a directory. The process has no-new-privileges afterwards.
+    nothing; one of `files` does not if it is a directory. It needs no-new-privileges.
     """
     call = libc()
     if call is None:
@@ -65,7 +64,6 @@ def restrict(
             for path, rights in granted.items():
                 if not _grant(call, ruleset, path, rights & handled, is_meant, even_below=even_below):
                     return False
-        call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # without it only root may enter a domain
         return call("syscall", _RESTRICT_SELF, ruleset, 0) == 0
     finally:
         os.close(ruleset)

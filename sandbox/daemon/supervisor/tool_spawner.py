@@ -37,11 +37,13 @@ from sandbox.daemon.supervisor.launch import (
     lower_oom_priority,
     start,
 )
+from sandbox.daemon.supervisor.libc import libc
 from sandbox.daemon.supervisor.tool_filter import filter_tool_code
 from sandbox.daemon.supervisor.tool_probe import describe_tool
 
 MAX_DESCRIPTORS = 4
 _DESCRIPTOR = struct.Struct("i")
+_PR_SET_NO_NEW_PRIVS = 38
 _REAP = 0
 _WAKES = 4096
 _REQUEST = struct.Struct("ii")  # kind and call, or _REAP and a pid
@@ -182,6 +184,10 @@ def _enter_domain(tool: ToolIdentity, rules: FileRules) -> tuple[Grants | None, 
     """Enter the domain that the rules make of the files there are; return the grants, or the errno of a refusal."""
     if landlock_version() < TRUNCATE_VERSION:
         return None, errno.EPERM
+
+    call = libc()
+    if call is not None and not tool.contained:
+        call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # a domain needs it, and every container has it
 
     def enter() -> tuple[Grants | None, int]:
         make_writable(rules)

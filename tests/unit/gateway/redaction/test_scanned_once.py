@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from agent.capabilities.bash import Eviction, bash
+from agent.events import discard
+from agent.hooks.engine import HookEngine
+from agent.messages import ToolCall, ToolResult
+from agent.state import AgentState
+from agent.tools.runner import ToolRunner
+from agent.tools.toolbox import Toolbox
 from gateway.config.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, RedactionSection, Rule
 from gateway.policy.judge import Policy
 from gateway.redaction import redactor
+from gateway.redaction.fair_redactor import FairRedactor
+from gateway.redaction.hooks import redaction_hooks
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
 from gateway.storage.store import Store
 from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.redacted_workspace import RedactedWorkspace
+from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls
-from sandbox.filesystem import ExecResult, LinesPage, OutputPiece
+from sandbox.filesystem import ExecResult, LinesPage, OutputPiece, OutputStream, SpilledOutput
 from tests.unit.gateway.made_parts import made_quotas
 from tests.unit.gateway.redaction.secrets import B64
 
@@ -31,7 +42,7 @@ FILE = OUTPUT * 10
 
 
 class Sandbox:
-    """Prints what it is given, and has one file."""
+    """Prints what it is given, within the limits that it is given, and has one file."""
 
     def __init__(self, *pieces: OutputPiece) -> None:
         self.pieces = pieces
@@ -40,10 +51,25 @@ class Sandbox:
     def take_ended_processes(self) -> int:
         return 0
 
-    async def execute(self, command: str, *, on_output: Any = None, **_given: Any) -> ExecResult:
-        for piece in self.pieces if on_output is not None else ():
+    async def execute(
+        self,
+        command: str,
+        *,
+        limit_chars: int,
+        head_chars: int,
+        tail_chars: int,
+        on_output: Any = None,
+        **_given: Any,
+    ) -> ExecResult:
+        size = sum(len(piece.data) for piece in self.pieces)
+        for piece in _cut(self.pieces, 0, limit_chars) if on_output is not None else ():
             on_output(piece.stream, piece.data)
-        return ExecResult("exited", exit_code=0, output=self.pieces, output_bytes=sum(len(p.data) for p in self.pieces))
+        if size <= limit_chars:
+            return ExecResult("exited", exit_code=0, output=self.pieces, output_bytes=size)
+        head = _cut(self.pieces, 0, head_chars)
+        tail = _cut(self.pieces, max(head_chars, size - tail_chars), size)
+        spilled = SpilledOutput("/workspace/.airlock/output/c.txt", size, 1, "0" * 64, incomplete=False)
+        return ExecResult("exited", exit_code=0, output=head, tail=tail, evicted=spilled, output_bytes=size)
 
     async def read_lines(self, path: str, **_given: Any) -> LinesPage:
         return LinesPage(FILE[60_000:90_000], 1, True, False, len(FILE), 90_000, True)
@@ -54,6 +80,17 @@ class Sandbox:
     @asynccontextmanager
     async def acquire(self, _spec: Any) -> AsyncIterator[Sandbox]:
         yield self
+
+
+def _cut(pieces: Sequence[OutputPiece], start: int, end: int) -> tuple[OutputPiece, ...]:
+    """Return the pieces of a part of an output."""
+    kept: list[OutputPiece] = []
+    at = 0
+    for piece in pieces:
+        data = piece.data[max(0, start - at) : max(0, end - at)]
+        kept += [OutputPiece(piece.stream, data)] if data else []
+        at += len(piece.data)
+    return tuple(kept)
 
 
 @pytest.fixture
@@ -120,3 +157,90 @@ async def test_a_secret_in_the_whole_output_of_a_command_is_masked_live_and_in_i
     assert b"".join(heard) == content
     assert b"[redacted" in content
     assert len(content) == len(TOKEN) + 4
+
+
+LINES = b"MARK line\n" * 2_500
+REDACTOR = redactor.Redactor(RedactionSection())
+
+
+async def _executed(
+    *pieces: tuple[OutputStream, bytes], live: bool = False, limit_chars: int = 80_000, shown_chars: int = 2_000
+) -> tuple[ToolResult, bytes]:
+    """Run a command in a redacted workspace and the redaction ring; return its result and the live output."""
+    sandbox = Sandbox(*(OutputPiece(stream, data) for stream, data in pieces))
+    files = RedactedWorkspace(cast(ThreadSandbox, sandbox), FairRedactor(REDACTOR))
+    toolbox = Toolbox(bash(files, eviction=Eviction(limit_chars, shown_chars, shown_chars)).tools)
+    hooks = HookEngine(redaction_hooks(TENANT.policy.document))
+    heard: list[bytes] = []
+    on_output = (lambda _stream, data: heard.append(data)) if live else None
+    runner = ToolRunner(hooks, toolbox, discard, on_output=on_output)
+    call = ToolCall(id="c", name="execute", arguments={"command": "x"})
+    state = await runner.run(AgentState(run_id="r", thread="t"), [call])
+    result = state.current.tool_executions[0].result
+    assert result is not None
+    return result, b"".join(heard)
+
+
+@pytest.mark.parametrize("live", [False, True])
+async def test_each_byte_of_two_streams_is_scanned_once(scanned: list[int], *, live: bool) -> None:
+    result, heard = await _executed(("stdout", LINES), ("stderr", LINES), ("stdout", LINES), live=live)
+    assert sum(scanned) == 3 * len(LINES) == len(result.content)
+    assert (result.stdout, result.stderr) == (2 * LINES, LINES)
+    assert heard == (3 * LINES if live else b"")
+
+
+async def test_where_a_stream_takes_over_within_a_line_a_few_bytes_are_scanned_twice(scanned: list[int]) -> None:
+    result, _ = await _executed(("stdout", OUTPUT), ("stderr", OUTPUT))
+    assert result.content == 2 * OUTPUT
+    assert sum(scanned) == 2 * len(OUTPUT) + 2 * REDACTOR.sign_bytes
+
+
+@pytest.mark.parametrize("live", [False, True])
+async def test_head_and_tail_of_evicted_output_are_scanned_once_with_their_margins(
+    scanned: list[int], *, live: bool
+) -> None:
+    result, heard = await _executed(("stdout", 10 * LINES), ("stderr", 10 * LINES), live=live)
+    assert result.evicted is not None
+    assert (result.stdout, result.stderr) == (LINES[:2_000], LINES[-2_000:])
+    page_bytes = 2_000 + REDACTOR.margin_bytes
+    # The head is the beginning of the live output, which is limited.
+    assert sum(scanned) == (80_000 if live else page_bytes) + page_bytes
+    assert len(heard) == (80_000 if live else 0)
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("streams", [("stdout", "stdout"), ("stdout", "stderr"), ("stderr", "stdout")])
+async def test_a_secret_split_at_any_boundary_of_the_output_is_masked(
+    streams: tuple[OutputStream, OutputStream], *, live: bool
+) -> None:
+    for cut in range(1, len(TOKEN)):
+        result, heard = await _executed((streams[0], b"a " + TOKEN[:cut]), (streams[1], TOKEN[cut:] + b" b"), live=live)
+        shown = result.content + (heard if streams[0] == streams[1] else b"")
+        assert TOKEN[cut:] not in shown
+        assert TOKEN[4:] not in shown
+        assert b"[redacted" in shown
+
+
+async def test_a_secret_that_streams_spell_in_turns_is_masked_in_what_is_shown() -> None:
+    for size in (1, 3, 7):
+        parts = [TOKEN[at : at + size] for at in range(0, len(TOKEN), size)]
+        streams: tuple[OutputStream, OutputStream] = ("stdout", "stderr")
+        result, _ = await _executed(*((streams[number % 2], part) for number, part in enumerate(parts)))
+        assert result.content[4:].startswith(b"[redacted")
+    header = b"-----BEGIN PRIVATE " + b"KEY-----\n"
+    lines = [f"{B64[:40]}\n".encode() for _ in range(12)]
+    result, _ = await _executed(("stdout", header), *((streams[n % 2], line) for n, line in enumerate(lines)))
+    assert lines[0][:8] not in result.content
+
+
+@pytest.mark.parametrize("live", [False, True])
+async def test_a_secret_at_the_edge_of_head_or_tail_is_masked(*, live: bool) -> None:
+    for cut in range(1, len(TOKEN)):
+        before = b"-" * (99 - cut) + b" " + TOKEN
+        after = TOKEN + b" " + b"-" * (99 - cut)
+        middle = b" " * 40_000
+        pieces: list[tuple[OutputStream, bytes]] = [("stdout", before + middle), ("stderr", middle + after)]
+        result, heard = await _executed(*pieces, live=live, limit_chars=30_000, shown_chars=100)
+        assert result.evicted is not None
+        for shown in (result.content, result.stdout, result.stderr, heard):
+            assert not any(TOKEN[at : at + 4] in shown for at in range(4, len(TOKEN) - 3))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.policy.document import RedactionSection
 from gateway.redaction import Redactor
+from gateway.redaction.command_output import KeptRedaction, redacted_pieces
 from gateway.redaction.fair_redactor import FairRedactor
 from gateway.tool_calls.process_reader import ProcessReader
 from gateway.tool_calls.redacted_workspace import RedactedWorkspace
@@ -146,7 +147,7 @@ def test_pieces_of_streams_come_apart_as_they_were(sizes: Sequence[int]) -> None
     for place, size in enumerate(sizes):
         pieces.append(OutputPiece(streams[place % 2], data[at // 2 : at // 2 + size]))
         at += size
-    redacted = asyncio.run(RedactedWorkspace(cast(ThreadSandbox, None), FAIR)._pieces(pieces))
+    redacted = asyncio.run(redacted_pieces(KeptRedaction(FAIR), pieces))
     assert [(piece.stream, len(piece.data)) for piece in redacted] == [
         (piece.stream, len(piece.data)) for piece in pieces
     ]

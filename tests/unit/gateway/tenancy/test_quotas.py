@@ -35,8 +35,7 @@ from gateway.storage.run_queries import NewRun
 from gateway.storage.store import Store
 from gateway.storage.tables import counters, holds, tool_calls
 from gateway.tenancy.quotas import CallQuota, Quotas, QuotaUsage
-from gateway.tool_calls.call_slots import REFUSED
-from gateway.tool_calls.quota_hook import QuotaHook
+from gateway.tool_calls.quota_hook import REFUSED, QuotaHook
 from tests.unit.agent.fakes import AnyArguments, Events, allowing, call, execution_of, says, tool
 from tests.unit.gateway.filled_database import fill
 from tests.unit.gateway.stored_steps import keep_step
@@ -410,7 +409,7 @@ async def _calls(
 ) -> AgentState:
     agent = Agent(model=Spends(usage=_USAGE), capabilities=[Capability("c")], hooks=[hook, allowing()])
     runner = ToolRunner(agent.hooks, Toolbox([tool("go", run)]), Events())
-    return await runner.run(AgentState(run_id="r1", thread="t"), calls, context=context)
+    return await runner.run(AgentState(run_id="r1", thread="t"), calls, context=context or CallContext())
 
 
 async def test_a_call_of_an_approved_ask_is_counted_though_no_rule_let_it_pass(quotas: Quotas) -> None:

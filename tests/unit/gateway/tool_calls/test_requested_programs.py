@@ -34,8 +34,8 @@ from gateway.storage.database import Database
 from gateway.storage.request_store import RequestStore
 from gateway.storage.tables import tool_calls as journal
 from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.outcome_retry_queue import UnrecordedCall
 from gateway.tool_calls.requested_programs import RequestedPrograms
-from gateway.tool_calls.unrecorded_call import UnrecordedCall
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc
 from sandbox import errors as sandbox_errors

@@ -10,7 +10,7 @@ import pytest
 
 from agent.decisions import PolicyWord, Verdict, VerdictKind
 from agent.messages import Evicted, ToolResult
-from gateway.tool_calls.journaled_result import result_json
+from gateway.tool_calls.hosted_calls import result_json
 from gateway.tool_calls.stored_result import StoredResult
 from sandbox.process import ProgramResult
 

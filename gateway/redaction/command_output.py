@@ -1,0 +1,125 @@
+"""The output of commands: each stream is redacted as a whole and scanned once, for live output and the result alike.
+
+In the content of a result the streams alternate, so a secret may be made of the end of one and the start of the other.
+Where a stream takes over in the middle of a line, the bytes around that place are scanned once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+
+from agent.filesystem import OutputStream, Redacted
+from gateway.redaction.fair_redactor import FairRedactor
+from sandbox.filesystem import OutputPiece
+
+_KEY_HEADER = b"-----BEGIN"
+
+
+class LiveRedaction:
+    """An OutputFilter (agent.hooks.hook) of one call's output."""
+
+    def __init__(self, fair: FairRedactor) -> None:
+        self.fair = fair
+        self._streams = {"stdout": fair.stream(), "stderr": fair.stream()}
+
+    async def feed(self, stream: OutputStream, data: bytes) -> bytes:
+        """Return what may be shown by now."""
+        return data if isinstance(data, Redacted) else await self._streams[stream].feed(data)
+
+    async def flush(self, stream: OutputStream, *, cut: bool) -> bytes:
+        """Return the rest."""
+        return self._streams[stream].flush(cut=cut)
+
+
+class KeptRedaction(LiveRedaction):
+    """Keeps what it was given and what it returned of each stream; a command's live output is limited."""
+
+    def __init__(self, fair: FairRedactor) -> None:
+        super().__init__(fair)
+        self._given = {"stdout": bytearray(), "stderr": bytearray()}
+        self._shown = {"stdout": bytearray(), "stderr": bytearray()}
+
+    async def feed(self, stream: OutputStream, data: bytes) -> bytes:
+        """Return what may be shown by now, marked as redacted."""
+        self._given[stream] += data
+        shown = Redacted(await super().feed(stream, data))
+        self._shown[stream] += shown
+        return shown
+
+    async def flush(self, stream: OutputStream, *, cut: bool) -> bytes:
+        """Return the rest, marked as redacted."""
+        rest = Redacted(await super().flush(stream, cut=cut))
+        self._shown[stream] += rest
+        return rest
+
+    async def whole(self, stream: OutputStream, data: bytes, *, cut_start: bool, cut_end: bool) -> bytes:
+        """Return bytes of a stream redacted; those that it was given first are not scanned again."""
+        shown = self._shown[stream]
+        if not cut_start and len(data) <= len(shown) and self._given[stream].startswith(data):
+            return bytes(shown[: len(data)])
+        return await self.fair.redact(data, cut_start=cut_start, cut_end=cut_end)
+
+
+async def redacted_pieces(
+    kept: KeptRedaction, pieces: Sequence[OutputPiece], *, cut_start: bool = False, cut_end: bool = False
+) -> tuple[OutputPiece, ...]:
+    """Return the pieces redacted and marked so; redaction keeps sizes, so pieces keep theirs."""
+    streams: dict[OutputStream, bytes] = {}
+    for stream in {piece.stream for piece in pieces}:
+        whole = b"".join(piece.data for piece in pieces if piece.stream == stream)
+        streams[stream] = await kept.whole(stream, whole, cut_start=cut_start, cut_end=cut_end)
+    redacted: list[bytes] = []
+    taken = dict.fromkeys(streams, 0)
+    for piece in pieces:
+        start = taken[piece.stream]
+        taken[piece.stream] = start + len(piece.data)
+        redacted.append(streams[piece.stream][start : taken[piece.stream]])
+    content = b"".join(redacted)
+    for start, end in _meeting_places(pieces, redacted, kept.fair.sign_bytes):
+        around = content[start:end]
+        if await kept.fair.redact(around) != around:
+            redacted = _divided(await kept.fair.redact(content), pieces)
+            break
+    if any(shown[-1:] != piece.data[-1:] for shown, piece in zip(redacted[:-1], pieces[:-1], strict=True)):
+        # A secret ends a piece, and may go on in the next one, which is of the other stream.
+        again = _divided(await kept.fair.redact(b"".join(piece.data for piece in pieces)), pieces)
+        redacted = [_masked(*three) for three in zip((piece.data for piece in pieces), redacted, again, strict=True)]
+    return tuple(OutputPiece(piece.stream, Redacted(shown)) for piece, shown in zip(pieces, redacted, strict=True))
+
+
+def _divided(content: bytes, pieces: Sequence[OutputPiece]) -> list[bytes]:
+    ends = list(accumulate(len(piece.data) for piece in pieces))
+    return [content[start:end] for start, end in pairwise([0, *ends])]
+
+
+def _masked(data: bytes, one: bytes, other: bytes) -> bytes:
+    """Return the bytes with the masks of both redactions."""
+    if data in (one, other):
+        return other if data == one else one
+    return bytes(b if a == byte else a for byte, a, b in zip(data, one, other, strict=True))
+
+
+def _meeting_places(
+    pieces: Sequence[OutputPiece], redacted: Sequence[bytes], reach_bytes: int
+) -> Iterator[tuple[int, int]]:
+    """Yield where a secret could span a change of streams, as ranges of the content that do not overlap.
+
+    It cannot where both streams begin a new line there: only a private key has several lines, and it has a header.
+    """
+    ends: dict[OutputStream, bytes] = {}
+    content = bytearray()
+    start = end = 0
+    for piece, data in zip(pieces, redacted, strict=True):
+        at = len(content)
+        lines = content.endswith(b"\n") and ends.get(piece.stream, b"\n") == b"\n"
+        if at and data and not (lines and _KEY_HEADER not in content[-reach_bytes:]):
+            if at - reach_bytes > end:
+                if end:
+                    yield start, end
+                start = at - reach_bytes
+            end = at + reach_bytes
+        content += data
+        ends[piece.stream] = data[-1:] or ends.get(piece.stream, b"\n")
+    if end:
+        yield max(0, start), end
