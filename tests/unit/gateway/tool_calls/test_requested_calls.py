@@ -227,6 +227,22 @@ async def test_a_refusal_is_remembered_and_what_waits_is_not(database: Database,
     assert [tuple(row) for row in journal] == [("blocked", "no"), ("waiting", None), ("waiting", None)]
 
 
+async def test_a_refusal_is_written_once(database: Database, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[object] = []
+    remember = RequestStore.remember
+
+    async def noted(store: RequestStore, *args: Any) -> bool:
+        written.append(args)
+        return await remember(store, *args)
+
+    monkeypatch.setattr(RequestStore, "remember", noted)
+    refused = await Gateway(database, sandbox).call("no", '{"command": "rm x"}')
+    assert refused.execution.blocked
+    assert written == []
+    assert same(refused, await Gateway(database, sandbox).call("no", '{"command": "rm x"}'))
+    assert await database.rows(select(rows.c.state, rows.c.request_id)) == [("blocked", "no")]
+
+
 async def test_only_another_call_with_the_id_is_taken_for_one(database: Database, sandbox: Sandbox) -> None:
     await Gateway(database, sandbox).call()
     (first,) = await database.rows(select(rows))
