@@ -1,8 +1,4 @@
-"""The agent library: a loop made of hooks, tools, and models; see ARCHITECTURE.md.
-
-These are the public names. Each is imported on first use, so that `import agent` is cheap and only users of OpenAIModel
-import openai.
-"""
+"""The agent library: a loop made of hooks, tools, and models. Each public name is imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -15,9 +11,9 @@ if TYPE_CHECKING:
     from agent.errors import ModelError as ModelError
     from agent.events import Event as Event
     from agent.hooks.hook import Hook as Hook
-    from agent.hooks.matchers import Matcher as Matcher
-    from agent.hooks.matchers import tool_glob as tool_glob
-    from agent.hooks.matchers import tool_name as tool_name
+    from agent.hooks.hook import Matcher as Matcher
+    from agent.hooks.hook import tool_glob as tool_glob
+    from agent.hooks.hook import tool_name as tool_name
     from agent.host import Host as Host
     from agent.messages import Message as Message
     from agent.messages import ToolCall as ToolCall
@@ -25,10 +21,10 @@ if TYPE_CHECKING:
     from agent.models.model import Model as Model
     from agent.models.openai_model import OpenAIModel as OpenAIModel
     from agent.models.openai_model import Prices as Prices
-    from agent.models.script import Call as Call
-    from agent.models.script import Fault as Fault
-    from agent.models.script import Turn as Turn
+    from agent.models.scripted_model import Call as Call
+    from agent.models.scripted_model import Fault as Fault
     from agent.models.scripted_model import ScriptedModel as ScriptedModel
+    from agent.models.scripted_model import Turn as Turn
     from agent.run_stream import stream as stream
     from agent.state import AgentState as AgentState
     from agent.state import ToolExecution as ToolExecution
@@ -42,14 +38,12 @@ _MODULES = {
     "capabilities.capability": ("Capability",),
     "errors": ("AgentError", "ModelError"),
     "events": ("Event",),
-    "hooks.hook": ("Hook",),
-    "hooks.matchers": ("Matcher", "tool_glob", "tool_name"),
+    "hooks.hook": ("Hook", "Matcher", "tool_glob", "tool_name"),
     "host": ("Host",),
     "messages": ("Message", "ToolCall", "ToolResult"),
     "models.model": ("Model",),
     "models.openai_model": ("OpenAIModel", "Prices"),
-    "models.script": ("Call", "Fault", "Turn"),
-    "models.scripted_model": ("ScriptedModel",),
+    "models.scripted_model": ("Call", "Fault", "ScriptedModel", "Turn"),
     "run_stream": ("stream",),
     "state": ("AgentState", "ToolExecution"),
     "tools.function_tool": ("tool",),

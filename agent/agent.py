@@ -42,11 +42,9 @@ class Agent(Parts, Generic[Output]):
     ) -> None:
         """Register the hooks of the capabilities in order, then `hooks`.
 
-        A function among `tools` becomes a tool (agent.tools.function_tool). Every agent has limits and a flow: the
-        default ones join unless `capabilities` contains one of that name. With an `output`, a pydantic model or a JSON
-        Schema, the answer must fit it and becomes the final state's `output`, as with structured_output(output).
-
-        Raises TypeError and ValueError for a hook or a tool that could never work.
+        A function among `tools` becomes a tool (agent.tools.function_tool). The default limits and flow join unless
+        `capabilities` contains one of that name. `output` is as in structured_output(output). Raises TypeError and
+        ValueError for a hook or a tool that could never work.
         """
         host = host or Host()
         if tools and host.executor is not None:
@@ -74,11 +72,10 @@ class Agent(Parts, Generic[Output]):
     async def run(self, state: AgentState, events: EventSink = discard) -> AgentState[Output]:
         """Run until something stops the run; return the state with `stop` set. The last event is run_finished.
 
-        A run that waits for an approval returns the state with `pending` set instead, after the event run_suspended and
-        without execution_end. Such a state, or one that a before_step hook stored, continues in any process.
+        A run that waits for an approval returns the state with `pending` set instead, after the event run_suspended.
+        Such a state, or one that a before_step hook stored, continues in any process.
 
-        Raises ValueError for a state whose metadata or notes are not JSON, and otherwise only asyncio.CancelledError. A
-        cancelled run first ends its tool calls, runs the execution_end hooks, which see its last state, and emits
-        run_finished with status cancelled.
+        Raises ValueError for a state that is not JSON, and otherwise only asyncio.CancelledError. A cancelled run first
+        ends its tool calls, runs the execution_end hooks, and emits run_finished with status cancelled.
         """
         return await Run(self, state, events).run()

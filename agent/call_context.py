@@ -28,15 +28,12 @@ class CallContext:
         self._values: dict[Slot[Any], Any] = {}
 
     def get(self, slot: Slot[T]) -> T | None:
-        """Return a value, None if it is not set."""
         value: T | None = self._values.get(slot)
         return value
 
     def set(self, slot: Slot[T], value: T) -> None:
-        """Set a value."""
         self._values[slot] = value
 
     def pop(self, slot: Slot[T]) -> T | None:
-        """Remove a value and return it."""
         value: T | None = self._values.pop(slot, None)
         return value

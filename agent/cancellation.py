@@ -1,11 +1,12 @@
-"""Cancellation: whether this task was cancelled, and work that finishes regardless."""
+"""Cancellation: whether this task was cancelled, work that finishes regardless, and work with a time limit."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
-from typing import Any, Self, TypeVar
+from collections.abc import Awaitable, Coroutine, Generator
+from types import CoroutineType, coroutine
+from typing import Any, Self, TypeVar, cast
 
 _Result = TypeVar("_Result")
 
@@ -18,7 +19,7 @@ class Cancellation:
     """
 
     def __init__(self, task: asyncio.Task[object]) -> None:
-        self._task = task
+        self.task = task
         self._before = task.cancelling()
 
     @classmethod
@@ -33,8 +34,7 @@ class Cancellation:
 
     @property
     def asked(self) -> bool:
-        """Whether the task was cancelled."""
-        return self._task.cancelling() > self._before
+        return self.task.cancelling() > self._before
 
     def heed(self) -> None:
         """Raise CancelledError if the task was cancelled and something swallowed the error."""
@@ -51,3 +51,34 @@ async def to_the_end(work: Coroutine[Any, Any, _Result]) -> _Result:
         with contextlib.suppress(Exception):  # the cancellation takes precedence
             await task
         raise
+
+
+async def within(limit: asyncio.Timeout, work: Awaitable[_Result]) -> _Result:
+    """Return the result of `work`, under the limit from its first wait on; time counts from the limit's creation."""
+    if not isinstance(work, CoroutineType):
+        async with limit:
+            return await work
+    try:
+        waits_for = work.send(None)
+    except StopIteration as ended:
+        return cast(_Result, ended.value)
+    async with limit:
+        return await _rest(work, waits_for)
+
+
+@coroutine
+def _rest(work: Coroutine[Any, Any, _Result], waits_for: object) -> Generator[Any, Any, _Result]:
+    """Run a coroutine that has started and waits for something."""
+    while True:
+        try:
+            try:
+                sent = yield waits_for
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException as error:  # a cancellation, or an error of what it waited for
+                waits_for = work.throw(error)
+            else:
+                waits_for = work.send(sent)
+        except StopIteration as ended:
+            return cast(_Result, ended.value)

@@ -14,6 +14,9 @@ PIECES = frozenset({"model_delta", "tool_output"})
 """Events that may be joined, or dropped when too many wait: model_finished and tool_call_finished repeat the text."""
 
 _MERGED_LIMIT_CHARS = 16_384
+_INTERVAL_S = 0.05
+_LIMIT_CHARS = 4096
+_TOTAL_CHARS = 262_144
 
 
 def merged(earlier: Event, later: Event) -> Event | None:
@@ -30,29 +33,16 @@ def merged(earlier: Event, later: Event) -> Event | None:
 
 
 class Coalescer:
-    """Delivers text in order when `limit_chars` are buffered, after `interval_s`, or at flush().
+    """Delivers text in order: when enough is buffered, after an interval, and at flush(). Past a total it says so."""
 
-    After `total_chars` a note says once that the rest is not shown, which bounds the event log.
-    """
-
-    def __init__(
-        self,
-        deliver: Callable[[str], None],
-        *,
-        interval_s: float = 0.05,
-        limit_chars: int = 4096,
-        total_chars: int = 262_144,
-    ) -> None:
+    def __init__(self, deliver: Callable[[str], None]) -> None:
         self._deliver = deliver
-        self._interval_s = interval_s
-        self._limit_chars = limit_chars
-        self._left_chars = total_chars
+        self._left_chars = _TOTAL_CHARS
         self._pieces: list[str] = []
         self._buffered_chars = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, text: str) -> None:
-        """Add a piece."""
         if not text or self._left_chars < 0:
             return
         self._left_chars -= len(text)
@@ -60,13 +50,12 @@ class Coalescer:
             text = text[: self._left_chars] + "\n[the rest of the output is not shown live]\n"
         self._pieces.append(text)
         self._buffered_chars += len(text)
-        if self._buffered_chars >= self._limit_chars:
+        if self._buffered_chars >= _LIMIT_CHARS:
             self.flush()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._interval_s, self.flush)
+            self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self.flush)
 
     def flush(self) -> None:
-        """Deliver the buffered text."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -29,8 +29,7 @@ class PolicyWord(Value):
     """What a policy reports besides its verdict.
 
     `asked` are the parts of the call that an approver is asked about. `would_be` is the verdict of the rules in shadow
-    mode where it differs, and `would_be_rule` the rule that gave it. `approval_id` names the approval whose grant
-    allowed the call.
+    mode where it differs. `approval_id` names the approval whose grant allowed the call.
     """
 
     version: str
@@ -52,11 +51,7 @@ class Verdict(Value):
     def strictest(self, other: Verdict) -> Verdict:
         """Return the stricter of two verdicts, this earlier one when they are equal."""
         winner, loser = (other, self) if other.kind > self.kind else (self, other)
-        return winner if winner.policy is not None or loser.policy is None else winner.judged_by(loser.policy)
-
-    def judged_by(self, policy: PolicyWord | None) -> Verdict:
-        """Return this verdict with the report of the policy that judged the call."""
-        return self.with_(policy=policy)
+        return winner if winner.policy is not None or loser.policy is None else winner.with_(policy=loser.policy)
 
     @property
     def policy_version(self) -> str:
@@ -81,5 +76,4 @@ class ContinuationOutcome(Value):
     reason: Text
 
     def resolved_with(self, later: ContinuationOutcome) -> ContinuationOutcome:
-        """Return the winner of this outcome and a later one."""
         return later if later.decision > self.decision else self

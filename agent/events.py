@@ -1,30 +1,23 @@
 """Events of a run, in one order. Each has a type and a JSON payload; event.typed() returns a class of this module.
 
-    def sink(event: Event) -> None:
-        match event.typed():
-            case ToolCallFinished(name=name, is_error=True):
-                ...
-
 A sink must not block. Each step and each call has each of its events once, even if another process resumes the run
-(agent.tools.recovery). Only pieces of text may repeat, and then differ: a model that is asked again writes other
-deltas, and model_finished has the answer that counts.
+(agent.tools.recovery). Only pieces of text may repeat, and then differ: model_finished has the answer that counts.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, dataclass_transform
 
 from pydantic import JsonValue, TypeAdapter
 
-from agent.decisions import ContinuationOutcome
 from agent.filesystem import OutputStream
-from agent.messages import Evicted, Usage, Value
-from agent.state import AgentState, CurrentExecution, Spent
+from agent.messages import Evicted, Usage
+from agent.state import TIMES, AgentState, CurrentExecution, Spent
 
 RunStatus = Literal["completed", "stopped", "cancelled", "failed"]
 
@@ -60,54 +53,27 @@ def emit(sink: EventSink, type_: str, **payload: JsonValue) -> None:
         _log.exception("the event sink failed on %s", type_)
 
 
-def emit_started(sink: EventSink, state: AgentState) -> None:
-    """Emit run_started, or run_resumed for a stored state."""
-    if state.started:
-        emit(sink, "run_resumed", step=state.steps, agent=state.agent, thread=state.thread)
-        return
-    task = next((message.content for message in reversed(state.messages) if message.role == "user"), "")
-    emit(sink, "run_started", task=task, agent=state.agent, thread=state.thread)
-
-
-def emit_suspended(sink: EventSink, state: AgentState, approvals: Sequence[Value]) -> None:
-    """Emit run_suspended with the approvals that the run waits for."""
-    emit(sink, "run_suspended", step=state.steps, approvals=[sought.model_dump() for sought in approvals])
-
-
-def emit_finished(sink: EventSink, state: AgentState, status: RunStatus, stop: ContinuationOutcome) -> None:
-    """Emit run_finished."""
-    emit(
-        sink,
-        "run_finished",
-        status=status,
-        stop={"hook": stop.hook, "rule": stop.rule, "reason": stop.reason},
-        answer=state.answer,
-        steps=state.steps,
-        usage=state.usage.model_dump(),
-        spent=state.spent.model_dump(),
-        **times(state),
-    )
-
-
 def times(of: AgentState | CurrentExecution) -> dict[str, JsonValue]:
     """Return where the time of a run or a step went, as events report it."""
-    return {
-        f"{name}_ms": round(getattr(of, f"{name}_s") * 1000, 3) for name in ("hooks", "model", "model_wait", "tools")
-    }
+    return {f"{name.removesuffix('_s')}_ms": round(getattr(of, name) * 1000, 3) for name in TIMES}
 
 
 # --- the classes: RunStarted is the type run_started ---
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunEvent:
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+class _Payload:
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+
+class RunEvent(_Payload):
     """Base class of events. `within` is set in a subagent: the id of the spawn_subagent call that started it."""
 
     within: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stop:
+class Stop(_Payload):
     """What stopped a run: which rule of which hook, and why."""
 
     hook: str
@@ -115,7 +81,6 @@ class Stop:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunStarted(RunEvent):
     """A run has begun."""
 
@@ -124,7 +89,6 @@ class RunStarted(RunEvent):
     thread: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunResumed(RunEvent):
     """A run goes on from a stored state. A gateway sets `because`: approval, gateway_lost or gateway_stopped."""
 
@@ -134,8 +98,7 @@ class RunResumed(RunEvent):
     because: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SoughtApproval:
+class SoughtApproval(_Payload):
     """A call that waits for an approval, and which rule asks for one."""
 
     approval_id: str
@@ -145,7 +108,6 @@ class SoughtApproval:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunSuspended(RunEvent):
     """A run waits for approvals. run_resumed comes next, then tool_call_started and hook_verdict of the step again."""
 
@@ -153,14 +115,12 @@ class RunSuspended(RunEvent):
     approvals: tuple[SoughtApproval, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class StepStarted(RunEvent):
     """A step has begun."""
 
     step: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelWaiting(RunEvent):
     """A request to the model waits for its turn: other requests are under way."""
 
@@ -168,15 +128,13 @@ class ModelWaiting(RunEvent):
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelDelta(RunEvent):
     """A piece of the model's text; small pieces are joined."""
 
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class RequestedCall:
+class RequestedCall(_Payload):
     """A tool call as the model wrote it; `arguments` is null where that was no JSON object."""
 
     id: str
@@ -184,7 +142,6 @@ class RequestedCall:
     arguments: dict[str, Any] | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelFinished(RunEvent):
     """The model has answered."""
 
@@ -196,7 +153,6 @@ class ModelFinished(RunEvent):
     duration_ms: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelFailed(RunEvent):
     """An attempt to ask the model failed."""
 
@@ -204,7 +160,6 @@ class ModelFailed(RunEvent):
     error: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolCallStarted(RunEvent):
     """A tool call is judged next."""
 
@@ -213,15 +168,13 @@ class ToolCallStarted(RunEvent):
     arguments: dict[str, Any] | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class WouldBe:
+class WouldBe(_Payload):
     """What rules in shadow would have made of a call."""
 
     verdict: Literal["allow", "ask", "deny"]
     rule: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class HookVerdict(RunEvent):
     """The verdict on a call. `arguments` are the final ones where hooks rewrote them, else null."""
 
@@ -235,7 +188,6 @@ class HookVerdict(RunEvent):
     arguments: dict[str, Any] | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolOutput(RunEvent):
     """A piece of a running program's output; small pieces are joined."""
 
@@ -244,7 +196,6 @@ class ToolOutput(RunEvent):
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolCallFinished(RunEvent):
     """A tool call has ended, or was blocked.
 
@@ -271,7 +222,6 @@ class ToolCallFinished(RunEvent):
     duration_ms: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class HookFailed(RunEvent):
     """A hook raised, took too long or returned something else than a state."""
 
@@ -282,7 +232,6 @@ class HookFailed(RunEvent):
     error: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class StateChanged(RunEvent):
     """A hook changed what lasts as long as the thread.
 
@@ -298,7 +247,6 @@ class StateChanged(RunEvent):
     messages: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class StepFinished(RunEvent):
     """A step has ended. `model_wait_ms`, the wait for the model's turn, is not part of `model_ms`."""
 
@@ -309,7 +257,6 @@ class StepFinished(RunEvent):
     tools_ms: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkspaceSaved(RunEvent):
     """A gateway has saved the files of a step, where the policy asks for that."""
 
@@ -318,7 +265,6 @@ class WorkspaceSaved(RunEvent):
     files: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkspaceNotSaved(RunEvent):
     """The files of a step could not be saved: the run cannot be forked there. Once in a run."""
 
@@ -326,7 +272,6 @@ class WorkspaceNotSaved(RunEvent):
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunFinished(RunEvent):
     """The last event of a run. `usage` is the run's own, `spent`, which limits look at, includes its subagents'."""
 
@@ -342,12 +287,10 @@ class RunFinished(RunEvent):
     spent: Spent = field(default_factory=Spent)
 
 
-@dataclass(frozen=True, kw_only=True)
 class SubagentStarted(RunStarted):
     """A subagent has begun."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SubagentFinished(RunFinished):
     """A subagent has ended."""
 

@@ -1,7 +1,6 @@
-"""The protocols of a file system and a shell. LocalFS and RemoteFS implement them without importing them.
+"""The protocols of a file system and a shell. Failures are OSError: str() says what is wrong and how to fix it.
 
-Paths are absolute POSIX paths as str; bytes that are not UTF-8 are surrogate-escaped. Failures are OSError subclasses
-whose str() says what is wrong and how to fix it.
+Paths are absolute POSIX paths as str; bytes that are not UTF-8 are surrogate-escaped.
 """
 
 from __future__ import annotations
@@ -96,11 +95,7 @@ class GrepPage(Protocol):
 
 
 class FileSystem(Protocol):
-    """Files, wherever they are.
-
-    Refusals are OSError. An error whose files are out of reach may set `outcome`, with which the tool call then ends
-    (daemon_lost).
-    """
+    """Files. An error that means they are out of reach may set `outcome`, with which the tool call then ends."""
 
     async def ls(self, path: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage: ...
     async def stat(self, path: str) -> Entry: ...

@@ -1,13 +1,13 @@
 """Values of a state: immutable, and unchanged by a round trip through a store.
 
-`freeze` checks JSON, `storable_text` text. The result of `freeze` reads like a dict or a list, also for json and
-pydantic; to change it, make a copy: {**value, "key": 1}, [*value, 1].
+They read like a dict or a list, also for json and pydantic; to change one, make a copy: {**value, "key": 1}.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, NoReturn
+from collections.abc import Iterator
+from typing import Annotated, Any, NoReturn, Self
 
 from pydantic import AfterValidator, JsonValue
 
@@ -33,46 +33,50 @@ class NotStorable(ValueError):
     """A value that a store would change."""
 
 
-class FrozenDict(dict[str, Any]):
+class _Frozen:
+    __slots__ = ()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+class FrozenDict(_Frozen, dict[str, Any]):
     """An immutable dict of immutable values, made by freeze() and frozen_arguments()."""
 
     __slots__ = ()
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
 
-    def __copy__(self) -> FrozenDict:
-        return self
-
-    def __deepcopy__(self, memo: object) -> FrozenDict:
-        return self
-
     def __reduce__(self) -> Any:
         return FrozenDict, (dict(self),)
 
 
-class FrozenList(list[Any]):
+class FrozenList(_Frozen, list[Any]):
     """An immutable list of immutable values."""
 
     __slots__ = ()
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
     append = clear = extend = insert = pop = remove = reverse = sort = _refuse
 
-    def __copy__(self) -> FrozenList:
-        return self
-
-    def __deepcopy__(self, memo: object) -> FrozenList:
-        return self
-
     def __reduce__(self) -> Any:
         return FrozenList, (list(self),)
 
 
 def freeze(value: Any) -> Any:
-    """Return a JSON value, frozen; tuples become lists.
-
-    Raises NotStorable for a value that a store would change or refuse: keys that are not str, numbers that are not
-    finite, half of a surrogate pair, too deep nesting, and anything but JSON.
-    """
+    """Return a JSON value, frozen; tuples become lists. Raises NotStorable for one that a store would change."""
     return _frozen(value, 0, strict=True)
+
+
+def levels(value: Any) -> Iterator[list[Any]]:
+    """Yield the values at each depth of a JSON value, down to an empty list."""
+    level = [value]
+    while level:
+        yield level
+        inner = (one.values() if isinstance(one, dict) else one if isinstance(one, list) else () for one in level)
+        level = [one for values in inner for one in values]
+    yield level
 
 
 def with_entry(values: dict[str, Any], key: str, value: Any) -> FrozenDict:
@@ -89,31 +93,24 @@ def frozen_arguments(arguments: Any) -> Any:
 
 
 def _frozen(value: Any, depth: int, *, strict: bool) -> Any:
+    if not isinstance(value, dict | list | tuple):
+        if strict:
+            _check_scalar(value)
+        return value
+    if strict and depth >= DEPTH_LIMIT:
+        raise NotStorable(f"values are nested more than {DEPTH_LIMIT} deep: make them flatter")
+    if not strict and type(value) in (FrozenDict, FrozenList):
+        return value
     # Loops, not comprehensions: deeply nested arguments would take two frames per level.
     if isinstance(value, dict):
-        if type(value) is FrozenDict and not strict:
-            return value
-        _check_depth(depth, strict=strict)
         entries = {}
         for key, inner in value.items():
             entries[_key(key) if strict else key] = _frozen(inner, depth + 1, strict=strict)
         return FrozenDict(entries)
-    if isinstance(value, list | tuple):
-        if type(value) is FrozenList and not strict:
-            return value
-        _check_depth(depth, strict=strict)
-        items = []
-        for inner in value:
-            items.append(_frozen(inner, depth + 1, strict=strict))  # noqa: PERF401
-        return FrozenList(items)
-    if strict:
-        _check_scalar(value)
-    return value
-
-
-def _check_depth(depth: int, *, strict: bool) -> None:
-    if strict and depth >= DEPTH_LIMIT:
-        raise NotStorable(f"values are nested more than {DEPTH_LIMIT} deep: make them flatter")
+    items = []
+    for inner in value:
+        items.append(_frozen(inner, depth + 1, strict=strict))  # noqa: PERF401
+    return FrozenList(items)
 
 
 def _key(key: object) -> str:

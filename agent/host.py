@@ -16,9 +16,8 @@ from agent.tools.tool import ToolExecutor
 class Host:
     """The defaults suit a script.
 
-    `executor` runs the tool calls in place of a Toolbox of the agent's tools, which it usually wraps. Without an
-    `approver`, calls that need an approval are blocked. A `recovery` belongs to one run and lets another process
-    continue it. `concurrency` is how many tool calls of a step run at once.
+    `executor` runs the tool calls in place of a Toolbox of the agent's tools. Without an `approver`, calls that need an
+    approval are blocked. A `recovery` belongs to one run. `concurrency` is how many tool calls of a step run at once.
     """
 
     executor: ToolExecutor | None = None
@@ -29,6 +28,5 @@ class Host:
     new_call_id: Callable[[], str] = lambda: f"call_{uuid.uuid4().hex}"
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a concurrency with which no tool call could run."""
         if self.concurrency < 1:
             raise ValueError(f"concurrency is {self.concurrency}; it must be at least 1")

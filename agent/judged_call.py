@@ -20,10 +20,8 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 class JudgedCall:
     """What the policy judges, an approval is bound to, the journal and the audit record, and the tool runs.
 
-    A ToolExecutor makes it (`prepare`): before the hooks see the call, and once more if a hook rewrites the arguments.
-    `call` has frozen arguments, `canonical` is their canonical JSON (sorted keys, no spaces, ASCII) and `digest` the
-    SHA-256 of that in hex. `model` is the validated arguments that the tool is given, None where the executor has no
-    model. `unfit` is the result of a call that cannot run.
+    `canonical` is the arguments as canonical JSON (sorted keys, no spaces, ASCII), `digest` its SHA-256 in hex, `model`
+    the validated arguments that the tool is given. `unfit` is the result of a call that cannot run.
     """
 
     call: ToolCall

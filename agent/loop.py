@@ -5,10 +5,9 @@
                the tool calls (agent.tools.runner), after_step, should_continue
     execution_end, however the run ends
 
-After each point a Forbid ends the run. At the end of a step a Request starts another one; otherwise the run ends. While
-tool calls wait for an approval the run is suspended: it returns its state with `pending` and resumes that step when it
-gets the state again; so does a run whose process was lost (agent.tools.recovery). A step costs the same whatever the
-length of the thread, except for the tuple of its messages.
+After each point a Forbid ends the run. While tool calls wait for an approval the run is suspended: it returns its state
+with `pending` and resumes that step when it gets the state again; so does a run whose process was lost
+(agent.tools.recovery). A step costs the same whatever the length of the thread.
 """
 
 from __future__ import annotations
@@ -19,20 +18,23 @@ import math
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
+
+from pydantic import JsonValue
 
 from agent.cancellation import Cancellation, to_the_end
 from agent.capabilities.limits import TimeLeft, ToolsInTime, time_left_s
 from agent.decisions import ContinuationDecision, ContinuationOutcome
 from agent.errors import HookFailed, ModelError
-from agent.events import EventSink, RunStatus, emit, emit_finished, emit_started, emit_suspended, times
+from agent.events import EventSink, RunStatus, emit, times
 from agent.frozen import freeze, storable_text
-from agent.hooks.engine import HOOK_FAILED, HookEngine, Point
-from agent.hooks.hook import InferenceRequest
+from agent.hooks.engine import HOOK_FAILED, HookEngine
+from agent.hooks.hook import InferenceRequest, Point
 from agent.host import Host
 from agent.messages import Message, ToolCall, storable_message
 from agent.models.inference import Inference
 from agent.models.model import Model
-from agent.state import AgentState, CurrentExecution, ModelResponse
+from agent.state import TIMES, AgentState, CurrentExecution, ModelResponse
 from agent.tools.approval import PendingStep, Suspended
 from agent.tools.asking import edited_calls
 from agent.tools.recovery import EarlierCall
@@ -70,25 +72,27 @@ class Run:
             stop=None,
         ).cleared()
         self.failed = False
+        self.step_started_s = 0.0
         self.deadline_s = math.inf
         self.cancellation: Cancellation
 
     async def run(self) -> AgentState:
-        """Run to the end; see Agent.run."""
-        emit_started(self.events, self.state)
+        self._emit_started()
         status: RunStatus = "failed"
         stop = _outcome("interrupted", "the run was interrupted")
         try:
             try:
                 stop = await self._steps()
-                status = self._status(stop)
+                status = "stopped" if stop.decision is ContinuationDecision.FORBID else "completed"
+                status = "failed" if self.failed else status
             except asyncio.CancelledError:
-                status, stop = "cancelled", _outcome("cancelled", "the run was cancelled")
+                status, stop = "cancelled", _CANCELLED
                 await self._end(stop)
                 raise
             except Suspended as suspended:
                 self.state = self.state.cleared()
-                emit_suspended(self.events, self.state, suspended.sought)
+                sought: list[JsonValue] = [vars(one) for one in suspended.sought]
+                emit(self.events, "run_suspended", step=self.state.steps, approvals=sought)
                 return self.state
             except Exception as error:
                 # Failures of hooks, tools and the model are handled elsewhere: this is a bug in this package.
@@ -98,12 +102,30 @@ class Run:
             return self.state
         except asyncio.CancelledError:
             if status != "cancelled":  # during execution_end of a run that had ended by itself
-                status, stop = "cancelled", _outcome("cancelled", "the run was cancelled")
+                status, stop = "cancelled", _CANCELLED
                 self.state = self.state.with_(stop=stop)
             raise
         finally:
             if self.state.pending is None:
-                emit_finished(self.events, self.state, status, stop)
+                emit(
+                    self.events,
+                    "run_finished",
+                    status=status,
+                    stop={"hook": stop.hook, "rule": stop.rule, "reason": stop.reason},
+                    answer=self.state.answer,
+                    steps=self.state.steps,
+                    usage=self.state.usage.model_dump(),
+                    spent=self.state.spent.model_dump(),
+                    **times(self.state),
+                )
+
+    def _emit_started(self) -> None:
+        state = self.state
+        if state.started:
+            emit(self.events, "run_resumed", step=state.steps, agent=state.agent, thread=state.thread)
+            return
+        task = next((message.content for message in reversed(state.messages) if message.role == "user"), "")
+        emit(self.events, "run_started", task=task, agent=state.agent, thread=state.thread)
 
     async def _steps(self) -> ContinuationOutcome:
         """Take steps until one stops the run; return what stopped it."""
@@ -122,84 +144,57 @@ class Run:
 
     async def _step(self) -> ContinuationOutcome | None:
         """Take one step; return what stops the run, or None to go on."""
-        started_s = self.host.clock()
         messages = self.state.messages
-        self.state = self.state.with_(
-            current=CurrentExecution(
-                started_at_s=started_s,
-                input_messages=messages,
-                system_prompt=self.state.system_prompt,
-                tools=tuple(self.agent.executor.specs()),
-                # The time of execution_start belongs to the first step.
-                hooks_s=self.state.current.hooks_s,
-            )
-        )
-        stop = await self._at("before_step")
-        if stop is not None:
+        # The time of execution_start belongs to the first step.
+        self._begin_step(self.state.system_prompt, hooks_s=self.state.current.hooks_s)
+        if (stop := await self._at("before_step")) is not None:
             return stop
-        self.deadline_s = started_s + time_left_s(self.agent.hooks.hooks, self.state)
+        self.deadline_s = self.step_started_s + time_left_s(self.agent.hooks.hooks, self.state)
         if self.state.current.input_messages is messages:
             # The inference also sees what hooks appended at before_step.
             self.state = self.state.with_current(input_messages=self.state.messages)
-        number = self.state.steps + 1
-        emit(self.events, "step_started", step=number)
-        self.state = self.state.with_(steps=number)
-        return await self._timed(self._think_and_act(number), number, started_s)
+        self.state = self.state.with_(steps=self.state.steps + 1)
+        emit(self.events, "step_started", step=self.state.steps)
+        return await self._timed(self._think_and_act())
+
+    def _begin_step(self, system_prompt: str, **known: Any) -> None:
+        self.step_started_s, tools = self.host.clock(), tuple(self.agent.executor.specs())
+        current = CurrentExecution(self.step_started_s, None, self.state.messages, system_prompt, tools, **known)
+        self.state = self.state.with_(current=current)
 
     async def _resumed_step(self, pending: PendingStep) -> ContinuationOutcome | None:
         """Resume the step that waited: the model has answered, and its calls are judged again."""
-        started_s = self.host.clock()
         response = pending.response()
-        self.state = self.state.with_(
-            pending=None,
-            current=CurrentExecution(
-                started_at_s=started_s,
-                input_messages=self.state.messages,
-                system_prompt=pending.system_prompt,
-                tools=tuple(self.agent.executor.specs()),
-                response=response,
-                continuation=pending.continuation,
-                hooks_s=pending.hooks_s,
-                model_s=pending.model_s,
-                model_wait_s=pending.model_wait_s,
-            ),
-        )
-        self.deadline_s = started_s + time_left_s(self.agent.hooks.hooks, self.state)
+        kept = {name: getattr(pending, name) for name in ("continuation", "hooks_s", "model_s", "model_wait_s")}
+        self.state = self.state.with_(pending=None)
+        self._begin_step(pending.system_prompt, response=response, **kept)
+        self.deadline_s = self.step_started_s + time_left_s(self.agent.hooks.hooks, self.state)
         calls: Sequence[ToolCall] = response.message.tool_calls
         if self.host.approver is not None:
             sought = {one.call_id for one in pending.sought}
             calls = await edited_calls(self.host.approver, self.state, calls, sought)
         earlier = await self.host.recovery.earlier(calls) if self.host.recovery is not None else {}
-        return await self._timed(self._act(response, calls, earlier), self.state.steps, started_s)
+        return await self._timed(self._act(response, calls, earlier))
 
-    async def _timed(
-        self, work: Awaitable[ContinuationOutcome | None], number: int, started_s: float
-    ) -> ContinuationOutcome | None:
+    async def _timed(self, work: Awaitable[ContinuationOutcome | None]) -> ContinuationOutcome | None:
         """Count the time of a step up to its end or suspension; return what stops the run, or None to go on."""
-        suspended = False
         try:
             stop = await work
-        except Suspended:
-            suspended = True
-            raise
         finally:
-            self.state = self.state.with_(active_s=self.state.active_s + self.host.clock() - started_s).with_current(
-                completed_at_s=self.host.clock()
-            )
-            if not suspended:
-                emit(self.events, "step_finished", step=number, **times(self.state.current))
+            completed_s = self.host.clock()
+            active_s = self.state.active_s + completed_s - self.step_started_s
+            self.state = self.state.with_current(completed_at_s=completed_s).with_(active_s=active_s)
+            if self.state.pending is None:
+                emit(self.events, "step_finished", step=self.state.steps, **times(self.state.current))
         if stop is None:
             self._clear()
         return stop
 
-    async def _think_and_act(self, number: int) -> ContinuationOutcome | None:
-        stop = await self._at("before_inference")
-        if stop is not None:
+    async def _think_and_act(self) -> ContinuationOutcome | None:
+        if (stop := await self._at("before_inference")) is not None:
             return stop
         try:
-            answer = await self._infer(number)
-        except asyncio.CancelledError:
-            raise
+            answer = await self._infer()
         except Exception as error:  # on_error judges whatever a model driver or a ring raises
             self.cancellation.heed()
             return await self._failed(error)
@@ -210,15 +205,10 @@ class Run:
         response = self.state.current.response or answer  # a hook may replace the response but not remove it
         calls = response.message.tool_calls if stop is None else ()
         if calls and self.host.recovery is not None:
-            await self.host.recovery.answered(self._answered(response))
+            pending = PendingStep.of(self.state, response).model_dump(mode="json")
+            active_s = self.state.active_s + self.host.clock() - self.step_started_s
+            await self.host.recovery.answered(self.state.with_(pending=pending, active_s=active_s))
         return await self._act(response, calls)
-
-    def _answered(self, response: ModelResponse) -> AgentState:
-        """Return the state from which another process can resume this step."""
-        state = self.state
-        pending = PendingStep.of(state, response).model_dump(mode="json")
-        active_s = state.active_s + self.host.clock() - state.current.started_at_s
-        return state.with_(pending=pending, active_s=active_s)
 
     async def _act(
         self,
@@ -230,9 +220,8 @@ class Run:
         before = self.state
         if calls:
             tools = ToolsInTime(self.agent.executor, self._left_s)
-            runner = ToolRunner(
-                self.agent.hooks, tools, self.events, self.host.clock, self.host.concurrency, self.host.approver
-            )
+            host = self.host
+            runner = ToolRunner(self.agent.hooks, tools, self.events, host.clock, host.concurrency, host.approver)
             try:
                 self.state = await runner.run(self.state, calls, keep=self._keep, suspend=True, earlier=earlier)
             except Suspended as suspended:
@@ -263,18 +252,18 @@ class Run:
         return None
 
     def _left_s(self) -> float:
-        """Return what is left of the run's time, within the step."""
         return self.deadline_s - self.host.clock()
 
-    async def _infer(self, number: int) -> ModelResponse | None:
+    async def _infer(self) -> ModelResponse | None:
         """Return the model's answer; None when the run's time was over first."""
         response = None
         agent, current = self.agent, self.state.current
-        inference = Inference(agent.hooks, agent.model, self.events, self.host.clock, self.host.new_call_id)
+        now, new_id, step = self.host.clock, self.host.new_call_id, self.state.steps
+        inference = Inference(agent.hooks, agent.model, self.events, now, new_id, step)
         request = InferenceRequest(current.system_prompt, current.input_messages, current.tools)
         try:
             async with TimeLeft(self._left_s()):
-                response = await inference.run(request, number, self.cancellation)
+                response = await inference.run(request, self.cancellation)
         finally:
             self.state = self.state.with_(usage=self.state.usage + inference.usage).with_current(
                 model_s=inference.model_s,
@@ -296,9 +285,8 @@ class Run:
         self.state = state
 
     def _say(self, *messages: Message) -> None:
-        self.state = self.state.with_(messages=(*self.state.messages, *messages)).with_current(
-            output_messages=(*self.state.current.output_messages, *messages)
-        )
+        output = (*self.state.current.output_messages, *messages)
+        self.state = self.state.say(*messages).with_current(output_messages=output)
 
     async def _failed(self, error: Exception) -> ContinuationOutcome | None:
         """Let the hooks judge an error; return what stops the run, or None to go on."""
@@ -320,7 +308,6 @@ class Run:
         return _outcome(type(error).__name__, str(error))
 
     async def _at(self, point: Point) -> ContinuationOutcome | None:
-        """Run the hooks of a point; return the Forbid that ends the run there."""
         errors = len(self.state.current.errors)
         self.state = await self.agent.hooks.run(point, self.state, self.events)
         if len(self.state.current.errors) > errors:  # a closed hook failed and forbade; on_error hooks see the error
@@ -333,18 +320,8 @@ class Run:
         return found if found is not None and found.decision is ContinuationDecision.FORBID else None
 
     def _clear(self) -> None:
-        state, current = self.state, self.state.current
-        self.state = state.with_(
-            hooks_s=state.hooks_s + current.hooks_s,
-            model_s=state.model_s + current.model_s,
-            model_wait_s=state.model_wait_s + current.model_wait_s,
-            tools_s=state.tools_s + current.tools_s,
-        ).cleared()
-
-    def _status(self, stop: ContinuationOutcome) -> RunStatus:
-        if self.failed:
-            return "failed"
-        return "stopped" if stop.decision is ContinuationDecision.FORBID else "completed"
+        spent_s = {name: getattr(self.state, name) + getattr(self.state.current, name) for name in TIMES}
+        self.state = self.state.with_(**spent_s).cleared()
 
     async def _end(self, stop: ContinuationOutcome) -> None:
         """Leave a thread that can be continued, and run execution_end."""
@@ -379,3 +356,6 @@ def _outcome(
     rule: str, reason: str, decision: ContinuationDecision = ContinuationDecision.FORBID
 ) -> ContinuationOutcome:
     return ContinuationOutcome(decision=decision, hook="loop", rule=rule, reason=reason)
+
+
+_CANCELLED = _outcome("cancelled", "the run was cancelled")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Literal, Self
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
@@ -63,13 +65,11 @@ class Message(Value):
 def storable_message(message: Message) -> Message:
     """Return the message as the thread stores it.
 
-    JSON can encode half of a surrogate pair: a call names a file whose name is not UTF-8 that way. Tools get such
-    arguments unchanged. Stores and endpoints refuse them, so the thread keeps them escaped in `raw_arguments`.
+    JSON can encode half of a surrogate pair, as in a file name that is not UTF-8. Tools get such arguments unchanged;
+    stores and endpoints refuse them, so the thread keeps them escaped in `raw_arguments`.
     """
-    calls = tuple(_storable_call(call) for call in message.tool_calls)
-    if calls == message.tool_calls:
-        return message
-    return message.model_copy(update={"tool_calls": calls})
+    calls = tuple(map(_storable_call, message.tool_calls))
+    return message if calls == message.tool_calls else message.with_(tool_calls=calls)
 
 
 def _storable_call(call: ToolCall) -> ToolCall:
@@ -78,7 +78,7 @@ def _storable_call(call: ToolCall) -> ToolCall:
     except ValueError:  # NaN and infinity, too
         text = storable_text(json.dumps(call.arguments, ensure_ascii=False))
         arguments = frozen_arguments(json.loads(text, parse_constant=str))
-        return call.model_copy(update={"arguments": arguments, "raw_arguments": json.dumps(call.arguments)})
+        return call.with_(arguments=arguments, raw_arguments=json.dumps(call.arguments))
     return call
 
 
@@ -96,10 +96,9 @@ class Evicted(Value):
 class ToolResult:
     """The result of a tool call.
 
-    `content` is what the tool produced. `outcome` is completed or failed for tools that run no program, blocked for a
-    refused call, else a program's outcome (see ExecResult). `note` follows the content in what the model is shown, and
-    is not part of it. `withheld_by` names the rule that replaced the result, `would_be_withheld_by` a rule in shadow
-    mode that would have.
+    `outcome` is completed or failed for tools that run no program, blocked for a refused call, else a program's outcome
+    (see ExecResult). `note` follows the content in what the model is shown. `withheld_by` names the rule that replaced
+    the result, `would_be_withheld_by` a rule in shadow mode that would have.
     """
 
     content: bytes
@@ -120,6 +119,9 @@ class ToolResult:
             half = _ERROR_LIMIT_CHARS // 2
             message = f"{message[:half]} [... {len(message) - 2 * half} characters ...] {message[-half:]}"
         return cls(content=message.encode("utf-8", "replace"), outcome=outcome, is_error=True)
+
+    def noted(self, note: str) -> ToolResult:
+        return replace(self, note=f"{self.note}\n{note}" if self.note else note)
 
     def text(self) -> str:
         """Return what the model is shown."""
@@ -146,24 +148,23 @@ class ToolSpec:
     read_only: bool = False
 
 
-class Usage(Value):
+class Amounts(Value):
+    """Numbers that are counted together."""
+
+    def __add__(self, other: Self) -> Self:
+        return self._each(operator.add, other)
+
+    def at_least(self, other: Self) -> Self:
+        """Return the larger of each number."""
+        return self._each(lambda mine, its: mine.at_least(its) if isinstance(mine, Amounts) else max(mine, its), other)
+
+    def _each(self, joined: Callable[[Any, Any], Any], other: Self) -> Self:
+        return type(self)(**{name: joined(value, getattr(other, name)) for name, value in self})
+
+
+class Usage(Amounts):
     """Tokens as the endpoint reports them, and their cost at the model's prices."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cost_usd=self.cost_usd + other.cost_usd,
-        )
-
-    def at_least(self, other: Usage) -> Usage:
-        """Return the larger of each number."""
-        return Usage(
-            input_tokens=max(self.input_tokens, other.input_tokens),
-            output_tokens=max(self.output_tokens, other.output_tokens),
-            cost_usd=max(self.cost_usd, other.cost_usd),
-        )

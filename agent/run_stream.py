@@ -1,13 +1,7 @@
-"""A run as a stream of events.
+"""A run as a stream of events, in a task of its own.
 
-    async with stream(agent, state) as run:
-        async for event in run:
-            print(event.type, event.payload)
-        final = await run.state()
-
-The run is a separate task that never waits for its reader: events are queued. Adjacent pieces of one text in the queue
-are joined; past 1,000 queued events further pieces are dropped, because model_finished or tool_call_finished repeats
-their text. Other events are never dropped, and the order is the sink's.
+The run never waits for its reader: events are queued, and adjacent pieces of one text are joined. Past 1,000 queued
+events further pieces are dropped, because model_finished or tool_call_finished repeats their text.
 
 A reader that stops or fails does not stop the run: leaving `async with` waits for its end. `cancel()` ends it; so does
 cancelling the task inside the `async with`.
@@ -18,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from types import TracebackType
 from typing import Generic, Self
 
 from agent.agent import Agent
@@ -49,9 +42,7 @@ class RunStream(Generic[Output]):
         self._task.add_done_callback(lambda _: self._changed.set())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, asyncio.CancelledError):
             self.cancel()
         task = self._started()

@@ -1,19 +1,16 @@
 """The state that every hook takes and returns: immutable and serializable, with the step in progress in `current`.
 
-Hooks act through the methods here: proceed, block, ask, with_arguments, with_result, with_messages, with_system_prompt,
-with_tools, with_response, request_continuation, forbid_continuation, allow_stop, say, with_metadata, without_metadata,
-with_note. A hook without an opinion on a tool call returns the state unchanged; only the innermost one, the policy,
-must give a verdict on each call, or the call is blocked.
+Hooks act through its methods. A hook without an opinion on a tool call returns the state unchanged; only the innermost
+one, the policy, must give a verdict on each call, or the call is blocked.
 
 What a hook must remember goes into the state: `metadata` lives as long as the thread, `notes` as long as the run. Keys
-of a capability begin with its name and a dot, as in "todos.list"; keys without a dot belong to the agent and to
-services.
+of a capability begin with its name and a dot; keys without a dot belong to the agent and to services.
 """
 
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Generic, Self, cast
 
 from pydantic import Field, InstanceOf, JsonValue
@@ -23,10 +20,13 @@ from agent.call_context import CallContext
 from agent.decisions import ContinuationDecision, ContinuationOutcome, PolicyWord, Verdict, VerdictKind
 from agent.frozen import FrozenDict, Json, Text, frozen_arguments, with_entry
 from agent.judged_call import JudgedCall
-from agent.messages import Message, ToolCall, ToolResult, ToolSpec, Usage, Value
+from agent.messages import Amounts, Message, ToolCall, ToolResult, ToolSpec, Usage, Value
 
 Output = TypeVar("Output", default=Any)
 """The type of an agent's output: the pydantic model of Agent(output=...), Any for other agents."""
+
+TIMES = ("hooks_s", "model_s", "model_wait_s", "tools_s")
+"""The fields that say where the time of a step or a run went."""
 
 
 class ModelResponse(Value):
@@ -41,14 +41,24 @@ class ModelResponse(Value):
     usage: Usage = Usage()
 
 
+class _Copied:
+    def with_(self, **changes: object) -> Self:
+        """Return a copy with fields replaced, in a third of the time of dataclasses.replace: every hook needs it."""
+        if not changes.keys() <= self.__dict__.keys():
+            unknown = ", ".join(sorted(changes.keys() - self.__dict__.keys()))
+            raise TypeError(f"{type(self).__name__} has no {unknown}")
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__, **changes)
+        return copied
+
+
 @dataclass(frozen=True)
-class ToolExecution:
+class ToolExecution(_Copied):
     """The progress of one tool call: what was requested, what the hooks made of it, and the result.
 
-    `judged` is the call in its final form; hooks may rewrite `call` at before_tool_use, and `judged` follows it.
-    `approval_id` names the approval that the call waits for, was allowed by (also through its grant) or was refused by;
-    for a refusal, `approval_outcome` is denied or expired. `recalled`: the call ran in a process that was lost. The
-    call's hooks share `context`.
+    Hooks may rewrite `call` at before_tool_use, and `judged` follows it. `approval_id` names the approval that the call
+    waits for, was allowed by (also through its grant) or was refused by; for a refusal, `approval_outcome` is denied or
+    expired. `recalled`: the call ran in a process that was lost. The call's hooks share `context`.
     """
 
     requested: ToolCall
@@ -69,7 +79,6 @@ class ToolExecution:
 
     @property
     def blocked(self) -> bool:
-        """Whether a hook blocked the call."""
         return self.verdict is not None and self.verdict.kind is VerdictKind.BLOCK
 
     @property
@@ -77,17 +86,13 @@ class ToolExecution:
         """Whether the call ran and its result is not an error."""
         return not self.blocked and self.result is not None and not self.result.is_error
 
-    def with_(self, **changes: object) -> ToolExecution:
-        """Return a copy with fields replaced; see CurrentExecution.with_."""
-        return _with(self, changes, _EXECUTION_FIELDS)
-
 
 @dataclass(frozen=True)
-class CurrentExecution:
+class CurrentExecution(_Copied):
     """The step in progress. Cleared when the step ends and after an error; never serialized.
 
-    `tool_index` is the index of the tool call that before_tool_use and after_tool_use are called for. `hooks_s`,
-    `model_s`, `model_wait_s` and `tools_s` say where the step's time went; hooks cannot change them.
+    `tool_index` is the index of the tool call that before_tool_use and after_tool_use are called for. Hooks cannot
+    change the TIMES.
     """
 
     started_at_s: float = 0.0
@@ -107,6 +112,11 @@ class CurrentExecution:
     tools_s: float = 0.0
 
     @property
+    def final_answer(self) -> ModelResponse | None:
+        """The response if it is an answer: if it calls no tool."""
+        return None if self.response is None or self.response.message.tool_calls else self.response
+
+    @property
     def tool(self) -> ToolExecution:
         """The current tool call. Raises IndexError outside the two tool points."""
         return self.tool_executions[self._index()]
@@ -122,48 +132,22 @@ class CurrentExecution:
             raise IndexError("state.current.tool exists at before_tool_use and after_tool_use only")
         return self.tool_index
 
-    def with_(self, **changes: object) -> CurrentExecution:
-        """Return a copy with fields replaced, in a third of the time of dataclasses.replace: every hook needs it."""
-        return _with(self, changes, _CURRENT_FIELDS)
 
-
-_Copied = TypeVar("_Copied", ToolExecution, CurrentExecution)
-_EXECUTION_FIELDS = frozenset(one.name for one in fields(ToolExecution))
-_CURRENT_FIELDS = frozenset(one.name for one in fields(CurrentExecution))
-
-
-def _with(value: _Copied, changes: dict[str, object], known: frozenset[str]) -> _Copied:
-    if not changes.keys() <= known:
-        raise TypeError(f"{type(value).__name__} has no {', '.join(sorted(changes.keys() - known))}")
-    copied = object.__new__(type(value))
-    copied.__dict__.update(value.__dict__, **changes)
-    return copied
-
-
-class Spent(Value):
+class Spent(Amounts):
     """What limits count."""
 
     steps: int = 0
     tool_calls: int = 0
     usage: Usage = Usage()
 
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(
-            steps=self.steps + other.steps,
-            tool_calls=self.tool_calls + other.tool_calls,
-            usage=self.usage + other.usage,
-        )
-
 
 class AgentState(Value, Generic[Output]):
     """A run between two steps, complete: a store needs nothing else to resume it.
 
-    `steps`, `tool_calls` and `usage` are the run's own; `others` is what its parent and all other subagents of the
-    family spent, and limits check `spent`, the sum. `active_s` is the time worked, without waits for an approval or
-    between two processes. `depth` is 0 except in a subagent. `started`: execution_start has run. `pending` is the
-    suspended step as JSON (agent.tools.approval.PendingStep), which Agent.run resumes. No value of a state can change
-    in place (agent.frozen). `output` is the answer as Agent(output=...) types it, None while there is none; like
-    `current` it is never serialized.
+    `steps`, `tool_calls` and `usage` are the run's own; `others` is what the rest of its family spent, and limits check
+    `spent`, the sum. `active_s` is the time worked, without waits. `depth` is 0 except in a subagent. `pending` is the
+    suspended step as JSON (agent.tools.approval.PendingStep), which Agent.run resumes. `output` is the answer as
+    Agent(output=...) types it; like `current` it is never serialized.
     """
 
     run_id: Text
@@ -211,42 +195,39 @@ class AgentState(Value, Generic[Output]):
         return Spent(steps=self.steps, tool_calls=self.tool_calls, usage=self.usage) + self.others
 
     def with_current(self, **changes: object) -> Self:
-        """Return a copy with fields of the step in progress replaced."""
         return self.with_(current=self.current.with_(**changes))
 
     def cleared(self) -> Self:
-        """Return a copy without a step in progress."""
         return self.with_(current=CurrentExecution())
 
     def next_run(self, run_id: str, task: str) -> Self:
         """Return the start of another run in this thread: its messages and metadata, and nothing of this run."""
-        asked = Message(role="user", content=task)
-        return type(self)(
-            run_id=run_id, thread=self.thread, messages=(*self.messages, asked), metadata=dict(self.metadata)
-        )
+        messages = (*self.messages, Message(role="user", content=task))
+        return type(self)(run_id=run_id, thread=self.thread, messages=messages, metadata=dict(self.metadata))
 
     # --- at any point ---
 
     def with_metadata(self, key: str, value: JsonValue) -> Self:
-        """Set an entry of the thread's metadata."""
         return self.with_(metadata=with_entry(self.metadata, key, value))
 
     def without_metadata(self, key: str) -> Self:
-        """Remove an entry of the thread's metadata."""
         if key not in self.metadata:
             return self
         return self.with_(metadata=FrozenDict({name: value for name, value in self.metadata.items() if name != key}))
+
+    def count(self, key: str) -> int:
+        """Return a note that counts something, 0 if there is none."""
+        noted = self.notes.get(key)
+        return noted if isinstance(noted, int) else 0
 
     def with_note(self, key: str, value: JsonValue) -> Self:
         """Set a note, which the run keeps until it ends."""
         return self.with_(notes=with_entry(self.notes, key, value))
 
     def say(self, *messages: Message) -> Self:
-        """Append messages to the thread."""
         return self.with_(messages=(*self.messages, *messages))
 
     def request_continuation(self, hook: str, rule: str, reason: str) -> Self:
-        """Request another step."""
         return self._write(ContinuationDecision.REQUEST, hook, rule, reason)
 
     def forbid_continuation(self, hook: str, rule: str, reason: str) -> Self:
@@ -263,14 +244,12 @@ class AgentState(Value, Generic[Output]):
             outcome = self.current.continuation.resolved_with(outcome)
         return self.with_current(continuation=outcome)
 
-    # --- at before_inference and after_inference ---
+    # --- at before_inference, for this inference alone; with_response at after_inference ---
 
     def with_messages(self, messages: tuple[Message, ...]) -> Self:
-        """Replace the messages of this inference."""
         return self.with_current(input_messages=messages)
 
     def with_system_prompt(self, system_prompt: str) -> Self:
-        """Replace the system prompt of this inference."""
         return self.with_current(system_prompt=system_prompt)
 
     def with_section(self, section: str) -> Self:
@@ -279,11 +258,9 @@ class AgentState(Value, Generic[Output]):
         return self.with_system_prompt(f"{prompt}\n\n{section}" if prompt else section)
 
     def with_tools(self, tools: tuple[ToolSpec, ...]) -> Self:
-        """Replace the tools that this inference offers."""
         return self.with_current(tools=tools)
 
     def with_response(self, response: ModelResponse) -> Self:
-        """Replace the model's response."""
         return self.with_current(response=response)
 
     # --- at before_tool_use and after_tool_use ---
@@ -293,7 +270,6 @@ class AgentState(Value, Generic[Output]):
         return self._judge(VerdictKind.PROCEED, hook, rule, reason, policy)
 
     def ask(self, hook: str, rule: str, reason: str, policy: PolicyWord | None = None) -> Self:
-        """Require an approval for the current tool call."""
         return self._judge(VerdictKind.ASK, hook, rule, reason, policy)
 
     def block(self, hook: str, rule: str, reason: str, policy: PolicyWord | None = None) -> Self:
@@ -305,15 +281,14 @@ class AgentState(Value, Generic[Output]):
         verdict = Verdict(kind=kind, hook=hook, rule=rule, reason=reason, policy=policy)
         if tool.verdict is not None:
             verdict = tool.verdict.strictest(verdict)
-        return self._with_tool(verdict=verdict)
+        return self.with_execution(verdict=verdict)
 
     def with_arguments(self, arguments: dict[str, JsonValue]) -> Self:
-        """Rewrite the arguments of the current tool call."""
-        return self._with_tool(call=self.current.tool.call.with_(arguments=frozen_arguments(arguments)))
+        return self.with_execution(call=self.current.tool.call.with_(arguments=frozen_arguments(arguments)))
 
     def with_result(self, result: ToolResult) -> Self:
-        """Rewrite the result of the current tool call."""
-        return self._with_tool(result=result)
+        return self.with_execution(result=result)
 
-    def _with_tool(self, **changes: object) -> Self:
+    def with_execution(self, **changes: object) -> Self:
+        """Replace fields of the current tool call."""
         return self.with_(current=self.current.with_tool(self.current.tool.with_(**changes)))

@@ -242,7 +242,6 @@ _FROM_SANDBOX: tuple[tuple[type[sandbox_errors.SandboxError], type[AirlockError]
     (sandbox_errors.SandboxError, Unavailable),
 )
 
-
 _FAILED = "failed_to_start"
 # The kernel reports these for a process that has ended and for a pipe without a reader.
 _ENDED_ERRNOS = (errno.ESRCH, errno.EPIPE)

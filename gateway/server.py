@@ -11,30 +11,26 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.composition.audit_anchor import make_anchoring
 from gateway.composition.foundation import Foundation, open_foundation
 from gateway.composition.sandboxes import open_sandboxes
-from gateway.composition.services import SERVICES, Parts, add_services, make_parts
-from gateway.composition.work import make_lease, start_work
+from gateway.composition.services import SERVICES, Services, add_services, make_anchoring
+from gateway.composition.work import Work, make_lease, start_work
 from gateway.config.config import Config
-from gateway.data_lifecycle.retention import Retention
-from gateway.data_lifecycle.trusted_time import TrustedTime
+from gateway.data_lifecycle.retention import Retention, TrustedTime
+from gateway.errors import AirlockError
 from gateway.policy_versions.policies import Policies
-from gateway.serving.anonymous_calls import BoundedHealth
+from gateway.serving.directory_locks import locked_slot, locked_state
 from gateway.serving.edge import ADMISSION
 from gateway.serving.fair_loop import make_fair
 from gateway.serving.first_message_timeout import FirstMessageTimeout
-from gateway.serving.grpc_wakeups import drain_wakeups
 from gateway.serving.health import Health, needs_of
 from gateway.serving.listening import bind, make_server
-from gateway.serving.prefetching_server import PrefetchingServer
-from gateway.serving.rpc_tasks import follow_rpcs
+from gateway.serving.prefetching_server import PrefetchingServer, drain_wakeups, follow_rpcs
 from gateway.serving.startup_checks import refuse_unconfined
-from gateway.serving.state_lock import locked_slot, locked_state
 from gateway.serving.workers import Worker
-from gateway.snapshots.tidying import tidying
 from gateway.storage.retention_store import RetentionStore
 from gateway.storage.store import Store
+from gateway.support.background import Periodic, in_background
 from gateway.support.clock import now_us
 from gateway.telemetry.rpc import RpcInterceptor
 from gateway.tenancy.tenants import Tenants
@@ -79,8 +75,7 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         slot.record(base.process_id)
         work = start_work(stack, base, sandboxes, lease)
         server = await _server(stack, base, worker)
-        parts = make_parts(base, sandboxes, work)
-        healthy = await add_services(server, parts)
+        services = await add_services(server, base, sandboxes, work)
         address = bind(server, listen, config)
         trusted = TrustedTime(base.database, now_us)
         retention = Retention(RetentionStore(base.database), config.retention, trusted)
@@ -88,12 +83,13 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         if config.audit.anchor is not None and not worker.index:  # the first worker anchors for all
             anchoring = make_anchoring(base, config.audit.anchor)
             await stack.enter_async_context(anchoring.following(config.audit.anchor.every_s))
-        await stack.enter_async_context(tidying(parts.snapshots.sweep, "snapshots"))
-        await stack.enter_async_context(tidying(parts.forks.remove_half_made, "forks"))
+        for remove, what in ((work.snapshots.sweep, "snapshots"), (services.forks.remove_half_made, "forks")):
+            tidying = Periodic(remove, 0, f"unfinished {what} stay until the next start", (AirlockError,))
+            await stack.enter_async_context(in_background(tidying.once(), f"tidying: {what}"))
         needs = needs_of(SERVICES, base.database, sandboxes.ping)
-        await stack.enter_async_context(Health(healthy, needs).following())
+        await stack.enter_async_context(Health(services.healthy, needs).following())
         await server.start()
-        _stop_in_order(stack, server, healthy, parts)
+        _stop_in_order(stack, server, services, work, config.drain_s)
         # The objects that exist now are permanent: keep the garbage collector from scanning them during calls.
         gc.freeze()
         # How long the event loop waits for a thread that does heavy work; the default is 5 ms.
@@ -115,18 +111,18 @@ async def _server(stack: AsyncExitStack, base: Foundation, worker: Worker) -> Pr
     )
 
 
-def _stop_in_order(stack: AsyncExitStack, server: PrefetchingServer, healthy: BoundedHealth, parts: Parts) -> None:
+def _stop_in_order(
+    stack: AsyncExitStack, server: PrefetchingServer, services: Services, work: Work, drain_s: float
+) -> None:
     """Register the steps of a stop, the last one first.
 
     From the first step on no call is accepted; calls in progress have `drain_s`, and watchers end with their run.
     """
     stopping: list[asyncio.Task[None]] = []
-    stack.push_async_callback(parts.work.tool_calls.close)
+    stack.push_async_callback(work.tool_calls.close)
     stack.push_async_callback(lambda: asyncio.wait(stopping))
-    stack.push_async_callback(parts.work.runs.close)
-    stack.callback(parts.work.approvals.close)
-    stack.callback(parts.audit.close)
-    stack.callback(parts.usage.close)
-    stack.callback(parts.transitions.close)
-    stack.callback(lambda: stopping.append(asyncio.create_task(server.stop(parts.base.config.drain_s))))
-    stack.push_async_callback(healthy.enter_graceful_shutdown)
+    stack.push_async_callback(work.runs.close)
+    for streamed in (work.approvals, services.audit, services.usage, services.transitions):
+        stack.callback(streamed.close)
+    stack.callback(lambda: stopping.append(asyncio.create_task(server.stop(drain_s))))
+    stack.push_async_callback(services.healthy.enter_graceful_shutdown)

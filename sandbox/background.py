@@ -14,17 +14,23 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run work in the background."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def first_done(self) -> None:
-        """Wait until one of the tasks is done."""
         await asyncio.wait(set(self._tasks), return_when=asyncio.FIRST_COMPLETED)
 
     async def settled(self) -> None:
         """Wait until no task is left, those that begin meanwhile included."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
+
+
+async def over(work: asyncio.Future[Any] | None) -> None:
+    """Wait for the end of work, however it ends; None is over."""
+    if work is not None:
+        await asyncio.wait({work})
+        if not work.cancelled():
+            work.exception()  # retrieved, so that asyncio does not log it

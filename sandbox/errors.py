@@ -57,7 +57,6 @@ class EngineUnavailable(SandboxError):
 
     @property
     def outside(self) -> str:
-        """That it is away."""
         return "the gateway's Docker engine does not answer: contact the gateway's operator"
 
 

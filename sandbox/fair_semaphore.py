@@ -43,7 +43,6 @@ class FairSemaphore:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
         return sum(map(len, self._waiting.values()))
 
     @asynccontextmanager

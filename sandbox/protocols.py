@@ -41,7 +41,6 @@ class Shell(Protocol):
 
     def under(self, rules: FileRules) -> Shell:
         """Return this shell with everything it starts held to file rules."""
-        ...
 
     async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
         self,
@@ -56,13 +55,11 @@ class Shell(Protocol):
         context: object = None,
     ) -> ExecResult:
         """Run `/bin/sh -c command` in the workspace; output past `limit_chars` stays there, in a file."""
-        ...
 
     async def run_program(
         self, program: ProgramSpec, *, stdin: AsyncIterable[bytes] | None, on_output: OnProgramOutput
     ) -> ProgramResult:
         """Run a program with streams. Exceptions of `stdin` and `on_output` propagate."""
-        ...
 
 
 class Processes(Protocol):

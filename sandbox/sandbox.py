@@ -47,7 +47,7 @@ class SandboxSpec:
     refuse_hard_links: bool = False
     # How long it may be idle before it is stopped, None for as long as any; no two specs differ by it.
     idle_timeout_s: float | None = field(default=None, compare=False)
-    # Why a sandbox of this image is refused, for the caller; image_gate.py refuses it.
+    # Why a sandbox of this image is refused, for the caller (ImageGate).
     refused: str = ""
 
 
@@ -61,59 +61,45 @@ class Sandbox(Protocol):
     @property
     def posture(self) -> Posture:
         """What the kernel reported when it came up."""
-        ...
 
     @property
     def outdated(self) -> bool:
         """Whether it differs from its spec or is past its lifetime; other calls in it keep it alive."""
-        ...
 
     @property
     def overdue_s(self) -> float | None:
         """For how long it is past its lifetime, when no call may begin in it; None while it is not."""
-        ...
 
     @property
     def busy(self) -> bool:
         """Whether calls of any process are under way in it; asking takes no lock."""
-        ...
 
     def take_ended_processes(self) -> int:
         """Return how many background processes ended when it was stopped, for the caller to report.
 
         The next call returns 0, in any process.
         """
-        ...
 
     @property
     def files(self) -> FileSystem: ...
     @property
     def shell(self) -> Shell: ...
     @property
-    def processes(self) -> Processes:
-        """Its background processes."""
-        ...
-
+    def processes(self) -> Processes: ...
     @property
     def alive(self) -> bool:
         """Whether its daemon has kept the protocol so far; a sandbox that is not alive must be replaced."""
-        ...
 
     def borrow(self) -> bool:
         """Begin a use; False when another process removed the sandbox, which is not alive then."""
-        ...
 
-    def give_back(self) -> None:
-        """End a use."""
-        ...
+    def give_back(self) -> None: ...
 
     async def health(self, *, count_disk: bool = False) -> Health:
         """Return what its daemon says of itself, `count_disk` with what files take; raises DaemonLost."""
-        ...
 
     async def ping(self) -> bool:
         """Return whether the daemon answers within a second."""
-        ...
 
 
 @dataclass(frozen=True)

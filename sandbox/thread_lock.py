@@ -61,6 +61,11 @@ class Note:
         known = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in said.items() if name in known})
 
+    @classmethod
+    def known(cls, note: Self | None, sandbox: str) -> Self:
+        """Return a note if it is of this sandbox, else one with the sandbox's id alone."""
+        return note if note is not None and note.sandbox == sandbox else cls(sandbox, "")
+
 
 class ThreadLock:
     """An open lock file. Nothing of it is shared between threads of this process, nor its locks with another one."""
@@ -123,7 +128,6 @@ class ThreadLock:
     # --- its users; all but begin_use and end_use behind the gate ---
 
     def hold(self) -> None:
-        """Keep the sandbox."""
         self._lock(fcntl.F_RDLCK, _KEPT)
 
     def hold_alone(self) -> bool:
@@ -144,7 +148,6 @@ class ThreadLock:
         return True
 
     def end_use(self) -> None:
-        """Note that none are."""
         if self._descriptor is not None:
             self._lock(fcntl.F_UNLCK, _BUSY)
             os.utime(self._descriptor)
@@ -165,7 +168,6 @@ class ThreadLock:
             return None
 
     def write(self, note: Note) -> None:
-        """Replace the note."""
         if self._descriptor is not None:
             # In one step: a reader outside the gate finds the old note or the new one, with blanks at its end.
             data = json.dumps(asdict(note)).encode().ljust(os.fstat(self._descriptor).st_size)
@@ -202,7 +204,6 @@ class ThreadLock:
             self._descriptor = None
 
     def _is_locked(self, byte: int) -> bool:
-        """Return whether another has a lock on a byte."""
         if self._descriptor is None:
             return False
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)

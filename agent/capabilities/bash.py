@@ -1,8 +1,4 @@
-"""The execute tool over a Shell: a command line in the workspace, and the agent's own policy for commands.
-
-`content` is the raw output in order of arrival. Past `limit_chars` the shell writes the output to a file where it is
-produced (agent.tools.eviction), and the content is the head, a marker and the tail.
-"""
+"""The execute tool over a Shell: a command line in the workspace, and the agent's own policy for commands."""
 
 from __future__ import annotations
 
@@ -14,20 +10,14 @@ from pydantic import Field, create_model, field_validator
 
 from agent.capabilities.capability import Capability
 from agent.filesystem import ExecResult, OutputPiece, Shell
-from agent.hooks.hook import Hook
-from agent.hooks.matchers import tool_name
+from agent.hooks.hook import Hook, tool_name
 from agent.messages import Evicted, ToolResult
 from agent.state import AgentState
 from agent.tools.eviction import Eviction, marker
 from agent.tools.tool import Tool, ToolArguments, ToolContext
 
-__all__ = ["CommandPolicy", "CommandPolicyHook", "Eviction", "bash"]
-
 CommandPolicy = Callable[[str], str | None]
 """Returns why a command line must not run, None to allow it. If it raises, the command is blocked."""
-
-# Further in than any hook that may rewrite the command: what is judged is what runs.
-_COMMAND_POLICY_PRIORITY = -900_000
 
 
 @dataclass(eq=False)
@@ -36,12 +26,11 @@ class CommandPolicyHook(Hook):
 
     command_policy: CommandPolicy
     name = "bash"
-    priority = _COMMAND_POLICY_PRIORITY
+    priority = -900_000  # further in than any hook that may rewrite the command: what is judged is what runs
     mandatory = True
     when = tool_name("execute")
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
-        """Judge the command in its final form."""
         command = (state.current.tool.call.arguments or {}).get("command")
         if not isinstance(command, str):
             return state.block(self.name, "command_policy", "execute was not judged: command must be text")
@@ -94,23 +83,16 @@ def bash(
     commands have a network, for the tool's description; None if unknown.
     """
     limits = eviction or Eviction()
-    arguments = create_model(
-        "ExecuteArguments",
-        __base__=_Command,
-        timeout_s=(
-            float,
-            Field(timeout_s, gt=0, le=max_timeout_s, description="seconds after which everything it started is killed"),
-        ),
-    )
+    seconds = "seconds after which everything it started is killed"
+    field = Field(timeout_s, gt=0, le=max_timeout_s, description=seconds)
+    arguments = create_model("ExecuteArguments", __base__=_Command, timeout_s=(float, field))
 
     async def execute(asked: Any, context: ToolContext) -> ToolResult:
         done = await shell.execute(
             asked.command,
             timeout_s=asked.timeout_s,
             call_id=context.call_id,
-            limit_chars=limits.limit_chars,
-            head_chars=limits.head_chars,
-            tail_chars=limits.tail_chars,
+            **vars(limits),
             on_output=context.on_output,
             context=context.hooks,
         )
@@ -120,9 +102,8 @@ def bash(
     if network is False:
         description += _NO_NETWORK
     hooks = (CommandPolicyHook(command_policy),) if command_policy is not None else ()
-    return Capability(
-        "bash", hooks=hooks, tools=(Tool("execute", description, arguments, execute, writes_anywhere=True),)
-    )
+    tool = Tool("execute", description, arguments, execute, writes_anywhere=True)
+    return Capability("bash", hooks=hooks, tools=(tool,))
 
 
 def _result(done: ExecResult, timeout_s: float) -> ToolResult:
@@ -148,7 +129,6 @@ def _joined(pieces: Iterable[OutputPiece]) -> bytes:
 
 
 def _note(done: ExecResult, timeout_s: float) -> str:
-    """Return how the program ended where that is not plain success."""
     said = f": {done.message}" if done.message else ""
     if done.outcome == "exited":
         if done.exit_code == 0:

@@ -11,6 +11,8 @@ from typing import cast
 
 from pydantic import JsonValue
 
+from agent.frozen import levels
+
 MAX_VALUE_CHARS = 64 * 1024
 """Of a value as ASCII JSON; stores limit the values of a thread, too."""
 MAX_DEPTH = 64
@@ -63,7 +65,6 @@ def _decoded(text: str) -> JsonValue:
 
 
 def _fenced(text: str) -> Iterator[JsonValue]:
-    """Yield the values in code fences."""
     for fence in islice(_FENCE.finditer(text), _STARTS):
         with suppress(_NotJson):
             yield _decoded(fence[1])
@@ -87,16 +88,7 @@ def _embedded(text: str) -> Iterator[JsonValue]:
 
 def _kept(value: JsonValue) -> JsonValue:
     """Return a value that can be stored. Raises ValueError for any other."""
-    level: list[JsonValue] = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ())
-        ]
-        if not level:
-            break
-    else:
+    if all(islice(levels(value), MAX_DEPTH + 1)):
         raise ValueError(f"the value is nested more than {MAX_DEPTH} deep")
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # 1e999 is infinite, "\ud800" half a character

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 from agent.capabilities.capability import Capability
 from agent.decisions import ContinuationDecision
 from agent.errors import ContextLengthExceeded, HookFailed, ModelError, ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest, NextInference
-from agent.state import AgentState, ModelResponse, ToolExecution
+from agent.state import AgentState, ModelResponse
 
 OnError = Literal["stop", "continue"]
 OnCutAnswer = Literal["stop", "accept"]
@@ -54,29 +54,33 @@ class FinishReason(Hook):
     name = "finish_reason"
 
     async def after_step(self, state: AgentState) -> AgentState:
-        reason = self._reason(state)
-        if reason is None or self._cut(reason) is not None:
+        answer = state.current.final_answer
+        if answer is None or self._refuses(answer):
             return state
+        reason = answer.finish_reason
         _, said = _CUT_ANSWERS.get(reason, ("", "the model answered without a tool call"))
         return state.allow_stop(self.name, reason or "stop", f"{said} (finish reason {reason or 'not given'})")
 
     async def should_continue(self, state: AgentState) -> AgentState:
-        cut = self._cut(self._reason(state))
-        if cut is None or _requested(state):
+        answer = state.current.final_answer
+        if answer is None or not self._refuses(answer) or _requested(state):
             return state
-        return state.forbid_continuation(self.name, *cut)
+        rule, said = _CUT_ANSWERS[answer.finish_reason]
+        return state.forbid_continuation(self.name, rule, f"{said} (finish reason {answer.finish_reason})")
 
-    def _reason(self, state: AgentState) -> str | None:
-        """Return the finish reason of a final answer; None for any other response."""
-        response = state.current.response
-        return None if response is None or response.message.tool_calls else response.finish_reason
+    def _refuses(self, answer: ModelResponse) -> bool:
+        return self.on_cut_answer != "accept" and answer.finish_reason in _CUT_ANSWERS
 
-    def _cut(self, reason: str | None) -> tuple[str, str] | None:
-        """Return the rule that stops the run and the reason, None for an accepted answer."""
-        if reason is None or self.on_cut_answer == "accept" or reason not in _CUT_ANSWERS:
-            return None
-        rule, said = _CUT_ANSWERS[reason]
-        return rule, f"{said} (finish reason {reason})"
+
+class ErrorSettings(TypedDict, total=False):
+    """What ErrorPolicy may be given."""
+
+    retries: int
+    backoff_s: float
+    on_model_error: OnError
+    on_tool_error: OnError
+    on_tool_blocked: OnError
+    sleep: Callable[[float], Awaitable[None]]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -85,16 +89,12 @@ class ErrorPolicy(Hook):
 
     A retryable model error is followed by up to `retries` more attempts within the step. The first retry waits
     `backoff_s`, each further one four times longer, and at least as long as the endpoint asks, up to 60 s; an endpoint
-    that asks for more is not asked again. A failed attempt leaves nothing of its answer behind. Then `on_model_error`
-    decides: "stop" ends the run unless another hook requests a step at on_error; "continue" requests one. At most three
-    steps in a row may fail and continue; a hook that shortened messages that were too long may ask more often.
+    that asks for more is not asked again. Then `on_model_error` decides: "stop" ends the run unless another hook
+    requests a step at on_error; "continue" requests one. After any other error, except a closed hook's, the model is
+    shown the error. At most three steps in a row may fail and continue.
 
     `on_tool_error` and `on_tool_blocked` decide after a step with a failed or a blocked tool call: "continue" leaves it
-    to the model, which sees the result; "stop" ends the run. Tool calls are never retried here: the effects of the
-    failed attempt are unknown, and the model can check and decide.
-
-    The failure of a closed hook has already ended the run. After any other error the model is shown the error and the
-    run continues, for at most three steps in a row.
+    to the model, which sees the result. Tool calls are never retried: the effects of the failed attempt are unknown.
     """
 
     retries: int = 2
@@ -128,11 +128,14 @@ class ErrorPolicy(Hook):
 
     async def after_step(self, state: AgentState) -> AgentState:
         for execution in state.current.tool_executions:
-            if execution.blocked and self.on_tool_blocked == "stop":
-                return state.forbid_continuation(self.name, "tool_blocked", _blocked(execution))
-            failed = not execution.blocked and execution.result is not None and execution.result.is_error
-            if failed and self.on_tool_error == "stop":
-                return state.forbid_continuation(self.name, "tool_error", _failed(execution))
+            name, verdict, result = _shortened(execution.call.name), execution.verdict, execution.result
+            if execution.blocked and verdict is not None:
+                if self.on_tool_blocked == "stop":
+                    by = f"rule {verdict.rule} of {verdict.hook}: {verdict.reason}"
+                    return state.forbid_continuation(self.name, "tool_blocked", f"tool {name} was blocked by {by}")
+            elif result is not None and result.is_error and self.on_tool_error == "stop":
+                said = f"tool {name} ended with outcome {result.outcome}: {_shortened(result.text())}"
+                return state.forbid_continuation(self.name, "tool_error", said)
         return state
 
     async def on_error(self, state: AgentState) -> AgentState:
@@ -142,8 +145,7 @@ class ErrorPolicy(Hook):
         rule = type(error).__name__
         if _requested(state) and isinstance(error, ContextLengthExceeded):
             return state
-        noted = state.notes.get(_MODEL_ERRORS)
-        continued = noted if isinstance(noted, int) else 0
+        continued = state.count(_MODEL_ERRORS)
         if continued >= _LIMIT_CONTINUED:  # even if another hook requested each of them
             reason = f"{continued + 1} steps failed in a row, {_LIMIT_CONTINUED} may; the last time: {error}"
             return state.forbid_continuation(self.name, rule, reason)
@@ -170,39 +172,10 @@ def _after(attempts: int, error: ModelError, besides: str = "") -> ModelError:
     return copied
 
 
-def _blocked(execution: ToolExecution) -> str:
-    verdict = execution.verdict
-    by = f"rule {verdict.rule} of {verdict.hook}: {verdict.reason}" if verdict is not None else "a hook"
-    return f"tool {_shortened(execution.call.name)} was blocked by {by}"
-
-
-def _failed(execution: ToolExecution) -> str:
-    outcome = execution.result.outcome if execution.result is not None else "failed"
-    said = execution.result.text() if execution.result is not None else ""
-    return f"tool {_shortened(execution.call.name)} ended with outcome {outcome}: {_shortened(said)}"
-
-
 def _shortened(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
-def flow(
-    *,
-    retries: int = 2,
-    backoff_s: float = 0.5,
-    on_model_error: OnError = "stop",
-    on_tool_error: OnError = "continue",
-    on_tool_blocked: OnError = "continue",
-    on_cut_answer: OnCutAnswer = "stop",
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> Capability:
-    """Return the hooks that take an agent from step to step."""
-    policy = ErrorPolicy(
-        retries=retries,
-        backoff_s=backoff_s,
-        on_model_error=on_model_error,
-        on_tool_error=on_tool_error,
-        on_tool_blocked=on_tool_blocked,
-        sleep=sleep,
-    )
-    return Capability("flow", hooks=(ToolCallPresence(), FinishReason(on_cut_answer), policy))
+def flow(*, on_cut_answer: OnCutAnswer = "stop", **error_policy: Unpack[ErrorSettings]) -> Capability:
+    """Return the hooks that take an agent from step to step; the defaults are those of ErrorPolicy."""
+    return Capability("flow", hooks=(ToolCallPresence(), FinishReason(on_cut_answer), ErrorPolicy(**error_policy)))

@@ -1,8 +1,7 @@
-"""JSON Schema (Draft 2020-12): checks a schema, and whether a value fits it.
+"""JSON Schema (Draft 2020-12): checks a schema, and whether a value fits it. References are never fetched.
 
-A model's value is checked in a separate process with a time limit: a backtracking `pattern` or uniqueItems over
-thousands of objects cannot be interrupted otherwise, and a regular expression blocks every thread of its process.
-References are never fetched.
+A value is checked in a separate process with a time limit: a regular expression that backtracks blocks every thread of
+its process and cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ async def errors_of(
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env={
-            "PATH": os.defpath,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        },  # without the secrets of this one
+        env={"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # no secrets of this process
         start_new_session=True,  # Ctrl-C does not reach it
     )
     try:
@@ -101,13 +97,12 @@ def _check_references(resource: Any, resolver: Any) -> None:
     contents: Schema = resource.contents
     for keyword in ("$ref", "$dynamicRef"):
         reference = contents.get(keyword) if isinstance(contents, Mapping) else None
-        if isinstance(reference, str):
-            try:
+        try:
+            if isinstance(reference, str):
                 resolver.lookup(reference)
-            except Unresolvable:
-                raise ValueError(
-                    f"its {keyword} {reference!r} leads nowhere: put what it means under $defs, nothing is fetched"
-                ) from None
+        except Unresolvable:
+            leads = f"its {keyword} {reference!r} leads nowhere"
+            raise ValueError(f"{leads}: put what it means under $defs, nothing is fetched") from None
     for inner in resource.subresources():
         _check_references(inner, resolver.in_subresource(inner))
 

@@ -1,9 +1,7 @@
 """The limits of a run. Each stops the run before the next step and names itself and the numbers.
 
-They are mandatory: no request overrides them. Two also apply within a step: tool calls past the limit are blocked, and
-when the time is over the model or the tools in progress are cancelled. Otherwise the current step finishes, bounded by
-the timeouts of the model and of each tool. Steps, tokens, tool calls and cost count for the run and its subagents
-together.
+They are mandatory. Two also apply within a step: tool calls past the limit are blocked, and when the time is over the
+model or the tools in progress are cancelled. All but the time count for the run and its subagents together.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Self
 
 from agent.cancellation import Cancellation
@@ -32,122 +30,51 @@ _LAST_CALL = "limits.last_call"  # {"digest", "count"}: the last tool call and h
 _NOTED_CALLS = 3
 
 
+_MAX_SECONDS = "max_seconds"
+# What each rule says when it stops a run.
+_SAID = {
+    _MAX_SECONDS: "the run worked for {used:.1f} s, the limit is {limit:g} s",
+    "max_steps": "{used} steps were taken, the limit is {limit}",
+    "max_output_tokens": "{used} output tokens were used, the limit is {limit}",
+    "max_tool_calls": "{used} tool calls were made, the limit is {limit}",
+    "max_cost_usd": "the model has cost {used:.6g} USD, the limit is {limit:g} USD",
+    "max_forced_continuations": "hooks asked for another step {used} times after an answer, the cap is {limit}",
+}
+
+
 @dataclass(eq=False)
-class _Limit(Hook):
-    """Stops the run before a step once it has used up `limit`; `said` gives the numbers."""
+class Limit(Hook):
+    """Stops the run before a step once no more than `margin` is left of the limit."""
 
+    name: str = field()  # no default, unlike that of a hook
+    rule: str
     limit: float
+    used: Callable[[AgentState], float]
+    margin: float = 0
     mandatory = True
-    rule = ""
-    said = ""
-
-    def used(self, state: AgentState) -> float:
-        raise NotImplementedError
-
-    def reached(self, used: float) -> bool:
-        return used >= self.limit
 
     async def before_step(self, state: AgentState) -> AgentState:
         used = self.used(state)
-        return state.forbid_continuation(self.name, self.rule, self._reason(used)) if self.reached(used) else state
+        return state.forbid_continuation(self.name, self.rule, self.reason(used)) if self.reached(used) else state
 
-    def _reason(self, used: float) -> str:
-        return self.said.format(used=used, limit=self.limit)
+    def reached(self, used: float) -> bool:
+        return self.limit - used <= self.margin
 
-
-@dataclass(eq=False)
-class StepsLimit(_Limit):
-    """Stops after `limit` steps."""
-
-    limit: float = 25
-    name = "steps_limit"
-    rule = "max_steps"
-    said = "{used} steps were taken, the limit is {limit}"
-
-    def used(self, state: AgentState) -> float:
-        return state.spent.steps
+    def reason(self, used: float) -> str:
+        return _SAID[self.rule].format(used=used, limit=self.limit)
 
 
-@dataclass(eq=False)
-class TokenUsageLimit(_Limit):
-    """Stops after `limit` output tokens."""
-
-    limit: float = 32_768
-    name = "token_usage_limit"
-    rule = "max_output_tokens"
-    said = "{used} output tokens were used, the limit is {limit}"
-
-    def used(self, state: AgentState) -> float:
-        return state.spent.usage.output_tokens
-
-
-@dataclass(eq=False)
-class ToolCallLimit(_Limit):
-    """Stops after `limit` tool calls, blocked and failed ones included, and blocks the calls of a response past it."""
-
-    limit: float = 200
-    name = "tool_call_limit"
-    rule = "max_tool_calls"
-    said = "{used} tool calls were made, the limit is {limit}"
-
-    def used(self, state: AgentState) -> float:
-        return state.spent.tool_calls
+class ToolCallLimit(Limit):
+    """Counts blocked and failed calls too, and blocks the calls of a response past the limit."""
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
         made = self.used(state) + (state.current.tool_index or 0)  # `spent` does not count the step's own calls yet
-        return state.block(self.name, self.rule, self._reason(made)) if self.reached(made) else state
-
-
-@dataclass(eq=False)
-class CostLimit(_Limit):
-    """Stops when the tokens have cost `limit` US dollars. A model without prices costs nothing."""
-
-    name = "cost_limit"
-    rule = "max_cost_usd"
-    said = "the model has cost {used:.6g} USD, the limit is {limit:g} USD"
-
-    def used(self, state: AgentState) -> float:
-        return state.spent.usage.cost_usd
-
-
-@dataclass(eq=False)
-class ExecutionTimeLimit(_Limit):
-    """Stops after `limit` seconds of work; the loop also ends what a step is doing when they are over.
-
-    Time between two processes, or waiting for an approval, does not count.
-    """
-
-    limit: float = 300.0
-    name = "execution_time_limit"
-    rule = "max_seconds"
-    said = "the run worked for {used:.1f} s, the limit is {limit:g} s"
-
-    def used(self, state: AgentState) -> float:
-        return state.active_s
-
-    def reached(self, used: float) -> bool:
-        return self.limit - used < _LEAST_S
-
-
-@dataclass(eq=False)
-class ForcedContinuationsCap(_Limit):
-    """Stops when hooks requested more than `limit` steps after an answer."""
-
-    limit: float = 5
-    name = "forced_continuations_cap"
-    rule = "max_forced_continuations"
-    said = "hooks asked for another step {used} times after an answer, the cap is {limit}"
-
-    def used(self, state: AgentState) -> float:
-        return state.forced_continuations
-
-    def reached(self, used: float) -> bool:
-        return used > self.limit
+        return state.block(self.name, self.rule, self.reason(made)) if self.reached(made) else state
 
 
 def time_left_s(hooks: Iterable[Hook], state: AgentState) -> float:
     """Return what is left of the run's time at the start of a step; infinite without a limit."""
-    limits_s = (hook.limit for hook in hooks if isinstance(hook, ExecutionTimeLimit))
+    limits_s = (hook.limit for hook in hooks if isinstance(hook, Limit) and hook.rule == _MAX_SECONDS)
     return min(limits_s, default=math.inf) - state.active_s
 
 
@@ -164,22 +91,21 @@ class TimeLeft:
 
     async def __aenter__(self) -> Self:
         self._cancellation = await Cancellation.watch()
-        self._task = asyncio.current_task()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(max(0.0, self._left_s), self._end) if self._left_s < math.inf else None
         return self
 
     def _end(self) -> None:
-        if self._task is not None and not self._cancellation.asked:
+        if not self._cancellation.asked:
             self.over = True
-            self._task.cancel()
+            self._cancellation.task.cancel()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if self._timer is not None:
             self._timer.cancel()
-        if not self.over or self._task is None:
+        if not self.over:
             return False
-        self._task.uncancel()
+        self._cancellation.task.uncancel()
         # Also an error: a driver may answer a cancellation with one, and the run is over anyway.
         return isinstance(error, Exception | asyncio.CancelledError) and not self._cancellation.asked
 
@@ -213,7 +139,7 @@ class RepeatedCalls(Hook):
     tool that waits or polls returns another result once something has happened, which resets the count.
     """
 
-    limit: int = 5
+    limit: int
     name = "repeated_calls"
     mandatory = True
     priority = -1000  # further in than hooks that rewrite results: the tool's own result counts
@@ -223,28 +149,21 @@ class RepeatedCalls(Hook):
         if tool.result is None or tool.result == OUT_OF_TIME:  # not the tool's own result
             return state
         digest = _digest(tool, tool.result)
-        last = state.notes.get(_LAST_CALL)
-        same = isinstance(last, dict) and last.get("digest") == digest
-        before = last.get("count") if isinstance(last, dict) and same else 0
-        count = (before if isinstance(before, int) else 0) + 1
+        count = 1
+        match state.notes.get(_LAST_CALL):
+            case {"digest": str(known), "count": int(before)} if known == digest:
+                count = before + 1
         state = state.with_note(_LAST_CALL, {"digest": digest, "count": count})
         if count >= _NOTED_CALLS:
-            state = state.with_result(replace(tool.result, note=self._note(tool.result, count)))
+            note = (
+                f"[{count} times in a row this call had these arguments and this result. Do something else: "
+                f"after {self.limit} times the run is stopped.]"
+            )
+            state = state.with_result(tool.result.noted(note))
         if count < self.limit:
             return state
-        return state.forbid_continuation(
-            self.name,
-            "max_repeated_calls",
-            f"{tool.call.name} was called {count} times in a row with the same arguments and the same result, "
-            f"the limit is {self.limit}",
-        )
-
-    def _note(self, result: ToolResult, count: int) -> str:
-        said = (
-            f"[{count} times in a row this call had these arguments and this result. Do something else: "
-            f"after {self.limit} times the run is stopped.]"
-        )
-        return f"{result.note}\n{said}" if result.note else said
+        reason = f"{tool.call.name} was called {count} times in a row with the same arguments and the same result"
+        return state.forbid_continuation(self.name, "max_repeated_calls", f"{reason}, the limit is {self.limit}")
 
 
 def _digest(tool: ToolExecution, result: ToolResult) -> str:
@@ -266,16 +185,21 @@ def limits(
     repeated_calls: int = 5,
     forced_continuations: int = 5,
 ) -> Capability:
-    """Return all limits of a run; without `cost_usd` its cost is not limited."""
-    return Capability(
-        "limits",
-        hooks=(
-            ExecutionTimeLimit(execution_time_s),  # first: a step that it ended may be the last one too
-            StepsLimit(steps),
-            TokenUsageLimit(output_tokens),
-            ToolCallLimit(tool_calls),
-            *(() if cost_usd is None else (CostLimit(cost_usd),)),
-            RepeatedCalls(repeated_calls),
-            ForcedContinuationsCap(forced_continuations),
-        ),
-    )
+    """Return all limits of a run; without `cost_usd` its cost is not limited, and a model without prices costs nothing.
+
+    Time between two processes, or waiting for an approval, is no time of work. The loop also ends what a step is doing
+    when the time is over.
+    """
+    hooks: list[Hook] = [
+        # First: a step that it ended may be the last one too.
+        Limit("execution_time_limit", _MAX_SECONDS, execution_time_s, lambda run: run.active_s, _LEAST_S),
+        Limit("steps_limit", "max_steps", steps, lambda run: run.spent.steps),
+        Limit("token_usage_limit", "max_output_tokens", output_tokens, lambda run: run.spent.usage.output_tokens),
+        ToolCallLimit("tool_call_limit", "max_tool_calls", tool_calls, lambda run: run.spent.tool_calls),
+    ]
+    if cost_usd is not None:
+        hooks.append(Limit("cost_limit", "max_cost_usd", cost_usd, lambda run: run.spent.usage.cost_usd))
+    # As many continuations as the cap are allowed, so it is reached with one more.
+    forced = ("forced_continuations_cap", "max_forced_continuations", forced_continuations)
+    hooks += [RepeatedCalls(repeated_calls), Limit(*forced, lambda run: run.forced_continuations, -1)]
+    return Capability("limits", hooks=hooks)

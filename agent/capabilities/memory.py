@@ -1,7 +1,7 @@
 """Memory: files such as AGENTS.md that every system prompt contains and that the agent itself edits.
 
-The run's notes keep the text, so that a resumed run has the same prompt. It is read again after the agent writes to one
-of the files; other changes (by a command, by another run) take effect in the next run.
+The run's notes keep the text. It is read again after the agent writes to one of the files; other changes (by a command,
+by another run) take effect in the next run.
 """
 
 from __future__ import annotations
@@ -61,10 +61,8 @@ class Memory(Hook):
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool
-        if tool.call.name not in _WRITERS or not tool.succeeded:
-            return state
-        # The path is in its final form: absolute and normalised.
-        wrote = tool.call.arguments is not None and tool.call.arguments.get("path") in self._paths
+        path = (tool.call.arguments or {}).get("path")  # in its final form: absolute and normalised
+        wrote = tool.call.name in _WRITERS and tool.succeeded and path in self._paths
         return await self._remembered(state) if wrote else state
 
     async def before_inference(self, state: AgentState) -> AgentState:
@@ -92,10 +90,8 @@ class Memory(Hook):
             return "", 0, _LEFT_OUT
         try:
             page = await self._files.read_lines(path, limit=limit_bytes, limit_bytes=limit_bytes)
-        except FileNotFoundError:
-            return "", 0, _MISSING
-        except Exception:  # a directory, a link, a failing sandbox: the run continues without this file
-            return "", 0, _UNREADABLE
+        except Exception as error:  # a directory, a link, a failing sandbox: the run continues without this file
+            return "", 0, _MISSING if isinstance(error, FileNotFoundError) else _UNREADABLE
         if page.binary:
             return "", 0, _NOT_TEXT
         text = _TAG.sub("&lt;", page.data.decode("utf-8", "replace").strip())

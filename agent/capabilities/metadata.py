@@ -1,8 +1,7 @@
-"""The agent's own notes on a thread: tools that read, write and list the thread's metadata.
+"""The agent's own notes on a thread: tools that read, write and list the thread's metadata, as before the step's calls.
 
-The agent sees keys without a dot, its own and those of services; keys with a dot belong to capabilities. Reads return
-what was stored before the step's calls. Writes are checked again when they are stored, because several calls of one
-step may together exceed the limit.
+The agent sees keys without a dot, its own and those of services; keys with a dot belong to capabilities. Writes are
+checked again when they are stored, because several calls of one step may together exceed the limit.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ import pydantic_core
 from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema
 
 from agent.capabilities.capability import Capability
-from agent.hooks.hook import Hook
-from agent.hooks.matchers import tool_name
+from agent.hooks.hook import Hook, tool_name
 from agent.messages import ToolResult
 from agent.state import AgentState
 from agent.tools.tool import Tool, ToolArguments, ToolContext
@@ -37,17 +35,11 @@ def _json_bytes(value: JsonValue) -> bytes:
 
 
 def _depth(value: JsonValue) -> int:
-    match value:
-        case dict():
-            return 1 + max(map(_depth, value.values()), default=0)
-        case list():
-            return 1 + max(map(_depth, value), default=0)
-        case _:
-            return 0
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(_depth, inner), default=0)
 
 
 def _storable(value: JsonValue) -> JsonValue:
-    """Return a value that survives storage unchanged."""
     # The depth first: pydantic accepts deeper values than its JSON parser reads back.
     if (depth := _depth(value)) > MAX_DEPTH:
         raise ValueError(f"is nested {depth} deep, and {MAX_DEPTH} is the limit")
@@ -59,9 +51,8 @@ def _storable(value: JsonValue) -> JsonValue:
     if not same:
         raise ValueError("does not come back the same from JSON; send it as a string")
     if len(data) > MAX_VALUE_BYTES:
-        raise ValueError(
-            f"has {len(data)} bytes as JSON, and {MAX_VALUE_BYTES} is the limit; keep it in a file and store its path"
-        )
+        limit = f"{MAX_VALUE_BYTES} is the limit; keep it in a file and store its path"
+        raise ValueError(f"has {len(data)} bytes as JSON, and {limit}")
     return value
 
 
@@ -80,9 +71,9 @@ class _Write(ToolArguments):
 
 
 async def _read(asked: _Read, context: ToolContext) -> ToolResult:
-    metadata = _metadata(context)
-    if metadata is None:
+    if context.run is None:
         return _NO_RUN
+    metadata = context.run.state.metadata
     if asked.key not in metadata:
         return ToolResult.error(f"nothing is stored under {asked.key}; metadata_list shows the keys")
     # A service may store larger values than the agent.
@@ -93,21 +84,19 @@ async def _read(asked: _Read, context: ToolContext) -> ToolResult:
 
 
 async def _write(asked: _Write, context: ToolContext) -> ToolResult:
-    metadata = _metadata(context)
-    if metadata is None:
+    if context.run is None:
         return _NO_RUN
     if asked.value is None:
         return ToolResult(f"nothing is stored under {asked.key} now".encode())
-    if _full(metadata, asked.key):
+    if _full(context.run.state.metadata, asked.key):
         return _TOO_MANY
     return ToolResult(f"stored {len(_json_bytes(asked.value))} bytes under {asked.key}".encode())
 
 
 async def _list(_asked: ToolArguments, context: ToolContext) -> ToolResult:
-    metadata = _metadata(context)
-    if metadata is None:
+    if context.run is None:
         return _NO_RUN
-    keys = _visible(metadata)
+    keys = _visible(context.run.state.metadata)
     note = f"[the first {MAX_KEYS} of {len(keys)} keys]" if len(keys) > MAX_KEYS else ""
     return ToolResult(json.dumps(keys[:MAX_KEYS]).encode(), note=note)
 
@@ -116,10 +105,6 @@ _NO_RUN = ToolResult.error("this call belongs to no run, so there is no thread m
 _TOO_MANY = ToolResult.error(
     f"not stored: the limit of {MAX_KEYS} keys is reached; remove one by writing null to it, or reuse one"
 )
-
-
-def _metadata(context: ToolContext) -> Mapping[str, JsonValue] | None:
-    return None if context.run is None else context.run.state.metadata
 
 
 def _visible(metadata: Mapping[str, JsonValue]) -> list[str]:
@@ -155,13 +140,7 @@ def metadata() -> Capability:
         "metadata",
         hooks=(MetadataWriter(),),
         tools=(
-            Tool(
-                "metadata_read",
-                "Read the value stored under a key before this step.",
-                _Read,
-                _read,
-                own_state=True,
-            ),
+            Tool("metadata_read", "Read the value stored under a key before this step.", _Read, _read, own_state=True),
             Tool(_WRITE, lasting, _Write, _write, own_state=True),
             Tool("metadata_list", "List the keys stored before this step.", ToolArguments, _list, own_state=True),
         ),

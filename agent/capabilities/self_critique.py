@@ -1,30 +1,27 @@
 """A model judges the final answer and may ask for revisions.
 
-The critique sees the task that started the run, the answer and the criteria, not the work in between. It is advice: if
-it fails or is unreadable the answer stands, and the stop says so. The thread's metadata keeps the failure under FAILED
-until a critique succeeds, so that it is an event whatever stops the run.
-
-Together with structured_output the critique comes second: it is further out, so it runs later at after_step, and not at
-all if a step was already requested or forbidden. Of two allowed stops the first reason counts, structured_output's.
+The critique sees the task that started the run, the answer and the criteria. It is advice: if it fails or is unreadable
+the answer stands, and the stop says so. It is further out than structured_output, so it runs later at after_step, and
+not at all if a step was already requested or forbidden.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
 
 from pydantic import BaseModel, StrictBool, ValidationError
 
 from agent.capabilities.capability import Capability
 from agent.capabilities.final_json import json_in
-from agent.capabilities.transcript import short
+from agent.capabilities.summarization import short
 from agent.decisions import ContinuationDecision
 from agent.frozen import storable_text
 from agent.hooks.hook import Hook, InferenceRequest
 from agent.messages import Message
-from agent.models.metered_model import MeteredModel
-from agent.models.model import Model
-from agent.state import AgentState, ModelResponse
+from agent.models.model import MeteredModel, Model
+from agent.state import AgentState
 
 FAILED = "self_critique.failed"
 """The metadata key of the reason why the last critique failed."""
@@ -52,45 +49,46 @@ class Critique(BaseModel):
     feedback: str = ""
 
 
+@dataclass(eq=False)
 class SelfCritique(Hook):
     """Asks `model` about each final answer, and for at most `rounds` revisions."""
 
+    model: Model
+    rounds: int
+    criteria: str
+    model_timeout_s: float
     name = _NAME
     # Further in than flow, so that its reason for the stop comes first; further out than structured_output.
     priority = -10
     on_failure = "open"
 
-    def __init__(self, model: Model, *, rounds: int, criteria: str, timeout_s: float) -> None:
-        self.rounds = rounds
-        self.timeout_s = timeout_s + 1.0  # the model's own timeout comes first, with a better message
-        self._model = model
-        self._criteria = criteria
-        self._model_timeout_s = timeout_s
+    def __post_init__(self) -> None:
+        self.timeout_s = self.model_timeout_s + 1.0  # the model's own timeout comes first, with a better message
 
     async def execution_start(self, state: AgentState) -> AgentState:
         # The task's position: later the thread has other user messages, some of them from this hook.
-        for index in range(len(state.messages) - 1, -1, -1):
-            if state.messages[index].role == "user":
-                return state.with_note(_TASK, index)
-        return state
+        asked = [index for index, message in enumerate(state.messages) if message.role == "user"]
+        return state.with_note(_TASK, asked[-1]) if asked else state
 
     async def after_step(self, state: AgentState) -> AgentState:
-        response, outcome = state.current.response, state.current.continuation
-        if response is None or response.message.tool_calls:
+        answer, outcome = state.current.final_answer, state.current.continuation
+        if answer is None:
             return state
         if outcome is not None and outcome.decision is not ContinuationDecision.ALLOW_STOP:
             return state  # not the last answer, or the run ends anyway
-        asked = InferenceRequest(_PROMPT, (self._question(state, response.message.content),), ())
-        model = MeteredModel(self._model)
+        asked = InferenceRequest(_PROMPT, (self._question(state, answer.message.content),), ())
+        model = MeteredModel(self.model)
         try:
-            said = await self._asked(model, asked)
+            async with asyncio.timeout(self.model_timeout_s):
+                said = await model.infer(asked, lambda _: None)
         except Exception as error:  # raising it again would lose the usage
-            problem = storable_text(short(f"{type(error).__name__}: {error}", _REASON_CHARS))
+            slow = f"the critique took longer than {self.model_timeout_s:g} s"
+            why = slow if isinstance(error, TimeoutError) else error
+            problem = storable_text(short(f"{type(error).__name__}: {why}", _REASON_CHARS))
             state = state.with_(usage=state.usage + model.usage).with_metadata(FAILED, problem)
             return state.allow_stop(self.name, "failed", f"the critique failed, so the answer stands: {problem}")
         state = state.with_(usage=state.usage + model.usage).without_metadata(FAILED)
-        seen = state.notes.get(_ROUNDS, 0)
-        used = seen if isinstance(seen, int) else 0
+        used = state.count(_ROUNDS)
         try:
             critique = Critique.model_validate(await asyncio.to_thread(json_in, said.message.content))
         except ValueError as error:
@@ -108,19 +106,12 @@ class SelfCritique(Hook):
         state = state.say(Message(role="user", content=request)).with_note(_ROUNDS, used + 1)
         return state.request_continuation(self.name, "revision", f"revision {used + 1} of {self.rounds}: {reason}")
 
-    async def _asked(self, model: Model, request: InferenceRequest) -> ModelResponse:
-        try:
-            async with asyncio.timeout(self._model_timeout_s):
-                return await model.infer(request, lambda _: None)
-        except TimeoutError:
-            raise TimeoutError(f"the critique took longer than {self._model_timeout_s:g} s") from None
-
     def _question(self, state: AgentState, answer: str) -> Message:
         index = state.notes.get(_TASK)
         known = isinstance(index, int) and 0 <= index < len(state.messages)
-        task = state.messages[index].content if known and isinstance(index, int) else ""
+        task = state.messages[state.count(_TASK)].content if known else ""
         # JSON separates the parts, whatever they contain.
-        parts = {"task": short(task, _TASK_CHARS), "answer": short(answer, _ANSWER_CHARS), "criteria": self._criteria}
+        parts = {"task": short(task, _TASK_CHARS), "answer": short(answer, _ANSWER_CHARS), "criteria": self.criteria}
         return Message(role="user", content=json.dumps({name: part for name, part in parts.items() if part}))
 
 
@@ -137,4 +128,4 @@ def self_critique(model: Model, *, rounds: int = 2, criteria: str = "", timeout_
     """
     if rounds < 0:
         raise ValueError(f"rounds is {rounds}: it is 0 or more")
-    return Capability(_NAME, hooks=(SelfCritique(model, rounds=rounds, criteria=criteria, timeout_s=timeout_s),))
+    return Capability(_NAME, hooks=(SelfCritique(model, rounds, criteria, timeout_s),))

@@ -1,27 +1,78 @@
 """Skills: instructions for one kind of task, in SKILL.md files that the model reads when it needs them.
 
-The system prompt has one line per skill. Reading the file with read_file makes the skill active: until another skill is
-read or finish_skill ends it, only its allowed tools run.
-
-Anything that can write to the files can write a skill, so skills guide a model and are no security boundary: policy is.
-An invalid skill is skipped and listed in the metadata, skills.broken, until it is fixed.
+The system prompt has one line per skill. Reading the file makes the skill active: until another skill is read or
+finish_skill ends it, only its allowed tools run. Anything that can write to the files can write a skill, so skills
+guide a model and are no security boundary: policy is. Invalid ones are listed in the metadata, skills.broken.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
+import yaml
 from pydantic import JsonValue
 
 from agent.capabilities.capability import Capability
-from agent.capabilities.frontmatter import LIMIT_BYTES, frontmatter
 from agent.filesystem import FileSystem
 from agent.hooks.hook import Hook
 from agent.messages import ToolResult, Value
 from agent.state import AgentState
 from agent.tools.paths import resolved
 from agent.tools.tool import Tool, ToolArguments, ToolContext
+
+LIMIT_BYTES = 4096
+"""How much of a file is read, including the --- lines."""
+
+_FENCE = "---"
+_NESTING_LIMIT = 8
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Refuses YAML that is expensive to read and that frontmatter does not need.
+
+    A few hundred bytes of aliases can expand to gigabytes, and nested brackets take quadratic time.
+    """
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise self._refused("aliases are not taken here, write the value out")
+        return super().compose_node(parent, index)
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803 - as PyYAML has it
+        if self.flow_level == _NESTING_LIMIT:
+            raise self._refused(f"more than {_NESTING_LIMIT} open brackets are not taken here")
+        super().fetch_flow_collection_start(TokenClass)
+
+    def _refused(self, problem: str) -> yaml.MarkedYAMLError:
+        return yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
+
+
+def frontmatter(head: str) -> dict[str, object]:
+    """Return the mapping at the top of a file of which `head` is the first LIMIT_BYTES.
+
+    Raises only ValueError; its message says what is wrong and may quote the text.
+    """
+    lines = [line.rstrip() for line in head.removeprefix("\ufeff").split("\n")]
+    if lines[0] != _FENCE:
+        raise ValueError("it has no frontmatter: the first line must be ---")
+    if _FENCE not in lines[1:]:
+        raise ValueError(f"no --- line ends its frontmatter within the first {LIMIT_BYTES} bytes")
+    text = "\n".join(lines[1 : lines.index(_FENCE, 1)])
+    try:
+        mapping: object = yaml.load(text, Loader=_PlainLoader)  # noqa: S506 - a restricted SafeLoader
+    except yaml.MarkedYAMLError as error:
+        # Lines count from 1, and the first one is the fence.
+        line = error.problem_mark.line + 2 if error.problem_mark is not None else 1
+        hint = "; a value with a colon in it needs quotes" if "mapping values" in str(error.problem) else ""
+        raise ValueError(f"its frontmatter is not YAML (line {line}: {error.problem}){hint}") from error
+    except Exception as error:  # PyYAML also raises ValueError, KeyError, RecursionError ...
+        raise ValueError(f"its frontmatter is not YAML ({type(error).__name__}: {error})") from error
+    if not isinstance(mapping, dict):
+        raise ValueError("its frontmatter is not a mapping, such as `name: tidy-up`")  # noqa: TRY004 - the text is at fault
+    return {key: value for key, value in mapping.items() if isinstance(key, str)}
+
 
 CATALOG = "skills.catalog"
 BROKEN = "skills.broken"
@@ -81,9 +132,8 @@ class SkillCatalog(Hook):
         skills = _catalog(state)
         if not skills:
             return state
-        lines = [
-            f"- {skill.name} (read {skill.path} for the full instructions): {skill.description}" for skill in skills
-        ]
+        shown = "- {0.name} (read {0.path} for the full instructions): {0.description}"
+        lines = [shown.format(skill) for skill in skills]
         active = _active(state)
         if active is not None and active.allowed_tools is not None:
             lines.append(f"The skill {active.name} is active. {_only(active)}")
@@ -103,9 +153,8 @@ class ActiveSkill(Hook):
         # Reading its own file stays allowed: long instructions take several calls.
         if _skill_read(state) is not None:
             return state
-        return state.block(
-            self.name, "allowed_tools", f"the skill {active.name} is active; {_only(active)}".rstrip(".")
-        )
+        reason = f"the skill {active.name} is active; {_only(active)}".rstrip(".")
+        return state.block(self.name, "allowed_tools", reason)
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool
@@ -142,16 +191,12 @@ def _catalog(state: AgentState) -> list[Skill]:
 
 
 def _active(state: AgentState) -> Skill | None:
-    name = state.notes.get(ACTIVE)
-    return next((skill for skill in _catalog(state) if skill.name == name), None) if name is not None else None
+    return next((skill for skill in _catalog(state) if skill.name == state.notes.get(ACTIVE)), None)
 
 
 def _skill_read(state: AgentState) -> Skill | None:
-    """Return the skill that the current tool call reads."""
     call = state.current.tool.call
-    if call.name != _READ or call.arguments is None:
-        return None
-    path = call.arguments.get("path")
+    path = (call.arguments or {}).get("path") if call.name == _READ else None
     return next((skill for skill in _catalog(state) if skill.path == path), None)
 
 
@@ -161,8 +206,6 @@ def _only(skill: Skill) -> str:
 
 
 class _Search:
-    """The valid skills by name, and the problems of the others."""
-
     def __init__(self, files: FileSystem) -> None:
         self.skills: dict[str, Skill] = {}
         self.broken: list[JsonValue] = []
@@ -170,7 +213,6 @@ class _Search:
         self._seen: set[str] = set()
 
     async def below(self, root: str) -> None:
-        """Add the skills below a directory, which may be missing."""
         for pattern in _PATTERNS:
             try:
                 page = await self._files.glob(root, pattern, limit=_FILES_LIMIT + 1)
@@ -179,13 +221,10 @@ class _Search:
             except Exception as error:  # a failing sandbox costs these skills, not the run
                 self._leave_out(root, str(error))
                 return
-            for path in (entry.name for entry in page.entries):
-                if path in self._seen:
-                    continue
+            for path in {entry.name: None for entry in page.entries if entry.name not in self._seen}:
                 if len(self.skills) == _SKILLS_LIMIT or len(self._seen) == _FILES_LIMIT:
-                    self._leave_out(
-                        root, f"it has more skills than fit: {_SKILLS_LIMIT} are listed and {_FILES_LIMIT} files read"
-                    )
+                    limits = f"{_SKILLS_LIMIT} are listed and {_FILES_LIMIT} files read"
+                    self._leave_out(root, f"it has more skills than fit: {limits}")
                     return
                 self._seen.add(path)
                 await self._take(path)
@@ -228,7 +267,6 @@ def _text(fields: dict[str, object], key: str, limit_chars: int) -> str:
 
 
 def _one_line(text: str, limit_chars: int) -> str:
-    """Return the text as one line of the catalog: printable, without line ends, shortened."""
     printable = "".join(character if character.isprintable() else " " for character in text)
     line = " ".join(printable.split())
     return line if len(line) <= limit_chars else f"{line[: limit_chars - 3]}..."
@@ -239,10 +277,7 @@ def _allowed_tools(value: object) -> tuple[str, ...] | None:
     if value is None:
         return None
     names = value.replace(",", " ").split() if isinstance(value, str) else value
-    if not isinstance(names, list) or len(names) > _TOOLS_LIMIT or not all(map(_is_tool_name, names)):
+    exact = isinstance(names, list) and all(isinstance(name, str) and _TOOL_NAME.fullmatch(name) for name in names)
+    if not isinstance(names, list) or len(names) > _TOOLS_LIMIT or not exact:
         raise ValueError(f"`allowed-tools` must be exact tool names, {_TOOLS_LIMIT} at most, without patterns: {value}")
     return tuple(dict.fromkeys(names))
-
-
-def _is_tool_name(name: object) -> bool:
-    return isinstance(name, str) and _TOOL_NAME.fullmatch(name) is not None

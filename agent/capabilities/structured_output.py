@@ -1,21 +1,16 @@
 """A final answer that is one JSON value and fits a schema; an invalid one is sent back with the errors.
 
-The schema is a pydantic model class or a JSON Schema (Draft 2020-12); a $ref in it is never fetched. The thread's
-metadata stores the value under VALUE as the model wrote it, without the defaults that it left out. The state's
-`output`, an instance of the pydantic model or the JSON value, is not stored.
-
-Together with self_critique this hook judges first, because it is further in: no critique is spent on an answer that
-does not fit. An answer that the critique sends back is judged here again. Both count as forced continuations.
-
-A JSON Schema is checked in a separate process (agent.capabilities.json_schema). The validators of a pydantic model run
-in a thread of this process: their author is responsible for the time they take.
+The schema is a pydantic model class or a JSON Schema. The thread's metadata stores the value as the model wrote it; the
+state's `output` is not stored. The hook is further in than self_critique: no critique is spent on an answer that does
+not fit. The validators of a pydantic model run in a thread of this process: their author is responsible for the time
+they take.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -33,9 +28,6 @@ VALUE = "structured_output.value"
 _RETRIES = "structured_output.retries"
 _NAME = "structured_output"
 
-_Judge = Callable[[JsonValue], Awaitable[tuple[Any, list[str]]]]
-"""Returns a value as the agent's output, and the errors in it."""
-
 
 class StructuredOutput(Hook):
     """Ends a run with an answer that fits, and asks `retries` times for one."""
@@ -44,11 +36,12 @@ class StructuredOutput(Hook):
     # Further in than flow, so that its reason for the stop comes first, and than self_critique, which reads it. At
     # before_inference it comes last: the schema is at the end of the system prompt.
     priority = -20
-    timeout_s = 20.0  # the judge's own limit comes first
+    timeout_s = 20.0  # the limit of errors_of comes first
 
-    def __init__(self, schema: Mapping[str, JsonValue], judge: _Judge, retries: int) -> None:
+    def __init__(self, schema: Mapping[str, JsonValue], model: type[BaseModel] | None, retries: int) -> None:
         self.retries = retries
-        self._judge = judge
+        self._schema = schema
+        self._model = model
         self._instruction = (
             "Your final answer, the one message in which you call no tool, must be exactly one JSON value that fits "
             f"this JSON Schema, and nothing else: no text around it, no code fence.\n{json.dumps(schema)}"
@@ -61,27 +54,23 @@ class StructuredOutput(Hook):
         return state.with_section(self._instruction)
 
     async def after_step(self, state: AgentState) -> AgentState:
-        response = state.current.response
-        if response is None or response.message.tool_calls:
+        answer = state.current.final_answer
+        if answer is None:
             return state
-        value, output, errors = await self._judged(response.message.content)
+        value, output, errors = await self._judged(answer.message.content)
         if not errors:
             state = state.with_metadata(VALUE, value).with_(output=output)
             return state.allow_stop(self.name, "valid", "the answer fits the schema")
         # Another hook may have sent back an earlier answer that fitted: it is not this run's answer.
         state = _without_value(state)
-        seen = state.notes.get(_RETRIES, 0)
-        used = seen if isinstance(seen, int) else 0
+        used = state.count(_RETRIES)
         if used >= self.retries:
             reason = f"{used + 1} answers did not fit the schema, {self.retries} retries are allowed; {errors[0]}"
             return state.forbid_continuation(self.name, "retries", reason)
         said = "\n".join(f"- {error}" for error in errors)
-        request = Message(
-            role="user",
-            content=f"Your answer does not fit the JSON Schema that it must fit:\n{said}\n"
-            "Answer again with exactly one JSON value that fits, and nothing else.",
-        )
-        state = state.say(request).with_note(_RETRIES, used + 1)
+        request = f"Your answer does not fit the JSON Schema that it must fit:\n{said}\n"
+        request += "Answer again with exactly one JSON value that fits, and nothing else."
+        state = state.say(Message(role="user", content=request)).with_note(_RETRIES, used + 1)
         reason = f"the answer does not fit the schema, retry {used + 1} of {self.retries}: {errors[0]}"
         return state.request_continuation(self.name, "invalid", reason)
 
@@ -91,7 +80,9 @@ class StructuredOutput(Hook):
             value = await asyncio.to_thread(json_in, answer)  # a large answer takes a while to read
             if len(json.dumps(value)) > MAX_VALUE_CHARS:
                 raise ValueError(f"the value has more than {MAX_VALUE_CHARS} characters as JSON: make it shorter")
-            output, errors = await self._judge(value)
+            if self._model is None:
+                return value, value, await errors_of(self._schema, value)
+            output, errors = await asyncio.to_thread(_read, self._model, value)  # other runs do not wait
         except ValueError as error:
             return None, None, [short(str(error))]
         return value, output, errors
@@ -101,28 +92,15 @@ def _without_value(state: AgentState) -> AgentState:
     return state.without_metadata(VALUE).with_(output=None)
 
 
-def _by_model(model: type[BaseModel]) -> _Judge:
-    def read(value: JsonValue) -> tuple[Any, list[str]]:
-        try:
-            # As JSON, so that a strict model accepts types that JSON lacks, such as dates.
-            return model.model_validate_json(json.dumps(value)), []
-        except ValidationError as error:
-            found = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
-            return None, [short(f"{'.'.join(map(str, one['loc'])) or 'the value'}: {one['msg']}") for one in found]
-        except Exception as error:  # a validator that fails on an unexpected value
-            return None, [short(f"the value was refused: {type(error).__name__}: {error}")]
-
-    async def judge(value: JsonValue) -> tuple[Any, list[str]]:
-        return await asyncio.to_thread(read, value)  # other runs do not wait
-
-    return judge
-
-
-def _by_schema(schema: Mapping[str, JsonValue]) -> _Judge:
-    async def judge(value: JsonValue) -> tuple[Any, list[str]]:
-        return value, await errors_of(schema, value)
-
-    return judge
+def _read(model: type[BaseModel], value: JsonValue) -> tuple[Any, list[str]]:
+    try:
+        # As JSON, so that a strict model accepts types that JSON lacks, such as dates.
+        return model.model_validate_json(json.dumps(value)), []
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
+        return None, [short(f"{'.'.join(map(str, one['loc'])) or 'the value'}: {one['msg']}") for one in found]
+    except Exception as error:  # a validator that fails on an unexpected value
+        return None, [short(f"the value was refused: {type(error).__name__}: {error}")]
 
 
 def structured_output(schema: type[BaseModel] | Mapping[str, JsonValue], *, retries: int = 2) -> Capability:
@@ -134,8 +112,7 @@ def structured_output(schema: type[BaseModel] | Mapping[str, JsonValue], *, retr
             shown = schema.model_json_schema()
         except Exception as error:  # pydantic has several errors for types without a JSON Schema
             raise ValueError(f"{schema.__name__} has no JSON Schema: {error}") from error
-        hook = StructuredOutput(shown, _by_model(schema), retries)
+        hook = StructuredOutput(shown, schema, retries)
     else:
-        known = checked(schema)
-        hook = StructuredOutput(known, _by_schema(known), retries)
+        hook = StructuredOutput(checked(schema), None, retries)
     return Capability(_NAME, hooks=(hook,))

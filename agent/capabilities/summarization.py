@@ -1,14 +1,9 @@
 """Replaces the older messages of a long thread by a summary, before they exceed the model's window.
 
-The thread itself stays complete. Only what the model sees changes:
-
-    [the summary, and the file with the full history] + the newest messages
-
-The summary is in the thread's metadata, so later steps, later runs and a resumed run see the same. A later summary
-covers the earlier one and the messages since. A summary is due when the estimate exceeds 85 % of the window, or when
-the endpoint says that a request is too long; the step then runs again, at most twice in a row, keeping fewer messages
-each time. A failed summary is retried some steps later; until one succeeds, the thread's metadata keeps the error under
-FAILED, so that it is an event.
+The thread stays complete; the model sees the summary, which is in the thread's metadata, and the newest messages. A
+summary is due when the estimate exceeds 85 % of the window, or when the endpoint says that a request is too long; the
+step then runs again, at most twice in a row, keeping fewer messages each time. A failed summary is retried some steps
+later; until one succeeds, the metadata keeps the error under FAILED, so that it is an event.
 
 There are two hooks because a hook that raises leaves no trace: Summarizer asks the model and may fail; SummarizedInput
 runs after it, replaces the messages, counts them, and notices when a summary is still due.
@@ -20,21 +15,21 @@ import asyncio
 import json
 import logging
 import re
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from typing import Self
 
 from pydantic import Field, ValidationError
 
 from agent.capabilities.capability import Capability
-from agent.capabilities.transcript import fitting, rendered, shortened
 from agent.errors import ContextLengthExceeded
 from agent.filesystem import FileSystem
 from agent.frozen import storable_text
 from agent.hooks.hook import Hook, InferenceRequest
 from agent.messages import Message, Value
-from agent.models.metered_model import MeteredModel
-from agent.models.model import Model
+from agent.models.model import MeteredModel, Model
 from agent.models.token_estimate import CHARS_PER_TOKEN, InputEstimate, messages_tokens, prompt_tokens
 from agent.state import AgentState, ModelResponse
 
@@ -67,6 +62,12 @@ _SUMMARY_JSON_CHARS = 60_000
 _WRITE_TIMEOUT_S = 10.0
 _ERROR_CHARS = 500
 
+_SHORTENED_CHARS = 2_000
+_SHORTENED_TOOLS = frozenset({"write_file", "edit_file"})
+_SHORTENED_ARGUMENTS = frozenset({"content", "old_text", "new_text"})
+_PIECE_CHARS = 20_000
+_LEAST_PIECE_CHARS = 200
+
 # Outside all hooks that append messages, and before the error policy at on_error.
 _PRIORITY = 1_000
 
@@ -88,44 +89,39 @@ class Summary(Value):
 
     @classmethod
     def of(cls, state: AgentState) -> Self | None:
-        """Return the thread's summary, None if it has no valid one."""
-        kept = state.metadata.get(SUMMARY)
-        if kept is None:
-            return None
         try:
-            summary = cls.model_validate(kept)
+            summary = cls.model_validate(state.metadata.get(SUMMARY))
         except ValidationError:
             return None
         return summary if summary.messages <= len(state.messages) else None
 
     def message(self) -> Message:
-        """Return the message that the model sees instead."""
-        where = (
-            f"The full history is in {self.file}: search it with grep, or read parts of it with read_file."
-            if self.file
-            else "The full history could not be written to a file, so this is all there is of them."
-        )
-        return Message(
-            role="user",
-            content=f"[The first {self.messages} messages of this thread are replaced by this summary, which a model "
+        where = "The full history could not be written to a file, so this is all there is of them."
+        if self.file:
+            where = f"The full history is in {self.file}: search it with grep, or read parts of it with read_file."
+        content = (
+            f"[The first {self.messages} messages of this thread are replaced by this summary, which a model "
             f"wrote as a record of them. {where}]\n\n{self.text}\n\n"
-            "[End of the summary. The newest messages follow; go on from there.]",
+            "[End of the summary. The newest messages follow; go on from there.]"
         )
+        return Message(role="user", content=content)
 
 
+@dataclass(eq=False)
 class Summarizer(Hook):
     """Asks a model for a summary when one is due, and retries requests that were too long."""
 
+    model: Model
+    files: FileSystem
+    context_window_tokens: int
+    model_timeout_s: float
     name = "summarization"
     priority = _PRIORITY
     on_failure = "open"
 
-    def __init__(self, model: Model, files: FileSystem, *, context_window_tokens: int, timeout_s: float) -> None:
-        self.context_window_tokens = context_window_tokens
-        self.timeout_s = timeout_s + _WRITE_TIMEOUT_S + 5.0  # the timeouts of the model and of the file come first
-        self._model = model
-        self._files = files
-        self._model_timeout_s = timeout_s
+    def __post_init__(self) -> None:
+        # The timeouts of the model and of the file come first.
+        self.timeout_s = self.model_timeout_s + _WRITE_TIMEOUT_S + 5.0
 
     def due(self, state: AgentState) -> int | None:
         """Return how many messages a summary should cover now, None if none is due."""
@@ -142,7 +138,7 @@ class Summarizer(Hook):
         if covered is None:
             return state
         estimate = input_estimate(state)
-        model = MeteredModel(self._model)
+        model = MeteredModel(self.model)
         try:
             response = await self._summarized(model, state, covered, estimate.ratio)
         except Exception as error:  # raising it again would lose the usage
@@ -176,52 +172,48 @@ class Summarizer(Hook):
 
     async def _summarized(self, model: Model, state: AgentState, covered: int, ratio: float) -> ModelResponse:
         """Ask for a summary of the first `covered` messages. Raises what the model raises."""
-        earlier = Summary.of(state)
-        first = earlier.messages if earlier is not None else 0
+        earlier, first = Summary.of(state), _covered(state)
         begin = f"## Summary of the first {first} messages\n\n{earlier.text}" if earlier is not None else ""
         old = [rendered(shortened(message), first + at) for at, message in enumerate(state.messages[first:covered], 1)]
         limit_chars = int(self.context_window_tokens * _REQUEST_SHARE * CHARS_PER_TOKEN / max(ratio, 1.0))
         limit_chars >>= _forced(state)[0]  # the window is smaller than configured
         try:
-            async with asyncio.timeout(self._model_timeout_s):
+            async with asyncio.timeout(self.model_timeout_s):
                 for attempt in range(_REQUEST_ATTEMPTS - 1):
                     with suppress(ContextLengthExceeded):
                         return await _ask(model, fitting(begin, old, limit_chars >> attempt))
                 return await _ask(model, fitting(begin, old, limit_chars >> (_REQUEST_ATTEMPTS - 1)))
         except TimeoutError:
-            raise TimeoutError(f"the summary took longer than {self._model_timeout_s:g} s") from None
+            raise TimeoutError(f"the summary took longer than {self.model_timeout_s:g} s") from None
 
     async def _write_history(self, state: AgentState) -> str:
-        """Write the whole thread so far; return the file's path, empty if that failed."""
         name = re.sub(r"[^A-Za-z0-9._-]", "_", state.run_id or state.thread)[:100]
         path = f"{HISTORY_DIRECTORY}/{name}-{len(state.messages)}.md"
         history = "\n\n".join(rendered(message, number) for number, message in enumerate(state.messages, 1))
         try:
             async with asyncio.timeout(_WRITE_TIMEOUT_S):
-                await self._files.write(path, f"{history}\n".encode("utf-8", "replace"))
+                await self.files.write(path, f"{history}\n".encode("utf-8", "replace"))
         except Exception as error:  # no workspace, no space, no answer: the summary alone helps
             _log.warning("the history of thread %s was not written to %s: %s", state.thread, path, error)
             return ""
         return path
 
 
+@dataclass(eq=False)
 class SummarizedInput(Hook):
     """Replaces the summarized messages, and notes the size of the request."""
 
+    summarizer: Summarizer
     name = "summarized_input"
     priority = _PRIORITY
     on_failure = "open"
 
-    def __init__(self, summarizer: Summarizer) -> None:
-        self._summarizer = summarizer
-
     async def before_inference(self, state: AgentState) -> AgentState:
-        if self._summarizer.due(state) is not None:
+        if self.summarizer.due(state) is not None:
             # The summary failed, or the kept messages alone are too long: do not retry at each step.
             failures = min(_tried(state)[1] + 1, _LONGEST_PAUSE)
             state = state.with_note(_TRIED, {"steps": state.steps, "failures": failures})
-        summary = Summary.of(state)
-        given, covered = state.current.input_messages, summary.messages if summary is not None else 0
+        summary, given, covered = Summary.of(state), state.current.input_messages, _covered(state)
         if summary is None or (given is not state.messages and given[:covered] != state.messages[:covered]):
             return state  # no summary, or a hook further out has replaced the messages
         return state.with_messages((summary.message(), *given[covered:]))
@@ -244,26 +236,24 @@ async def _ask(model: Model, text: str) -> ModelResponse:
 
 def input_estimate(state: AgentState) -> InputEstimate:
     """Return the size of a request of the thread as it is; only messages since the last request are counted."""
-    summary = Summary.of(state)
-    first = summary.messages if summary is not None else 0
+    first = _covered(state)
     known = InputEstimate.remembered(state.notes.get(MEASURED), state.messages, first)
-    if known is not None:
-        return known.grown(state.messages)
-    return InputEstimate.of(state.messages, first, _aside_tokens(state))
+    return known.grown(state.messages) if known else InputEstimate.of(state.messages, first, _aside_tokens(state))
+
+
+def _covered(state: AgentState) -> int:
+    summary = Summary.of(state)
+    return summary.messages if summary is not None else 0
 
 
 def _aside_tokens(state: AgentState) -> int:
-    """Return the estimate of what is sent besides the thread's messages."""
     summary = Summary.of(state)
     shown = messages_tokens((summary.message(),)) if summary is not None else 0
     return prompt_tokens(state.current.system_prompt, state.current.tools) + shown
 
 
 def _cut(state: AgentState, kept_percent: int) -> int | None:
-    """Return how many messages a summary would cover, None if no more than now."""
-    summary = Summary.of(state)
-    first = summary.messages if summary is not None else 0
-    messages = state.messages
+    first, messages = _covered(state), state.messages
     kept = max(_KEPT_AT_LEAST, -(-(len(messages) - first) * kept_percent // 100))
     cut = len(messages) - kept
     while cut > first and messages[cut].role == "tool":  # results stay with their calls
@@ -272,7 +262,6 @@ def _cut(state: AgentState, kept_percent: int) -> int | None:
 
 
 def _forced(state: AgentState) -> tuple[int, bool]:
-    """Return how many requests in a row were too long, and whether the summary for them is still pending."""
     match state.notes.get(_FORCED):
         case {"times": int(times), "pending": bool(pending)} if 0 < times <= _FORCED_IN_A_ROW:
             return times, pending
@@ -280,7 +269,6 @@ def _forced(state: AgentState) -> tuple[int, bool]:
 
 
 def _tried(state: AgentState) -> tuple[int, int]:
-    """Return the step of the last attempt, and how many attempts in a row failed."""
     match state.notes.get(_TRIED):
         case {"steps": int(steps), "failures": int(failures)} if 0 <= failures <= _LONGEST_PAUSE:
             return steps, failures
@@ -288,7 +276,6 @@ def _tried(state: AgentState) -> tuple[int, int]:
 
 
 def _bounded(text: str) -> str:
-    """Return the summary within its limits."""
     text = storable_text(text.strip()[:_SUMMARY_CHARS]).rstrip()
     last_word = next(islice(re.finditer(r"\S+", text), SUMMARY_WORDS - 1, None), None)
     if last_word is not None:
@@ -307,5 +294,51 @@ def summarization(
     """
     if context_window_tokens <= 0:
         raise ValueError(f"context_window_tokens is {context_window_tokens}: it is more than 0")
-    summarizer = Summarizer(model, files, context_window_tokens=context_window_tokens, timeout_s=timeout_s)
+    summarizer = Summarizer(model, files, context_window_tokens, timeout_s)
     return Capability("summarization", hooks=(summarizer, SummarizedInput(summarizer)))
+
+
+def shortened(message: Message) -> Message:
+    """Return a message without the bulk of the contents that it wrote to files."""
+    calls = []
+    for call in message.tool_calls:
+        arguments = call.arguments
+        if call.name in _SHORTENED_TOOLS and arguments is not None:
+            long = {name: arguments.get(name) for name in _SHORTENED_ARGUMENTS}
+            cut = {name: short(text, _SHORTENED_CHARS) for name, text in long.items() if isinstance(text, str)}
+            arguments = {**arguments, **cut}
+        calls.append(call.with_(arguments=arguments))
+    return message.with_(tool_calls=tuple(calls))
+
+
+def rendered(message: Message, number: int) -> str:
+    """Return a message as Markdown."""
+    answers = f" (result of {message.tool_call_id})" if message.tool_call_id else ""
+    parts = [f"## {number}. {message.role}{answers}", message.content]
+    for call in message.tool_calls:
+        arguments = call.raw_arguments if call.arguments is None else call.arguments
+        said = json.dumps({"id": call.id, "name": call.name, "arguments": arguments}, ensure_ascii=False)
+        parts.append(f"```json\n{said}\n```")
+    return "\n\n".join(part for part in parts if part)
+
+
+def fitting(begin: str, pieces: Sequence[str], limit_chars: int) -> str:
+    """Return the texts as one of at most `limit_chars`: the longest pieces are shortened first, `begin` last."""
+    begin = short(begin, limit_chars // 2)
+    left_chars = limit_chars - len(begin)
+    piece_chars = _PIECE_CHARS
+    while sum(len(piece) + 2 for piece in pieces) > left_chars and piece_chars >= _LEAST_PIECE_CHARS:
+        pieces = [short(piece, piece_chars) for piece in pieces]
+        piece_chars //= 2
+    text = short("\n\n".join(pieces), left_chars)
+    return storable_text(f"{begin}\n\n{text}" if begin else text)
+
+
+def short(text: str, limit_chars: int) -> str:
+    """Return a text, or its head and tail with a note on what is missing, in at most `limit_chars`."""
+    if len(text) <= limit_chars:
+        return text
+    note = f"\n[... at least {len(text) - limit_chars} characters left out ...]\n"
+    kept = max(0, limit_chars - len(note))
+    tail = kept // 3
+    return f"{text[: kept - tail]}{note}{text[len(text) - tail :]}"[: max(0, limit_chars)]

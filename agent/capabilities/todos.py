@@ -1,8 +1,7 @@
-"""The agent's todo list: one tool replaces it, and the model sees it while an item is open.
+"""The agent's todo list, in the thread's metadata: one tool replaces it, and the model sees it while an item is open.
 
-The list is in the thread's metadata, so later runs of the thread have it. The reminder is the last message of an
-inference and never part of the thread: the messages before it stay the same from step to step, and so does the
-endpoint's cache.
+The reminder is the last message of an inference and never part of the thread: the messages before it stay the same from
+step to step, and so does the endpoint's cache.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from contextlib import suppress
+from typing import Literal
 
 from pydantic import ConfigDict, Field, JsonValue, ValidationError, field_validator
 
 from agent.capabilities.capability import Capability
-from agent.hooks.hook import Hook
-from agent.hooks.matchers import tool_name
+from agent.hooks.hook import Hook, tool_name
 from agent.messages import Message, ToolResult
 from agent.state import AgentState
 from agent.tools.tool import Tool, ToolArguments, ToolContext
@@ -29,13 +28,7 @@ MAX_LIST_CHARS = 32 * 1024
 """Of the list as ASCII JSON: every inference contains it, and stores limit the values of a thread."""
 
 _WRITE = "write_todos"
-# Below the hooks that replace or shorten the messages, so that the reminder comes last.
-_PRIORITY = -100
-
 _SIGNS = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]"}
-
-_Id = Annotated[str, Field(min_length=1, max_length=64)]
-_Title = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Todo(ToolArguments):
@@ -43,8 +36,8 @@ class Todo(ToolArguments):
 
     model_config = ConfigDict(coerce_numbers_to_str=True)  # models often number their todos
 
-    id: _Id
-    title: _Title
+    id: str = Field(min_length=1, max_length=64)
+    title: str = Field(min_length=1, max_length=200)
     status: Literal["pending", "in_progress", "done"]
 
 
@@ -86,7 +79,7 @@ class TodosReminder(Hook):
     """Shows the list after the messages while an item is open."""
 
     name = "todos_reminder"
-    priority = _PRIORITY
+    priority = -100  # below the hooks that replace or shorten the messages, so that the reminder comes last
     on_failure = "open"
 
     async def before_inference(self, state: AgentState) -> AgentState:
@@ -102,13 +95,10 @@ def _kept(todos: Iterable[Todo]) -> list[JsonValue]:
 
 
 def _listed(value: JsonValue) -> list[Todo]:
-    """Return the todos of a stored list, without invalid items."""
     todos = []
     for item in value[:MAX_TODOS] if isinstance(value, list) else ():
-        try:
+        with suppress(ValidationError):  # an invalid item is left out
             todos.append(Todo.model_validate(item))
-        except ValidationError:
-            continue
     return todos
 
 
@@ -127,11 +117,6 @@ def _counted(todos: Iterable[Todo]) -> str:
 
 def todos() -> Capability:
     """Return write_todos and the reminder of open items."""
-    description = (
-        "Replace your todo list. Keep one for work of several steps, and mark each todo as you start and end it."
-    )
-    return Capability(
-        "todos",
-        hooks=(TodosWriter(), TodosReminder()),
-        tools=(Tool(_WRITE, description, WriteTodosArguments, _write, own_state=True),),
-    )
+    does = "Replace your todo list. Keep one for work of several steps, and mark each todo as you start and end it."
+    tool = Tool(_WRITE, does, WriteTodosArguments, _write, own_state=True)
+    return Capability("todos", hooks=(TodosWriter(), TodosReminder()), tools=(tool,))

@@ -1,8 +1,7 @@
 """A large tool set at the price of a small one: the model searches it with find_tools, which loads what it finds.
 
-The model sees the tools in `always`, find_tools, and what this run has loaded; calls to the others are blocked until
-they are loaded. The hook only hides: a tool that another hook removed stays removed and is not found. A loaded tool is
-available from the next step on, because the model has not seen its parameters before.
+Calls to tools that are neither in `always` nor loaded are blocked. A loaded tool is available from the next step on,
+because the model has not seen its parameters before. A tool that another hook removed stays removed and is not found.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from pydantic import Field, JsonValue
 
@@ -25,9 +25,6 @@ LOADED = "tool_registry.loaded"
 _HIDDEN = "tool_registry.hidden"  # tools neither in `always` nor loaded
 _WITHHELD = "tool_registry.withheld"  # hidden tools that another hook removed, too
 _FIND = "find_tools"
-# Below other hooks that change the tools: it sees what they left, and the result of find_tools first.
-_PRIORITY = -100
-
 _IN_NAME, _IN_DESCRIPTION = 3, 1
 _DESCRIPTION_CHARS = 2_000
 _NAMED = 50
@@ -57,12 +54,8 @@ async def _find(asked: FindToolsArguments, context: ToolContext) -> ToolResult:
     if not matches:
         return ToolResult(b'{"loaded": [], "tools": []}', note=_nothing(hidden))
     found = matches[: asked.limit]
-    content: dict[str, JsonValue] = {
-        "loaded": [spec.name for spec in found],
-        "tools": [
-            {"name": spec.name, "description": spec.description, "parameters": spec.parameters} for spec in found
-        ],
-    }
+    shown = [{name: getattr(spec, name) for name in ("name", "description", "parameters")} for spec in found]
+    content = {"loaded": [spec.name for spec in found], "tools": shown}
     left = len(matches) - len(found)
     more = f"; {left} more match, so narrow the query if none of these will do" if left else ""
     return ToolResult(json.dumps(content).encode(), note=f"[loaded: call them from the next step on{more}]")
@@ -71,22 +64,19 @@ async def _find(asked: FindToolsArguments, context: ToolContext) -> ToolResult:
 def _nothing(hidden: Sequence[ToolSpec]) -> str:
     if not hidden:
         return "[every tool there is, is shown already]"
-    names = ", ".join(spec.name for spec in hidden[:_NAMED])
-    return (
-        f"[nothing matches, nothing was loaded. Try other words; there are {names}{', ...' * (len(hidden) > _NAMED)}]"
-    )
+    names = ", ".join([spec.name for spec in hidden[:_NAMED]] + ["..."] * (len(hidden) > _NAMED))
+    return f"[nothing matches, nothing was loaded. Try other words; there are {names}]"
 
 
 def _ranked(query: str, specs: Iterable[ToolSpec]) -> list[ToolSpec]:
     """Return the tools that share a word with the query, best match first; ties keep their order."""
     words = _stems(query)
-    scored = []
-    for spec in specs:
+
+    def score(spec: ToolSpec) -> int:
         in_name, in_description = _stems(spec.name), _stems(spec.description[:_DESCRIPTION_CHARS])
-        score = _IN_NAME * len(words & in_name) + _IN_DESCRIPTION * len(words & in_description)
-        if score:
-            scored.append((score, spec))
-    return [spec for _, spec in sorted(scored, key=lambda pair: -pair[0])]
+        return _IN_NAME * len(words & in_name) + _IN_DESCRIPTION * len(words & in_description)
+
+    return sorted(filter(score, specs), key=score, reverse=True)
 
 
 def _stems(text: str) -> set[str]:
@@ -110,7 +100,6 @@ def _without(word: str, ending: str) -> str:
 
 
 def _names(value: JsonValue) -> list[str]:
-    """Return the names in a note, without invalid entries."""
     return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
 
 
@@ -118,7 +107,9 @@ class ToolRegistry(Hook):
     """Hides tools that are not loaded, blocks calls to them, and loads what find_tools found."""
 
     name = "tool_registry"
-    priority = _PRIORITY
+    priority = (
+        -100
+    )  # below other hooks that change the tools: it sees what they left, and the result of find_tools first
     on_failure = "open"  # it saves tokens; protection is the policy's task
 
     def __init__(self, always: Sequence[str] = ()) -> None:
@@ -146,7 +137,7 @@ class ToolRegistry(Hook):
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool
-        if tool.call.name != _FIND or tool.blocked or tool.result is None or tool.result.is_error:
+        if tool.call.name != _FIND or tool.result is None or not tool.succeeded:
             return state
         # A ring may have changed the result: only hidden tools can be loaded.
         hidden = _names(state.notes.get(_HIDDEN))
@@ -156,10 +147,9 @@ class ToolRegistry(Hook):
 
 def _found(content: bytes) -> list[str]:
     start = _FOUND.match(content)
-    try:
+    with suppress(ValueError):
         return _names(json.loads(start[1])) if start else []
-    except ValueError:
-        return []
+    return []
 
 
 def _noted(state: AgentState, key: str, names: Sequence[str]) -> AgentState:
@@ -169,11 +159,6 @@ def _noted(state: AgentState, key: str, names: Sequence[str]) -> AgentState:
 
 def tool_registry(*, always: Sequence[str] = ()) -> Capability:
     """Return find_tools and the hook that hides all tools except `always`."""
-    description = (
-        "Search the tools that are not shown, and load those that fit: they can be called from the next step on."
-    )
-    return Capability(
-        "tool_registry",
-        hooks=(ToolRegistry(always),),
-        tools=(Tool(_FIND, description, FindToolsArguments, _find, own_state=True),),
-    )
+    does = "Search the tools that are not shown, and load those that fit: they can be called from the next step on."
+    tool = Tool(_FIND, does, FindToolsArguments, _find, own_state=True)
+    return Capability("tool_registry", hooks=(ToolRegistry(always),), tools=(tool,))

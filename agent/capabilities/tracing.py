@@ -27,7 +27,6 @@ _log = logging.getLogger(__name__)
 
 _SHOWN_CHARS = 500
 _SHOWN_NAMES = 32
-_OUTERMOST = 1_000_000
 
 Attribute = str | int | float | bool | tuple[str, ...]
 
@@ -54,7 +53,7 @@ class Tracing(Hook):
 
     recorder: Recorder
     name = "tracing"
-    priority = _OUTERMOST
+    priority = 1_000_000
     on_failure = "open"
 
     async def around_inference(self, request: InferenceRequest, next_: NextInference) -> ModelResponse:
@@ -67,9 +66,7 @@ class Tracing(Hook):
                 tool_call_count=len(message.tool_calls),
                 tool_call_names=tuple(_shown(call.name) for call in message.tool_calls[:_SHOWN_NAMES]),
                 finish_reason=_shown(response.finish_reason),
-                input_tokens=response.usage.input_tokens,
-                output_tokens=response.usage.output_tokens,
-                cost_usd=response.usage.cost_usd,
+                **dict(response.usage),
             )
             return response
 
@@ -106,7 +103,6 @@ class _Guarded:
         return self
 
     def set(self, **attributes: Attribute) -> None:
-        """Add attributes."""
         with self._logged():
             if self._span is not None:
                 self._span.set(**attributes)
@@ -142,7 +138,6 @@ class RecordedSpan:
     duration_s: float | None = None
 
     def set(self, **attributes: Attribute) -> None:
-        """Add attributes."""
         self.attributes.update(attributes)
 
 

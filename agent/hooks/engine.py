@@ -1,12 +1,9 @@
 """Runs hooks: in order, one after another, bounded in time, and never weaker than what was already decided.
 
-Order: higher priority is further out; of equal ones the one registered first is further out. `before_*`,
-execution_start, should_continue and on_error run outermost first; `after_*` and execution_end in exactly the reverse
-order. The innermost hook (policy; one at most) is inside all others whatever its priority, so that at before_tool_use
-it judges the final arguments.
-
-The guard compares what a hook returns with what it was given (agent.hooks.guard). A hook that fails never raises into
-the run: its failure policy applies (see Hook), and the hooks after it still run.
+Higher priority is further out; of equal ones the one registered first is further out. `before_*`, execution_start,
+should_continue and on_error run outermost first, the others in exactly the reverse order. The innermost hook (policy;
+one at most) is inside all others, so that it judges the final arguments. A hook that fails never raises into the run:
+its failure policy applies (see Hook), and the hooks after it still run.
 """
 
 from __future__ import annotations
@@ -15,34 +12,19 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
-from agent.cancellation import Cancellation
+from agent.cancellation import Cancellation, within
 from agent.decisions import Verdict
 from agent.errors import HookFailed, ModelError
 from agent.events import EventSink, emit
-from agent.hooks.checks import check_hook, overrides
-from agent.hooks.guard import check_result, kept_strict, settled_by_innermost
-from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
-from agent.hooks.time_limit import within
+from agent.hooks.guard import check_hook, check_result, kept_strict, overrides, settled_by_innermost
+from agent.hooks.hook import POINTS, Hook, InferenceRequest, NextInference, NextToolUse, Point, hook_name
 from agent.messages import ToolResult
 from agent.state import AgentState, ModelResponse, ToolExecution
 
-Point = Literal[
-    "execution_start",
-    "before_step",
-    "before_inference",
-    "after_inference",
-    "before_tool_use",
-    "after_tool_use",
-    "after_step",
-    "should_continue",
-    "execution_end",
-    "on_error",
-]
-POINTS: tuple[Point, ...] = get_args(Point)
 _INNERMOST_FIRST = frozenset({"after_inference", "after_tool_use", "after_step", "execution_end"})
 
 # Longer metadata values, as JSON, are not repeated in the event log.
@@ -66,7 +48,7 @@ class HookEngine:
         """
         hooks = tuple(hooks)
         for hook in hooks:
-            check_hook(hook, POINTS)
+            check_hook(hook)
         # sorted() is stable, so ties keep the order of registration.
         ordered = sorted(hooks, key=lambda hook: (hook.innermost, -hook.priority))
         if sum(hook.innermost for hook in ordered) > 1:
@@ -112,7 +94,6 @@ class HookEngine:
         return state
 
     def suspended(self, state: AgentState) -> None:
-        """Notify the hooks that a run begins to wait."""
         for hear in self._suspended:
             hear(state)
 
@@ -120,8 +101,8 @@ class HookEngine:
         """Return the innermost hook's verdict on the tool call in question now; None without such a hook."""
         for hook, handler in self._points["before_tool_use"]:
             if hook.innermost:
-                blank = state.with_(current=state.current.with_tool(state.current.tool.with_(verdict=None)))
-                return (await self._judge(hook, handler, blank, events)).current.tool.verdict
+                judged = await self._judge(hook, handler, state.with_execution(verdict=None), events)
+                return judged.current.tool.verdict
         return None
 
     async def _judge(self, hook: Hook, handler: _Handler, state: AgentState, events: EventSink) -> AgentState:
@@ -129,9 +110,7 @@ class HookEngine:
         tool = state.current.tool
         if tool.blocked:
             return await self._guarded("before_tool_use", hook, handler, state, events)
-        blank = state
-        if tool.verdict is not None:
-            blank = state.with_(current=state.current.with_tool(tool.with_(verdict=None)))
+        blank = state if tool.verdict is None else state.with_execution(verdict=None)
         judged = await self._guarded("before_tool_use", hook, handler, blank, events)
         return settled_by_innermost(tool.verdict, judged, hook)
 
@@ -141,11 +120,9 @@ class HookEngine:
         started_s = self._clock() if self._hearing else 0.0
         try:
             returned = await _bounded(point, hook, handler, state)
-            if returned is not state:
-                _tell_changes(point, hook, state, returned, events)
+            _emit_changes(point, hook, state, returned, events)
         except HookFailed as failure:
-            closed = _tell(failure, hook, events)
-            return _closed(failure, state) if closed else state
+            return _closed(failure, state) if _emit_failed(failure, hook, events) else state
         finally:
             for hear in self._hearing:
                 hear(point, hook_name(hook), state, self._clock() - started_s)
@@ -169,9 +146,7 @@ class HookEngine:
 def _finalised(state: AgentState, finalise: Callable[[ToolExecution], ToolExecution] | None) -> AgentState:
     if finalise is None or state.current.tool.blocked:
         return state
-    tool = state.current.tool
-    final = finalise(tool)
-    return state if final is tool else state.with_(current=state.current.with_tool(final))
+    return state.with_(current=state.current.with_tool(finalise(state.current.tool)))
 
 
 async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentState) -> AgentState:
@@ -189,15 +164,8 @@ async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentStat
             problem = f"it returned {type(returned).__name__} instead of the AgentState"
         elif returned is not state:
             kept = kept_strict(point, hook, state, returned)
-    except asyncio.CancelledError as error:
-        # The hook's own, unless this task was cancelled: its time limit, or something that it awaited.
-        if cancellation.asked:
-            raise
-        problem, cause = "it was cancelled from within", error
-    except GeneratorExit:
-        raise
     except BaseException as error:  # any exception is a failure of this hook alone
-        problem, cause = f"{type(error).__name__}: {error}", error
+        problem, cause = _problem(error, cancellation), error
     cancellation.heed()
     due_s = limit.when()
     # The second condition is for a hook that never awaited.
@@ -208,18 +176,17 @@ async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentStat
     return kept
 
 
-def hook_name(hook: Hook) -> str:
-    """Return the name of a hook in verdicts, stops and events."""
-    return hook.name or type(hook).__name__
+def _problem(error: BaseException, cancellation: Cancellation) -> str:
+    """Return what made a hook fail. Raises the error if it is none of the hook's: the task was cancelled or closed."""
+    if not isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return f"{type(error).__name__}: {error}"
+    if cancellation.asked or isinstance(error, GeneratorExit):
+        raise error
+    return "it was cancelled from within"  # by its time limit, or by something that it awaited
 
 
-def _is_closed(hook: Hook) -> bool:
-    return hook.mandatory or hook.innermost or hook.on_failure != "open"
-
-
-def _tell(failure: HookFailed, hook: Hook, events: EventSink) -> bool:
-    """Emit hook_failed; return whether the hook fails closed."""
-    closed = _is_closed(hook)
+def _emit_failed(failure: HookFailed, hook: Hook, events: EventSink) -> bool:
+    closed = hook.mandatory or hook.innermost or hook.on_failure != "open"
     emit(
         events,
         "hook_failed",
@@ -232,14 +199,15 @@ def _tell(failure: HookFailed, hook: Hook, events: EventSink) -> bool:
     return closed
 
 
-def _tell_changes(point: Point, hook: Hook, before: AgentState, after: AgentState, events: EventSink) -> None:
+def _emit_changes(point: Point, hook: Hook, before: AgentState, after: AgentState, events: EventSink) -> None:
     """Emit state_changed for messages and metadata; a large value is named, not shown."""
     if after.metadata is before.metadata and after.messages is before.messages:
         return
-    changed = _written(before.metadata, after.metadata)
+    old, new = before.metadata, after.metadata
+    changed = {key: value for key, value in new.items() if key not in old or old[key] is not value}
     messages = len(after.messages) if after.messages is not before.messages else None
-    large: list[JsonValue] = [key for key, (_, length) in changed.items() if length > _SHOWN_LIMIT_CHARS]
-    removed: list[JsonValue] = [key for key in before.metadata if key not in after.metadata]
+    large: list[JsonValue] = [key for key, value in changed.items() if _length_chars(key, value) > _SHOWN_LIMIT_CHARS]
+    removed: list[JsonValue] = [key for key in old if key not in new]
     if not changed and not removed and messages is None:
         return
     emit(
@@ -247,23 +215,18 @@ def _tell_changes(point: Point, hook: Hook, before: AgentState, after: AgentStat
         "state_changed",
         hook=hook_name(hook),
         point=point,
-        metadata={key: value for key, (value, _) in changed.items() if key not in large},
+        metadata={key: value for key, value in changed.items() if key not in large},
         large=large,
         removed=removed,
         messages=messages,
     )
 
 
-def _written(before: dict[str, JsonValue], after: dict[str, JsonValue]) -> dict[str, tuple[JsonValue, int]]:
-    """Return the entries that are new and the length of each as JSON."""
-    if after is before:
-        return {}
-    changed = {key: value for key, value in after.items() if key not in before or before[key] is not value}
-    return {key: (value, len(json.dumps({key: value}, ensure_ascii=False))) for key, value in changed.items()}
+def _length_chars(key: str, value: JsonValue) -> int:
+    return len(json.dumps({key: value}, ensure_ascii=False))
 
 
 def _closed(failure: HookFailed, state: AgentState) -> AgentState:
-    """Return the state after a closed hook's failure."""
     if failure.point == "before_tool_use":
         return state.block(failure.hook, HOOK_FAILED, str(failure))
     if failure.point == "after_tool_use":
@@ -307,18 +270,13 @@ def _ring(
                 raise TypeError(f"it returned {type(returned).__name__} instead of {gives.__name__}")
             if isinstance(returned, ToolResult):
                 check_result(returned)
-        except (ModelError, HookFailed, GeneratorExit):
+        except (ModelError, HookFailed):
             raise  # from further in
         except BaseException as error:
             if error in raised:
                 raise  # from further in, and passed on as it was
-            problem = f"{type(error).__name__}: {error}"
-            if isinstance(error, asyncio.CancelledError):
-                if cancellation.asked:
-                    raise
-                problem = "it was cancelled from within"
-            failure = HookFailed(hook_name(hook), point, problem)
-            if _tell(failure, hook, events):
+            failure = HookFailed(hook_name(hook), point, _problem(error, cancellation))
+            if _emit_failed(failure, hook, events):
                 raise failure from error
             # A failed open ring is ignored; what it wraps must not happen twice.
             return given[-1] if given else await inner(asked)

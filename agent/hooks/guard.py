@@ -1,29 +1,65 @@
-"""Keeps hooks from weakening decisions and from changing what they do not own.
+"""Checks hooks when an agent is made, and keeps them from weakening decisions and changing what they do not own.
 
-The guard compares the state that a hook returned with the given one. A change that the hook may not make is reverted
-without an error; its other changes count.
+A change that a hook may not make is reverted without an error; its other changes count.
 
 - Verdicts and continuations only get stricter; of equal ones the first stays.
 - Of a tool call only the arguments can be rewritten, only at before_tool_use, not after a block and not by the
   innermost hook, which judges them; only its result at after_tool_use. Other calls of the step are out of reach.
-- Who the run belongs to, and the counters that limits are measured by, belong to the loop; a hook may raise a counter
-  (a subagent's tokens) but not lower it.
+- The counters that limits are measured by belong to the loop; a hook may raise one (a subagent's tokens), not lower it.
 """
 
 from __future__ import annotations
 
+import inspect
+
 from agent.decisions import Verdict, VerdictKind
 from agent.frozen import FrozenDict, freeze
-from agent.hooks.hook import Hook
+from agent.hooks.hook import POINTS, Hook, hook_name
 from agent.messages import Message, ToolResult, ToolSpec
-from agent.state import AgentState, ModelResponse, Spent, ToolExecution
+from agent.state import TIMES, AgentState, ModelResponse, ToolExecution
+
+_KNOWN = (*POINTS, "around_inference", "around_tool_use")
+# A method with such a prefix that is not a point is misspelled: it would never be called.
+_LIKE_A_POINT = ("before_", "after_", "around_", "on_", "execution_", "should_")
+
+
+def overrides(hook: Hook, method: str) -> bool:
+    """Return whether a hook overrides the method of a point."""
+    return getattr(getattr(hook, method), "__func__", None) is not getattr(Hook, method)
+
+
+def check_hook(hook: Hook) -> None:
+    """Raise TypeError or ValueError for a hook that could not work; says how to fix it."""
+    if isinstance(hook, type):
+        raise TypeError(f"{hook.__name__} is a class: give a hook made of it, as in {hook.__name__}()")
+    if not isinstance(hook, Hook):
+        raise TypeError(f"{hook!r} is no hook: derive its class from agent.hooks.hook.Hook")
+    kind, points = type(hook), ", ".join(_KNOWN)
+    for method in dir(kind):
+        like_a_point = method.startswith(_LIKE_A_POINT) and method not in _KNOWN
+        if like_a_point and inspect.iscoroutinefunction(getattr(kind, method, None)):
+            raise ValueError(f"{kind.__name__}.{method} is no point and would never be called; the points are {points}")
+    mine = [point for point in _KNOWN if overrides(hook, point)]
+    if not mine:
+        raise ValueError(f"{kind.__name__} overrides no point and would do nothing; the points are {points}")
+    if inspect.iscoroutinefunction(hook.matches):
+        raise TypeError(
+            f"{kind.__name__}.matches is a coroutine, which counts as true whatever it returns: write `def matches`"
+        )
+    for point in mine:
+        method = getattr(hook, point)
+        if inspect.ismethod(method) and not inspect.iscoroutinefunction(method):
+            raise TypeError(f"{kind.__name__}.{point} is a plain function: write `async def {point}`")
+    if type(hook.timeout_s) not in (int, float) or hook.timeout_s < 0:
+        raise TypeError(f"{kind.__name__}.timeout_s is {hook.timeout_s!r}: a number of seconds is expected")
+    if type(hook.priority) not in (int, float):
+        raise TypeError(f"{kind.__name__}.priority is {hook.priority!r}: a number is expected")
 
 
 def kept_strict(point: str, hook: Hook, given: AgentState, returned: AgentState) -> AgentState:
     """Return `returned` with everything taken back that the hook may not do at this point.
 
-    Raises TypeError for a value of the wrong type, and ValueError for one that cannot be stored: either would break
-    others, who are not to blame.
+    Raises TypeError for a value of the wrong type, and ValueError for one that cannot be stored.
     """
     _check_types(given, returned)
     ledger = _kept_ledger(given, returned) | _frozen_values(returned)
@@ -35,34 +71,32 @@ def kept_strict(point: str, hook: Hook, given: AgentState, returned: AgentState)
         continuation = before.continuation.resolved_with(continuation) if continuation else before.continuation
     executions, tool_index = before.tool_executions, before.tool_index
     if tool_index is not None and point in ("before_tool_use", "after_tool_use"):
-        theirs = (
-            after.tool_executions[tool_index] if len(after.tool_executions) > tool_index else executions[tool_index]
-        )
-        ours = _kept_execution(point, hook, executions[tool_index], theirs)
+        mine = executions[tool_index]
+        theirs = after.tool_executions[tool_index] if len(after.tool_executions) > tool_index else mine
+        ours = _kept_execution(point, hook, mine, theirs)
         executions = (*executions[:tool_index], ours, *executions[tool_index + 1 :])
     current = after.with_(
         continuation=continuation,
         tool_executions=executions,
         tool_index=tool_index,
         errors=before.errors,
-        hooks_s=before.hooks_s,
-        model_s=before.model_s,
-        model_wait_s=before.model_wait_s,
-        tools_s=before.tools_s,
+        **{name: getattr(before, name) for name in TIMES},
     )
     return returned.with_(current=current, **ledger)
 
 
 def _check_types(given: AgentState, returned: AgentState) -> None:
-    if returned.messages is not given.messages:
-        _expect("messages", returned.messages, Message)
     before, after = given.current, returned.current
+    tuples: tuple[tuple[str, object, object, type], ...] = (
+        ("messages", returned.messages, given.messages, Message),
+        ("with_messages", after.input_messages, before.input_messages, Message),
+        ("with_tools", after.tools, before.tools, ToolSpec),
+    )
+    for what, new, old, kind in tuples:
+        if new is not old and not (isinstance(new, tuple) and all(isinstance(value, kind) for value in new)):
+            raise TypeError(f"{what} takes a tuple of {kind.__name__}, not {type(new).__name__} of other things")
     if after is before:
         return
-    if after.input_messages is not before.input_messages:
-        _expect("with_messages", after.input_messages, Message)
-    if after.tools is not before.tools:
-        _expect("with_tools", after.tools, ToolSpec)
     if not isinstance(after.system_prompt, str):
         raise TypeError(f"with_system_prompt takes a str, not {type(after.system_prompt).__name__}")
     if after.response is not before.response and not isinstance(after.response, ModelResponse):
@@ -72,9 +106,9 @@ def _check_types(given: AgentState, returned: AgentState) -> None:
     tool = after.tool_executions[after.tool_index]
     if not isinstance(tool.call.arguments, dict | None):
         raise TypeError(f"with_arguments takes a dict, not {type(tool.call.arguments).__name__}")
-    if tool.result is not None and not isinstance(tool.result, ToolResult):
-        raise TypeError(f"with_result takes a ToolResult, not {type(tool.result).__name__}")
     if tool.result is not None:
+        if not isinstance(tool.result, ToolResult):
+            raise TypeError(f"with_result takes a ToolResult, not {type(tool.result).__name__}")
         check_result(tool.result)
 
 
@@ -94,11 +128,6 @@ def _frozen_values(returned: AgentState) -> dict[str, object]:
         }
     except ValueError as error:
         raise ValueError(f"what it wrote into the state is not JSON: {error}") from error
-
-
-def _expect(what: str, values: object, kind: type) -> None:
-    if not isinstance(values, tuple) or not all(isinstance(value, kind) for value in values):
-        raise TypeError(f"{what} takes a tuple of {kind.__name__}, not {type(values).__name__} of other things")
 
 
 def _kept_execution(point: str, hook: Hook, given: ToolExecution, returned: ToolExecution) -> ToolExecution:
@@ -125,37 +154,28 @@ def _only_reworded(given: ToolExecution, verdict: Verdict | None) -> bool:
     return verdict.with_(reason=said.reason, policy=policy) == said
 
 
-_TIMES = ("hooks_s", "model_s", "model_wait_s", "tools_s")
-_OWNED = ("run_id", "thread", "agent", "depth", "started", *_TIMES, "stop", "pending")
+_OWNED = ("run_id", "thread", "agent", "depth", "started", *TIMES, "stop", "pending")
 _COUNTERS = ("steps", "tool_calls", "forced_continuations", "active_s")
 
 
 def _kept_ledger(given: AgentState, returned: AgentState) -> dict[str, object]:
-    """Return the fields that must go back to what they were."""
     ledger = {name: getattr(given, name) for name in _OWNED if getattr(returned, name) is not getattr(given, name)}
-    for name in _COUNTERS:
-        if getattr(returned, name) < getattr(given, name):
-            ledger[name] = getattr(given, name)
+    lowered = [name for name in _COUNTERS if getattr(returned, name) < getattr(given, name)]
+    ledger |= {name: getattr(given, name) for name in lowered}
     if returned.usage is not given.usage:
         ledger["usage"] = given.usage.at_least(returned.usage)
     if returned.others is not given.others:
-        ledger["others"] = Spent(
-            steps=max(given.others.steps, returned.others.steps),
-            tool_calls=max(given.others.tool_calls, returned.others.tool_calls),
-            usage=given.others.usage.at_least(returned.others.usage),
-        )
+        ledger["others"] = given.others.at_least(returned.others)
     return ledger
 
 
 def settled_by_innermost(outer: Verdict | None, judged: AgentState, hook: Hook) -> AgentState:
     """Join the innermost hook's own verdict with what the outer hooks had said; its silence is a block."""
-    tool = judged.current.tool
-    verdict = tool.verdict
-    name = hook.name or type(hook).__name__
+    tool, verdict = judged.current.tool, judged.current.tool.verdict
     if verdict is None:
-        verdict = Verdict(kind=VerdictKind.BLOCK, hook=name, rule="no_verdict", reason="policy gave no verdict")
+        verdict = Verdict(
+            kind=VerdictKind.BLOCK, hook=hook_name(hook), rule="no_verdict", reason="policy gave no verdict"
+        )
     elif outer is not None and outer.kind >= verdict.kind and outer.kind is not VerdictKind.PROCEED:
-        verdict = outer.judged_by(verdict.policy)
-    if verdict is tool.verdict:
-        return judged
-    return judged.with_(current=judged.current.with_tool(tool.with_(verdict=verdict)))
+        verdict = outer.with_(policy=verdict.policy)
+    return judged if verdict is tool.verdict else judged.with_execution(verdict=verdict)

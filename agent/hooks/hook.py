@@ -2,22 +2,67 @@
 
 The ten points take an AgentState and return one. The two rings wrap the model call and the tool call and see no state,
 so that the rings of concurrent tool calls cannot race on it. A hook serves many calls at once and stores nothing about
-them in itself: the call's context is for that (agent.call_context). `before_*` and `execution_start` run from the
-highest priority (outermost) to the lowest, `after_*` and `execution_end` in reverse; ties keep registration order.
+them in itself: the call's context is for that (agent.call_context).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from fnmatch import fnmatchcase
+from typing import Literal, Protocol, get_args
 
 from agent.filesystem import OutputStream
-from agent.hooks.matchers import Matcher
 from agent.messages import Message, ToolResult, ToolSpec
 from agent.state import AgentState, ModelResponse, ToolExecution
 
 OnFailure = Literal["closed", "open"]
+Point = Literal[
+    "execution_start",
+    "before_step",
+    "before_inference",
+    "after_inference",
+    "before_tool_use",
+    "after_tool_use",
+    "after_step",
+    "should_continue",
+    "execution_end",
+    "on_error",
+]
+POINTS: tuple[Point, ...] = get_args(Point)
+
+
+@dataclass(frozen=True)
+class Matcher:
+    """A condition on the state, for Hook.when: tool_name("execute") | tool_glob("run_*")."""
+
+    test: Callable[[AgentState], bool]
+
+    def __call__(self, state: AgentState) -> bool:
+        return self.test(state)
+
+    def __and__(self, other: Matcher) -> Matcher:
+        return Matcher(lambda state: self(state) and other(state))
+
+    def __or__(self, other: Matcher) -> Matcher:
+        return Matcher(lambda state: self(state) or other(state))
+
+    def __invert__(self) -> Matcher:
+        return Matcher(lambda state: not self(state))
+
+
+def tool_name(name: str) -> Matcher:
+    """Match a call of the tool with exactly this name."""
+    return Matcher(lambda state: _called(state) == name)
+
+
+def tool_glob(pattern: str) -> Matcher:
+    """Match when the whole tool name matches a shell-style pattern, case-sensitively."""
+    return Matcher(lambda state: (called := _called(state)) is not None and fnmatchcase(called, pattern))
+
+
+def _called(state: AgentState) -> str | None:
+    return state.current.tool.call.name if state.current.tool_index is not None else None
 
 
 @dataclass(frozen=True)
@@ -63,7 +108,7 @@ class Hook:
     when: Matcher | None = None
 
     def matches(self, state: AgentState) -> bool:
-        """Return whether to run the hook: by default its condition `when` (agent.hooks.matchers)."""
+        """Return whether to run the hook: by default its condition `when`."""
         return self.when is None or self.when(state)
 
     def output_filter(self) -> OutputFilter | None:
@@ -89,7 +134,6 @@ class Hook:
         return state
 
     async def after_inference(self, state: AgentState) -> AgentState:
-        """May change the response."""
         return state
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
@@ -117,9 +161,13 @@ class Hook:
         return state
 
     async def around_inference(self, request: InferenceRequest, next_: NextInference) -> ModelResponse:
-        """Ring around the model call."""
         return await next_(request)
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Ring around the tool call, inside the verdict: next_ refuses arguments other than the judged ones."""
         return await next_(tool)
+
+
+def hook_name(hook: Hook) -> str:
+    """Return the name of a hook in verdicts, stops and events."""
+    return hook.name or type(hook).__name__

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -28,6 +29,9 @@ _PIECE_BYTES = 64 * 1024
 _REDIRECT_LIMIT = 3
 _ENCODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+_FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error"})
+_LINE_OVERHEAD_BYTES = 64  # memory of a line besides its text
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class RefusedRedirect(Exception):
@@ -71,44 +75,31 @@ def _bound(response: httpx2.Response) -> None:
         raise UnusableAnswer(f"an answer with the content-encoding {encoding[:40]!r}, which was not asked for")
     if not isinstance(response.stream, httpx2.AsyncByteStream):
         raise TypeError("an asynchronous client has asynchronous streams")
-    decoder = _Inflater() if encoding in _ENCODINGS else None
-    if response.is_error:
-        response.stream = _Beginning(response.stream, decoder)
-    else:
-        response.stream = _Bounded(response.stream, decoder)
-
-
-class _Inflater:
-    """Decodes gzip or zlib in small pieces."""
-
-    def __init__(self) -> None:
-        self._inner = zlib.decompressobj(_GZIP_OR_ZLIB)
-
-    def pieces(self, data: bytes) -> Iterator[bytes]:
-        while data and not self._inner.eof:
-            try:
-                piece = self._inner.decompress(data, _PIECE_BYTES)
-            except zlib.error as error:
-                raise UnusableAnswer(f"an answer that cannot be decompressed ({error})") from error
-            data = self._inner.unconsumed_tail
-            if piece:
-                yield piece
+    kind = _Beginning if response.is_error else _Bounded
+    response.stream = kind(response.stream, inflated=encoding in _ENCODINGS)
 
 
 class _Decoded(httpx2.AsyncByteStream):
     """A response's decoded bytes. Iterating again continues where the last iteration ended."""
 
-    def __init__(self, inner: httpx2.AsyncByteStream, decoder: _Inflater | None) -> None:
+    def __init__(self, inner: httpx2.AsyncByteStream, *, inflated: bool) -> None:
         self._inner = inner
-        self._decoder = decoder
+        self._decoder = zlib.decompressobj(_GZIP_OR_ZLIB) if inflated else None
 
     async def pieces(self) -> AsyncIterator[bytes]:
         async for data in self._inner:
             if self._decoder is None:
                 yield data
                 continue
-            for piece in self._decoder.pieces(data):
-                yield piece
+            packed = data
+            while packed and not self._decoder.eof:
+                try:
+                    piece = self._decoder.decompress(packed, _PIECE_BYTES)
+                except zlib.error as error:
+                    raise UnusableAnswer(f"an answer that cannot be decompressed ({error})") from error
+                packed = self._decoder.unconsumed_tail
+                if piece:
+                    yield piece
                 await asyncio.sleep(0)  # one packet may have a thousand pieces: let other tasks run
 
     async def aclose(self) -> None:
@@ -116,12 +107,8 @@ class _Decoded(httpx2.AsyncByteStream):
 
 
 class _Bounded(_Decoded):
-    """Raises UnusableAnswer past a limit."""
-
-    def __init__(self, inner: httpx2.AsyncByteStream, decoder: _Inflater | None) -> None:
-        super().__init__(inner, decoder)
-        self._total_bytes = 0
-        self._line_bytes = 0
+    _total_bytes = 0
+    _line_bytes = 0
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for piece in self.pieces():
@@ -136,8 +123,6 @@ class _Bounded(_Decoded):
 
 
 class _Beginning(_Decoded):
-    """Ends after the first ERROR_LIMIT_BYTES."""
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
         left_bytes = ERROR_LIMIT_BYTES
         async for piece in self.pieces():
@@ -145,3 +130,71 @@ class _Beginning(_Decoded):
             left_bytes -= len(piece)
             if left_bytes <= 0:
                 return
+
+
+@dataclass(frozen=True)
+class ServerEvent:
+    """One event. `is_error`: its type is error, or it has llama.cpp's field `error` instead of `data`."""
+
+    data: str
+    is_error: bool = False
+
+
+class EventReader:
+    """Splits bytes into events. Lines end with CR, LF or both; comments and the fields id and retry are skipped."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._begun = self._is_error = False
+        self._data: list[bytes] = []
+        self._text: list[bytes] = []
+        self._data_bytes = self._text_bytes = 0
+
+    @property
+    def text(self) -> str:
+        return b"\n".join(self._text).decode("utf-8", "replace").strip()
+
+    def feed(self, piece: bytes) -> Iterator[ServerEvent]:
+        """Add bytes; yield complete events. Raises UnusableAnswer for one that is too long."""
+        self._buffer += piece
+        if b"\n" not in piece and b"\r" not in piece:
+            return
+        pending = b"\r" if self._buffer.endswith(b"\r") else b""  # its LF may come next
+        whole = bytes(self._buffer[: len(self._buffer) - len(pending)])
+        *lines, rest = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._buffer = bytearray(rest + pending)
+        for line in lines:
+            yield from self._line(line)
+
+    def finish(self) -> Iterator[ServerEvent]:
+        """Yield the last event: many endpoints omit the final empty line."""
+        for line in (bytes(self._buffer.rstrip(b"\r")), b""):
+            yield from self._line(line)
+        self._buffer.clear()
+
+    def _line(self, line: bytes) -> Iterator[ServerEvent]:
+        if not self._begun:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+            self._begun = True
+        if not line:
+            if self._data:
+                yield ServerEvent(b"\n".join(self._data).decode("utf-8", "replace"), self._is_error)
+            self._data, self._data_bytes, self._is_error = [], 0, False
+            return
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name in (b"data", b"error"):
+            self._data_bytes = _within(self._data_bytes + len(value) + _LINE_OVERHEAD_BYTES)
+            self._data.append(value)
+            self._is_error = self._is_error or name == b"error"
+        elif name == b"event":
+            self._is_error = value == b"error"
+        elif name and name not in _FIELDS:
+            self._text_bytes = _within(self._text_bytes + len(line) + _LINE_OVERHEAD_BYTES)
+            self._text.append(line)
+
+
+def _within(size_bytes: int) -> int:
+    if size_bytes > LINE_LIMIT_BYTES:
+        raise UnusableAnswer(f"an event or a document of more than {LINE_LIMIT_BYTES // 2**20} MiB")
+    return size_bytes

@@ -15,9 +15,9 @@ from typing import Any
 from agent.frozen import storable_text
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
-from agent.models.argument_text import ArgumentReader, values_in
 from agent.models.endpoint_errors import UnusableAnswer, plain
 from agent.models.token_estimate import CHARS_PER_TOKEN
+from agent.tools.intake import ArgumentReader, values_in
 
 # Limits of an answer.
 _LIMIT_CHARS = 4 * 1024 * 1024
@@ -51,14 +51,9 @@ def request_body(model: str, request: InferenceRequest) -> dict[str, Any]:
     if request.system_prompt:
         messages.insert(0, {"role": "system", "content": request.system_prompt})
     body: dict[str, Any] = {"model": model, "messages": messages}
-    if request.tools:
-        body["tools"] = [
-            {
-                "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
-            }
-            for tool in request.tools
-        ]
+    shown = [{name: getattr(tool, name) for name in ("name", "description", "parameters")} for tool in request.tools]
+    if shown:
+        body["tools"] = [{"type": "function", "function": tool} for tool in shown]
     return body
 
 
@@ -66,10 +61,7 @@ def _message(message: Message) -> dict[str, Any]:
     # With tool calls all endpoints accept an empty text: some refuse null, others require the key.
     said: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        said["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": _name(call), "arguments": _arguments(call)}}
-            for call in message.tool_calls
-        ]
+        said["tool_calls"] = [*map(_call, message.tool_calls)]
     elif message.role == "assistant" and not message.content:
         said["content"] = _NO_TEXT
     if message.tool_call_id is not None:
@@ -77,14 +69,11 @@ def _message(message: Message) -> dict[str, Any]:
     return said
 
 
-def _name(call: ToolCall) -> str:
-    # Models make up names that endpoints refuse in a history.
-    return _NO_NAME.sub("_", call.name)[:_NAME_LIMIT_CHARS] or "_"
-
-
-def _arguments(call: ToolCall) -> str:
-    # Endpoints refuse broken JSON in a history; the call's result quotes it.
-    return "{}" if call.arguments is None else json.dumps(call.arguments)
+def _call(call: ToolCall) -> dict[str, Any]:
+    # Endpoints refuse a name that the model made up, and broken JSON, which the call's result quotes.
+    name = _NO_NAME.sub("_", call.name)[:_NAME_LIMIT_CHARS] or "_"
+    arguments = "{}" if call.arguments is None else json.dumps(call.arguments)
+    return {"id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 @dataclass
@@ -119,22 +108,23 @@ class _Call:
         )
 
 
+@dataclass
 class Gathered:
     """An answer as received so far, from a stream or at once.
 
-    Parallel calls are interleaved and distinguished by `index`. For endpoints that omit the index or repeat it, ids,
-    names and complete calls distinguish them; missing and duplicate ids are replaced. `begun`: a choice was received,
-    so the answer is charged. `refused`: the text is the model's refusal. `reasoning_chars` counts the reasoning, which
-    is dropped.
+    Parallel calls are distinguished by `index`, for endpoints that omit or repeat it by ids, names and complete calls;
+    missing and duplicate ids are replaced. `begun`: a choice was received, so the answer is charged. `reasoning_chars`
+    counts the reasoning, which is dropped.
     """
 
-    def __init__(self) -> None:
-        self.finish_reason = ""
-        self.usage: Any = None
-        self.written_chars = 0
-        self.reasoning_chars = 0
-        self.begun = False
-        self.refused = False
+    finish_reason: str = ""
+    usage: Any = None
+    written_chars: int = 0
+    reasoning_chars: int = 0
+    begun: bool = False
+    refused: bool = False
+
+    def __post_init__(self) -> None:
         self._reader = ArgumentReader()  # to look at pieces
         self._text: list[str] = []
         self._calls: list[_Call] = []
@@ -166,11 +156,9 @@ class Gathered:
         return self._add_text(said)
 
     def _add_text(self, said: dict[str, Any]) -> str:
-        text = _plain_text(said.get("content"))
         refusal = _plain_text(said.get("refusal"))
-        if refusal:
-            self.refused = True
-            text += refusal
+        self.refused = self.refused or bool(refusal)
+        text = _plain_text(said.get("content")) + refusal
         if text:
             self._text.append(text)
         reasoning = said.get("reasoning_content") or said.get("reasoning")
@@ -207,16 +195,13 @@ class Gathered:
 
     @property
     def endless(self) -> bool:
-        """Whether the answer exceeds the limits."""
         return self._taken > _LIMIT_CHARS or len(self._calls) > _LIMIT_CALLS
 
     @property
     def empty(self) -> bool:
-        """Whether there is neither text nor a call."""
         return not self._text and not self._calls
 
     def message(self) -> Message:
-        """Return the assistant's message."""
         seen: set[str] = set()
         reader = ArgumentReader()
         calls = []
@@ -246,17 +231,14 @@ def _plain_text(content: Any) -> str:
 def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usage:
     """Return the reported usage; missing or invalid numbers are estimated as characters / 4."""
     reported = reported if isinstance(reported, dict) else {}
+    sent_chars = sum(len(json.dumps(body.get(part, []), ensure_ascii=False)) for part in ("messages", "tools"))
     return Usage(
-        input_tokens=_tokens(reported.get("prompt_tokens"))
-        or _estimated(sum(len(json.dumps(body.get(part, []), ensure_ascii=False)) for part in ("messages", "tools"))),
-        output_tokens=_tokens(reported.get("completion_tokens")) or _estimated(written_chars),
+        input_tokens=_tokens(reported.get("prompt_tokens"), sent_chars),
+        output_tokens=_tokens(reported.get("completion_tokens"), written_chars),
     )
 
 
-def _tokens(reported: Any) -> int:
+def _tokens(reported: Any, chars: int) -> int:
     # A negative number would increase a budget.
-    return int(reported) if isinstance(reported, (int, float)) and 0 < reported < _LIMIT_TOKENS else 0
-
-
-def _estimated(chars: int) -> int:
-    return -(-chars // CHARS_PER_TOKEN)
+    known = isinstance(reported, (int, float)) and 0 < reported < _LIMIT_TOKENS
+    return (int(reported) if known else 0) or -(-chars // CHARS_PER_TOKEN)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -59,11 +60,10 @@ class Complaint:
 
 def complaint_of(text: str) -> Complaint:
     """Return the error in the body of an HTTP error, whatever its format."""
-    try:
-        found = complaint_in(json.loads(text))
-    except (ValueError, RecursionError):
-        found = None
-    return found or Complaint(plain(text))
+    with suppress(ValueError, RecursionError):
+        if found := complaint_in(json.loads(text)):
+            return found
+    return Complaint(plain(text))
 
 
 def complaint_in(answer: Any) -> Complaint | None:
@@ -99,7 +99,6 @@ def _word(said: Any) -> str:
 
 
 def _status(code: Any) -> int | None:
-    """Return an HTTP status, which may be a text."""
     try:
         status = int(code) if isinstance(code, int | str) else 0
     except ValueError:
@@ -133,10 +132,9 @@ def said_by(message: str, secrets: Collection[str]) -> str:
 def endpoint_error(
     complaint: Complaint, said: str, *, status: int | None, headers: Mapping[str, str], now_s: float, model: str
 ) -> ModelError:
-    """Return the ModelError for an endpoint's error.
+    """Return the ModelError for an endpoint's error, which `said` describes for people.
 
-    `said` describes it for people. `status` is None if the endpoint gives none, as in the middle of a stream; such an
-    error may be temporary. `now_s` is the time since the epoch.
+    `status` is None if the endpoint gives none, as in the middle of a stream. `now_s` is the time since the epoch.
     """
     if _is_too_long(complaint, status):
         return ContextLengthExceeded(f"{said}; the messages do not fit the context window: send fewer or shorter ones")
@@ -149,55 +147,38 @@ def endpoint_error(
             return ModelRefused(f"{said}; check base_url and the model's name {model!r}")
         case 500 if _INVALID.search(complaint.words):
             return ModelRefused(f"{said}; the request does not suit this endpoint")
-        case 408 | 409 | 429:
-            return _unavailable(said, headers, now_s)
         case None if complaint.kind not in _FINAL_KINDS:
             return ModelUnavailable(said)
-        case _ if status is not None and status >= 500:
-            return _unavailable(said, headers, now_s)
+        case _ if status in (408, 409, 429) or (status or 0) >= 500:
+            asked_s = retry_after_s(headers, now_s)
+            when = "try again later" if asked_s is None else f"try again in {asked_s:g} s"
+            return ModelUnavailable(f"{said}; {when}", retry_after_s=asked_s)
         case _:
             return ModelRefused(f"{said}; the request does not suit this endpoint")
 
 
 def _is_too_long(complaint: Complaint, status: int | None) -> bool:
     """Return whether the messages are too long. Rate limits have similar messages, but other statuses."""
-    if complaint.code == "context_length_exceeded" or status == 413:
-        return True
     words = f"{complaint.code} {complaint.kind} {complaint.words}"
-    return status in (400, 422, None) and _TOO_LONG.search(words) is not None
-
-
-def _unavailable(said: str, headers: Mapping[str, str], now_s: float) -> ModelUnavailable:
-    asked_s = retry_after_s(headers, now_s)
-    when = "try again later" if asked_s is None else f"try again in {asked_s:g} s"
-    return ModelUnavailable(f"{said}; {when}", retry_after_s=asked_s)
+    said = status in (400, 422, None) and _TOO_LONG.search(words) is not None
+    return said or status == 413 or complaint.code == "context_length_exceeded"
 
 
 def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
     """Return the Retry-After of lower-case headers, in seconds or a date, as 0 to 300 s; None if missing."""
-    asked_s = _number(headers.get("retry-after-ms"))
-    if asked_s is not None:
-        asked_s /= 1000
-    else:
-        said = headers.get("retry-after")
-        asked_s = _number(said)
-        if asked_s is None and said is not None:
-            asked_s = _seconds_until(said, now_s)
-    return None if asked_s is None else min(max(asked_s, 0.0), _LIMIT_RETRY_AFTER_S)
+    readings: tuple[tuple[str, Callable[[str], float]], ...] = (
+        ("retry-after-ms", lambda said: float(said) / 1000),
+        ("retry-after", float),
+        ("retry-after", lambda said: _timestamp_s(said) - now_s),
+    )
+    for header, read in readings:
+        with suppress(ValueError, OverflowError):
+            asked_s = read(headers.get(header, ""))
+            if not math.isnan(asked_s):
+                return min(max(asked_s, 0.0), _LIMIT_RETRY_AFTER_S)
+    return None
 
 
-def _number(text: str | None) -> float | None:
-    try:
-        number = float(text or "")
-    except ValueError:
-        return None
-    return None if math.isnan(number) else number
-
-
-def _seconds_until(date: str, now_s: float) -> float | None:
-    try:
-        then = parsedate_to_datetime(date)
-        # HTTP dates are always in GMT.
-        return (then if then.tzinfo else then.replace(tzinfo=UTC)).timestamp() - now_s
-    except (ValueError, OverflowError):
-        return None
+def _timestamp_s(date: str) -> float:
+    then = parsedate_to_datetime(date)
+    return (then if then.tzinfo else then.replace(tzinfo=UTC)).timestamp()  # HTTP dates are always in GMT

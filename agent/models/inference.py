@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from agent.cancellation import Cancellation
 from agent.coalescing import Coalescer
@@ -14,35 +15,31 @@ from agent.frozen import storable_text
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Usage
-from agent.models.metered_model import MeteredModel
-from agent.models.model import Model, QueuedModel
+from agent.models.model import MeteredModel, Model, QueuedModel
 from agent.state import ModelResponse
 from agent.tools.intake import bounded
 
 
+@dataclass
 class Inference:
     """One inference of a step.
 
     `model_s`, `model_wait_s` (the wait in a queue), `rings_s` and `usage` are also set after a failure.
     """
 
-    def __init__(
-        self,
-        hooks: HookEngine,
-        model: Model,
-        events: EventSink,
-        clock: Callable[[], float],
-        new_call_id: Callable[[], str],
-    ) -> None:
-        self.model_s = 0.0
-        self.model_wait_s = 0.0
-        self.rings_s = 0.0
-        self._hooks = hooks
-        self._model = MeteredModel(model.reporting(self._waiting) if isinstance(model, QueuedModel) else model)
-        self._step = 0
-        self._events = events
-        self._clock = clock
-        self._new_call_id = new_call_id
+    hooks: HookEngine
+    model: Model
+    events: EventSink
+    clock: Callable[[], float]
+    new_call_id: Callable[[], str]
+    step: int
+    model_s: float = 0.0
+    model_wait_s: float = 0.0
+    rings_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        model = self.model.reporting(self._waiting) if isinstance(self.model, QueuedModel) else self.model
+        self._model = MeteredModel(model)
         self._answered = Usage()
 
     @property
@@ -50,40 +47,39 @@ class Inference:
         """The usage of all attempts, or the response's if that is more: a ring may ask another model."""
         return self._model.usage.at_least(self._answered)
 
-    async def run(self, request: InferenceRequest, step: int, cancellation: Cancellation) -> ModelResponse:
+    async def run(self, request: InferenceRequest, cancellation: Cancellation) -> ModelResponse:
         """Return the response. Raises ModelError, HookFailed of a ring, and whatever a driver raises."""
-        self._step = step
-        deltas = Coalescer(lambda text: emit(self._events, "model_delta", text=text))
-        started_s = self._clock()
+        deltas = Coalescer(lambda text: emit(self.events, "model_delta", text=text))
+        started_s = self.clock()
         first_asked_s: float | None = None
 
         async def center(asked: InferenceRequest) -> ModelResponse:
             nonlocal first_asked_s
-            first_asked_s = self._clock() if first_asked_s is None else first_asked_s
+            first_asked_s = self.clock() if first_asked_s is None else first_asked_s
             cancellation.heed()
             try:
                 return await self._ask(asked, deltas)
             except Exception as error:  # also undocumented ones: the events must be complete
                 deltas.flush()
-                emit(self._events, "model_failed", step=step, error=str(error))
+                emit(self.events, "model_failed", step=self.step, error=str(error))
                 raise
             finally:
                 deltas.flush()
                 # The wait between a ring's attempts counts as the model's time.
-                self.model_s = self._clock() - first_asked_s - self.model_wait_s
+                self.model_s = self.clock() - first_asked_s - self.model_wait_s
 
         try:
-            response = await self._hooks.around_inference(center, self._events)(request)
+            response = await self.hooks.around_inference(center, self.events)(request)
         finally:
-            elapsed_s = self._clock() - started_s
+            elapsed_s = self.clock() - started_s
             self.rings_s = max(0.0, elapsed_s - self.model_s - self.model_wait_s)
         self._answered = response.usage
         response = self._identified(response)
         message = response.message
         emit(
-            self._events,
+            self.events,
             "model_finished",
-            step=step,
+            step=self.step,
             text=message.content,
             tool_calls=[{"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls],
             finish_reason=response.finish_reason,
@@ -94,12 +90,12 @@ class Inference:
 
     @contextmanager
     def _waiting(self, reason: str) -> Iterator[None]:
-        emit(self._events, "model_waiting", step=self._step, reason=reason)
-        since_s = self._clock()
+        emit(self.events, "model_waiting", step=self.step, reason=reason)
+        since_s = self.clock()
         try:
             yield
         finally:
-            self.model_wait_s += self._clock() - since_s
+            self.model_wait_s += self.clock() - since_s
 
     async def _ask(self, request: InferenceRequest, deltas: Coalescer) -> ModelResponse:
         cancellation = await Cancellation.watch()
@@ -119,20 +115,9 @@ class Inference:
 
         The texts become storable here; arguments only in the thread, because tools get them unchanged.
         """
-        message = response.message
-        changes: dict[str, object] = {}
-        if message.tool_calls:
-            changes["tool_calls"] = tuple(
-                call.model_copy(
-                    update={
-                        "id": self._new_call_id(),
-                        "name": storable_text(call.name),
-                        "raw_arguments": storable_text(call.raw_arguments),
-                    }
-                )
-                for call in map(bounded, message.tool_calls)
-            )
-        content = storable_text(message.content)
-        if content is not message.content:
-            changes["content"] = content
-        return response.model_copy(update={"message": message.model_copy(update=changes)}) if changes else response
+        calls = []
+        for call in map(bounded, response.message.tool_calls):
+            name, raw = storable_text(call.name), storable_text(call.raw_arguments)
+            calls.append(call.with_(id=self.new_call_id(), name=name, raw_arguments=raw))
+        content = storable_text(response.message.content)
+        return response.with_(message=response.message.with_(content=content, tool_calls=tuple(calls)))

@@ -22,7 +22,7 @@ import openai
 from agent.errors import ModelError, ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Usage
-from agent.models.bounded_http import BoundedClient, RefusedRedirect
+from agent.models.bounded_http import BoundedClient, EventReader, RefusedRedirect, ServerEvent
 from agent.models.chat_completions import Gathered, parsed, request_body, usage_of
 from agent.models.endpoint_errors import (
     Complaint,
@@ -34,10 +34,10 @@ from agent.models.endpoint_errors import (
     plain,
     said_by,
 )
-from agent.models.event_stream import EventReader, ServerEvent
 from agent.models.model import OnDelta
 from agent.state import ModelResponse
 
+_NO_STREAM = "if it cannot stream with tools, set stream to false"
 _QUOTED_CHARS = 500
 _REST_TIMEOUT_S = 0.1
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -51,24 +51,17 @@ class Prices:
     output_usd_per_mtok: float
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a negative or infinite price."""
         for price in (self.input_usd_per_mtok, self.output_usd_per_mtok):
             if not 0 <= price < math.inf:
                 raise ValueError(f"a price is a number of dollars, 0 or more, not {price}")
 
     def cost_usd(self, usage: Usage) -> float:
-        """Return the cost of these tokens."""
-        return (
-            usage.input_tokens * self.input_usd_per_mtok + usage.output_tokens * self.output_usd_per_mtok
-        ) / 1_000_000
+        input_usd = usage.input_tokens * self.input_usd_per_mtok
+        return (input_usd + usage.output_tokens * self.output_usd_per_mtok) / 1_000_000
 
 
 class OpenAIModel:
-    """A Model behind an OpenAI-compatible endpoint.
-
-    Usage is what the endpoint reports; missing numbers and zeros are estimated as characters / 4, so that budgets
-    always apply.
-    """
+    """A Model behind an OpenAI-compatible endpoint. Usage that is not reported is estimated: budgets always apply."""
 
     def __init__(  # noqa: PLR0913 - keyword-only settings of one endpoint, which a dataclass would only wrap
         self,
@@ -125,7 +118,6 @@ class OpenAIModel:
 
     @property
     def name(self) -> str:
-        """The model's name at the endpoint."""
         return self._name
 
     async def __aenter__(self) -> Self:
@@ -135,14 +127,13 @@ class OpenAIModel:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.close()
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
         """Send the request once; `on_delta` gets text as it arrives.
 
-        After tool calls an empty answer is valid: the model has nothing to add. Raises ModelUnavailable, ModelRefused
-        (ContextLengthExceeded among others) or ModelNonsense.
+        Raises ModelUnavailable, ModelRefused (ContextLengthExceeded among others) or ModelNonsense. After tool calls an
+        empty answer is valid: the model has nothing to add.
         """
         body, gathered = request_body(self._name, request), Gathered()
         try:
@@ -158,15 +149,12 @@ class OpenAIModel:
         try:
             async with asyncio.timeout(self._answer_timeout_s):
                 await self._read(body, gathered, on_delta)
-        except ModelError:
-            raise
         except TimeoutError as error:
             raise self._too_slow("finish its answer", self._answer_timeout_s, "answer_timeout_s") from error
         except (openai.APITimeoutError, httpx2.TimeoutException) as error:
-            slow = error.__cause__ or error
-            if isinstance(slow, httpx2.ReadTimeout) and not self._stream:
-                raise self._too_slow("answer", self._answer_timeout_s, "answer_timeout_s") from error
-            raise self._too_slow("answer", self._timeout_s, "timeout_s") from error
+            whole = isinstance(error.__cause__ or error, httpx2.ReadTimeout) and not self._stream
+            limit = (self._answer_timeout_s, "answer_timeout_s") if whole else (self._timeout_s, "timeout_s")
+            raise self._too_slow("answer", *limit) from error
         except openai.APIStatusError as error:
             raise self._status_error(error) from error
         except RefusedRedirect as error:
@@ -193,21 +181,16 @@ class OpenAIModel:
             pieces = response.iter_bytes()
             async for event in _events(reader, pieces):
                 events += 1
-                if event.data.startswith("[DONE]"):
-                    done = True
+                if done := event.data.startswith("[DONE]"):
+                    await _read_rest(pieces)
                     break
-                self._take(event, gathered, on_delta)
-            if done:
-                await _read_rest(pieces)
+                if event.is_error:
+                    raise self._complained(complaint_of(event.data))
+                self._add(parsed(event.data), gathered, on_delta)
         if not events:
             self._take_document(reader.text, gathered, on_delta)
         elif not gathered.finish_reason:
             self._check_end(gathered, reader.text, done=done)
-
-    def _take(self, event: ServerEvent, gathered: Gathered, on_delta: OnDelta) -> None:
-        if event.is_error:
-            raise self._complained(complaint_of(event.data))
-        self._add(parsed(event.data), gathered, on_delta)
 
     def _take_document(self, text: str, gathered: Gathered, on_delta: OnDelta) -> None:
         """Add an answer that is not streamed, or raise for what came instead."""
@@ -215,7 +198,7 @@ class OpenAIModel:
             said = self._said(plain(text)[:_QUOTED_CHARS])
             raise ModelRefused(f"{self._endpoint} sent an HTML page and no answer: {said!r}; check base_url")
         if not text:
-            raise self._nonsense("an empty body; if it cannot stream with tools, set stream to false")
+            raise self._nonsense(f"an empty body; {_NO_STREAM}")
         self._add(parsed(text), gathered, on_delta)
         if not gathered.begun:
             raise self._nonsense("an answer without choices")
@@ -237,9 +220,7 @@ class OpenAIModel:
         if gathered.begun and not done:
             raise ModelUnavailable(f"{self._endpoint} ended its stream before the answer was complete")
         if not gathered.begun:
-            raise self._nonsense(
-                "a stream that ended with nothing; if it cannot stream with tools, set stream to false"
-            )
+            raise self._nonsense(f"a stream that ended with nothing; {_NO_STREAM}")
 
     def _response(self, gathered: Gathered, body: Mapping[str, Any], *, may_be_empty: bool) -> ModelResponse:
         reason = gathered.finish_reason
@@ -260,9 +241,7 @@ class OpenAIModel:
 
     def _usage(self, gathered: Gathered, body: Mapping[str, Any]) -> Usage:
         usage = usage_of(gathered.usage, body, gathered.written_chars)
-        if self._prices is None:
-            return usage
-        return usage.model_copy(update={"cost_usd": self._prices.cost_usd(usage)})
+        return usage if self._prices is None else usage.with_(cost_usd=self._prices.cost_usd(usage))
 
     def _status_error(self, error: openai.APIStatusError) -> ModelError:
         complaint = complaint_of(error.response.text)

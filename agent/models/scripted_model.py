@@ -1,22 +1,192 @@
-"""A model that follows a script (agent.models.script) in this process, for tests and examples.
+"""A script of a model's answers, turn by turn, for demos and tests of agents.
 
-model = ScriptedModel([Turn(calls=[Call("weather", {"city": "Bern"})]), Turn(expect=["rain"], say="It rains.")])
-final = await Agent(model=model, tools=[weather]).run(AgentState.start("How is the weather?"))
-assert final.answer == "It rains." and not model.failures
+    turns = [
+        Turn(say="Let me look.", calls=[Call("execute", {"command": "pytest -q"})]),
+        Turn(expect=["1 failed"], say="It fails, as you said."),
+    ]
+
+ScriptedModel plays it in this process, ScriptedModelServer over HTTP. A turn's `expect` applies to the messages since
+the last assistant message: tool results in call order, the task on turn 0.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
 
 from agent.errors import ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
 from agent.models.chat_completions import Gathered, request_body, usage_of
 from agent.models.endpoint_errors import complaint_of, endpoint_error
 from agent.models.model import OnDelta
-from agent.models.script import ExpectationFailed, Fault, Script, Turn
 from agent.state import ModelResponse
+
+Received = Sequence[str]
+"""The texts of the messages since the last assistant message, without system messages."""
+
+Check = str | re.Pattern[str] | Callable[[str], object]
+"""A substring, a pattern to find, or a function that returns False or a text (what is missing) if it is not met."""
+
+Expectation = Check | Sequence[Check] | None
+"""The checks that one message must pass; None for no check."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call. Arguments as a str are sent unchanged, for a model that writes bad JSON. id None: generated."""
+
+    name: str
+    arguments: dict[str, Any] | str
+    id: str | None = None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A failure of the first `times` requests of a turn; later requests get the turn.
+
+    A "status" answers with `status`, `headers` and `body` (JSON, or a text that is sent unchanged), which can also play
+    an odd endpoint's stream: status 200 and content-type text/event-stream.
+    """
+
+    kind: Literal["drop", "nonsense", "status", "empty"]
+    times: int = 1
+    status: int = 500
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: dict[str, Any] | str | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One answer. `say` and `calls` may be functions of the received texts, e.g. to take a path from a result."""
+
+    say: str | Callable[[Received], str] = ""
+    calls: Sequence[Call] | Callable[[Received], Sequence[Call]] = ()
+    expect: Sequence[Expectation] = ()
+    finish_reason: str | None = None
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A turn as it is sent, with calls and usage in the format of chat completions."""
+
+    text: str
+    calls: tuple[dict[str, Any], ...]
+    finish_reason: str
+    usage: dict[str, int]
+
+    def completion(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": self.text or None}
+        if self.calls:
+            message["tool_calls"] = [*self.calls]
+        choice = {"index": 0, "message": message, "finish_reason": self.finish_reason}
+        return {**envelope("chat.completion"), "choices": [choice], "usage": self.usage}
+
+
+class ExpectationFailed(Exception):
+    """An expectation was not met, or the script is wrong. str() names the turn and the problem."""
+
+
+class Script:
+    """Plays the turns. `failures` lists unmet expectations, `requests` all requests as bodies of chat completions.
+
+    The number of assistant messages in a request selects the turn, so that several runs, and repeated requests, can
+    share a script; `by_model` has turns for requests to other models, such as a subagent's.
+    """
+
+    def __init__(self, turns: Sequence[Turn], by_model: Mapping[str, Sequence[Turn]] | None = None) -> None:
+        self.failures: list[str] = []
+        self.requests: list[dict[str, Any]] = []
+        self._turns = tuple(turns)
+        self._by_model = {model: tuple(script) for model, script in (by_model or {}).items()}
+        self._faults_played: Counter[tuple[str, int]] = Counter()
+
+    def play(self, request: dict[str, Any], size_bytes: int) -> Answer | Fault:
+        """Return the answer to a request, the body of a chat completion. Raises ExpectationFailed."""
+        self.requests.append(request)
+        messages: list[dict[str, Any]] = request["messages"]
+        model = str(request.get("model"))
+        index: int = sum(message["role"] == "assistant" for message in messages)
+        turns = self._by_model.get(model, self._turns)
+        if index >= len(turns):
+            raise self._failed(index, f"the script has {len(turns)} turns only")
+        turn, received = turns[index], _received(messages)
+        if problem := _unmet(turn, received):
+            raise self._failed(index, problem)
+        if turn.fault is not None and self._faults_played[model, index] < turn.fault.times:
+            self._faults_played[model, index] += 1
+            return turn.fault
+        try:
+            return _compose(index, turn, received, size_bytes)
+        except Exception as error:  # the script's own function: its author must see any error
+            problem = f"the script's function failed: {type(error).__name__}: {error}"
+            raise self._failed(index, problem) from error
+
+    def _failed(self, index: int, problem: str) -> ExpectationFailed:
+        message = f"the script's turn {index}: {problem}"
+        self.failures.append(message)
+        return ExpectationFailed(message)
+
+
+def _received(messages: Sequence[dict[str, Any]]) -> list[str]:
+    texts: list[str] = []
+    for message in reversed(messages):
+        if message["role"] == "assistant":
+            break
+        if message["role"] != "system":
+            texts.append(message.get("content") or "")
+    return texts[::-1]
+
+
+def _unmet(turn: Turn, received: Received) -> str:
+    for position, expectation in enumerate(turn.expect):
+        if expectation is None:
+            continue
+        if position >= len(received):
+            return f"message {position} is missing: only {len(received)} came since the last assistant message"
+        text = received[position]
+        several = isinstance(expectation, Sequence) and not isinstance(expectation, str)
+        for check in cast(Sequence[Check], expectation if several else [expectation]):
+            if problem := _problem(check, text):
+                shown = repr(text) if len(text) <= 1200 else f"{text[:600]!r} ... {text[-600:]!r}"
+                return f"message {position}: {problem}; it was: {shown}"
+    return ""
+
+
+def _problem(check: Check, text: str) -> str:
+    if isinstance(check, str):
+        return "" if check in text else f"expected the text {check!r}"
+    if isinstance(check, re.Pattern):
+        return "" if check.search(text) else f"expected a match of {check.pattern!r}"
+    try:
+        verdict = check(text)
+    except Exception as error:  # a check that fails is not met
+        return f"a check failed: {type(error).__name__}: {error}"
+    if isinstance(verdict, str):
+        return verdict
+    return f"the check {getattr(check, '__name__', 'given')} is not met" if verdict is False else ""
+
+
+def _compose(index: int, turn: Turn, received: Received, request_bytes: int) -> Answer:
+    text = turn.say(received) if callable(turn.say) else turn.say
+    asked = turn.calls(received) if callable(turn.calls) else turn.calls
+    calls: list[dict[str, Any]] = []
+    for position, call in enumerate(asked):
+        id_ = f"call_{index}_{position}" if call.id is None else call.id
+        arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments)
+        calls.append({"id": id_, "type": "function", "function": {"name": call.name, "arguments": arguments}})
+    prompt, written = request_bytes // 4, (len(text) + sum(len(str(call)) for call in calls)) // 4
+    usage = {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+    return Answer(text, tuple(calls), turn.finish_reason or ("tool_calls" if calls else "stop"), usage)
+
+
+def envelope(kind: str) -> dict[str, Any]:
+    """Return the frame of an object of the protocol."""
+    return {"id": "chatcmpl-scripted", "object": kind, "created": 0, "model": "scripted"}
 
 
 class ScriptedModel(Script):

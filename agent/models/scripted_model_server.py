@@ -1,13 +1,7 @@
-"""A model server that follows a script (agent.models.script), for demos and tests with a real client.
+"""A model server that follows a script (agent.models.scripted_model), for demos and tests with a real client.
 
-It serves `POST /v1/chat/completions` over HTTP/1.1 on loopback, with and without SSE.
-
-    async with ScriptedModelServer(turns) as server:
-        model = OpenAIModel("scripted", base_url=server.base_url, api_key="none")
-        ...
-    assert not server.failures
-
-An unmet expectation is answered with HTTP 400 of type script_expectation_failed.
+It serves `POST /v1/chat/completions` over HTTP/1.1 on loopback, with and without SSE, at its `base_url`. An unmet
+expectation is answered with HTTP 400 of type script_expectation_failed.
 """
 
 from __future__ import annotations
@@ -15,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Self, cast
 
-from agent.models.script import Answer, Call, ExpectationFailed, Fault, Received, Script, Turn, envelope
+from agent.models.scripted_model import Answer, Call, ExpectationFailed, Fault, Received, Script, Turn, envelope
 
 __all__ = ["Call", "Fault", "Received", "ScriptedModelServer", "Turn"]
 
@@ -27,11 +22,7 @@ class ScriptedModelServer(Script):
     """Serves a script; see Script."""
 
     def __init__(
-        self,
-        turns: Sequence[Turn],
-        *,
-        by_model: Mapping[str, Sequence[Turn]] | None = None,
-        fragment_chars: int = 7,
+        self, turns: Sequence[Turn], *, by_model: Mapping[str, Sequence[Turn]] | None = None, fragment_chars: int = 7
     ) -> None:
         super().__init__(turns, by_model)
         self.base_url = ""
@@ -68,13 +59,13 @@ class ScriptedModelServer(Script):
 
     async def _answer(self, method: str, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
         if (method, path) != ("POST", "/v1/chat/completions"):
-            await _send_json(writer, 404, _error("not_found", f"only POST /v1/chat/completions, not {method} {path}"))
+            await _send(writer, 404, _error("not_found", f"only POST /v1/chat/completions, not {method} {path}"), {})
             return
         request = json.loads(body)
         try:
             answer = self.play(request, len(body))
         except ExpectationFailed as failed:
-            await _send_json(writer, 400, _error("script_expectation_failed", str(failed)))
+            await _send(writer, 400, _error("script_expectation_failed", str(failed)), {})
             return
         if isinstance(answer, Fault):
             await _play_fault(answer, request, writer)
@@ -82,22 +73,20 @@ class ScriptedModelServer(Script):
             include_usage = bool((request.get("stream_options") or {}).get("include_usage"))
             await _send_events(writer, self._chunks(answer, include_usage=include_usage))
         else:
-            await _send_json(writer, 200, answer.completion())
+            await _send(writer, 200, json.dumps(answer.completion()), {})
 
-    async def _chunks(self, answer: Answer, *, include_usage: bool) -> AsyncIterator[str]:
+    def _chunks(self, answer: Answer, *, include_usage: bool) -> Iterator[str]:
         yield _chunk({"role": "assistant", "content": ""})
         for piece in self._pieces(answer.text):
             yield _chunk({"content": piece})
-        # Fragments of parallel calls are interleaved, which is harder on a client.
-        pending: list[tuple[int, list[str]]] = []
         for position, call in enumerate(answer.calls):
-            head = {"index": position, **call, "function": {"name": call["function"]["name"], "arguments": ""}}
+            head = {"index": position, **call, "function": {**call["function"], "arguments": ""}}
             yield _chunk({"tool_calls": [head]})
-            pending.append((position, self._pieces(call["function"]["arguments"])))
-        while any(pieces for _, pieces in pending):
-            for position, pieces in pending:
-                if pieces:
-                    yield _chunk({"tool_calls": [{"index": position, "function": {"arguments": pieces.pop(0)}}]})
+        # Fragments of parallel calls are interleaved, which is harder on a client.
+        for pieces in zip_longest(*(self._pieces(call["function"]["arguments"]) for call in answer.calls)):
+            for position, piece in enumerate(pieces):
+                if piece is not None:
+                    yield _chunk({"tool_calls": [{"index": position, "function": {"arguments": piece}}]})
         yield _chunk({}, finish_reason=answer.finish_reason)
         if include_usage:
             yield json.dumps({**envelope("chat.completion.chunk"), "choices": [], "usage": answer.usage})
@@ -112,8 +101,8 @@ def _chunk(delta: dict[str, Any], finish_reason: str | None = None) -> str:
     return json.dumps({**envelope("chat.completion.chunk"), "choices": [choice]})
 
 
-def _error(kind: str, message: str) -> dict[str, Any]:
-    return {"error": {"message": message, "type": kind, "code": None, "param": None}}
+def _error(kind: str, message: str) -> str:
+    return json.dumps({"error": {"message": message, "type": kind, "code": None, "param": None}})
 
 
 async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, bytes] | None:
@@ -130,10 +119,6 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, bytes] 
     return method, path, await reader.readexactly(length)
 
 
-async def _send_json(writer: asyncio.StreamWriter, status: int, payload: dict[str, Any]) -> None:
-    await _send(writer, status, json.dumps(payload), {})
-
-
 async def _send(writer: asyncio.StreamWriter, status: int, text: str, headers: Mapping[str, str]) -> None:
     body = text.encode()
     sent = {"content-type": "application/json", **{name.lower(): value for name, value in headers.items()}}
@@ -143,9 +128,9 @@ async def _send(writer: asyncio.StreamWriter, status: int, text: str, headers: M
     await writer.drain()
 
 
-async def _send_events(writer: asyncio.StreamWriter, events: AsyncIterator[str]) -> None:
+async def _send_events(writer: asyncio.StreamWriter, events: Iterable[str]) -> None:
     writer.write(_EVENT_STREAM_HEAD)
-    async for event in events:
+    for event in events:
         _write_event(writer, event)
         await writer.drain()
     writer.write(b"0\r\n\r\n")
@@ -169,20 +154,13 @@ async def _play_fault(fault: Fault, request: dict[str, Any], writer: asyncio.Str
     if not request.get("stream"):
         if fault.kind == "drop":
             raise ConnectionError("scripted")
-        if fault.kind == "nonsense":
-            writer.write(b"HTTP/1.1 200 -\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\n{nope")
-            await writer.drain()
-        else:
-            await _send_json(writer, 200, {**envelope("chat.completion"), "choices": []})
+        empty = json.dumps({**envelope("chat.completion"), "choices": []})
+        await _send(writer, 200, "{nope" if fault.kind == "nonsense" else empty, {})
+        return
+    if fault.kind != "drop":
+        await _send_events(writer, ["{nope" if fault.kind == "nonsense" else "[DONE]"])
         return
     writer.write(_EVENT_STREAM_HEAD)
-    if fault.kind == "drop":
-        _write_event(writer, _chunk({"role": "assistant", "content": "I was about to"}))
-        await writer.drain()
-        raise ConnectionError("scripted")
-    if fault.kind == "nonsense":
-        _write_event(writer, "{nope")
-    else:
-        _write_event(writer, "[DONE]")
-    writer.write(b"0\r\n\r\n")
+    _write_event(writer, _chunk({"role": "assistant", "content": "I was about to"}))
     await writer.drain()
+    raise ConnectionError("scripted")

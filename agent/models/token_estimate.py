@@ -1,9 +1,6 @@
 """Estimates the tokens of a request: a quarter of its characters, corrected by the endpoint's reports.
 
-The run's notes carry an InputEstimate from step to step. Only new messages are counted, so a step costs the same
-whatever the length of the thread.
-
-    tokens of the next request = tokens of the last one + ratio * estimate of what was added since
+The run's notes carry an InputEstimate from step to step, so that only new messages are counted.
 """
 
 from __future__ import annotations
@@ -61,16 +58,12 @@ class InputEstimate(Value):
     def of(cls, messages: Sequence[Message], first: int, aside: int, ratio: float = 1.0) -> Self:
         """Count all messages from `first` on; `aside` is the estimate of what is sent besides."""
         thread = messages_tokens(messages[first:])
-        estimated = thread + aside
-        return cls(
-            first=first, messages=len(messages), thread=thread, estimated=estimated, tokens=round(estimated * ratio)
-        )
+        known, tokens = {"first": first, "messages": len(messages), "thread": thread}, round((thread + aside) * ratio)
+        return cls(**known, estimated=thread + aside, tokens=tokens)
 
     @classmethod
     def remembered(cls, note: JsonValue, messages: Sequence[Message], first: int) -> Self | None:
         """Return the estimate in a note, None if it does not fit `messages` from `first` on."""
-        if note is None:
-            return None
         try:
             found = cls.model_validate(note)
         except ValidationError:
@@ -84,15 +77,12 @@ class InputEstimate(Value):
         return min(max(ratio, _MIN_RATIO), _MAX_RATIO)
 
     def grown(self, messages: Sequence[Message]) -> Self:
-        """Return the estimate with the new messages added."""
         added = messages_tokens(messages[self.messages :])
-        return self.model_copy(
-            update={
-                "messages": len(messages),
-                "thread": self.thread + added,
-                "estimated": self.estimated + added,
-                "tokens": self.tokens + round(self.ratio * added),
-            }
+        return self.with_(
+            messages=len(messages),
+            thread=self.thread + added,
+            estimated=self.estimated + added,
+            tokens=self.tokens + round(self.ratio * added),
         )
 
     def measured(self, aside: int, reported_tokens: int) -> Self:
@@ -102,4 +92,4 @@ class InputEstimate(Value):
         believed = least <= reported_tokens <= most
         change = round(self.ratio * (estimated - self.estimated))
         tokens = reported_tokens if believed else max(0, self.tokens + change)
-        return self.model_copy(update={"estimated": estimated, "tokens": tokens})
+        return self.with_(estimated=estimated, tokens=tokens)

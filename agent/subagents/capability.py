@@ -9,30 +9,48 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
 
 from pydantic import Field, create_model
 
+from agent.agent import Agent
 from agent.capabilities.capability import Capability
-from agent.messages import ToolResult
+from agent.capabilities.flow import ErrorPolicy, FinishReason, ToolCallPresence
+from agent.host import Host
+from agent.messages import Message, ToolResult
 from agent.models.model import Model
-from agent.subagents.background import BackgroundSubagents, Noted, noted
-from agent.subagents.family import Families, FamilyLedger, Member
-from agent.subagents.subagent import ParentTools, Subagent
-from agent.subagents.subagent_run import Assignment, start
+from agent.state import AgentState
+from agent.subagents.family import MEMBER_NOTE, Families, FamilyLedger, Member
+from agent.subagents.subagent import (
+    BackgroundSubagents,
+    NestedEvents,
+    Noted,
+    ParentTools,
+    Subagent,
+    SubagentBudget,
+    SubagentRun,
+    noted,
+)
 from agent.tools.tool import RunInFlight, Tool, ToolArguments, ToolContext
 
 __all__ = ["Subagent", "subagents"]
 
 _SPAWN = "spawn_subagent"
+# A subagent has its parent's flow, whose settings are the operator's.
+_FLOW = (ToolCallPresence, FinishReason, ErrorPolicy)
 _TOOLS = (_SPAWN, "check_subagent", "wait_subagent", "cancel_subagent", "list_subagents")
 # Of one family, including the root run: each member has a model request or a tool call in progress.
 _AT_WORK_LIMIT = 16
 _BACKGROUND_LIMIT = 8
+_TOO_MANY = (
+    f"{_AT_WORK_LIMIT} of this run's agents are at work, which is as many as there can be at once; "
+    "spawn this one when another has ended, or do the task yourself"
+)
+_TOO_MANY_IN_BACKGROUND = (
+    f"{_BACKGROUND_LIMIT} background subagents are at work, which is as many as there can be; "
+    "wait for one with wait_subagent, end one with cancel_subagent, or spawn this one with background=false"
+)
 _TASK_LIMIT_CHARS = 32_000
 _SHOWN_LIMIT_CHARS = 100
-
-_Id = Annotated[str, Field(min_length=1, max_length=256, description="as spawn_subagent gave it")]
 
 
 class _Spawn(ToolArguments):
@@ -44,7 +62,7 @@ class _Spawn(ToolArguments):
 
 
 class _OfOne(ToolArguments):
-    id: _Id
+    id: str = Field(min_length=1, max_length=256, description="as spawn_subagent gave it")
 
 
 class _Wait(_OfOne):
@@ -112,25 +130,47 @@ class _SubagentTools:
         run, parent = context.run, self._member(context)
         if run is None or parent is None:
             return ToolResult.error("a subagent works for a run, and this call belongs to none")
-        definition = self.definitions.get(asked.name)
-        refusal = self._refusal(asked, context.call_id, run, parent)
-        if refusal or definition is None:
+        if refusal := self._refusal(asked, context.call_id, run, parent):
             return ToolResult.error(refusal)
-        hidden = _TOOLS if run.state.depth + 1 >= self.depth else ()
-        started = start(
-            Assignment(asked.name, asked.task, asked.background, context.call_id, run, parent),
-            definition,
-            self.model,
-            ParentTools(run.executor, _tool_names(definition), hidden),
-            self.families.clock,
-        )
+        started = self._started(asked, context.call_id, run, parent)
         if asked.background:
             parent.runs[context.call_id] = started
-            return _said(
-                f"{context.call_id} ({asked.name}) is at work. It ends with you: wait_subagent gives its answer"
-            )
+            at_work = f"{context.call_id} ({asked.name}) is at work"
+            return _said(f"{at_work}. It ends with you: wait_subagent gives its answer")
         progress = await started.finish()
         return _said(progress.text) if progress.status == "completed" else ToolResult.error(progress.text)
+
+    def _started(self, asked: _Spawn, call_id: str, run: RunInFlight, parent: Member) -> SubagentRun:
+        definition, clock = self.definitions[asked.name], self.families.clock
+        hidden = _TOOLS if run.state.depth + 1 >= self.depth else ()
+        member = parent.family.join(parent, call_id, background=asked.background)
+        flows = tuple(hook for hook in run.hooks if isinstance(hook, _FLOW))
+        inherited = tuple(hook for hook in run.hooks if hook.mandatory or hook.innermost or hook in flows)
+        agent = Agent(
+            model=definition.model or self.model,
+            capabilities=(
+                # First, so that the operator's hooks are outside of the subagent's own, as in the parent.
+                Capability("inherited", hooks=inherited),
+                *((Capability("flow"),) if flows else ()),  # replaces the default one: its hooks are inherited
+                # Replaces the default limits: the run's own are among the inherited hooks.
+                Capability("limits", hooks=(SubagentBudget(asked.name, member, definition),)),
+            ),
+            system_prompt=definition.system_prompt,
+            name=asked.name,
+            host=Host(clock=clock, executor=ParentTools(run.executor, _tool_names(definition), hidden)),
+        )
+        state = AgentState(
+            run_id=run.state.run_id,
+            thread=run.state.thread,
+            agent=asked.name,
+            depth=run.state.depth + 1,
+            messages=(Message(role="user", content=asked.task),),
+            notes={MEMBER_NOTE: member.id},
+            others=parent.family.others(member),
+            # Including the parent's current step, so that a time limit leaves the subagent what the run has left.
+            active_s=run.state.active_s + clock() - parent.step_started_s,
+        )
+        return SubagentRun(agent, state, asked.task, member, NestedEvents(run.events, call_id))
 
     async def check(self, asked: _OfOne, context: ToolContext) -> ToolResult:
         return await self._report(asked.id, context, None)
@@ -144,7 +184,7 @@ class _SubagentTools:
             member.runs[asked.id].cancel()
         return await self._report(asked.id, context, self.grace_s)
 
-    async def list(self, asked: ToolArguments, context: ToolContext) -> ToolResult:  # noqa: ARG002 - takes none
+    async def list(self, _asked: ToolArguments, context: ToolContext) -> ToolResult:
         entries = self._entries(context)
         return _said("\n".join(_line(id_, entry) for id_, entry in entries.items()) or "[no background subagents]")
 
@@ -164,17 +204,9 @@ class _SubagentTools:
         if call_id in family.members or call_id in parent.runs:
             return f"this call has started a subagent already, {call_id}"
         if len(family.members) >= _AT_WORK_LIMIT:
-            return (
-                f"{_AT_WORK_LIMIT} of this run's agents are at work, which is as many as there can be at once; "
-                "spawn this one when another has ended, or do the task yourself"
-            )
+            return _TOO_MANY
         in_background = sum(member.background for member in family.members.values())
-        if asked.background and in_background >= _BACKGROUND_LIMIT:
-            return (
-                f"{_BACKGROUND_LIMIT} background subagents are at work, which is as many as there can be; "
-                "wait for one with wait_subagent, end one with cancel_subagent, or spawn this one with background=false"
-            )
-        return ""
+        return _TOO_MANY_IN_BACKGROUND if asked.background and in_background >= _BACKGROUND_LIMIT else ""
 
     async def _report(self, id_: str, context: ToolContext, timeout_s: float | None) -> ToolResult:
         member = self._member(context)

@@ -1,11 +1,8 @@
 """A family: a root run and all its subagents in this process, with a shared ledger of what they spent.
 
-Limits check state.spent: a run's own usage plus state.others. The ledger updates `others` at every step and tool call,
-so that a limit applies to the whole family. A tool call counts when it starts; an inference counts when it ends, so
-steps, tokens and cost exceed a limit by at most one step per member. A process that resumes a root run starts with the
-`others` of its state: what the subagents of the previous process spent.
-
-Families are live objects outside the state. A family exists from the first step of its root run to its end.
+Limits check a run's own usage plus state.others, which the ledger updates at every step and tool call. A tool call
+counts when it starts, an inference when it ends, so steps, tokens and cost exceed a limit by at most one step per
+member. A process that resumes a root run starts with the `others` of its state.
 """
 
 from __future__ import annotations
@@ -20,13 +17,10 @@ from agent.hooks.hook import Hook
 from agent.state import AgentState, Spent
 
 if TYPE_CHECKING:
-    from agent.subagents.subagent_run import SubagentRun
+    from agent.subagents.subagent import SubagentRun
 
 MEMBER_NOTE = "subagents.member"
 """The note with a subagent's member id; a root run has none."""
-
-# Before every limit at before_step, and after every hook that adds usage at the points after the model.
-_OUTSIDE_LIMITS = 900_000
 
 _RunKey = tuple[str, str]
 
@@ -63,7 +57,6 @@ class Member:
         return total
 
     def cancel_children(self) -> set[asyncio.Task[Any]]:
-        """Cancel the subagents of this member; return their tasks."""
         tasks = {member.task for member in self.children.values() if member.task is not None}
         for task in tasks:
             task.cancel()
@@ -144,7 +137,8 @@ class FamilyLedger(Hook):
     families: Families
     name = "subagents_ledger"
     mandatory = True
-    priority = _OUTSIDE_LIMITS
+    # Before every limit at before_step, and after every hook that adds usage at the points after the model.
+    priority = 900_000
 
     async def before_step(self, state: AgentState) -> AgentState:
         self.families.begin(state)
@@ -154,19 +148,15 @@ class FamilyLedger(Hook):
         member.step_started_s = self.families.clock()
         return self._settled(state)
 
-    async def before_inference(self, state: AgentState) -> AgentState:
+    async def after_step(self, state: AgentState) -> AgentState:
         return self._settled(state)
 
-    async def after_inference(self, state: AgentState) -> AgentState:
-        return self._settled(state)
+    before_inference = after_inference = after_step
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
         if state.steps:  # a run resumed after an approval starts here; a call outside a run has no family
             self.families.begin(state)
         return self._settled(state, begun=(state.current.tool_index or 0) + 1)
-
-    async def after_step(self, state: AgentState) -> AgentState:
-        return self._settled(state)
 
     async def execution_end(self, state: AgentState) -> AgentState:
         state = self._settled(state)

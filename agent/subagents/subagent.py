@@ -1,22 +1,40 @@
-"""A subagent's definition and what it runs with: its budget, its parent's tools, and its events."""
+"""A subagent: its definition, what it runs with, its run, and what its parent sees of it in the background."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
+from agent.agent import Agent
 from agent.events import Event, EventSink
 from agent.hooks.hook import Hook
 from agent.judged_call import JudgedCall
-from agent.messages import ToolCall, ToolResult, ToolSpec
+from agent.messages import Message, ToolCall, ToolResult, ToolSpec, Value
 from agent.models.model import Model
 from agent.state import AgentState
-from agent.subagents.family import Member
+from agent.subagents.family import Families, Member
 from agent.tools.tool import ToolContext, ToolExecutor
 from agent.tools.toolbox import no_such_tool
 
+BACKGROUND_NOTE = "subagents.background"
+"""The note with all background subagents of a run: {id: Noted as JSON}."""
+
+# Past this number of background subagents the oldest finished ones are removed.
+_LIMIT = 32
+_NOTED_TASK_LIMIT_CHARS = 200
+_NOTED_ANSWER_LIMIT_CHARS = 2_000
+_LOST = "the process in which it ran has ended, and its work with it; spawn it again if you still need the answer"
+
+Status = Literal["running", "completed", "stopped", "cancelled", "failed", "lost"]
+
+_ANSWER_LIMIT_CHARS = 32_000  # of what the parent sees
+_log = logging.getLogger(__name__)
 _NESTED = {"run_started": "subagent_started", "run_finished": "subagent_finished"}
 
 
@@ -70,9 +88,8 @@ class ParentTools:
 
     def __init__(self, inner: ToolExecutor, names: Collection[str] | None, hidden: Collection[str]) -> None:
         self._inner = inner
-        self._names = {
-            spec.name for spec in inner.specs() if not spec.own_state and (names is None or spec.name in names)
-        }
+        shared = (spec.name for spec in inner.specs() if not spec.own_state)
+        self._names = {name for name in shared if names is None or name in names}
         self._shown = self._names.difference(hidden)
 
     def specs(self) -> Sequence[ToolSpec]:
@@ -104,3 +121,182 @@ class NestedEvents:
             self.finished = event.payload
         # Deeper subagents have set their own call already.
         self._outer(Event(_NESTED.get(event.type, event.type), {"within": self._call_id, **event.payload}))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A subagent's status, its answer or last text, and the reason unless it completed."""
+
+    status: Status
+    answer: str = ""
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        """What the parent sees of a finished subagent."""
+        answer = shortened(self.answer, _ANSWER_LIMIT_CHARS)
+        if self.status == "completed":
+            return answer or "[the subagent ended without an answer]"
+        said = f"The subagent did not finish its task: {self.status} ({self.why})."
+        return f"{said}\nThe last it said:\n{answer}" if answer else said
+
+
+class SubagentRun:
+    """A subagent's run in a task of its own. `reported_in` is the last call that reported its end to the parent."""
+
+    def __init__(self, agent: Agent, state: AgentState, task: str, member: Member, events: NestedEvents) -> None:
+        """Start the task: a cancellation from within does not cancel the parent."""
+        self.name = agent.name
+        self.task = task
+        self.reported_in = ""
+        self._member = member
+        self._events = events
+        self._clock = agent.host.clock
+        self._started_s = self._clock()
+        self._last_said = ""
+        self._running = asyncio.create_task(self._run(agent, state), name=f"subagent {member.id}")
+        self._running.add_done_callback(lambda _: member.family.leave(member))
+        member.task = self._running
+
+    async def _run(self, agent: Agent, state: AgentState) -> None:
+        try:
+            messages = (await agent.run(state, self._events)).messages
+        except Exception:  # an agent raises only cancellation; if not, the parent continues all the same
+            _log.exception("subagent %s failed", self._member.id)
+            return
+        said = (one.content for one in reversed(messages) if one.role == "assistant" and one.content)
+        self._last_said = next(said, "")
+
+    async def finish(self) -> Progress:
+        """Wait for the end. If this wait is cancelled, so is the subagent, and it has ended before this raises."""
+        try:
+            await self.wait(None)
+        except asyncio.CancelledError:
+            self.cancel()
+            await self.wait(None)
+            raise
+        return self.progress
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Wait for the end, at most `timeout_s`; the subagent continues after a timeout."""
+        await asyncio.wait({self._running}, timeout=timeout_s)
+
+    def cancel(self) -> None:
+        self._running.cancel()
+
+    @property
+    def progress(self) -> Progress:
+        if not self._running.done():
+            spent = self._member.spent()
+            # The time differs in each answer, so that polling does not count as repeating a call.
+            elapsed_s = self._clock() - self._started_s
+            why = f"for {elapsed_s:.0f} s, {spent.steps} steps, {spent.usage.output_tokens} tokens"
+            return Progress("running", why=why)
+        finished: dict[str, Any] | None = self._events.finished
+        if finished is None:
+            return Progress("cancelled" if self._running.cancelled() else "failed", why="it ended before it began")
+        stop = finished["stop"]
+        why = f"{stop['hook']}, {stop['rule']}: {stop['reason']}"
+        return Progress(finished["status"], finished["answer"] or self._last_said, why)
+
+
+def shortened(text: str, limit_chars: int) -> str:
+    """Return the text, or its start and how much is left out."""
+    return text if len(text) <= limit_chars else f"{text[:limit_chars]}\n[... {len(text) - limit_chars} characters cut]"
+
+
+class Noted(Value):
+    """A background subagent, with task and answer shortened; `seen`: the parent's model has read that it ended."""
+
+    name: str
+    task: str
+    status: Status
+    answer: str = ""
+    seen: bool = False
+
+
+def noted(state: AgentState, member: Member | None) -> dict[str, Noted]:
+    """Return the background subagents of a run, with the current status of those in this process."""
+    note = state.notes.get(BACKGROUND_NOTE)
+    entries: dict[str, Noted] = {}
+    for id_, value in note.items() if isinstance(note, dict) else ():
+        with suppress(ValidationError):  # an invalid entry is left out
+            entries[id_] = Noted.model_validate(value)
+    runs = member.runs if member is not None else {}
+    for id_ in entries.keys() - runs.keys():
+        if entries[id_].status == "running":
+            entries[id_] = entries[id_].with_(status="lost", answer=_LOST)
+    for id_, run in runs.items():
+        progress = run.progress
+        entries[id_] = Noted(
+            name=run.name,
+            task=shortened(run.task, _NOTED_TASK_LIMIT_CHARS),
+            status=progress.status,
+            answer="" if progress.status == "running" else shortened(progress.text, _NOTED_ANSWER_LIMIT_CHARS),
+            seen=id_ in entries and entries[id_].seen,
+        )
+    return entries
+
+
+@dataclass(eq=False)
+class BackgroundSubagents(Hook):
+    """Updates the note, announces finished subagents to the model, and ends all with the run.
+
+    `tools` are the names of the tools that report on subagents; `grace_s` bounds the wait for their end.
+    """
+
+    families: Families
+    tools: Collection[str]
+    grace_s: float
+    name = "subagents"
+    mandatory = True
+    # The last to append messages, and the first at execution_end: other hooks see a run without subagents.
+    priority = -900_000
+
+    def __post_init__(self) -> None:
+        self.timeout_s = self.grace_s + 5.0
+
+    async def before_inference(self, state: AgentState) -> AgentState:
+        state, entries = self._updated(state)
+        ended = {id_: entry for id_, entry in entries.items() if entry.status != "running" and not entry.seen}
+        if not ended:
+            return state
+        news = ", ".join(f"{id_} ({entry.name}, {entry.status})" for id_, entry in ended.items())
+        text = f"[background subagents have ended: {news}. check_subagent gives the answer]"
+        return state.with_messages((*state.current.input_messages, Message(role="user", content=text)))
+
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        tool = state.current.tool
+        if tool.call.name not in self.tools or not tool.succeeded:
+            return state
+        member = self.families.find(state)
+        asked = (tool.call.arguments or {}).get("id")
+        run = member.runs.get(asked) if member is not None and isinstance(asked, str) else None
+        # A subagent that ended after this call reported it as running is still to be announced.
+        seen = isinstance(asked, str) and (run is None or run.reported_in == tool.call.id)
+        return self._updated(state, seen=asked if seen else None)[0]
+
+    async def after_step(self, state: AgentState) -> AgentState:
+        return self._updated(state)[0]
+
+    async def execution_end(self, state: AgentState) -> AgentState:
+        member = self.families.find(state)
+        tasks = member.cancel_children() if member is not None else None
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.grace_s)
+        return self._updated(state)[0]
+
+    def _updated(self, state: AgentState, seen: JsonValue = None) -> tuple[AgentState, dict[str, Noted]]:
+        member = self.families.find(state)
+        if BACKGROUND_NOTE not in state.notes and (member is None or not member.runs):
+            return state, {}
+        entries = noted(state, member)
+        if isinstance(seen, str) and seen in entries:
+            entries[seen] = entries[seen].with_(seen=True)
+        ended = [id_ for id_, entry in entries.items() if entry.status != "running"]
+        for id_ in ended[: max(0, len(entries) - _LIMIT)]:
+            del entries[id_]
+            if member is not None:
+                member.runs.pop(id_, None)
+        note: JsonValue = {id_: entry.model_dump() for id_, entry in entries.items()}
+        return (state if note == state.notes.get(BACKGROUND_NOTE) else state.with_note(BACKGROUND_NOTE, note)), entries

@@ -20,6 +20,7 @@ from typing import Protocol, Self
 from pydantic import JsonValue
 
 from agent.decisions import ContinuationOutcome
+from agent.events import SoughtApproval
 from agent.frozen import Text, frozen_arguments
 from agent.messages import Message, ToolCall, Usage, Value
 from agent.state import AgentState, ModelResponse, ToolExecution
@@ -70,20 +71,10 @@ class Approver(Protocol):
         ...
 
 
-class ApprovalSought(Value):
-    """A call whose approval a suspended run waits for."""
-
-    approval_id: str
-    call_id: str
-    name: str
-    rule: str
-    reason: str
-
-
 class Suspended(Exception):
     """Calls of the step wait for approvals; none has executed. `state` is the state after their before pass."""
 
-    def __init__(self, sought: Sequence[ApprovalSought], state: AgentState) -> None:
+    def __init__(self, sought: Sequence[SoughtApproval], state: AgentState) -> None:
         super().__init__("the step waits for an approval")
         self.sought = tuple(sought)
         self.state = state
@@ -111,48 +102,31 @@ class PendingStep(Value):
     hooks_s: float = 0.0
     model_s: float = 0.0
     model_wait_s: float = 0.0
-    sought: tuple[ApprovalSought, ...] = ()
+    sought: tuple[SoughtApproval, ...] = ()
 
     @classmethod
     def of(cls, state: AgentState, response: ModelResponse, suspended: Suspended | None = None) -> Self:
         """Return the step in flight; `suspended` if its calls wait for approvals."""
-        calls = tuple(
-            _AskedCall(
-                id=call.id,
-                name=call.name,
-                arguments=None if call.arguments is None else json.dumps(call.arguments),
-                raw_arguments=call.raw_arguments,
-                problem=call.problem,
-            )
+        same = ("system_prompt", "continuation", "model_s", "model_wait_s")
+        calls = (
+            {**vars(call), "arguments": None if call.arguments is None else json.dumps(call.arguments)}
             for call in response.message.tool_calls
         )
-        current = state.current
         return cls(
             content=response.message.content,
-            calls=calls,
+            calls=tuple(_AskedCall(**call) for call in calls),
             finish_reason=response.finish_reason,
             usage=response.usage,
-            system_prompt=current.system_prompt,
-            continuation=current.continuation,
             hooks_s=(suspended.state if suspended is not None else state).current.hooks_s,
-            model_s=current.model_s,
-            model_wait_s=current.model_wait_s,
             sought=suspended.sought if suspended is not None else (),
+            **{name: getattr(state.current, name) for name in same},
         )
 
     def response(self) -> ModelResponse:
-        """Return the model's answer."""
-        calls = tuple(
-            ToolCall.model_construct(
-                id=call.id,
-                name=call.name,
-                arguments=None if call.arguments is None else frozen_arguments(json.loads(call.arguments)),
-                raw_arguments=call.raw_arguments,
-                problem=call.problem,
-            )
-            for call in self.calls
-        )
-        message = Message(role="assistant", content=self.content).model_copy(update={"tool_calls": calls})
-        return ModelResponse(
-            message=Message(role="assistant"), finish_reason=self.finish_reason, usage=self.usage
-        ).model_copy(update={"message": message})
+        calls = []
+        for call in self.calls:
+            arguments = None if call.arguments is None else frozen_arguments(json.loads(call.arguments))
+            calls.append(ToolCall.model_construct(**{**vars(call), "arguments": arguments}))
+        # Without validation: arguments may hold what pydantic refuses.
+        message = Message(role="assistant", content=self.content).with_(tool_calls=tuple(calls))
+        return ModelResponse.model_construct(message=message, finish_reason=self.finish_reason, usage=self.usage)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from agent.decisions import Verdict, VerdictKind
+from agent.events import SoughtApproval
 from agent.frozen import frozen_arguments
 from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, ToolExecution
-from agent.tools.approval import ApprovalSought, Approver, Denied, Granted, Pending, Suspended
+from agent.tools.approval import Approver, Denied, Granted, Pending, Suspended
 
+_Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 _WAITING = "this call waits for an approval and did not run"
 
@@ -63,21 +67,24 @@ async def answered(
     executions = list(state.current.tool_executions)
     results: dict[int, ToolResult] = {}
     notes: dict[int, str] = {}
+
+    async def use(granted: Granted) -> str:
+        return await approver.use(granted)
+
     for index, execution in asked:
         answer = answers[index]
         if isinstance(answer, Granted):
-            refusal = await _use(approver, answer)
+            refusal = await _guarded(partial(use, answer), "the approval could not be used: {}".format)
             answer = Denied(refusal, answer.approval_id) if refusal else answer
-        executions[index] = replace(execution, approval_id=answer.approval_id)
+        executions[index] = execution.with_(approval_id=answer.approval_id)
         if isinstance(answer, Granted):
             notes[index] = answer.note
         elif isinstance(answer, Pending):
             results[index] = ToolResult.error(f"{_WAITING}: {answer.approval_id}", outcome="waiting")
         elif execution.verdict is not None:
             rule = answer.rule or execution.verdict.rule
-            said = {"kind": VerdictKind.BLOCK, "rule": rule, "reason": answer.message}
-            refused = execution.verdict.model_copy(update=said)
-            executions[index] = replace(executions[index], verdict=refused, approval_outcome=answer.outcome)
+            refused = execution.verdict.with_(kind=VerdictKind.BLOCK, rule=rule, reason=answer.message)
+            executions[index] = executions[index].with_(verdict=refused, approval_outcome=answer.outcome)
             results[index] = blocked_result(refused)
     return Answered(state.with_current(tool_executions=tuple(executions)), results, notes)
 
@@ -90,52 +97,43 @@ async def edited_calls(
     If the approver fails, the calls whose ids are in `sought` do not run: they may have been approved with arguments
     that are not known here.
     """
-    try:
-        edited = dict(await approver.edited(state, [call.id for call in calls]))
+
+    async def edited() -> Sequence[ToolCall]:
+        known = dict(await approver.edited(state, [call.id for call in calls]))
         return [
-            call.with_(arguments=frozen_arguments(dict(edited[call.id])), problem="") if call.id in edited else call
+            call.with_(arguments=frozen_arguments(dict(known[call.id])), problem="") if call.id in known else call
             for call in calls
         ]
-    except (asyncio.CancelledError, GeneratorExit):
-        raise
-    except BaseException as error:  # as in _answer
-        _log.exception("the approver failed")
-        problem = f"could not be had from the approver: {type(error).__name__}"
+
+    def failed(why: str) -> Sequence[ToolCall]:
+        problem = f"could not be had from the approver: {why}"
         return [call.with_(arguments=None, problem=problem) if call.id in sought else call for call in calls]
+
+    return await _guarded(edited, failed)
 
 
 async def _answer(approver: Approver, state: AgentState, execution: ToolExecution) -> Granted | Denied | Pending:
-    try:
-        answer: object = await approver.answer(state, execution)
-    except (asyncio.CancelledError, GeneratorExit):
-        raise
-    except BaseException as error:  # the host's approver: a failure is no approval
-        _log.exception("the approver failed")
-        return Denied(f"this call needs an approval, and requesting it failed: {type(error).__name__}")
+    needs = "this call needs an approval, and"
+    failed = f"{needs} requesting it failed: "
+    answer: object = await _guarded(lambda: approver.answer(state, execution), lambda why: Denied(failed + why))
     if isinstance(answer, Granted | Denied | Pending):
         return answer
     _log.error("the approver answered with %s", type(answer).__name__)
-    return Denied(
-        f"this call needs an approval, and the approver returned {type(answer).__name__} instead of an answer"
-    )
+    return Denied(f"{needs} the approver returned {type(answer).__name__} instead of an answer")
 
 
-async def _use(approver: Approver, granted: Granted) -> str:
+async def _guarded(work: Callable[[], Awaitable[_Result]], failed: Callable[[str], _Result]) -> _Result:
+    """Return what the host's approver gives, or what `failed` makes of an error: a failure is no approval."""
     try:
-        return await approver.use(granted)
+        return await work()
     except (asyncio.CancelledError, GeneratorExit):
         raise
-    except BaseException as error:  # as above
+    except BaseException as error:
         _log.exception("the approver failed")
-        return f"the approval could not be used: {type(error).__name__}"
+        return failed(type(error).__name__)
 
 
-def _sought(execution: ToolExecution, approval_id: str) -> ApprovalSought:
-    verdict = execution.verdict
-    return ApprovalSought(
-        approval_id=approval_id,
-        call_id=execution.call.id,
-        name=execution.call.name,
-        rule=verdict.rule if verdict is not None else "",
-        reason=verdict.reason if verdict is not None else "",
-    )
+def _sought(execution: ToolExecution, approval_id: str) -> SoughtApproval:
+    verdict, call = execution.verdict, execution.call
+    rule, reason = (verdict.rule, verdict.reason) if verdict is not None else ("", "")
+    return SoughtApproval(approval_id=approval_id, call_id=call.id, name=call.name, rule=rule, reason=reason)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
 
 from pydantic import JsonValue
 
 from agent.coalescing import Coalescer
 from agent.decisions import Verdict
 from agent.events import EventSink, emit
-from agent.filesystem import OutputStream
+from agent.filesystem import OnOutput, OutputStream
+from agent.hooks.hook import Hook, OutputFilter
 from agent.messages import ToolCall, ToolResult
 from agent.state import ToolExecution
+
+_STREAMS: tuple[OutputStream, ...] = ("stdout", "stderr")
+_log = logging.getLogger(__name__)
 
 
 def emit_started(events: EventSink, call: ToolCall) -> None:
@@ -26,9 +34,7 @@ def emit_verdict(events: EventSink, asked: ToolCall, judged: ToolCall, verdict: 
         "hook_verdict",
         call_id=asked.id,
         verdict=verdict.kind.public_name,
-        hook=verdict.hook,
-        rule=verdict.rule,
-        reason=verdict.reason,
+        **_same(verdict, "hook", "rule", "reason"),
         **_policy(verdict),
         arguments=judged.arguments if judged.arguments != asked.arguments else None,
     )
@@ -47,20 +53,18 @@ def emit_finished(events: EventSink, tool: ToolExecution, result: ToolResult) ->
         reason=verdict.reason if verdict else "",
         **_policy(verdict),
         approval_id=tool.approval_id,
-        outcome=result.outcome,
-        exit_code=result.exit_code,
-        is_error=result.is_error,
-        withheld_by=result.withheld_by,
-        would_be_withheld_by=result.would_be_withheld_by,
+        **_same(result, "outcome", "exit_code", "is_error", "withheld_by", "would_be_withheld_by", "note"),
         content=result.content.decode("utf-8", "replace"),
-        note=result.note,
         evicted=result.evicted.model_dump() if result.evicted else None,
         duration_ms=round(tool.duration_s * 1000, 3),
     )
 
 
+def _same(value: Verdict | ToolResult, *names: str) -> dict[str, JsonValue]:
+    return {name: getattr(value, name) for name in names}
+
+
 def _policy(verdict: Verdict | None) -> dict[str, JsonValue]:
-    """Return the policy's part of a verdict in events."""
     policy = verdict.policy if verdict is not None else None
     would_be: JsonValue = None
     if policy is not None and policy.would_be:
@@ -75,7 +79,7 @@ class OutputEvents:
         self._events = events
         self._call_id = call_id
         self._stream: OutputStream = "stdout"
-        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
+        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in _STREAMS}
         self._text = Coalescer(self._deliver)
 
     def __call__(self, stream: OutputStream, data: bytes) -> None:
@@ -89,3 +93,100 @@ class OutputEvents:
 
     def _deliver(self, text: str) -> None:
         emit(self._events, "tool_output", call_id=self._call_id, stream=self._stream, text=text)
+
+
+def output_filters(hooks: Iterable[Hook]) -> list[OutputFilter] | None:
+    """Return new filters for one call, the innermost first.
+
+    None if a hook redacts without a filter, or fails to make one: then nothing is shown before the result.
+    """
+    filters: list[OutputFilter] = []
+    for hook in (hook for hook in hooks if hook.redacts):
+        try:
+            made = hook.output_filter()
+        except Exception:  # any hook may fail: without its filter nothing is shown live
+            _log.exception("the output filter of %s could not be made", hook.name)
+            made = None
+        if made is None:
+            return None
+        filters.insert(0, made)
+    return filters
+
+
+async def filtered(
+    filters: Sequence[OutputFilter], stream: OutputStream, data: bytes, *, cut: bool | None = None
+) -> bytes:
+    """Return bytes of a stream after the filters; with `cut` given, they end the stream."""
+    for filter_ in filters:
+        passed = b""
+        if data:
+            fed = filter_.feed(stream, data)
+            passed = fed if isinstance(fed, bytes) else await fed
+        if cut is not None:
+            rest = filter_.flush(stream, cut=cut)
+            passed += rest if isinstance(rest, bytes) else await rest
+        data = passed
+    return data
+
+
+class LiveOutput:
+    """Shows a call's output, filtered; pieces that wait for the filters are merged.
+
+    After a filter fails nothing more is shown; the result has the rest.
+    """
+
+    def __init__(self, filters: Sequence[OutputFilter], listeners: Sequence[OnOutput]) -> None:
+        self._filters = filters
+        self._listeners = listeners
+        self._waiting: deque[tuple[OutputStream, bytearray]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._over = False
+        self._ended = False
+
+    def __call__(self, stream: OutputStream, data: bytes) -> None:
+        if self._over or self._ended or not data:
+            return
+        if not self._filters:
+            self._show(stream, data)
+            return
+        if self._waiting and self._waiting[-1][0] == stream:
+            self._waiting[-1][1].extend(data)
+        else:
+            self._waiting.append((stream, bytearray(data)))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._pass_waiting())
+
+    async def end(self, *, cut: bool) -> None:
+        """Show what the filters hold back; `cut`: output is missing. Only the first end counts."""
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            if self._task is not None:
+                await self._task
+            for stream in _STREAMS:
+                await self._pass(stream, b"", cut=cut)
+        finally:
+            self._over = True
+
+    async def _pass_waiting(self) -> None:
+        while self._waiting:
+            stream, data = self._waiting.popleft()
+            await self._pass(stream, bytes(data), cut=None)
+        self._task = None
+
+    async def _pass(self, stream: OutputStream, data: bytes, *, cut: bool | None) -> None:
+        if self._over:
+            return
+        try:
+            data = await filtered(self._filters, stream, data, cut=cut)
+        except Exception:  # any filter may fail: nothing more is shown live
+            _log.exception("a filter of live output failed")
+            self._over = True
+            return
+        if data:
+            self._show(stream, data)
+
+    def _show(self, stream: OutputStream, data: bytes) -> None:
+        for listener in self._listeners:
+            listener(stream, data)

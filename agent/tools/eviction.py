@@ -1,8 +1,7 @@
 """Eviction: a result that is too large for a thread stays in a file, and only its head and tail are shown.
 
 execute evicts its output in the sandbox. EvictionHook serves every other tool but the six file tools, whose results
-come in pages; it writes the result to /workspace/.airlock/output/<call id>.txt. A marker between head and tail says
-what is left out, and which calls read it.
+come in pages. A marker between head and tail says what is left out, and which calls read it.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 
 from agent.filesystem import FileSystem, SpilledOutput
 from agent.hooks.hook import Hook, NextToolUse
@@ -48,17 +46,15 @@ class Eviction:
     tail_chars: int = 2_000
 
     def __post_init__(self) -> None:
-        """Raise ValueError if head and tail exceed the limit."""
         if self.limit_chars < 1 or self.head_chars < 0 or self.tail_chars < 0:
             raise ValueError("limit_chars is 1 or more, head_chars and tail_chars are 0 or more")
         shown_chars = self.head_chars + self.tail_chars
         if shown_chars > self.limit_chars:
-            raise ValueError(
-                f"head_chars and tail_chars are {shown_chars} together, more than limit_chars ({self.limit_chars}); "
-                "give smaller ones"
-            )
+            together = f"head_chars and tail_chars are {shown_chars} together, more than limit_chars"
+            raise ValueError(f"{together} ({self.limit_chars}); give smaller ones")
 
 
+@dataclass(eq=False)
 class EvictionHook(Hook):
     """Writes a result that is too large to a file and shows head and tail; `per_tool` overrides the sizes.
 
@@ -66,33 +62,31 @@ class EvictionHook(Hook):
     `timeout_s` bounds the writing.
     """
 
+    files: FileSystem
+    eviction: Eviction = Eviction()
+    per_tool: Mapping[str, Eviction] = field(default_factory=dict)
     name = "eviction"
     priority = EVICTION_PRIORITY
     mandatory = True
     timeout_s = 60.0
 
-    def __init__(
-        self,
-        files: FileSystem,
-        eviction: Eviction = Eviction(),
-        per_tool: Mapping[str, Eviction] = MappingProxyType({}),
-    ) -> None:
-        self._files = files
-        self._eviction = eviction
-        self._per_tool = per_tool
-
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
-        """Evict the result, unless the tool has done so."""
         result, call = await next_(tool), tool.call
-        sizes = self._per_tool.get(call.name, self._eviction)
+        sizes = self.per_tool.get(call.name, self.eviction)
         if call.name in PAGING_TOOLS or result.evicted is not None or not _exceeds(result.content, sizes.limit_chars):
             return result
         head, tail = _head(result.content, sizes.head_chars), _tail(result.content, sizes.tail_chars)
         left_out_bytes = len(result.content) - len(head) - len(tail)
-        kept = _described(f"{OUTPUT_DIRECTORY}/{_file_name(call.id)}.txt", result.content)
+        kept = Evicted(
+            path=f"{OUTPUT_DIRECTORY}/{_file_name(call.id)}.txt",
+            size_bytes=len(result.content),
+            lines=result.content.count(b"\n") + (not result.content.endswith(b"\n")),
+            sha256=hashlib.sha256(result.content).hexdigest(),
+            incomplete=False,
+        )
         try:
             async with asyncio.timeout(self.timeout_s):
-                await self._files.write(kept.path, result.content)
+                await self.files.write(kept.path, result.content)
         except Exception as error:  # a full disk, a lost sandbox, ...: the call did run, and its result is still shown
             problem = " ".join((str(error) or type(error).__name__).split())[:_PROBLEM_CHARS]
             _log.warning("the result of call %r could not be kept: %s", call.id, problem)
@@ -106,9 +100,9 @@ class EvictionHook(Hook):
         try:
             async with asyncio.timeout(self.timeout_s):
                 try:
-                    await self._files.stat(path)
+                    await self.files.stat(path)
                 except FileNotFoundError:
-                    await self._files.write(path, b"*\n")
+                    await self.files.write(path, b"*\n")
         except Exception as error:  # the result is kept, and that is what counts
             _log.warning("%s could not be written: %s", path, type(error).__name__)
 
@@ -118,25 +112,14 @@ def marker(kept: SpilledOutput, left_out_bytes: int) -> bytes:
     holds = "holds the output from its start, as far as there was room" if kept.incomplete else "is the whole output"
     grep = f"grep {json.dumps({'pattern': '...', 'path': kept.path})}"
     read = f"read_file {json.dumps({'path': kept.path, 'offset': 0})}"
-    line = (
-        f"[... {left_out_bytes} bytes left out here. {kept.path} {holds}: {kept.size_bytes} bytes, "
-        f"{kept.lines} lines. Find what you need with {grep}, or read on with {read} ...]"
-    )
-    return f"\n{line}\n".encode("utf-8", "surrogateescape")
+    where = f"{kept.path} {holds}: {kept.size_bytes} bytes, {kept.lines} lines"
+    line = f"{left_out_bytes} bytes left out here. {where}. Find what you need with {grep}, or read on with {read}"
+    return f"\n[... {line} ...]\n".encode("utf-8", "surrogateescape")
 
 
 def _lost_marker(left_out_bytes: int, path: str, problem: str) -> bytes:
-    line = (
-        f"[... {left_out_bytes} bytes left out here, and they are lost: they could not be kept in {path} ({problem}). "
-        "Ask for less at once ...]"
-    )
-    return f"\n{line}\n".encode("utf-8", "replace")
-
-
-def _described(path: str, content: bytes) -> Evicted:
-    lines = content.count(b"\n") + (not content.endswith(b"\n"))
-    sha256 = hashlib.sha256(content).hexdigest()
-    return Evicted(path=path, size_bytes=len(content), lines=lines, sha256=sha256, incomplete=False)
+    lost = f"{left_out_bytes} bytes left out here, and they are lost: they could not be kept in {path} ({problem})"
+    return f"\n[... {lost}. Ask for less at once ...]\n".encode("utf-8", "replace")
 
 
 def _file_name(call_id: str) -> str:
@@ -161,8 +144,5 @@ def _head(content: bytes, chars: int) -> bytes:
 
 
 def _tail(content: bytes, chars: int) -> bytes:
-    """Return the last characters, likewise."""
-    if chars == 0:
-        return b""
     text = content[-chars * _UTF8_BYTES :].decode("utf-8", "surrogateescape")
-    return text[-chars:].encode("utf-8", "surrogateescape")
+    return text[-chars:].encode("utf-8", "surrogateescape") if chars else b""

@@ -1,10 +1,5 @@
 """A tool made of a function: the model is shown its name, its docstring and its annotated parameters.
 
-    @tool
-    def weather(city: Annotated[str, Field(description="a town")], days: int = 1) -> str:
-        "Return the weather of a town."
-        return ...
-
 The function may be async; a plain one runs in a thread, which a cancelled run does not wait for. It returns a str,
 bytes, a ToolResult, or anything that pydantic can write as JSON; the model reads its exceptions as errors. A parameter
 of type ToolContext gets the call's context and is not shown to the model.
@@ -16,6 +11,7 @@ import asyncio
 import inspect
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, create_model
@@ -42,9 +38,8 @@ def tool(
     The defaults of name and description are the function's own; `read_only` is as in ToolSpec. Raises TypeError for
     something that is not a function, has no description, or has a parameter that a model cannot fill in.
     """
-    if function is None:
-        return lambda decorated: _made(decorated, name, description, read_only=read_only)
-    return _made(function, name, description, read_only=read_only)
+    made = partial(_made, name=name, description=description, read_only=read_only)
+    return made if function is None else made(function)
 
 
 def as_tool(given: Tool | Function) -> Tool:
@@ -52,7 +47,7 @@ def as_tool(given: Tool | Function) -> Tool:
     return given if isinstance(given, Tool) else tool(given)
 
 
-def _made(function: Function, name: str, description: str, *, read_only: bool) -> Tool:
+def _made(function: Function, *, name: str, description: str, read_only: bool) -> Tool:
     if not inspect.isroutine(function):
         raise TypeError(f"{function!r} is neither a tool nor a function: give a function, or make one with agent.Tool")
     name = name or function.__name__
@@ -89,9 +84,7 @@ def _arguments(name: str, function: Function) -> tuple[type[BaseModel], str]:
             default = ... if parameter.default is inspect.Parameter.empty else parameter.default
             fields[parameter.name] = (hints[parameter.name], default)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # a parameter may well be named "json" or "copy", as old methods of pydantic
+            warnings.simplefilter("ignore")  # a parameter may be named "json" or "copy", as old methods of pydantic
             model: type[BaseModel] = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
             model.model_json_schema()
     except (TypeError, ValueError, NameError, PydanticUserError) as error:

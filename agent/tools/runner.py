@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from agent.call_context import CallContext
@@ -20,49 +20,36 @@ from agent.cancellation import Cancellation, to_the_end
 from agent.decisions import Verdict, VerdictKind
 from agent.errors import HookFailed
 from agent.events import EventSink, discard
-from agent.filesystem import OnOutput, OutputStream
+from agent.filesystem import OnOutput
 from agent.frozen import frozen_arguments
 from agent.hooks.engine import HookEngine, withheld
 from agent.judged_call import JudgedCall
-from agent.messages import ToolCall, ToolResult
+from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.state import AgentState, ToolExecution
 from agent.tools.approval import Approver, Suspended
 from agent.tools.asking import answered, blocked_result
-from agent.tools.call_events import OutputEvents, emit_finished, emit_started, emit_verdict
-from agent.tools.call_order import predecessors
-from agent.tools.live_output import LiveOutput, output_filters
+from agent.tools.call_events import LiveOutput, OutputEvents, emit_finished, emit_started, emit_verdict, output_filters
 from agent.tools.recovery import EarlierCall
 from agent.tools.tool import RunInFlight, ToolContext, ToolExecutor
 
 _WHOLE = frozenset({"exited", "completed", "failed"})
 
 
+@dataclass(frozen=True)
 class ToolRunner:
-    """Runs the tool calls of one step, or one call of a service. It keeps no state between runs."""
+    """Runs the tool calls of one step, or one call of a service.
 
-    def __init__(
-        self,
-        hooks: HookEngine,
-        executor: ToolExecutor,
-        events: EventSink,
-        clock: Callable[[], float] = time.monotonic,
-        concurrency: int = 8,
-        approver: Approver | None = None,
-        on_output: OnOutput | None = None,
-    ) -> None:
-        """Without an approver a call that needs an approval is blocked.
+    Without an approver a call that needs an approval is blocked. `on_output` gets the bytes of live output. Without it,
+    and without a sink for events, a program's output comes with its result only.
+    """
 
-        `on_output` gets the bytes of live output. Without it, and without a sink for events, a program's output comes
-        with its result only.
-        """
-        self._hooks = hooks
-        self._executor = executor
-        self._events = events
-        self._clock = clock
-        self._concurrency = concurrency
-        self._approver = approver
-        self._on_output = on_output
-        self._listens = on_output is not None or events is not discard
+    hooks: HookEngine
+    executor: ToolExecutor
+    events: EventSink
+    clock: Callable[[], float] = time.monotonic
+    concurrency: int = 8
+    approver: Approver | None = None
+    on_output: OnOutput | None = None
 
     async def run(
         self,
@@ -76,15 +63,14 @@ class ToolRunner:
     ) -> AgentState:
         """Return the state with one finished execution per call, in call order, in state.current.tool_executions.
 
-        Calls that wait for an approval raise Suspended with `suspend`, before any call of the step executes; without
-        it they end with the outcome "waiting". A call in `earlier` ran in a process that was lost: it is neither judged
-        nor run again. `context` is for a single call, whose caller reads it. Otherwise only cancellation is raised:
-        then every call in flight has ended, after_tool_use has seen all that began, each has its tool_call_finished
-        event, and `keep` has the state.
+        Calls that wait for an approval raise Suspended with `suspend`, before any call of the step executes; without it
+        they end with the outcome "waiting". A call in `earlier` ran in a process that was lost: it is not judged or run
+        again. `context` is for a single call. Otherwise only cancellation is raised: then every call in flight has
+        ended, after_tool_use has seen all that began, and `keep` has the state.
         """
         executions = tuple(
             ToolExecution(call, judged.call, judged, context=context or CallContext())
-            for call, judged in ((call, self._executor.prepare(call)) for call in map(_frozen, calls))
+            for call, judged in ((call, self.executor.prepare(call)) for call in map(_frozen, calls))
         )
         state = state.with_current(tool_executions=executions)
         results: list[tuple[ToolResult, float] | None] = [None] * len(calls)
@@ -100,19 +86,19 @@ class ToolRunner:
                 state, judged[index], refusal = await self._judge(state, index)
                 results[index] = (refusal, 0.0) if refusal is not None else None
             notes: Mapping[int, str] = {}
-            if self._approver is not None:
+            if self.approver is not None:
                 try:
-                    asked = await answered(self._approver, state, judged, suspend=suspend)
+                    asked = await answered(self.approver, state, judged, suspend=suspend)
                 except Suspended:
-                    self._hooks.suspended(state)
+                    self.hooks.suspended(state)
                     raise
                 state, notes = asked.state, asked.notes
                 for index, result in asked.results.items():
                     judged[index], results[index] = None, (result, 0.0)
-            started_s = self._clock()
-            await self._execute(judged, results, RunInFlight(state, self._events, self._hooks.hooks, self._executor))
+            started_s = self.clock()
+            await self._execute(judged, results, RunInFlight(state, self.events, self.hooks.hooks, self.executor))
             _add_notes(results, notes)
-            state = state.with_current(tools_s=state.current.tools_s + self._clock() - started_s)
+            state = state.with_current(tools_s=state.current.tools_s + self.clock() - started_s)
         except asyncio.CancelledError:
             await to_the_end(self._finish_all(state, results[:begun], keep))
             raise
@@ -122,12 +108,12 @@ class ToolRunner:
         """Run the before pass of one call; return the call to execute, or the result of one that must not."""
         state = state.with_current(tool_index=index)
         call = state.current.tool.call
-        emit_started(self._events, call)
-        state = await self._hooks.run("before_tool_use", state, self._events, finalise=self._final)
+        emit_started(self.events, call)
+        state = await self.hooks.run("before_tool_use", state, self.events, finalise=self._final)
         tool = self._final(state.current.tool)  # of a blocked call, for the record
         verdict = self._settled(tool.verdict, state.depth)
         tool = tool.with_(verdict=verdict, approval_id=_passes_by(verdict))
-        emit_verdict(self._events, call, tool.call, verdict)
+        emit_verdict(self.events, call, tool.call, verdict)
         unfit = tool.judged.unfit
         refusal = blocked_result(verdict, unfit) if verdict.kind is VerdictKind.BLOCK else unfit
         state = state.with_(current=state.current.with_tool(tool))
@@ -137,57 +123,49 @@ class ToolRunner:
         """Return the execution with its call prepared again where a hook has rewritten it."""
         if tool.call is tool.judged.call:
             return tool
-        judged = self._executor.prepare(_frozen(tool.call))
+        judged = self.executor.prepare(_frozen(tool.call))
         return tool.with_(call=judged.call, judged=judged)
 
     def _recalled(self, state: AgentState, index: int, known: EarlierCall) -> AgentState:
-        """Return the state with the outcome of a call in an earlier process."""
         state = state.with_current(tool_index=index)
         tool = state.current.tool
-        emit_started(self._events, tool.call)
-        emit_verdict(self._events, tool.call, tool.call, known.verdict)
-        tool = tool.with_(verdict=known.verdict, approval_id=known.approval_id, recalled=True)
-        return state.with_(current=state.current.with_tool(tool))
+        emit_started(self.events, tool.call)
+        emit_verdict(self.events, tool.call, tool.call, known.verdict)
+        return state.with_execution(verdict=known.verdict, approval_id=known.approval_id, recalled=True)
 
     def _settled(self, verdict: Verdict | None, depth: int) -> Verdict:
         """Return the verdict that counts: if there is a policy, a call passes only with its verdict."""
         if verdict is None:
-            if self._hooks.innermost is not None:
-                return Verdict(
-                    kind=VerdictKind.BLOCK, hook="tool_runner", rule="no_verdict", reason="policy gave no verdict"
-                )
-            return Verdict(
-                kind=VerdictKind.PROCEED, hook="tool_runner", rule="no_policy", reason="no hook had a say in it"
-            )
-        if verdict.kind is VerdictKind.ASK and self._approver is None:
+            kind, rule, reason = VerdictKind.PROCEED, "no_policy", "no hook had a say in it"
+            if self.hooks.innermost is not None:
+                kind, rule, reason = VerdictKind.BLOCK, "no_verdict", "policy gave no verdict"
+            return Verdict(kind=kind, hook="tool_runner", rule=rule, reason=reason)
+        if verdict.kind is VerdictKind.ASK and self.approver is None:
             why = (
                 "a subagent cannot wait for an approval; the agent that it works for has to make this call itself"
                 if depth
                 else "no approver: nobody can be asked here"
             )
-            return verdict.model_copy(update={"kind": VerdictKind.BLOCK, "reason": f"{why} ({verdict.reason})"})
+            return verdict.with_(kind=VerdictKind.BLOCK, reason=f"{why} ({verdict.reason})")
         return verdict
 
     async def _execute(
-        self,
-        judged: Sequence[JudgedCall | None],
-        results: list[tuple[ToolResult, float] | None],
-        run: RunInFlight,
+        self, judged: Sequence[JudgedCall | None], results: list[tuple[ToolResult, float] | None], run: RunInFlight
     ) -> None:
         runnable = [(index, call) for index, call in enumerate(judged) if call is not None]
 
         async def timed(index: int, call: JudgedCall) -> None:
-            started_s = self._clock()
+            started_s = self.clock()
             result = await self._execute_one(index, call, run)
-            results[index] = (result, self._clock() - started_s)
+            results[index] = (result, self.clock() - started_s)
 
         if len(runnable) == 1:
             cancellation = await Cancellation.watch()
             await timed(*runnable[0])
             cancellation.heed()
             return
-        slots = asyncio.Semaphore(self._concurrency)
-        before = predecessors(self._executor.specs(), [None if one is None else one.call for one in judged])
+        slots = asyncio.Semaphore(self.concurrency)
+        before = predecessors(self.executor.specs(), [None if one is None else one.call for one in judged])
         done = [asyncio.Event() for _ in judged]
 
         async def one(index: int, call: JudgedCall) -> None:
@@ -208,9 +186,11 @@ class ToolRunner:
         call = judged.call
         execution = run.state.current.tool_executions[index]
         times = 0
-        output = OutputEvents(self._events, call.id) if self._listens else None
-        filters = output_filters(self._hooks.hooks) if output is not None else None
-        shown = None if output is None or filters is None else LiveOutput(filters, self._heard(output))
+        listens = self.on_output is not None or self.events is not discard
+        output = OutputEvents(self.events, call.id) if listens else None
+        filters = output_filters(self.hooks.hooks) if output is not None else None
+        listeners = [one for one in (self.on_output, output) if one is not None]
+        shown = LiveOutput(filters, listeners) if filters is not None else None
 
         async def center(tool: ToolExecution) -> ToolResult:
             nonlocal times
@@ -224,7 +204,7 @@ class ToolRunner:
                 return refusal
             cancellation = await Cancellation.watch()
             try:
-                result = await self._executor.execute(judged, ToolContext(call.id, shown, run, execution.context))
+                result = await self.executor.execute(judged, ToolContext(call.id, shown, run, execution.context))
                 if shown is not None:
                     await shown.end(cut=result.evicted is not None or result.outcome not in _WHOLE)
                 return result
@@ -238,7 +218,7 @@ class ToolRunner:
                 return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")
 
         try:
-            return await self._hooks.around_tool_use(center, self._events)(execution)
+            return await self.hooks.around_tool_use(center, self.events)(execution)
         except HookFailed as failure:
             return ToolResult.error(f"The result of this call is withheld: {failure}")
         finally:
@@ -247,24 +227,13 @@ class ToolRunner:
             if output is not None:
                 output.flush()
 
-    def _heard(self, output: OnOutput) -> OnOutput:
-        listener = self._on_output
-        if listener is None:
-            return output
-
-        def both(stream: OutputStream, data: bytes) -> None:
-            listener(stream, data)
-            output(stream, data)
-
-        return both
-
     async def _refused_again(self, index: int, run: RunInFlight) -> ToolResult | None:
         """Return why a ring may not execute the call again: the verdict may be another by now."""
         state = run.state.with_current(tool_index=index)
         first = state.current.tool.verdict
         if first is not None and first.kind is VerdictKind.ASK:
             return ToolResult.error("refused: the call was approved once and has executed", outcome="blocked")
-        verdict = await self._hooks.judged_again(state, self._events)
+        verdict = await self.hooks.judged_again(state, self.events)
         if verdict is None or verdict.kind is VerdictKind.PROCEED:
             return None
         return blocked_result(verdict)
@@ -278,24 +247,22 @@ class ToolRunner:
         """Run the after passes. Hooks such as the audit must see the outcome of every call."""
         for index, result in enumerate(results):
             state = await self._finish(state, index, *(result or (_CANCELLED, 0.0)))
-        state = state.with_(current=state.current.with_(tool_index=None), tool_calls=state.tool_calls + len(results))
+        state = state.with_current(tool_index=None).with_(tool_calls=state.tool_calls + len(results))
         if keep is not None:
             keep(state)
         return state
 
     async def _finish(self, state: AgentState, index: int, result: ToolResult, duration_s: float) -> AgentState:
-        """Run the after pass of one call and emit its end."""
-        current = state.current.with_(tool_index=index)
-        before = current.tool.with_(result=result, duration_s=duration_s)
-        state = state.with_(current=current.with_tool(before))
-        state = await self._hooks.run("after_tool_use", state, self._events)
+        state = state.with_current(tool_index=index).with_execution(result=result, duration_s=duration_s)
+        before = state.current.tool
+        state = await self.hooks.run("after_tool_use", state, self.events)
         tool = state.current.tool
         if tool.blocked and not before.blocked and tool.verdict is not None:
             # The call did run, so its verdict stands; its result can still be withheld.
             reason = f"rule {tool.verdict.rule} of {tool.verdict.hook}: {tool.verdict.reason}"
-            tool = tool.with_(verdict=before.verdict, result=withheld(tool.result, reason))
-            state = state.with_(current=state.current.with_tool(tool))
-        emit_finished(self._events, tool, tool.result or result)
+            state = state.with_execution(verdict=before.verdict, result=withheld(tool.result, reason))
+        tool = state.current.tool
+        emit_finished(self.events, tool, tool.result or result)
         return state
 
 
@@ -303,13 +270,11 @@ _CANCELLED = ToolResult.error("the call was cancelled", outcome="cancelled")
 
 
 def _frozen(call: ToolCall) -> ToolCall:
-    """Return the call with arguments that hooks cannot change in place."""
     arguments = frozen_arguments(call.arguments)
     return call if arguments is call.arguments else call.with_(arguments=arguments)
 
 
 def _passes_by(verdict: Verdict) -> str:
-    """Return the approval whose grant lets a call pass."""
     granted = verdict.kind is VerdictKind.PROCEED and verdict.policy is not None
     return verdict.policy.approval_id if granted and verdict.policy is not None else ""
 
@@ -318,5 +283,37 @@ def _add_notes(results: list[tuple[ToolResult, float] | None], notes: Mapping[in
     for index, note in notes.items():
         ended = results[index]
         if note and ended is not None:
-            result, duration_s = ended
-            results[index] = (replace(result, note=f"{result.note}\n{note}" if result.note else note), duration_s)
+            results[index] = (ended[0].noted(note), ended[1])
+
+
+def predecessors(specs: Iterable[ToolSpec], calls: Sequence[ToolCall | None]) -> list[list[int]]:
+    """Return for each call the earlier ones that it must wait for; a call that is None does not run.
+
+    A call waits for one on the same path if one of the two writes, and a call that may write anywhere waits for each
+    that writes. Two that may write anywhere do not wait for each other.
+    """
+    specs = tuple(specs)
+    writers = {spec.name for spec in specs if spec.writes}
+    anywhere = {spec.name for spec in specs if spec.writes_anywhere}
+
+    def must_wait(call: ToolCall, other: ToolCall) -> bool:
+        writes, other_writes = call.name in writers, other.name in writers
+        return (
+            (_path(call) is not None and _path(call) == _path(other) and (writes or other_writes))
+            or (writes and other.name in anywhere)
+            or (other_writes and call.name in anywhere)
+        )
+
+    return [
+        [
+            before
+            for before, other in enumerate(calls[:index])
+            if call is not None and other is not None and must_wait(call, other)
+        ]
+        for index, call in enumerate(calls)
+    ]
+
+
+def _path(call: ToolCall) -> str | None:
+    path = call.arguments.get("path") if call.arguments is not None else None
+    return path if isinstance(path, str) else None

@@ -20,6 +20,7 @@ from agent.tools.paths import resolve
 from agent.tools.tool import Tool, ToolContext
 
 _log = logging.getLogger(__name__)
+_FLAGS = ("writes", "writes_anywhere", "own_state", "read_only")
 _SHOWN_PROBLEMS = 10
 _SHOWN_TOOLS = 50
 _JSON_SCALARS = (str, int, float, bool, type(None))
@@ -35,27 +36,17 @@ class Toolbox:
         Raises ValueError for two tools of one name, and TypeError for a tool that could never run.
         """
         self._tools: dict[str, Tool] = {}
+        self._specs: tuple[ToolSpec, ...] = ()
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         for tool in tools:
             _check_tool(tool)
             if tool.name in self._tools:
                 raise ValueError(f"two tools are named {tool.name!r}")
             self._tools[tool.name] = tool
-        self._specs = tuple(
-            ToolSpec(
-                tool.name,
-                tool.description,
-                _parameters(tool.arguments),
-                writes=tool.writes,
-                writes_anywhere=tool.writes_anywhere,
-                own_state=tool.own_state,
-                read_only=tool.read_only,
-            )
-            for tool in self._tools.values()
-        )
+            flags = {flag: getattr(tool, flag) for flag in _FLAGS}
+            self._specs += (ToolSpec(tool.name, tool.description, _parameters(tool.arguments), **flags),)
 
     def specs(self) -> Sequence[ToolSpec]:
-        """Return the specs for the model."""
         return self._specs
 
     def prepare(self, call: ToolCall) -> JudgedCall:
@@ -79,10 +70,9 @@ class Toolbox:
             return call
         path = call.arguments.get("path", None if field.is_required() else field.default)
         try:
-            arguments = {**call.arguments, "path": resolve(path)} if isinstance(path, str) else call.arguments
+            return call.with_(arguments={**call.arguments, "path": resolve(path)}) if isinstance(path, str) else call
         except InvalidPath:
             return call
-        return call.with_(arguments=arguments)
 
     async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
         """Run the call. Raises nothing but cancellation."""
@@ -93,11 +83,8 @@ class Toolbox:
             # A copy: a tool may change its arguments, and a ring may run the call again.
             checked = call.validated(tool.arguments).model_copy(deep=True)
             path = getattr(checked, "path", None) if tool.writes else None
-            if path is None:
+            async with self._writing(path) if path is not None else contextlib.nullcontext():
                 result: object = await tool.run(checked, context)
-            else:
-                async with self._writing(path):
-                    result = await tool.run(checked, context)
             if not isinstance(result, ToolResult) or not isinstance(result.content, bytes):
                 given = "content that is no bytes" if isinstance(result, ToolResult) else type(result).__name__
                 return ToolResult.error(f"the tool {tool.name} has a bug: it returned {given} instead of a ToolResult")
@@ -140,23 +127,21 @@ class Toolbox:
                 f"the arguments of {tool.name} are not a JSON object: {_shortened(call.raw_arguments)}. "
                 f"Send one JSON object. {_takes(tool)}"
             )
-        if len(call.arguments) > _SHOWN_PROBLEMS and tool.arguments.model_config.get("extra") == "forbid":
-            unknown = sum(name not in tool.arguments.model_fields for name in call.arguments)
+        if tool.arguments.model_config.get("extra") == "forbid":
+            unknown = len(call.arguments.keys() - tool.arguments.model_fields.keys())
             if unknown > _SHOWN_PROBLEMS:  # each would cost pydantic an error of its own
                 return ToolResult.error(f"{unknown} of the arguments are not known to {tool.name}. {_takes(tool)}")
         try:
             return _with_path_absolute(tool.arguments.model_validate(_thawed(call.arguments)))
         except InvalidPath as error:
-            return ToolResult.error(f"the arguments of {tool.name} do not fit: `path`: {error}. {_takes(tool)}")
+            problems = f"`path`: {error}"
         except ValidationError as error:
-            if error.error_count() > _LISTED_PROBLEMS:
-                problems = f"{error.error_count()} of their values are wrong"
-                return ToolResult.error(f"the arguments of {tool.name} do not fit: {problems}. {_takes(tool)}")
-            found = error.errors(include_url=False)
-            problems = "; ".join(_problem(details) for details in found[:_SHOWN_PROBLEMS])
-            if len(found) > _SHOWN_PROBLEMS:
-                problems += f"; and {len(found) - _SHOWN_PROBLEMS} more"
-            return ToolResult.error(f"the arguments of {tool.name} do not fit: {problems}. {_takes(tool)}")
+            problems = f"{error.error_count()} of their values are wrong"
+            if error.error_count() <= _LISTED_PROBLEMS:
+                problems = "; ".join(map(_problem, error.errors(include_url=False)[:_SHOWN_PROBLEMS]))
+                more = error.error_count() - _SHOWN_PROBLEMS
+                problems += f"; and {more} more" if more > 0 else ""
+        return ToolResult.error(f"the arguments of {tool.name} do not fit: {problems}. {_takes(tool)}")
 
 
 def _check_tool(tool: object) -> None:
@@ -166,21 +151,19 @@ def _check_tool(tool: object) -> None:
     arguments: Any = tool.arguments
     if not (isinstance(arguments, type) and issubclass(arguments, BaseModel)):
         raise TypeError(f"tool {tool.name}: arguments must be a pydantic model class, not {arguments!r}")
-    # A lambda may return a coroutine; a function without async does not.
     run: Any = tool.run
-    if inspect.isroutine(run) and run.__name__ != "<lambda>" and not inspect.iscoroutinefunction(tool.run):
-        raise TypeError(f"tool {tool.name}: run is a plain function: write `async def {tool.run.__name__}`")
-    if not callable(tool.run):
-        raise TypeError(f"tool {tool.name}: run must be an async function, not {type(tool.run).__name__}")
+    # A lambda may return a coroutine; a function without async does not.
+    if inspect.isroutine(run) and run.__name__ != "<lambda>" and not inspect.iscoroutinefunction(run):
+        raise TypeError(f"tool {tool.name}: run is a plain function: write `async def {run.__name__}`")
+    if not callable(run):
+        raise TypeError(f"tool {tool.name}: run must be an async function, not {type(run).__name__}")
 
 
 def _with_path_absolute(arguments: BaseModel) -> BaseModel:
     """Return arguments with `path` absolute, also if it is a plain str of the tool's model."""
-    path = getattr(arguments, "path", None)
-    is_given = "path" in type(arguments).model_fields and "path" in arguments.model_fields_set
-    if not is_given or not isinstance(path, str) or (resolved := resolve(path)) == path:
-        return arguments
-    return arguments.model_copy(update={"path": resolved})
+    path = getattr(arguments, "path", None) if "path" in arguments.model_fields_set else None
+    is_field = "path" in type(arguments).model_fields
+    return arguments.model_copy(update={"path": resolve(path)}) if is_field and isinstance(path, str) else arguments
 
 
 def _as_json(value: Any) -> Any:
@@ -251,9 +234,7 @@ def _takes(tool: Tool) -> str:
 def _parameters(arguments: type[BaseModel]) -> dict[str, JsonValue]:
     """Return the JSON Schema without pydantic's titles, which cost tokens."""
     schema = arguments.model_json_schema()
-    schema.pop("title", None)
-    schema.pop("description", None)
-    for described in schema.get("properties", {}).values():
+    for described in (schema, *schema.setdefault("properties", {}).values()):
         described.pop("title", None)
-    schema.setdefault("properties", {})
+    schema.pop("description", None)
     return schema

@@ -1,14 +1,13 @@
 """The only place where settings become capabilities, in a fixed order whatever an agent's YAML says.
 
 Every agent has the eviction of large results, a flow, and the limits of its tenant's policy; the tool path adds journal
-and policy (gateway.tool_calls.tool_calls). An agent's settings add capabilities, but can neither remove nor reorder
-these.
+and policy (gateway.tool_calls.tool_calls). An agent's settings can neither remove nor reorder these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from agent.capabilities.bash import bash
 from agent.capabilities.capability import Capability
@@ -28,13 +27,7 @@ from agent.filesystem import FileSystem, Shell
 from agent.models.model import Model
 from agent.subagents.capability import Subagent, subagents
 from agent.tools.eviction import Eviction, EvictionHook
-from gateway.config.agent_settings import (
-    AgentSettings,
-    BashSettings,
-    CapabilitiesSettings,
-    SubagentSettings,
-    SubagentsSettings,
-)
+from gateway.config.agent_settings import AgentSettings, BashSettings, CapabilitiesSettings, SubagentsSettings
 from gateway.config.command_policy import command_policy
 from gateway.config.model_settings import ModelSettings
 from gateway.errors import Misconfigured
@@ -72,31 +65,27 @@ def build(
     asked = agent.capabilities
     own_model = agent.model or usual_model
     model = model_of(own_model)
-    built = [_files(document, sandbox) if asked.filesystem is not None else _eviction(document, sandbox)]
-    if asked.bash is not None:
-        built.append(_shell(asked.bash, document, sandbox))
-    if asked.todos is not None:
-        built.append(todos())
-    if asked.metadata is not None:
-        built.append(metadata())
-    if asked.memory is not None:
-        built.append(memory(sandbox, asked.memory.paths))
-    if asked.skills is not None:
-        built.append(skills(sandbox, asked.skills.paths))
-    if asked.summarization is not None:
-        window = asked.summarization.context_window_tokens or own_model.context_window_tokens or _CONTEXT_WINDOW_TOKENS
-        built.append(summarization(model, sandbox, context_window_tokens=window))
-    if asked.structured_output is not None:
-        built.append(structured_output(asked.structured_output.schema_, retries=asked.structured_output.retries))
-    if asked.self_critique is not None:
-        critique = asked.self_critique
-        built.append(self_critique(model, rounds=critique.rounds, criteria=critique.criteria))
-    if asked.subagents is not None:
-        built.append(_subagents(asked.subagents, model, model_of))
-    if asked.tool_registry is not None:
-        built.append(tool_registry(always=asked.tool_registry.always))
-    if asked.tracing is not None:
-        built.append(tracing(recorder))
+    files = _files(document, sandbox)
+    if asked.filesystem is None:
+        files = Capability("eviction", hooks=[hook for hook in files.hooks if isinstance(hook, EvictionHook)])
+    built = [files]
+    window = own_model.context_window_tokens or _CONTEXT_WINDOW_TOKENS
+    makers: dict[str, Callable[[Any], Capability]] = {
+        "bash": lambda own: _shell(own, document, sandbox),
+        "todos": lambda _: todos(),
+        "metadata": lambda _: metadata(),
+        "memory": lambda own: memory(sandbox, own.paths),
+        "skills": lambda own: skills(sandbox, own.paths),
+        "summarization": lambda own: summarization(
+            model, sandbox, context_window_tokens=own.context_window_tokens or window
+        ),
+        "structured_output": lambda own: structured_output(own.schema_, retries=own.retries),
+        "self_critique": lambda own: self_critique(model, rounds=own.rounds, criteria=own.criteria),
+        "subagents": lambda own: _subagents(own, model, model_of),
+        "tool_registry": lambda own: tool_registry(always=own.always),
+        "tracing": lambda _: tracing(recorder),
+    }
+    built += [make(getattr(asked, name)) for name, make in makers.items() if getattr(asked, name) is not None]
     return (*built, flow(**asked.flow.model_dump()), _limits(document, asked))
 
 
@@ -147,12 +136,6 @@ def _files(document: PolicyDocument, sandbox: Workspace) -> Capability:
     return filesystem(sandbox, eviction=_sizes(document), eviction_per_tool=per_tool)
 
 
-def _eviction(document: PolicyDocument, sandbox: Workspace) -> Capability:
-    """Return the eviction of an agent without the file tools."""
-    per_tool = {tool: _sizes(document, tool) for tool in document.eviction.tools}
-    return Capability("eviction", hooks=(EvictionHook(sandbox, _sizes(document), per_tool),))
-
-
 def _shell(asked: BashSettings, document: PolicyDocument, sandbox: Workspace) -> Capability:
     limit_s = document.limits.timeout_s
     return bash(
@@ -172,20 +155,11 @@ def _sizes(document: PolicyDocument, tool: str = "") -> Eviction:
 
 
 def _subagents(asked: SubagentsSettings, model: Model, model_of: ModelOf) -> Capability:
-    definitions = {name: _subagent(definition, model_of) for name, definition in asked.definitions.items()}
+    definitions = {}
+    for name, definition in asked.definitions.items():
+        own_model = model_of(definition.model) if definition.model is not None else None
+        definitions[name] = Subagent(**definition.model_dump(exclude={"model"}), model=own_model)
     return subagents(definitions, model, depth=asked.depth)
-
-
-def _subagent(asked: SubagentSettings, model_of: ModelOf) -> Subagent:
-    return Subagent(
-        description=asked.description,
-        system_prompt=asked.system_prompt,
-        tools=asked.tools,
-        model=model_of(asked.model) if asked.model is not None else None,
-        steps=asked.steps,
-        output_tokens=asked.output_tokens,
-        cost_usd=asked.cost_usd,
-    )
 
 
 def _limits(document: PolicyDocument, asked: CapabilitiesSettings) -> Capability:

@@ -19,16 +19,12 @@ def agents_of_all(config: Config) -> Mapping[str, Mapping[str, AgentSettings]]:
 
     What depends on a tenant's policy is checked with the policy. Tenants without settings of their own share theirs.
     """
-    shared: Mapping[str, AgentSettings] | None = None
+    shared: Mapping[str, AgentSettings] = {}
     found: dict[str, Mapping[str, AgentSettings]] = {}
     for name, settings in config.tenants.items():
         plain = settings.model is None and not settings.agents
-        if plain and shared is not None:
-            found[name] = shared
-            continue
-        found[name] = _agents(config, name, config.model_of(name))
-        if plain:
-            shared = found[name]
+        found[name] = (plain and shared) or _agents(config, name, config.model_of(name))
+        shared = found[name] if plain else shared
     return found
 
 
@@ -44,10 +40,7 @@ def _agents(config: Config, tenant: str, model: ModelSettings) -> Mapping[str, A
 
 
 def each_agent(
-    config: Config,
-    tenant: str,
-    agents: Mapping[str, AgentSettings],
-    look: Callable[[str, AgentSettings], None],
+    config: Config, tenant: str, agents: Mapping[str, AgentSettings], look: Callable[[str, AgentSettings], None]
 ) -> None:
     """Check each agent of a tenant; Misconfigured lists what is wrong with all of them, and where."""
     problems = []

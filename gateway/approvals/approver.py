@@ -26,8 +26,8 @@ from gateway.redaction import Redactor
 from gateway.storage.approval_store import Approval, ApprovalStore, Asked, TooManyPending
 from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, EXPIRED, PENDING, USED
 from gateway.storage.entities import Thread
+from gateway.support.background import retried
 from gateway.support.heavy_work import Work, at_once
-from gateway.support.retry import retried
 
 APPROVAL = "approval"
 """The rule of a call that needs an approval which cannot be requested."""

@@ -16,8 +16,8 @@ from gateway.audit_chain.anchor import Anchor
 from gateway.audit_chain.chain import ChainHead
 from gateway.errors import Unavailable
 from gateway.storage.audit_reader import AuditReader
+from gateway.support.background import Periodic
 from gateway.support.clock import NowUs, now_us
-from gateway.support.periodic import Periodic
 
 _COMMAND_S = 30.0
 _STDERR_CHARS = 300

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Collection, Sequence
 
 from gateway.audit_chain.chain import ChainReport, Known
 from gateway.audit_chain.record import AuditRecord
 from gateway.errors import NotFound
 from gateway.storage.audit_reader import SLICE, AuditFilter, AuditReader
+from gateway.support.background import pause
 from gateway.support.paging import page_size, paged, place_of
 
 _PAGE, _PAGE_LIMIT = 100, 1000
@@ -43,10 +43,7 @@ class Audit:
     async def tail(
         self, tenant: str, wanted: AuditFilter, *, from_sequence: int, follow: bool
     ) -> AsyncIterator[AuditRecord]:
-        """Yield records in order from a sequence number on, 0 for new ones; with `follow` until the gateway stops.
-
-        It holds one slice in memory and reads the next when the consumer has taken that one.
-        """
+        """Yield records, 500 in memory, from a sequence number or the end on; with `follow` until the gateway stops."""
         head = await self._reader.head(tenant)
         sequence = from_sequence - 1 if from_sequence else (head.sequence if head is not None else 0)
         while True:
@@ -59,17 +56,11 @@ class Audit:
                 sequence = found[-1].sequence if len(found) == SLICE else end
             if not follow or self._closing.is_set():
                 return
-            await self._pause()
+            await pause(self._closing, self._poll_s)
             head = await self._reader.head(tenant)
 
     async def verified(self, tenant: str, known: Known) -> ChainReport:
         return await self._reader.verified(tenant, known)
 
     def close(self) -> None:
-        """End all tails."""
         self._closing.set()
-
-    async def _pause(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._poll_s):
-                await self._closing.wait()

@@ -1,4 +1,4 @@
-"""The audit entry of a tool call: everything except its arguments and its result."""
+"""The audit entries of tool calls, without arguments and results, and of operations on background processes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gateway.credentials.caller import actor
 from gateway.redaction import Redactor
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.entities import Thread
+from gateway.tenancy.tenants import Tenant
 
 TOOL_CALL = "tool_call"
 # Shorter than every secret.
@@ -69,4 +70,22 @@ def call_entry(
         size_bytes=size_bytes if isinstance(size_bytes, int) else 0,
         duration_us=duration_us,
         details=details,
+    )
+
+
+def process_entry(
+    tenant: Tenant, thread: str, operation: str, process_id: str = "", size_bytes: int = 0, **facts: int
+) -> AuditEntry:
+    """Return the entry of a write, a signal or a removal, to be written before the caller gets its answer."""
+    named = {"process_id": process_id} if process_id else {}
+    return AuditEntry(
+        tenant.name,
+        "process",
+        actor(),
+        thread=thread or "default",
+        tool="execute",
+        verdict="allow",
+        outcome="completed",
+        size_bytes=size_bytes,
+        details={"operation": operation, **named, **facts},
     )

@@ -43,16 +43,13 @@ def compared(report: ChainReport, end: ExportEnd | None) -> ChainReport:
         return report
     if not report.records:
         return replace(report, problem="nothing to verify: it has no record")
+    wrong: tuple[int, str] | None = None
     if end is None:
-        problem = f"{CUT_OFF}: the last line that marks the export as complete is missing"
-        return replace(report, broken_sequence=report.last_sequence + 1, problem=problem)
-    if report.last_sequence < end.last_sequence:
-        problem = f"{CUT_OFF}: the export continued to record {end.last_sequence}"
-        return replace(report, broken_sequence=report.last_sequence + 1, problem=problem)
-    if report.first_sequence > end.first_sequence:
-        problem = f"{MISSING}: the export started with record {end.first_sequence}"
-        return replace(report, broken_sequence=end.first_sequence, problem=problem)
-    if ExportEnd(report.first_sequence, report.last_sequence, report.last_digest) != end:
-        problem = f"{CHANGED}: the export's last line states another end"
-        return replace(report, broken_sequence=report.last_sequence, problem=problem)
-    return report
+        wrong = report.last_sequence + 1, f"{CUT_OFF}: the last line that marks the export as complete is missing"
+    elif report.last_sequence < end.last_sequence:
+        wrong = report.last_sequence + 1, f"{CUT_OFF}: the export continued to record {end.last_sequence}"
+    elif report.first_sequence > end.first_sequence:
+        wrong = end.first_sequence, f"{MISSING}: the export started with record {end.first_sequence}"
+    elif ExportEnd(report.first_sequence, report.last_sequence, report.last_digest) != end:
+        wrong = report.last_sequence, f"{CHANGED}: the export's last line states another end"
+    return report if wrong is None else replace(report, broken_sequence=wrong[0], problem=wrong[1])

@@ -46,7 +46,6 @@ class ChainReport:
 
     @property
     def whole(self) -> bool:
-        """Whether every link is intact."""
         return not self.problem
 
 
@@ -55,17 +54,11 @@ class ChainCheck:
 
     def __init__(self, head: ChainHead | None, known: Known = NOTHING_KNOWN, *, part: bool = False) -> None:
         """`part`: the records are an excerpt without gaps, such as an export, with no head to compare to."""
-        self._head = head
-        self._known = known
-        self._part = part
+        self._head, self._known, self._part = head, known, part
         self._tenant: str | None = None
-        self._records = 0
-        self._first = 0
-        self._last = 0
-        self._digest = ""
+        self._records = self._first = self._last = self._broken = 0
+        self._digest = self._problem = ""
         self._vouched = False
-        self._broken = 0
-        self._problem = ""
         if head is not None:
             self._last, self._digest = head.first_sequence - 1, head.before_digest
             self._vouched = head.first_sequence == 1 and head.before_digest == START_DIGEST
@@ -74,7 +67,6 @@ class ChainCheck:
 
     @property
     def broken(self) -> bool:
-        """Whether a problem was found; later records do not matter then."""
         return bool(self._problem)
 
     def take(self, record: AuditRecord) -> None:
@@ -114,7 +106,6 @@ class ChainCheck:
         return (details.get("first_sequence"), details.get("before_digest")) == start
 
     def report(self) -> ChainReport:
-        """Return the result, after the last record."""
         if not self._problem:
             self._check_end()
         return ChainReport(

@@ -42,7 +42,6 @@ class AuditRecord:
     digest: str
 
     def computed_digest(self) -> str:
-        """Return the digest that the record must have."""
         return record_digest(asdict(self), self.previous_digest)
 
     def line(self) -> str:

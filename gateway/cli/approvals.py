@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -38,7 +39,7 @@ async def list_(
     wanted = None if status == "all" else status
     found = await cli.airlock.approvals(status=wanted, thread=thread, run_id=run, limit=limit)
     without = "no pending approvals" if status == "pending" else "no approvals"
-    cli.show(found, lambda _: out.print(view.listed(found) if found else without))
+    cli.show(found, view.listed(found) if found else without)
 
 
 @app.command()
@@ -87,7 +88,7 @@ async def watch(cli: GatewayCli) -> None:
     If the gateway stops, the command reconnects until Ctrl-C.
     """
     if not cli.as_json and sys.stdin.isatty() and out.is_terminal:
-        from gateway.cli.approval_prompt import ApprovalPrompt
+        from gateway.cli.approval_watch import ApprovalPrompt
 
         await ApprovalPrompt(cli.airlock, out).run()
         return
@@ -126,16 +127,12 @@ async def revoke(
 
 
 def _list_grants(found: Sequence[Grant]) -> None:
+    """Print each grant: its scope and approver, and below them its rule."""
     if not found:
         out.print("no grants")
     for one in found:
-        _show_grant(one)
-
-
-def _show_grant(grant: Grant) -> None:
-    """Print a grant: its scope and approver, and below them its rule."""
-    whose = f"run {grant.run_id}" if grant.run_id else "every call"
-    state = "" if grant.in_force else " · revoked" if grant.revoked_at else " · the run has ended"
-    by = f"{grant.created_at:%Y-%m-%d %H:%M} UTC by {one_line(grant.granted_by)}"
-    rule = "\n".join(f"  {line}" for line in printable(grant.rule.rstrip()).splitlines())
-    out.print(f"{grant.id} · thread {one_line(grant.thread)} · {whose}{state}\n  {by} · {grant.approval_id}\n{rule}")
+        whose = f"run {one.run_id}" if one.run_id else "every call"
+        state = "" if one.in_force else " · revoked" if one.revoked_at else " · the run has ended"
+        by = f"{one.created_at:%Y-%m-%d %H:%M} UTC by {one_line(one.granted_by)}"
+        rule = textwrap.indent(printable(one.rule.rstrip()), "  ")
+        out.print(f"{one.id} · thread {one_line(one.thread)} · {whose}{state}\n  {by} · {one.approval_id}\n{rule}")

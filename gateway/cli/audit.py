@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
+from rich.text import Text
 
-from gateway.cli.audit_view import as_document, line, listed
-from gateway.cli.command import Commands, GatewayCli, Limit, OfThread
+from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, Since, Until, moment_of
+from gateway.cli.printable import one_line
+from gateway.cli.rows import Rows
 from gateway.cli.safe_console import SafeBytes
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out, print_json
-from gateway.cli.time_options import Since, Until, moment_of
 
 if TYPE_CHECKING:
     from gateway.audit_chain.chain import ChainReport, Known
+    from gateway.audit_chain.record import AuditRecord
     from gateway.client.audit import AuditQuery
 
 # Records between two progress reports.
@@ -68,25 +72,15 @@ class Decision:
 
 
 @app.command()
-async def query(
-    cli: GatewayCli,
-    *,
-    work: Work,
-    decision: Decision,
-    limit: Limit = 50,
-    tenant: OfTenant = "",
-) -> None:
+async def query(cli: GatewayCli, *, work: Work, decision: Decision, limit: Limit = 50, tenant: OfTenant = "") -> None:
     """List records, newest first; with --json, one per line."""
     found = await cli.airlock.audit(work.query(**decision.fields()), tenant=tenant, limit=limit)
     if cli.as_json:
         for record in found:
-            print_json(as_document(record))
-    elif found:
-        out.print(listed(found))
-    elif tenant:
-        out.print("no matching records")
-    else:
-        out.print("no matching records in this key's own chain; an operator's key can add --tenant NAME")
+            print_json(_as_document(record))
+        return
+    hint = "" if tenant else " in this key's own chain; an operator's key can add --tenant NAME"
+    out.print(listed(found) if found else f"no matching records{hint}")
 
 
 @app.command()
@@ -107,10 +101,7 @@ async def tail(
         begin = newest_first[-1].sequence if newest_first else 1
     records = cli.airlock.tail_audit(wanted, tenant=tenant, from_sequence=begin, follow=follow, resume=True)
     async for record in records:
-        if cli.as_json:
-            print_json(as_document(record))
-        else:
-            out.print(line(record))
+        cli.show(_as_document(record) if cli.as_json else {}, _line(record))
 
 
 @app.command()
@@ -183,22 +174,15 @@ def verify(
             report = cli.wait(_verified_database(config, tenant, links))
         else:
             report = cli.wait(_verified_by_gateway(cli, tenant, links))
-    cli.show({"whole": report.whole} | asdict(report), lambda _: _show(report))
-    if not report.whole:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    cli.show({"whole": report.whole} | asdict(report), lambda _: _show(report), bad_news=not report.whole)
 
 
 def _anchored(path: Path, key: Path, tenant: str) -> Known:
     from gateway.audit_chain.anchor import known_by, public_key
-    from gateway.errors import Misconfigured
 
     try:
         with path.open(encoding="utf-8") as lines:
             known = known_by(lines, public_key(key), tenant)
-    except Misconfigured as error:
-        fail(str(error))
-    except OSError as error:
-        fail(f"{path}: {error.strerror}")
     except ValueError as error:
         fail(f"{path}, {error}", EXIT_BAD_NEWS)
     if not known:
@@ -267,8 +251,6 @@ def _verified_file(path: Path, known: Known, slow: SlowWork) -> ChainReport:
                 number += 1
                 if number % _REPORT_EACH == 0:
                     slow.at(f"{number:,} records")
-    except OSError as error:
-        fail(f"{path}: {error.strerror}")
     except (ValueError, RecursionError) as error:
         fail(f"{path}, line {number}: {error}")
     return compared(check.report(), end)
@@ -295,14 +277,47 @@ def _opened(to: Path | None) -> Iterator[SafeBytes | BinaryIO]:
     try:
         if os.path.lexists(to):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        file = part.open("xb")
-    except OSError as error:
-        fail(f"{to}: {error.strerror}")
-    try:
-        with file:
+        with part.open("xb") as file:
             yield file
         part.rename(to)
     except OSError as error:
         fail(f"{to}: {error.strerror}")
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+_STYLES = {"deny": "red", "ask": "yellow", "allow": "green"}
+
+
+def _as_document(record: AuditRecord) -> dict[str, Any]:
+    """Return a record as JSON; verifying records needs `airlock audit export`."""
+    times = {"at": _time(record.at_us), "duration_ms": record.duration_us / 1000}
+    return asdict(record) | times | {"details": json.loads(record.details)}
+
+
+def listed(records: Sequence[AuditRecord]) -> Rows:
+    """Return records as rows."""
+    names = ("#", "at", "kind", "actor", "what", "verdict", "outcome", "details")
+    return Rows(names, [(str(record.sequence), *_cells(record)) for record in records])
+
+
+def _line(record: AuditRecord) -> Text:
+    return Text(" ").join([Text(f"{record.sequence:>6}"), *(cell for cell in _cells(record) if cell.plain)])
+
+
+def _cells(record: AuditRecord) -> list[Text]:
+    rule = f" by {record.rule}" if record.rule else ""
+    whose = " ".join(part for part in (record.tool, record.thread and f"in {record.thread}", record.run_id) if part)
+    details = ", ".join(f"{name} {value}" for name, value in json.loads(record.details).items())
+    cells = (_time(record.at_us), record.kind, record.actor, whose)
+    return [
+        *(Text(one_line(cell)) for cell in cells),
+        Text(one_line(f"{record.verdict}{rule}") if record.verdict else "", style=_STYLES.get(record.verdict, "")),
+        Text(one_line(record.outcome)),
+        Text(one_line(details), style="dim"),
+    ]
+
+
+def _time(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat(timespec="milliseconds")

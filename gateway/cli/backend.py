@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from gateway.cli.command import GatewayCli, Key
 
 if TYPE_CHECKING:
     from gateway.cli.key_backend import LocalKeys
-    from gateway.cli.policy_backend import LayerVersions
+    from gateway.cli.policy_backend import PolicyBackend
     from gateway.client import Client
+    from gateway.config.config import Config
 
 CONFIG = Path("airlock.yaml")
 ConfigFile = Annotated[Path, typer.Option(help="Configuration file, whose database is used directly.")]
@@ -65,17 +67,29 @@ class BackendCli(GatewayCli):
             yield keys
 
     @contextlib.asynccontextmanager
-    async def policies(self, layer: str) -> AsyncIterator[LayerVersions]:
+    async def policies(self, layer: str) -> AsyncIterator[PolicyBackend]:
         """Open the versions of a layer: a tenant's name, or "" for the operator's."""
-        from gateway.cli.policy_backend import LayerVersions
-
-        if self.address:
-            from gateway.cli.policy_backend_remote import RemotePolicies
-
-            yield LayerVersions(RemotePolicies(self.airlock), layer)
-            return
-        from gateway.cli.policy_backend_local import local_policies
+        from gateway.cli.policy_backend import RemotePolicies, local_policies
         from gateway.config.config import Config
 
+        if self.address:
+            yield RemotePolicies(self.airlock, layer)
+            return
         async with local_policies(Config.load(self.config), layer) as policies:
-            yield LayerVersions(policies, layer)
+            yield policies
+
+
+def check_tenant(config: Config, tenant: str) -> None:
+    """Raise Misconfigured for an unknown tenant."""
+    from gateway.errors import Misconfigured
+
+    if tenant not in config.tenants:
+        raise Misconfigured(f"unknown tenant {tenant!r}; configured tenants: {', '.join(sorted(config.tenants))}")
+
+
+def user_name() -> str:
+    """Return the name of the user who runs the command."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name
+        return "unknown"

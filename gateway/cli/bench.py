@@ -11,7 +11,7 @@ import shutil
 import statistics
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -20,7 +20,7 @@ from rich.progress import track
 
 from gateway.cli.command import GatewayCli
 from gateway.cli.rows import Rows
-from gateway.cli.terminal import err, out
+from gateway.cli.terminal import err
 
 _PAGE = b"x" * 4095 + b"\n"
 _WARMUP = 3
@@ -63,17 +63,13 @@ async def bench(
             kinds["docker exec true"] = lambda: _run("docker", "exec", container, "true")
         rows = await _in_turn(kinds, calls, quiet=cli.as_json)
         calls_per_s = await _at_once(execute, clients, calls)
-    document = {"rows": rows, "clients": clients, "calls_per_s": round(calls_per_s, 1)}
-    cli.show(document, lambda _: _show(rows, clients, calls_per_s))
-
-
-def _show(rows: Sequence[Row], clients: int, calls_per_s: float) -> None:
-    shown = [
+    cells = [
         (row.what, f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}", "" if row.ratio is None else f"{row.ratio:.3f}")
         for row in rows
     ]
-    out.print(Rows(("call", "p50 ms", "p99 ms", "vs docker exec"), shown))
-    out.print(f"execute true, {clients} concurrent clients: {calls_per_s:.0f} calls/s")
+    document = {"rows": rows, "clients": clients, "calls_per_s": round(calls_per_s, 1)}
+    said = f"execute true, {clients} concurrent clients: {calls_per_s:.0f} calls/s"
+    cli.show(document, Rows(("call", "p50 ms", "p99 ms", "vs docker exec"), cells), said)
 
 
 async def _in_turn(kinds: Mapping[str, Sample], calls: int, *, quiet: bool) -> list[Row]:

@@ -18,15 +18,18 @@ import contextlib
 import functools
 import inspect
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
 from inspect import Parameter
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast, get_type_hints
 
 import typer
 
 from gateway.cli.terminal import (
     DEFAULT_ADDRESS,
+    EXIT_BAD_NEWS,
     EXIT_GATEWAY,
     EXIT_INTERRUPTED,
     EXIT_USAGE,
@@ -55,9 +58,15 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")
 Limit = Annotated[int, typer.Option(min=1, help="Maximum number to list, newest first.")]
 InThread = Annotated[str, typer.Option("--thread", help="Thread whose sandbox to use.")]
 OfThread = Annotated[str, typer.Option("--thread", help="Filter by thread.")]
+Since = Annotated[
+    str, typer.Option("--since", help="Only from this time on: 24h, 7d, or a time such as 2026-11-21T08:00.")
+]
+Until = Annotated[str, typer.Option("--until", help="Only before this time; same format as --since.")]
 
 # In the order of --help, after a command's own options.
 _COMMON = ("config", "address", "key", "as_json")
+_AGO = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 # The errors that grpc reports if nothing listens at an address, or if its name does not resolve.
@@ -74,14 +83,18 @@ class Cli:
     as_json: Json = False
     failure_code: int = field(default=0, init=False)
 
-    def show(self, document: T, human: RenderableType | Callable[[T], object] | None = None) -> None:
-        """Print the document as JSON with --json; otherwise print `human`, or call it with the document."""
+    def show(self, document: T, *human: RenderableType | Callable[[T], object], bad_news: bool = False) -> None:
+        """Print the document as JSON with --json; otherwise print each of `human`, or call it with the document.
+
+        With `bad_news`, exit with 1 then.
+        """
         if self.as_json:
             print_json(document)
-        elif callable(human):
-            human(document)
-        elif human is not None:
-            out.print(human)
+        else:
+            for one in human:
+                one(document) if callable(one) else out.print(one)
+        if bad_news:
+            raise typer.Exit(EXIT_BAD_NEWS)
 
     def confirm(self, question: str, *, yes: bool, to_stderr: bool = True) -> None:
         """Ask before data is removed, unless --yes was given."""
@@ -93,7 +106,14 @@ class Cli:
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine from a command that is a plain function, so that Ctrl-C can interrupt its question."""
-        return asyncio.run(self._closing(work))
+
+        async def closing() -> T:
+            try:
+                return await work
+            finally:
+                await self.close()
+
+        return asyncio.run(closing())
 
     def failure_of(self, error: AirlockError) -> Failure:
         """Return how an error ends the command; without a gateway, the cause is the configuration."""
@@ -101,12 +121,6 @@ class Cli:
 
     async def close(self) -> None:
         """Close the command's connection."""
-
-    async def _closing(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            return await work
-        finally:
-            await self.close()
 
     @contextlib.contextmanager
     def errors_end_it(self) -> Iterator[None]:
@@ -119,12 +133,18 @@ class Cli:
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except Exception as error:
             from gateway.errors import AirlockError
+            from sandbox.errors import SandboxError
 
-            if not isinstance(error, AirlockError):
-                raise
-            self._end(self.failure_of(error))
+            if isinstance(error, AirlockError):
+                self._end(self.failure_of(error))
+            if isinstance(error, SandboxError):
+                self._end(Failure(str(error), EXIT_USAGE))
+            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+                where = "" if error.filename is None else f"{error.filename}: "
+                self._end(Failure(f"{where}{error.strerror or error}", EXIT_USAGE))
+            raise
 
-    def _end(self, failure: Failure) -> None:
+    def _end(self, failure: Failure) -> NoReturn:
         if self.as_json:
             print_json({"error": str(failure), **failure.details})
         else:
@@ -205,14 +225,38 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-async def taken(items: AsyncIterator[T], limit: int) -> list[T]:
-    """Return at most the first `limit` items."""
+async def taken(items: AsyncIterator[T], limit: int = 0) -> list[T]:
+    """Return at most the first `limit` items, or all with 0."""
     found: list[T] = []
     async for item in items:
         found.append(item)
         if len(found) == limit:
             break
     return found
+
+
+def moment(text: str, now: datetime) -> datetime:
+    """Parse 30m, 12h, 7d, 2w, a date or a time, local unless it has an offset. Raises typer.BadParameter."""
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        try:
+            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        except OverflowError as error:
+            raise typer.BadParameter(f"{text!r} is before the year 1; write 7d or less") from error
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError) as error:
+        raise typer.BadParameter(
+            f"{text!r} is not a time; write 30m, 12h, 7d, 2w, 2026-11-21 or 2026-11-21T08:00"
+        ) from error
+
+
+def moment_of(option: str, text: str) -> datetime | None:
+    """Return the time of an option, None if it is empty; end the command if it is not a time."""
+    try:
+        return moment(text, datetime.now(UTC)) if text else None
+    except typer.BadParameter as error:
+        fail(f"{option}: {error}")
 
 
 def json_object(name: str, text: str) -> dict[str, Any]:
@@ -227,7 +271,6 @@ def json_object(name: str, text: str) -> dict[str, Any]:
 
 
 def _options(group: type) -> list[Parameter]:
-    """Return the fields of a dataclass as options."""
     hints = get_type_hints(group, include_extras=True)
     return [
         Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])

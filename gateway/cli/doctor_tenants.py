@@ -1,20 +1,24 @@
-"""The checks of each tenant by `airlock doctor`: whether the engine can create the sandboxes of its policy in force."""
+"""The checks of each tenant by `airlock doctor`: whether the engine can run the sandboxes of its policy in force."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gateway.cli.finding import Finding
-
-if TYPE_CHECKING:
-    from gateway.config.config import Config
-    from gateway.tenancy.tenants import Tenant
-    from sandbox.engines.docker.docker_requests import DockerRequests, EngineFacts
-    from sandbox.engines.pooled_sandbox import PoolKind
-    from sandbox.sandbox import SandboxSpec
+from gateway.cli.doctor import Finding
+from gateway.cli.subagent_rules import FIX, problem, refuses_subagents, with_subagents
+from gateway.config.config import Config
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.program_check import LANDLOCK_VERSION, missing_programs
+from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_requests import DockerRequests, EngineFacts, inspect_image
+from sandbox.engines.docker.engine_disk import EngineDisk
+from sandbox.engines.docker.image_pulls import pullable
+from sandbox.engines.pooled_sandbox import PoolKind
+from sandbox.errors import ImageMissing, SandboxError, SandboxUnavailable
+from sandbox.sandbox import SandboxSpec
 
 _RUNTIME_FIX = "register it with the engine (docs/deployment.md), or write `runtime: runc` in its policy"
 
@@ -23,9 +27,6 @@ async def tenant_findings(
     config: Config, tenants: Mapping[str, Tenant], facts: EngineFacts, requests: DockerRequests
 ) -> AsyncIterator[Finding]:
     """Yield a finding for each tenant, the pool, the disk and the snapshots. Raises EngineUnavailable."""
-    from sandbox.engines.docker.engine_disk import EngineDisk
-    from sandbox.engines.pooled_sandbox import PoolKind
-
     for name, tenant in tenants.items():
         yield await _tenant(f"tenant {name}", tenant.sandbox_spec("doctor"), config, facts, requests)
         subagents = _subagents(name, config, tenant)
@@ -37,8 +38,6 @@ async def tenant_findings(
 
 
 def _subagents(name: str, config: Config, tenant: Tenant) -> Finding | None:
-    from gateway.cli.subagent_rules import FIX, problem, refuses_subagents, with_subagents
-
     agents = with_subagents(config.agents_of(name))
     if not agents or not refuses_subagents(tenant.policy.tenant_document, tenant.policy.operator_document):
         return None
@@ -76,10 +75,6 @@ def _pool(config: Config, kinds: Collection[PoolKind]) -> Finding:
 async def _tenant(
     what: str, spec: SandboxSpec, config: Config, facts: EngineFacts, requests: DockerRequests
 ) -> Finding:
-    from sandbox.engines.docker.docker_requests import inspect_image
-    from sandbox.engines.docker.image_pulls import pullable
-    from sandbox.errors import ImageMissing, SandboxUnavailable
-
     if spec.refused:
         return Finding(what, "failed", f"image {spec.image} is not allowed", spec.refused)
     if spec.runtime not in facts.runtimes:
@@ -94,3 +89,32 @@ async def _tenant(
     except SandboxUnavailable as error:
         return Finding(what, "failed", f"image {spec.image} cannot be inspected", str(error))
     return Finding(what, "ok", f"image {spec.image} and runtime {spec.runtime} are on the engine")
+
+
+async def kernel_findings(
+    engine: DockerEngine, tenants: Mapping[str, Tenant], facts: EngineFacts
+) -> AsyncIterator[Finding]:
+    """Yield a finding for each tenant whose policy has `enforcement: kernel` and whose image is on the engine."""
+    for name, tenant in tenants.items():
+        spec = replace(tenant.sandbox_spec("doctor-kernel"), tenant="doctor")
+        if tenant.policy.file_rules is None or spec.refused or spec.image not in facts.images:
+            continue
+        what = f"enforcement {name}"
+        try:
+            sandbox = await engine.create(spec)
+            try:
+                has_landlock = sandbox.posture.landlock_version >= LANDLOCK_VERSION
+                missing = await missing_programs(sandbox.shell, tenant.policy)
+            finally:
+                await engine.remove(sandbox.id)
+                await engine.remove_workspace(spec.tenant, spec.thread)
+        except SandboxError as error:
+            yield Finding(what, "failed", "a trial sandbox did not start", str(error))
+            continue
+        if not has_landlock:
+            fix = "use Linux 6.2 or newer with Landlock, or write `enforcement: reading` in its policy"
+            yield Finding(what, "failed", "enforcement: kernel, and sandboxes have no Landlock: no command starts", fix)
+            continue
+        detail = f"image {spec.image} does not have {', '.join(missing)}" if missing else "by the kernel (Landlock)"
+        fix = "install these programs in the image, or remove them from the policy"
+        yield Finding.of(what, not missing, detail, fix, "warning")

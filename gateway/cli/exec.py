@@ -81,7 +81,8 @@ async def exec_(
     finally:
         for stream in shown.values():
             stream.end()
-    cli.show(_as_json(result), lambda _: _show(result))
+    fields = {name: value for name, value in asdict(result).items() if not isinstance(value, bytes)}
+    cli.show(fields | {"stdout": result.stdout, "stderr": result.stderr}, lambda _: _show(result))
     raise typer.Exit(_exit_code(result))
 
 
@@ -114,11 +115,4 @@ def _exit_code(result: ProgramResult) -> int:
         return result.exit_code
     if result.outcome == "timed_out":
         return EXIT_TIMED_OUT
-    if result.signal is not None:
-        return _SIGNALLED + result.signal
-    return EXIT_NOT_RUN
-
-
-def _as_json(result: ProgramResult) -> dict[str, Any]:
-    fields = {name: value for name, value in asdict(result).items() if not isinstance(value, bytes)}
-    return fields | {"stdout": result.stdout, "stderr": result.stderr}
+    return EXIT_NOT_RUN if result.signal is None else _SIGNALLED + result.signal

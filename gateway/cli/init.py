@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli.command import Cli
-from gateway.cli.terminal import fail, out
+from gateway.cli.terminal import fail
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
@@ -51,12 +51,17 @@ async def init(
     config_path = directory / "airlock.yaml"
     if config_path.exists():
         fail(f"{config_path} already exists; to create another key, run `airlock key create --config {config_path}`")
-    try:
-        made = await make_starter(directory, database_url, database_password_file)
-    except OSError as error:
-        fail(f"{error.filename}: {error.strerror}")
+    made = await make_starter(directory, database_url, database_password_file)
     keys = {"key": made.key, "approver_key": made.approver_key, "operator_key": made.operator_key}
-    cli.show({"config": str(made.config.resolve()), "tenant": _TENANT, **keys}, lambda _: _show(made))
+    cli.show(
+        {"config": str(made.config.resolve()), "tenant": _TENANT, **keys},
+        f"wrote {made.config}\nwrote {made.policy}",
+        f"\nThe keys of tenant {_TENANT}, shown only once. For services, agents and `airlock tool`:\n",
+        f"  export AIRLOCK_API_KEY={made.key}\n",
+        f"For approvers, and nothing else:\n\n  {made.approver_key}\n",
+        f"For operators (tenants, keys, policies, all audit records):\n\n  {made.operator_key}\n",
+        f"Start the gateway with `airlock serve --config {made.config}`",
+    )
 
 
 @dataclass(frozen=True)
@@ -68,15 +73,6 @@ class Starter:
     key: str
     approver_key: str
     operator_key: str
-
-
-def _show(made: Starter) -> None:
-    out.print(f"wrote {made.config}\nwrote {made.policy}")
-    out.print(f"\nThe keys of tenant {_TENANT}, shown only once. For services, agents and `airlock tool`:\n")
-    out.print(f"  export AIRLOCK_API_KEY={made.key}\n")
-    out.print(f"For approvers, and nothing else:\n\n  {made.approver_key}\n")
-    out.print(f"For operators (tenants, keys, policies, all audit records):\n\n  {made.operator_key}\n")
-    out.print(f"Start the gateway with `airlock serve --config {made.config}`")
 
 
 async def make_starter(directory: Path, database_url: str = "", database_password_file: str = "") -> Starter:
@@ -98,7 +94,6 @@ def _database(url: str, password_file: str) -> str:
 
 
 async def _make_keys(config: Config) -> list[str]:
-    """Create a key for services, one for approvers and one for operators, and return their secrets."""
     from gateway.cli.key_backend import local_keys
     from gateway.credentials.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
 

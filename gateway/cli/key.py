@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.cli.backend import BackendCli
 from gateway.cli.command import Commands
 from gateway.cli.rows import Rows
-from gateway.cli.terminal import fail, out
+from gateway.cli.terminal import fail
 
 if TYPE_CHECKING:
     from gateway.client.admin import KeyInfo, MadeKey, RevokedKey
@@ -23,11 +23,6 @@ _SPAN = re.compile(r"(\d{1,9})([smhdw])")
 _STATES = ("working", "expired", "revoked")
 _COLUMNS = ("id", "key", "tenant", "scopes", "name", "created", "until")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
-
-@app.callback()
-def keys() -> None:
-    """API keys."""
 
 
 @app.command()
@@ -59,7 +54,7 @@ async def create(
         fail(f"--{error}")
     async with cli.keys() as keys:
         made = await keys.create_key("" if operator else tenant, scopes=scopes, name=name, expires_in_s=expires_in_s)
-    cli.show(_with_secret(made), lambda _: _show_made(made))
+    _show_made(cli, made)
 
 
 @app.command("list")
@@ -81,7 +76,7 @@ async def list_(
         found = [one async for one in keys.keys(tenant, include_ended=ended, scope=scope, state=state)]
         if tenant and not found:
             await keys.tenant(tenant)  # an unknown tenant is an error, not an empty list
-    cli.show(found, lambda _: out.print(_listed(found) if found else "no keys"))
+    cli.show(found, _listed(found) if found else "no keys")
 
 
 @app.command()
@@ -97,10 +92,8 @@ async def revoke(
     """
     async with cli.keys() as keys:
         found = await keys.revoke_key(key_id, cancel_runs=cancel_runs)
-    cli.show(
-        {**vars(found.key), "runs_under_way": found.runs_under_way},
-        f"revoked {found.key.shown}{_runs_left(found, cancelled=cancel_runs)}",
-    )
+    said = f"revoked {found.key.shown}{_runs_left(found, cancelled=cancel_runs)}"
+    cli.show({**vars(found.key), "runs_under_way": found.runs_under_way}, said)
 
 
 def _runs_left(found: RevokedKey, *, cancelled: bool) -> str:
@@ -124,7 +117,7 @@ async def rotate(
     overlap_s = span_s(overlap, "--overlap")
     async with cli.keys() as keys:
         made = await keys.rotate_key(key_id, overlap_s=overlap_s)
-    cli.show(_with_secret(made), lambda _: _show_made(made))
+    _show_made(cli, made)
 
 
 def span_s(text: str, option: str) -> int:
@@ -146,14 +139,11 @@ def _listed(found: Sequence[KeyInfo]) -> Rows:
     return Rows(_COLUMNS, rows)
 
 
-def _with_secret(made: MadeKey) -> dict[str, Any]:
-    return {**vars(made.key), "key": made.secret}
-
-
-def _show_made(made: MadeKey) -> None:
+def _show_made(cli: BackendCli, made: MadeKey) -> None:
     info = made.key
     whose = f"The key of tenant {info.tenant}" if info.tenant else "The operator's key"
-    out.print(f"{whose} for {', '.join(info.scopes)}, shown this once:\n\n  export AIRLOCK_API_KEY={made.secret}")
+    said = f"{whose} for {', '.join(info.scopes)}, shown this once:\n\n  export AIRLOCK_API_KEY={made.secret}"
+    cli.show({**vars(info), "key": made.secret}, said)
 
 
 def _day(at: datetime | None) -> str:

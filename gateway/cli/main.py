@@ -74,7 +74,7 @@ def global_options(
     del version  # handled by its callback
     if not (tls or ca or certificate or key or server_name):
         return
-    from gateway.client.tls import AMBIENT, Tls
+    from gateway.client.connection import AMBIENT, Tls
 
     AMBIENT.set(Tls(ca, certificate, key, server_name))
 
@@ -89,17 +89,8 @@ app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
 app.command("uninstall")(uninstall.uninstall)
 app.command("engine-proxy")(engine_proxy.engine_proxy)
-app.add_typer(runs.app, name="runs")
-app.add_typer(thread.app, name="thread")
-app.add_typer(files.app, name="files")
-app.add_typer(tool.app, name="tool")
-app.add_typer(approvals.app, name="approvals")
-app.add_typer(audit.app, name="audit")
-app.add_typer(process.app, name="process")
-app.add_typer(sandbox.app, name="sandbox")
-app.add_typer(key.app, name="key")
-app.add_typer(policy.app, name="policy")
-app.add_typer(tenant.app, name="tenant")
+for group in (runs, thread, files, tool, approvals, audit, process, sandbox, key, policy, tenant):
+    app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 
 # Only serve has a log (gateway/telemetry/logging.py); the other commands report errors themselves. Without this handler
 # the standard library would print the engine's log records to stderr.

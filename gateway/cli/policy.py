@@ -1,48 +1,54 @@
-"""`airlock policy`: check, explain, test and apply policies."""
+"""`airlock policy`: check, explain, show, test and apply policies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
-from gateway.cli import policy_life, policy_proof, policy_replay, policy_show
+from gateway.cli import policy_checks, policy_life
+from gateway.cli.backend import check_tenant
 from gateway.cli.command import Cli, Commands, json_object
-from gateway.cli.policy_files import File, OperatorFile, compiled, read, read_operator, readable
+from gateway.cli.policy_files import (
+    DEFAULT_CONFIG,
+    ConfigFile,
+    File,
+    OperatorFile,
+    compiled,
+    read,
+    read_operator,
+    stored_layers,
+)
 from gateway.cli.printable import one_line
-from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out
+from gateway.cli.rows import Cell, Rows
+from gateway.cli.terminal import fail, out
 
 if TYPE_CHECKING:
     from gateway.policy import Decision, PolicyProblem
+    from gateway.policy.document import PolicyDocument
     from gateway.policy.explain import Near
+    from gateway.policy.resolved import Resolved
+    from gateway.policy.scoped_rule import ScopedRule
     from sandbox.file_rules import FileRules
 
 app = Commands(help="Check, explain, test and apply policies.")
-app.command("test")(policy_proof.run_tests)
-app.command("lint")(policy_proof.lint)
-app.command("show")(policy_show.show)
-app.command("diff")(policy_proof.diff)
-app.command("replay")(policy_replay.replay)
-policy_life.register(app)
 _STYLES = {"allow": "green", "ask": "yellow", "deny": "red"}
 
 
-@app.command()
 def check(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
     """Check whether a policy file loads, and print its errors with their lines."""
     from gateway.policy import check_policy_file
 
-    readable(file)
+    file.open("rb").close()  # an unreadable file is wrong usage, not a problem of the policy
     problems = check_policy_file(file, read_operator(operator))
     errors = [{"line": p.line, "field": p.field, "message": p.message} for p in problems]
-    cli.show({"ok": not problems, "errors": errors}, lambda _: _print_problems(file, problems))
-    if problems:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    document = {"ok": not problems, "errors": errors}
+    cli.show(document, lambda _: _print_problems(file, problems), bad_news=bool(problems))
 
 
-@app.command()
 def explain(
     cli: Cli,
     file: File,
@@ -80,11 +86,10 @@ def explain(
     files = policy.file_rules if tool == "execute" else None
     cli.show(
         {**said, "trace": decision.trace, "near": near, "would_be": would_be, "files": files},
-        lambda _: _print(decision, near, files),
+        lambda _: _print_decision(decision, near, files),
     )
 
 
-@app.command()
 def schema(cli: Cli) -> None:
     """Print the JSON Schema of policy files, for editors; with --json, on one line."""
     from gateway.policy.schema import policy_schema
@@ -100,7 +105,7 @@ def _print_problems(file: Path, problems: Sequence[PolicyProblem]) -> None:
         out.print(str(file))
 
 
-def _print(decision: Decision, near: list[Near], files: FileRules | None) -> None:
+def _print_decision(decision: Decision, near: list[Near], files: FileRules | None) -> None:
     from gateway.policy.file_rules import granted_in_words
 
     said = f"{decision.verdict} by {decision.rule}: {decision.reason}"
@@ -123,3 +128,116 @@ def _print(decision: Decision, near: list[Near], files: FileRules | None) -> Non
     for miss in near:
         out.print(f"  {miss.effect:<5} {miss.rule}: {one_line(miss.part)}")
         out.print(f"        {miss.condition}: {one_line(miss.why)}", style="dim")
+
+
+async def show(
+    cli: Cli,
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Policy file; or use --tenant.")] = None,
+    *,
+    operator: OperatorFile = None,
+    tenant: Annotated[str | None, typer.Option(help="Show the policy in force for this tenant.")] = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    resolved: Annotated[
+        bool, typer.Option("--resolved/--own", help="Show both layers together, or only the tenant's.")
+    ] = True,
+) -> None:
+    """Show the effective policy: every rule with its layer and group, every setting with its source."""
+    from gateway.policy.resolved import resolve
+
+    if (file is None) == (tenant is None):
+        fail("give either a policy file or --tenant NAME")
+    if file is not None:
+        above = read_operator(operator)
+        own = read(file, above).document
+    else:
+        own, above = await _in_force(config, tenant or "")
+        above = read_operator(operator) or above
+    above = above if resolved else None
+    found = resolve(compiled(own, above), own, above)
+    cli.show(_resolved_as_json(found), lambda _: _print_resolved(found))
+
+
+async def _in_force(config_path: Path, tenant: str) -> tuple[PolicyDocument, PolicyDocument | None]:
+    """Return both layers in force for a tenant, from the database or else the configuration's files."""
+    from gateway.config.config import Config
+    from gateway.storage.policy_store import OPERATOR
+
+    config = Config.load(config_path)
+    check_tenant(config, tenant)
+    found = await stored_layers(config, OPERATOR, tenant)
+    above = found.get(OPERATOR)
+    if tenant in found:
+        return found[tenant], above
+    # No gateway has started yet; the first one will apply the file.
+    file = config.tenants[tenant].policy_file
+    if file is None:
+        fail(f"tenant {tenant} has no policy: run `airlock policy apply FILE --tenant {tenant}`")
+    return read(config.path(file), above).document, above
+
+
+def _resolved_as_json(found: Resolved) -> dict[str, Any]:
+    return {
+        "version": found.version,
+        "rules": [
+            {
+                "rule": placed.name,
+                "layer": placed.layer,
+                "group": placed.group,
+                "enforced_by": found.enforced_by(placed),
+                **placed.rule.model_dump(mode="json", exclude={"id", "examples"}, exclude_defaults=True),
+            }
+            for placed in found.rules
+        ],
+        "settings": {setting.name: {"value": setting.value, "who": setting.who} for setting in found.settings},
+    }
+
+
+def _print_resolved(found: Resolved) -> None:
+    out.print(f"{found.version}\n", style="bold")
+    rules: list[tuple[Cell, ...]] = []
+    for placed in found.rules:
+        style = _STYLES[placed.rule.effect]
+        shadow = " (shadow)" if placed.rule.mode == "shadow" else ""
+        source = placed.layer + (f", group {placed.group}" if placed.group else "")
+        effect = Text(f"{placed.rule.effect}{shadow}", style)
+        rules.append((effect, placed.name, source, found.enforced_by(placed), _about(placed)))
+    out.print(Rows(("effect", "rule", "from", "enforced by", "about"), rules))
+    settings: list[tuple[Cell, ...]] = []
+    for setting in found.settings:
+        value = "unset" if setting.value is None else one_line(setting.value)
+        style = "dim" if setting.who == "default" else ""
+        settings.append(tuple(Text(cell, style) for cell in (setting.name, setting.who, value)))
+    out.print()
+    out.print(Rows(("setting", "source", "value"), settings))
+    out.print("\nCalls that no rule allows are denied; the strictest matching rule wins.", style="dim")
+
+
+def _fields(fields: dict[str, Any]) -> str:
+    return " ".join(f"{name} {' '.join(item) if isinstance(item, list) else item}" for name, item in fields.items())
+
+
+def _about(placed: ScopedRule) -> str:
+    from gateway.policy.cover import shown_argv
+
+    rule = placed.rule
+    said = [" ".join(rule.tools)]
+    said += [] if rule.paths is None else [f"paths {' '.join(rule.paths)}"]
+    said += [] if rule.argv is None else [f"argv {'; '.join(map(shown_argv, rule.argv))}"]
+    said += [] if rule.hosts is None else [f"hosts {' '.join(rule.hosts)}"]
+    for name in ("size_bytes", "time", "rate"):
+        value = getattr(rule, name)
+        if value is not None:
+            said.append(f"{name} {_fields(value.model_dump(mode='json', exclude_none=True))}")
+    said += [] if rule.when is None else [f"when {rule.when}"]
+    said += [] if rule.at_once is None else [f"at once {rule.at_once}"]
+    said += [] if rule.unless is None else [f"unless {rule.unless.model_dump_json(exclude_none=True)}"]
+    return one_line("; ".join(said), 1000)
+
+
+app.command("test")(policy_checks.run_tests)
+for one in (
+    *(policy_checks.lint, show, policy_checks.diff, policy_checks.replay),
+    *(policy_life.apply, policy_life.history, policy_life.rollback, policy_life.current),
+    *(check, explain, schema),
+):
+    app.command()(one)

@@ -35,18 +35,8 @@ def read(file: Path, operator: PolicyDocument | None = None) -> PolicyText:
         first = error.errors[0]
         more = f" (and {len(error.errors) - 1} more)" if len(error.errors) > 1 else ""
         fail(f"{file} does not load: line {first.line}: {first.text}{more}; see `airlock policy check {file}`")
-    except OSError as error:
-        fail(f"{file}: {error.strerror}")
     except UnicodeDecodeError:
         fail(f"{file} is not UTF-8 text")
-
-
-def readable(file: Path) -> None:
-    """End the command if a file cannot be read."""
-    try:
-        file.open("rb").close()
-    except OSError as error:
-        fail(f"{file}: {error.strerror}")
 
 
 def read_operator(file: Path | None) -> PolicyDocument | None:
@@ -63,16 +53,16 @@ def compiled(document: PolicyDocument, operator: PolicyDocument | None) -> Polic
 
 async def stored_layers(config: Config, *layers: str) -> dict[str, PolicyDocument]:
     """Return the policies in force in a configuration's database, by layer."""
+    from gateway.cli.key_backend import local_database
     from gateway.policy.loading import read_policy
-    from gateway.storage.database import Database
     from gateway.storage.policy_store import PolicyStore
 
-    database = await Database.open(config.resolved_database_url())
-    try:
+    found = {}
+    async with local_database(config) as database:
         store = PolicyStore(database)
-        changes = {layer: await store.current(layer) for layer in layers}
-        texts = {layer: await store.text(change.digest) for layer, change in changes.items() if change is not None}
-    finally:
-        await database.close()
-    names = {layer: f"the policy of {layer}" if layer else "the operator's layer" for layer in texts}
-    return {layer: read_policy(text, names[layer]).document for layer, text in texts.items()}
+        for layer in layers:
+            change = await store.current(layer)
+            if change is not None:
+                name = f"the policy of {layer}" if layer else "the operator's layer"
+                found[layer] = read_policy(await store.text(change.digest), name).document
+    return found

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.backend import BackendCli
-from gateway.cli.policy_backend import Applied, LayerVersions, PolicyEdit, as_document, time_of
+from gateway.cli.backend import BackendCli, user_name
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import EXIT_BAD_NEWS, err, fail, out
 
 if TYPE_CHECKING:
-    from gateway.storage.policy_store import Change
+    from gateway.cli.policy_backend import PolicyBackend
 
 _LIVE = "in force on every gateway of this database within a second"
 
@@ -38,7 +36,7 @@ class Layer:
     )
 
     @contextlib.asynccontextmanager
-    async def opened(self, cli: BackendCli) -> AsyncIterator[LayerVersions]:
+    async def opened(self, cli: BackendCli) -> AsyncIterator[PolicyBackend]:
         """Open the versions of the layer. Exits with 1 if a version is missing or was replaced."""
         from gateway.errors import NotFound, PolicyChanged
 
@@ -54,12 +52,6 @@ class Layer:
             raise
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to `airlock policy`."""
-    for one in (apply, history, rollback, current):
-        app.command()(one)
-
-
 async def apply(
     cli: BackendCli,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Policy file.")],
@@ -73,11 +65,12 @@ async def apply(
     by: By = None,
 ) -> None:
     """Put a policy in force. Exits with 1 and changes nothing if it does not load or does not fit the configuration."""
+    from gateway.cli.policy_backend import PolicyEdit
     from gateway.policy_versions.policy_check import read_policy_file
 
-    text = read_policy_file(file, "FILE")
+    text, author = read_policy_file(file, "FILE"), by or user_name()
+    edit = PolicyEdit(text, str(file), by=author, comment=comment, expected_version=expected_version)
     async with layer.opened(cli) as policies:
-        edit = PolicyEdit(text, str(file), by=_who(by), comment=comment, expected_version=expected_version)
         applied = await policies.apply(edit)
     _show_applied(cli, applied)
 
@@ -97,8 +90,11 @@ async def rollback(
 
     Without VERSION, undo the last change that has not been undone; repeat to go back further.
     """
+    from gateway.cli.policy_backend import PolicyEdit
+
+    edit = PolicyEdit(version=version or "", by=by or user_name(), comment=comment)
     async with layer.opened(cli) as policies:
-        applied = await policies.rollback(version, by=_who(by), comment=comment)
+        applied = await policies.rollback(edit)
     _show_applied(cli, applied)
 
 
@@ -111,7 +107,12 @@ async def history(
     """List the versions of a layer, with times and authors; the first one is in force."""
     async with layer.opened(cli) as policies:
         found = await policies.history(limit)
-    cli.show([as_document(change, version) for change, version in found], lambda _: _list(found))
+    rows = []
+    for one in found:
+        version = one["version"] or f"{one['digest'][:12]} (does not load)"
+        rows.append((one["at"], version, _how(one), one["comment"]))
+    shown = Rows(("since", "version", "by", "comment"), rows) if found else "no policy was ever applied here"
+    cli.show(found, shown)
 
 
 async def current(
@@ -126,68 +127,37 @@ async def current(
     cli.show(found, (lambda _: out.print(found["text"], end="")) if text else _show)
 
 
-def _list(found: Sequence[tuple[Change, str]]) -> None:
-    if not found:
-        out.print("no policy was ever applied here")
-        return
-    rows = []
-    for change, version in found:
-        named = version or f"{change.digest[:12]} (does not load)"
-        rows.append((time_of(change.at_us), named, _how(change.kind, change.by), change.comment))
-    out.print(Rows(("since", "version", "by", "comment"), rows))
-
-
 def _show(found: dict[str, Any]) -> None:
     operator = found["operator"]
-    out.print(f"{found['version']} since {found['at']}, {_how(found['kind'], found['by'])}")
+    out.print(f"{found['version']} since {found['at']}, {_how(found)}")
     if operator is not None:
-        how = _how(operator["kind"], operator["by"])
-        out.print(f"operator's layer: {operator['version']} since {operator['at']}, {how}")
+        out.print(f"operator's layer: {operator['version']} since {operator['at']}, {_how(operator)}")
     out.print(f"in force: {found['in_force']}")
     if found["file"] is not None:
         out.print(f"watched file: {found['file']['path']}: {found['file']['state']}")
 
 
-def _show_applied(cli: BackendCli, applied: Applied) -> None:
-    cli.show(_as_json(applied), lambda _: _say_applied(applied))
-    if applied.change is None:
-        raise typer.Exit(EXIT_BAD_NEWS)
+def _show_applied(cli: BackendCli, applied: dict[str, Any]) -> None:
+    refused = applied.pop("refused", "")
+    cli.show(applied, lambda _: _print_applied(applied, refused), bad_news=bool(refused))
 
 
-def _as_json(applied: Applied) -> dict[str, Any]:
-    errors = [{"line": p.line, "field": p.field, "message": p.message} for p in applied.problems]
-    if applied.refused and not errors:
-        errors = [{"line": 0, "field": "", "message": applied.refused}]
-    reported: dict[str, Any] = {"ok": applied.change is not None, "errors": errors}
-    if applied.change is not None:
-        reported |= as_document(applied.change, applied.version)
-        reported |= {"before": applied.before, "unchanged": applied.unchanged}
-    return reported | ({"watched_file_differs": applied.other_file} if applied.other_file else {})
-
-
-def _say_applied(applied: Applied) -> None:
-    change = applied.change
-    if change is None:
-        out.print(applied.refused, style="red")
+def _print_applied(applied: dict[str, Any], refused: str) -> None:
+    if refused:
+        out.print(refused, style="red")
         out.print("nothing changed")
-    elif applied.unchanged:
-        out.print(f"{applied.version} is already in force, since {time_of(change.at_us)}")
-    elif change.kind == "rollback":
-        out.print(f"rolled back from {applied.before} to {applied.version}: {_LIVE}")
+        return
+    version = applied["version"]
+    if applied["unchanged"]:
+        out.print(f"{version} is already in force, since {applied['at']}")
+    elif applied["kind"] == "rollback":
+        out.print(f"rolled back from {applied['before']} to {version}: {_LIVE}")
     else:
-        out.print(f"applied {applied.version}: {_LIVE}")
-    if applied.other_file:
-        said = f"{applied.other_file} differs, and its next edit will replace this version: update the file"
-        err.print(said, style="yellow")
+        out.print(f"applied {version}: {_LIVE}")
+    if other_file := applied.get("watched_file_differs"):
+        err.print(f"{other_file} differs, and its next edit will replace this version: update the file", style="yellow")
 
 
-def _how(kind: str, by: str) -> str:
+def _how(change: dict[str, Any]) -> str:
     """Return how a version came into force; for a file, `by` names the file."""
-    return by if kind == "file" else f"{kind} by {by}"
-
-
-def _who(by: str | None) -> str:
-    try:
-        return by or getpass.getuser()
-    except (KeyError, OSError):  # a user without a name
-        return "unknown"
+    return str(change["by"]) if change["kind"] == "file" else f"{change['kind']} by {change['by']}"

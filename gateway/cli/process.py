@@ -13,7 +13,7 @@ from gateway.cli.command import Commands, GatewayCli, InThread
 from gateway.cli.printable import local_time
 from gateway.cli.rows import Rows
 from gateway.cli.safe_console import SafeBytes
-from gateway.cli.terminal import EXIT_BAD_NEWS, err, fail, out, print_json
+from gateway.cli.terminal import err, fail, out, print_json
 
 if TYPE_CHECKING:
     from gateway.client import Process, Processes, ProcessOutput
@@ -148,9 +148,7 @@ async def kill_strays(cli: GatewayCli, *, thread: InThread = "default") -> None:
     """Kill processes that commands left running; background processes stay."""
     left = await cli.airlock.kill_strays(thread)
     said = f"killed; {left} are still running" if left else "killed; none is left"
-    cli.show({"left": left}, lambda _: err.print(said, style="dim"))
-    if left:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    cli.show({"left": left}, lambda _: err.print(said, style="dim"), bad_news=left > 0)
 
 
 def _show(found: Processes) -> None:

@@ -10,11 +10,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, taken
+from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, Since, Until, moment_of, taken
 from gateway.cli.printable import local_time, one_line, stop_line
 from gateway.cli.rows import Cell, Rows
 from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_CUT_ANSWER, err, out
-from gateway.cli.time_options import Since, Until, moment_of
 from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
@@ -43,10 +42,7 @@ class Status(Enum):
 async def list_(  # noqa: PLR0913 - one parameter per option of the command
     cli: GatewayCli,
     *,
-    status: Annotated[
-        list[Status] | None,
-        typer.Option(help="Filter by status; repeatable."),
-    ] = None,
+    status: Annotated[list[Status] | None, typer.Option(help="Filter by status; repeatable.")] = None,
     thread: OfThread = "",
     agent: Annotated[str, typer.Option(help="Filter by agent.")] = "",
     started_by: Annotated[
@@ -58,16 +54,11 @@ async def list_(  # noqa: PLR0913 - one parameter per option of the command
     limit: Limit = 50,
 ) -> None:
     """List runs by start time, newest first. Long tasks are cut; `get` prints a complete one."""
-    statuses: Any = tuple(one.value for one in status or ())
-    runs = cli.airlock.list_runs(
-        thread=thread,
-        statuses=statuses,
-        agent=agent,
-        started_by=started_by,
-        since=moment_of("--since", since),
-        until=moment_of("--until", until),
-    )
-    cli.show(await taken(runs, limit), lambda found: out.print(_listed(found) if found else "no runs"))
+    statuses: Any = [one.value for one in status or ()]
+    times = {"since": moment_of("--since", since), "until": moment_of("--until", until)}
+    runs = cli.airlock.list_runs(thread=thread, statuses=statuses, agent=agent, started_by=started_by, **times)
+    found = await taken(runs, limit)
+    cli.show(found, _listed(found) if found else "no runs")
 
 
 @app.command()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli.command import Cli
-from gateway.cli.terminal import DEFAULT_ADDRESS, err, fail, print_json
+from gateway.cli.terminal import DEFAULT_ADDRESS, err, print_json
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
@@ -51,36 +51,29 @@ def serve(  # noqa: PLR0913 - one parameter per option of the command
     from gateway.serving.listening import refuse_taken
     from gateway.serving.startup_checks import refuse_open_files, refuse_plaintext, refuse_unconfined
     from gateway.telemetry.logging import set_up_logging
-    from sandbox.errors import SandboxError
 
     set_up_logging()
-    try:
-        if worker:
-            from gateway.serving.workers import supervised_worker
+    if worker:
+        from gateway.serving.workers import supervised_worker
 
-            this = supervised_worker(worker)
-            _raise_file_limit()
-            asyncio.run(_serve_as_worker(Config.load(config), listen, this, ready_fd))
-            return
-        loaded = Config.load(config)
-        refuse_plaintext(loaded, listen, insecure=insecure_plaintext)
-        refuse_unconfined(loaded, listen, workers=workers)
-        refuse_open_files(loaded)
-        if workers > 1:
-            options = ["--insecure-plaintext"] if insecure_plaintext else []
-            asyncio.run(_supervise(cli, loaded, config, listen, workers, ready_file, options))
-        else:
-            refuse_taken(listen)
-            _raise_file_limit()
-            asyncio.run(_serve(cli, loaded, listen, ready_file))
-    except OSError as error:
-        fail(f"{error.filename}: {error.strerror}")
-    except SandboxError as error:
-        fail(str(error))
+        this = supervised_worker(worker)
+        _raise_file_limit()
+        asyncio.run(_serve_as_worker(Config.load(config), listen, this, ready_fd))
+        return
+    loaded = Config.load(config)
+    refuse_plaintext(loaded, listen, insecure=insecure_plaintext)
+    refuse_unconfined(loaded, listen, workers=workers)
+    refuse_open_files(loaded)
+    if workers > 1:
+        options = ["--insecure-plaintext"] if insecure_plaintext else []
+        asyncio.run(_supervise(cli, loaded, config, listen, workers, ready_file, options))
+    else:
+        refuse_taken(listen)
+        _raise_file_limit()
+        asyncio.run(_serve(cli, loaded, listen, ready_file))
 
 
 async def _serve(cli: Cli, config: Config, listen: str, ready_file: Path | None) -> None:
-    """Serve in this process."""
     from gateway.server import running_gateway
 
     stop = _stop_on_signals(config)
@@ -107,8 +100,8 @@ async def _supervise(
     cli: Cli, config: Config, path: Path, listen: str, count: int, ready_file: Path | None, options: list[str]
 ) -> None:
     """Run workers until a signal arrives; a second signal stops them immediately."""
+    from gateway.serving.directory_locks import locked_state
     from gateway.serving.listening import reserved
-    from gateway.serving.state_lock import locked_state
     from gateway.serving.workers import Workers, worker_command
 
     with locked_state(config.path(config.state_dir)), reserved(listen) as address:

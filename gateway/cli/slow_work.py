@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from gateway.cli.terminal import err
@@ -34,9 +33,7 @@ class SlowWork:
             self._timer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer.join()

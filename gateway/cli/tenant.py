@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gateway.cli.command import Commands, GatewayCli, Yes
 from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import EXIT_BAD_NEWS, out
-
-if TYPE_CHECKING:
-    from gateway.client.admin import ErasedTenant, TenantInfo
 
 app = Commands(help="Tenants of a gateway; needs an operator key.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the tenant.")]
@@ -29,7 +25,9 @@ async def list_(cli: GatewayCli) -> None:
 @app.command()
 async def show(cli: GatewayCli, name: Name) -> None:
     """Show how much data is stored for a tenant, even one that is no longer configured."""
-    cli.show(await cli.airlock.tenant(name), _show)
+    found = await cli.airlock.tenant(name)
+    rows = [(stored, f"{found.stored[stored]:,}") for stored in sorted(found.stored)]
+    cli.show(found, f"{found.name}: policy {found.policy_version or 'none'}", Rows(("table", "rows"), rows))
 
 
 @app.command()
@@ -47,17 +45,6 @@ def delete(
         erased = cli.wait(cli.airlock.delete_tenant_data(name, audit=audit))
     kept = {"audit_records", "audit_heads"} if not audit else set()
     left = {table: rows for table, rows in erased.left.items() if rows and table not in kept}
-    cli.show(erased, lambda _: _show_erased(erased, left))
-    if left:
-        raise typer.Exit(EXIT_BAD_NEWS)
-
-
-def _show(tenant: TenantInfo) -> None:
-    out.print(f"{tenant.name}: policy {tenant.policy_version or 'none'}")
-    out.print(Rows(("table", "rows"), [(stored, f"{tenant.stored[stored]:,}") for stored in sorted(tenant.stored)]))
-
-
-def _show_erased(erased: ErasedTenant, left: dict[str, int]) -> None:
-    removed = sum(erased.removed.values())
-    out.print(f"removed {removed:,} rows and {erased.workspaces_removed:,} workspaces; left: {left or 'nothing'}")
-    out.print(f"recorded in the operators' audit as number {erased.audit_sequence}")
+    removed = f"removed {sum(erased.removed.values()):,} rows and {erased.workspaces_removed:,} workspaces"
+    recorded = f"recorded in the operators' audit as number {erased.audit_sequence}"
+    cli.show(erased, f"{removed}; left: {left or 'nothing'}", recorded, bad_news=bool(left))

@@ -3,25 +3,58 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.command import Commands, GatewayCli, Limit, Yes, taken
+from gateway.cli.backend import CONFIG, ConfigFile, user_name
+from gateway.cli.command import Cli, Commands, GatewayCli, Limit, Yes, taken
 from gateway.cli.printable import local_time, one_line
 from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import fail, out
-from gateway.cli.thread_adopt import adopt
+from gateway.cli.terminal import EXIT_GATEWAY, fail, out
 from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
     from gateway.client import Thread, ThreadMessage
+    from gateway.config.config import Config
+    from gateway.storage.engine_store import EngineStore
 
 app = Commands(help="Threads, their messages and metadata.")
-app.command()(adopt)
 Name = Annotated[str, typer.Argument(metavar="THREAD", help="Name, as listed by `airlock thread list`.")]
+
+
+@app.command()
+def adopt(
+    cli: Cli,
+    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Id of the lost engine, as in OTHER_ENGINE errors.")],
+    *,
+    tenant: Annotated[str, typer.Option(help="Filter by tenant.")] = "",
+    yes: Yes = False,
+    config: ConfigFile = CONFIG,
+) -> None:
+    """Move the threads of a lost engine to this one, where their runs continue. No files are moved.
+
+    A thread whose workspace was not copied here before gets an empty one. Refused while a gateway serves the other
+    engine. Recorded in each tenant's audit as `threads_adopted`.
+    """
+    whose = f" of tenant {tenant}" if tenant else ""
+    question = f"Move all threads{whose} from engine {engine} to this one, with only the files that are here?"
+    cli.confirm(question, yes=yes, to_stderr=False)
+    from gateway.errors import AirlockError, Misconfigured
+    from sandbox.errors import SandboxError
+
+    try:
+        with SlowWork(f"adopting the threads of {engine}"):
+            own, moved = cli.wait(_adopt(config, engine, tenant))
+    except Misconfigured:
+        raise
+    except (SandboxError, AirlockError) as error:
+        fail(str(error), EXIT_GATEWAY)
+    said = f"{sum(moved.values()):,} threads of {len(moved):,} tenants are now on {own}"
+    cli.show({"from": engine, "to": own, "threads": dict(moved)}, said)
 
 
 @app.command("set")
@@ -53,7 +86,9 @@ async def list_(
 ) -> None:
     """List threads, newest first."""
     found = await taken(cli.airlock.list_threads(prefix=prefix), limit)
-    cli.show([vars(one) | {"metadata": None} for one in found], lambda _: _list(found))
+    rows = [(one_line(one.name, 256), local_time(one.created_at), one.run_id) for one in found]
+    shown = Rows(("thread", "created", "active run"), rows) if found else "no threads"
+    cli.show([vars(one) | {"metadata": None} for one in found], shown)
 
 
 @app.command()
@@ -79,14 +114,6 @@ def delete(cli: GatewayCli, thread: Name, *, yes: Yes = False) -> None:
     cli.show({"thread": thread, "removed": removed}, f"removed: {removed_rows or 'nothing was stored'}")
 
 
-def _list(found: Sequence[Thread]) -> None:
-    if not found:
-        out.print("no threads")
-        return
-    rows = [(one_line(one.name, 256), local_time(one.created_at), one.run_id) for one in found]
-    out.print(Rows(("thread", "created", "active run"), rows))
-
-
 def _show(thread: Thread) -> None:
     made = local_time(thread.created_at, seconds=True)
     active = f", run {thread.run_id} is active" if thread.run_id else ""
@@ -104,7 +131,6 @@ def _say(message: ThreadMessage) -> None:
 
 
 def _show_metadata(thread: Thread, indent: str = "") -> None:
-    """Print each entry on a line."""
     for name, value in (thread.metadata or {}).items():
         out.print(f"{indent}{one_line(name, 80)} = {one_line(json.dumps(value, ensure_ascii=False), 400)}")
 
@@ -117,3 +143,51 @@ def _entry(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except (ValueError, RecursionError):
         return name, value
+
+
+async def _adopt(path: Path, engine: str, tenant: str) -> tuple[str, Mapping[str, int]]:
+    """Return the id of the configuration's engine, and how many threads of each tenant moved to it."""
+    from gateway.cli.key_backend import local_database
+    from gateway.config.config import Config
+    from gateway.storage.engine_store import EngineServed, EngineStore
+
+    config = Config.load(path)
+    if config.sandbox.engine == "memory":
+        fail("the in-memory engine cannot adopt threads of other engines")
+    own = await _own_engine(config)
+    if engine == own:
+        fail(f"{engine} is the engine of this configuration; its threads are already here")
+    async with local_database(config) as database:
+        store = EngineStore(database)
+        try:
+            moved = await store.adopt(engine, to=own, tenant=tenant or None, by=f"local:{user_name()}")
+        except EngineServed as error:
+            fail(f"a gateway at {error} still serves engine {engine}: stop it first")
+        if not moved:
+            fail(await _none_there(store, engine, tenant))
+        return own, moved
+
+
+async def _own_engine(config: Config) -> str:
+    """Return the id of the configuration's engine. Raises SandboxError if it does not answer."""
+    from gateway.support.clock import make_id
+    from sandbox.engines.docker.docker_engine import DockerEngine
+    from sandbox.engines.docker.docker_requests import DockerRequests
+
+    engine = DockerEngine(
+        instance=make_id("adopt"),
+        channel_root=config.resolved_channel_dir(),
+        runtime_image=config.sandbox.runtime_image,
+        requests=DockerRequests(config.sandbox.engine_url, "sandbox.engine_url of the configuration"),
+    )
+    try:
+        return await engine.id()
+    finally:
+        await engine.close()
+
+
+async def _none_there(store: EngineStore, engine: str, tenant: str) -> str:
+    found = await store.engines()
+    threads = (f"{one.id} ({one.threads:,}{', served by a gateway' if one.serves else ''})" for one in found)
+    whose = f" of tenant {tenant!r}" if tenant else ""
+    return f"no threads{whose} on engine {engine!r}; engines with threads: {', '.join(threads) or 'none'}"

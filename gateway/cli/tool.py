@@ -2,20 +2,77 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+import contextlib
+import hashlib
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
 from gateway.cli.command import Commands, GatewayCli, InThread, json_object
-from gateway.cli.live_output import LiveOutput
 from gateway.cli.rows import Rows
-from gateway.cli.safe_console import SafeBytes
-from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, err, out, print_json
+from gateway.cli.safe_console import SafeBytes, SafeText
+from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, err, out
 
 if TYPE_CHECKING:
-    from gateway.client import Tool, ToolResult
+    from gateway.client import ToolResult
+
+_QUIET_S = 1.0
+_STREAMS = ("stdout", "stderr")
+
+
+class LiveOutput:
+    """Collects output and, from a second after the block was entered, prints it in order of arrival."""
+
+    def __init__(self, quiet_s: float = _QUIET_S) -> None:
+        self._quiet_s = quiet_s
+        self._pending: list[tuple[str, bytes]] | None = []
+        # One per stream: a character may be split between two pieces with a piece of the other stream in between.
+        self._texts = {stream: SafeText() for stream in _STREAMS}
+        self._digests = {stream: hashlib.sha256() for stream in _STREAMS}
+        self._column = 0
+
+    def __enter__(self) -> Self:
+        self._timer = asyncio.get_running_loop().call_later(self._quiet_s, self._show)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._timer.cancel()
+        if self._pending is not None:
+            return
+        for text in self._texts.values():
+            self._print(text.add(b"", final=True))
+        if self._column:
+            self._print("\n")
+
+    def add(self, stream: str, data: bytes) -> None:
+        """Add a piece; `stream` is stdout or stderr."""
+        if self._pending is not None:
+            self._pending.append((stream, data))
+            return
+        self._digests[stream].update(data)
+        self._print(self._texts[stream].add(data))
+
+    def showed(self, result: ToolResult) -> bool:
+        """Return whether the terminal already shows the complete result."""
+        if self._pending is not None or result.evicted is not None:
+            return False
+        whole = {"stdout": result.stdout_bytes, "stderr": result.stderr_bytes}
+        if len(result.content_bytes) != sum(len(data) for data in whole.values()):
+            return False
+        return all(self._digests[stream].digest() == hashlib.sha256(data).digest() for stream, data in whole.items())
+
+    def _show(self) -> None:
+        pending, self._pending = self._pending, None
+        for stream, data in pending or ():
+            self.add(stream, data)
+
+    def _print(self, text: str) -> None:
+        if text:
+            self._column = len(text) - text.rfind("\n") - 1
+            out.print(text, end="")
+
 
 # The fields of a result in JSON.
 _FIELDS = (
@@ -29,7 +86,12 @@ app = Commands(help="List and call tools.")
 @app.command("list")
 async def list_(cli: GatewayCli) -> None:
     """List the tools and their arguments."""
-    cli.show(await cli.airlock.list_tools(), _show_tools)
+    tools, rows = await cli.airlock.list_tools(), []
+    for tool in tools:
+        required = set(tool.parameters.get("required", ()))
+        names = [name if name in required else f"[{name}]" for name in tool.parameters.get("properties", {})]
+        rows.append((tool.name, ", ".join(names), tool.description))
+    cli.show(tools, Rows(("tool", "arguments", "description"), rows))
 
 
 @app.command()
@@ -54,30 +116,15 @@ async def call(
         cli.failure_code = EXIT_NOT_RUN  # distinct from the command's own codes
     parsed = json_object("ARGS", arguments)
     live = None if cli.as_json or not out.is_terminal else LiveOutput()
-    if live is None:
-        result = await cli.airlock.call_tool(name, parsed, thread=thread)
-    else:
-        with live:
-            result = await cli.airlock.call_tool(name, parsed, thread=thread, on_output=live.add)
-    if cli.as_json:
-        print_json(_as_json(result))
-    else:
-        _show(result, live)
+    with live or contextlib.nullcontext():
+        on_output = None if live is None else live.add
+        result = await cli.airlock.call_tool(name, parsed, thread=thread, on_output=on_output)
+    cli.show(_as_json(result), lambda _: _show(result, live))
     if check:
         raise typer.Exit(_exit_code(result))
 
 
-def _show_tools(tools: Sequence[Tool]) -> None:
-    rows = []
-    for tool in tools:
-        required = set(tool.parameters.get("required", ()))
-        names = [name if name in required else f"[{name}]" for name in tool.parameters.get("properties", {})]
-        rows.append((tool.name, ", ".join(names), tool.description))
-    out.print(Rows(("tool", "arguments", "description"), rows))
-
-
 def _exit_code(result: ToolResult) -> int:
-    """Return the exit code for --check."""
     if result.exit_code is not None:
         return result.exit_code
     if result.verdict == "deny":

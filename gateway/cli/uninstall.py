@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -54,23 +54,23 @@ async def uninstall(
     if cli.as_json and not yes:
         fail("--json cannot ask for confirmation: add --yes")
     from gateway.config.config import Config
-    from sandbox.errors import SandboxError
 
     try:
         loaded = Config.load(config)
         with _stopped(loaded):
             await _uninstall(cli, loaded, config, keep_state=keep_state, yes=yes)
-    except SandboxError as error:
-        fail(str(error))
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}", EXIT_BAD_NEWS)
 
 
 async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, yes: bool) -> None:
     from gateway.errors import Misconfigured
+    from sandbox.engines.docker.docker_requests import DockerRequests
 
-    found = Found(_instance(config))
-    async with _engine(config) as engine:
+    found, engine = Found(_instance(config)), None
+    if config.sandbox.engine != "memory":
+        engine = DockerRequests(config.sandbox.engine_url, "sandbox.engine_url of the configuration")
+    with contextlib.nullcontext() if engine is None else contextlib.closing(engine):
         if found.instance and engine is not None:
             await _look(engine, found)
         _look_at_state(config, path, found, keep=keep_state)
@@ -92,24 +92,16 @@ async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, 
     if remove_state and found.state is not None:
         shutil.rmtree(found.state)
     removed = (found.in_docker if remove_docker else 0) + remove_state
-    cli.show(
-        {
-            "instance": found.instance,
-            "containers": found.containers,
-            "volumes": found.volumes,
-            "state_dir": None if found.state is None else str(found.state),
-            "kept": found.kept,
-        },
-        f"removed {removed} of {found.in_docker + (found.state is not None)}",
-    )
+    document = {name: getattr(found, name) for name in ("instance", "containers", "volumes")}
+    document |= {"state_dir": None if found.state is None else str(found.state), "kept": found.kept}
+    cli.show(document, f"removed {removed} of {found.in_docker + (found.state is not None)}")
 
 
 @contextlib.contextmanager
 def _stopped(config: Config) -> Iterator[None]:
     """Lock the state directory as a gateway does. Raises Misconfigured if a gateway uses it or its database."""
     from gateway.errors import Misconfigured
-    from gateway.serving.database_lock import refuse_in_use
-    from gateway.serving.state_lock import locked_state
+    from gateway.serving.directory_locks import locked_state, refuse_in_use
 
     state = config.path(config.state_dir)
     if not state.exists():
@@ -129,20 +121,6 @@ def _instance(config: Config) -> str:
     """Return the id that labels the gateway's containers and volumes; "" if the state directory has none."""
     path = config.path(config.state_dir) / "instance"
     return path.read_text(encoding="ascii").strip() if path.exists() else ""
-
-
-@contextlib.asynccontextmanager
-async def _engine(config: Config) -> AsyncIterator[DockerRequests | None]:
-    from sandbox.engines.docker.docker_requests import DockerRequests
-
-    if config.sandbox.engine == "memory":
-        yield None
-        return
-    requests = DockerRequests(config.sandbox.engine_url, "sandbox.engine_url of the configuration")
-    try:
-        yield requests
-    finally:
-        requests.close()
 
 
 async def _look(engine: DockerRequests, found: Found) -> None:
@@ -191,7 +169,7 @@ def _operators_own(config: Config, path: Path) -> Iterator[Path]:
 async def _remove(engine: DockerRequests, found: Found, runtime_image: str) -> list[str]:
     """Remove the containers and volumes; return those that are left, with reasons."""
     from sandbox.engines.docker.docker_requests import remove_container
-    from sandbox.engines.docker.volume_emptying import empty_deep_volume
+    from sandbox.engines.docker.workspace_claims import empty_deep_volume
     from sandbox.errors import SandboxError
 
     left = []

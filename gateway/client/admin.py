@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from gateway.client.messages import enum_number, message, record
-from gateway.client.wire import Wire, pause
-from gateway.errors import NotFound, Overloaded, Unavailable
+from gateway.client.messages import Fields, message, reader, record
+from gateway.client.wire import Wire
+from gateway.errors import NotFound, Unavailable
 from gateway.v1 import admin_service_pb2 as pb
-from gateway.v1 import admin_service_pb2_grpc as grpc_pb
 
 
 @dataclass(frozen=True)
 class TenantInfo:
-    """A tenant. `stored` is rows by table, of `Client.tenant` only."""
+    """A tenant. `stored` is the number of rows by table; lists omit it."""
 
     name: str
     policy_version: str
@@ -26,7 +23,7 @@ class TenantInfo:
 
 @dataclass(frozen=True)
 class ErasedTenant:
-    """What was removed and what is left, as rows by table; and the record of it in the operators' audit."""
+    """What was removed and what is left, as rows by table, and the number of its record in the operators' audit."""
 
     removed: Mapping[str, int]
     left: Mapping[str, int]
@@ -36,7 +33,7 @@ class ErasedTenant:
 
 @dataclass(frozen=True)
 class KeyInfo:
-    """An API key without its secret; `tenant` is "" for an operator's."""
+    """An API key without its secret; `tenant` is "" for an operator key."""
 
     id: str
     tenant: str
@@ -51,7 +48,7 @@ class KeyInfo:
 
 @dataclass(frozen=True)
 class RevokedKey:
-    """A key that was revoked; `runs_under_way` that it started go on, or have been asked to end with it."""
+    """A revoked key; `runs_under_way` that it started continue, or are being cancelled."""
 
     key: KeyInfo
     runs_under_way: int
@@ -59,7 +56,7 @@ class RevokedKey:
 
 @dataclass(frozen=True)
 class MadeKey:
-    """A key just made; its secret is nowhere else."""
+    """A new key; its secret is stored nowhere else."""
 
     key: KeyInfo
     secret: str
@@ -67,7 +64,7 @@ class MadeKey:
 
 @dataclass(frozen=True)
 class PolicyRule:
-    """A rule of a layer. `enforcement` is kernel, gateway or reading; `group` is "" for a rule of none."""
+    """A rule of a layer. `enforcement` is kernel, gateway or reading; `group` may be ""."""
 
     id: str
     effect: str
@@ -97,25 +94,19 @@ class PolicyChange:
 
 
 class AdminCalls(Wire):
-    """The calls of AdminService. ScopeMissing where the key is not an operator's."""
+    """The calls of AdminService. Raises ScopeMissing if the key is not an operator's."""
 
-    @property
-    def _admin(self) -> Any:
-        return self._stub(grpc_pb.AdminServiceStub)
-
-    async def tenants(self) -> AsyncIterator[TenantInfo]:
+    def tenants(self) -> AsyncIterator[TenantInfo]:
         """Yield the tenants of the configuration, by name."""
-        async for one in self._listed(self._admin.ListTenants, pb.ListTenantsRequest, "tenants"):
-            yield record(TenantInfo, one)
+        return self._listed(reader(TenantInfo), pb.ListTenantsRequest, "tenants")
 
     async def tenant(self, name: str) -> TenantInfo:
-        """Return a tenant and what is stored of it; NotFound."""
-        return record(TenantInfo, (await self._ask(self._admin.GetTenant, pb.GetTenantRequest, tenant=name)).tenant)
+        """Return a tenant and the amount of its stored data. Raises NotFound."""
+        return record(TenantInfo, (await self._ask(pb.GetTenantRequest, tenant=name)).tenant)
 
     async def delete_tenant_data(self, name: str, *, audit: bool = False) -> ErasedTenant:
-        """Remove all that is stored of a tenant, its audit too where asked. StillConfigured, NotFound."""
-        delete = self._admin.DeleteTenantData
-        return record(ErasedTenant, await self._ask(delete, pb.DeleteTenantDataRequest, tenant=name, audit=audit))
+        """Delete all data of a tenant, with `audit` also its audit records. Raises StillConfigured, NotFound."""
+        return record(ErasedTenant, await self._ask(pb.DeleteTenantDataRequest, tenant=name, audit=audit))
 
     async def create_key(
         self,
@@ -126,60 +117,42 @@ class AdminCalls(Wire):
         expires_in_s: int = 0,
         request_id: str = "",
     ) -> MadeKey:
-        """Make a key of a tenant, or of an operator with "". Without scopes it has the usual ones; 0 s: for ever.
+        """Create a key of a tenant, or of an operator with "". No scopes means the usual ones; 0 s is unlimited.
 
-        One key is made, however often a broken connection makes the client ask. With a `request_id` of your own you may
-        ask again within 10 minutes, and get the same key with another secret; Conflict once it was used.
+        One key is created, even if the client repeats the request. With a `request_id` of your own you may repeat it
+        within 10 minutes and get the same key with another secret; Conflict once the key was used.
         """
-        made = await self._ask(
-            self._admin.CreateKey,
-            pb.CreateKeyRequest,
-            tenant=tenant,
-            scopes=list(scopes),
-            name=name,
-            expires_in_s=expires_in_s,
-            request_id=request_id or str(uuid.uuid4()),
-        )
-        return MadeKey(record(KeyInfo, made.key), made.secret)
+        asked: Fields = {"scopes": list(scopes), "name": name, "expires_in_s": expires_in_s, "request_id": request_id}
+        return record(MadeKey, await self._ask(pb.CreateKeyRequest, tenant=tenant, **asked))
 
-    async def keys(
+    def keys(
         self, tenant: str = "", *, include_ended: bool = False, scope: str = "", state: str = ""
     ) -> AsyncIterator[KeyInfo]:
-        """Yield keys, the newest first: of a tenant, or of all; `include_ended`: also revoked and expired ones.
+        """Yield the keys of a tenant, or all keys, newest first; with `include_ended` also revoked and expired ones.
 
-        `scope`: only those that have it; `state`: only those that are working, expired or revoked.
+        `scope` and `state` (working, expired, revoked) filter them.
         """
-        async for one in self._listed(
-            self._admin.ListKeys,
-            pb.ListKeysRequest,
-            "keys",
-            tenant=tenant,
-            include_ended=include_ended,
-            scope=scope,
-            state=enum_number(pb.KeyState, state, "state") if state else 0,
-        ):
-            yield record(KeyInfo, one)
+        wanted: Fields = {"tenant": tenant, "include_ended": include_ended, "scope": scope, "state": state or 0}
+        return self._listed(reader(KeyInfo), pb.ListKeysRequest, "keys", **wanted)
 
     async def revoke_key(self, key_id: str, *, cancel_runs: bool = False) -> RevokedKey:
         """Revoke a key within a second; its runs continue unless `cancel_runs` is set. Raises NotFound."""
-        revoke = self._admin.RevokeKey
-        revoked = await self._ask(revoke, pb.RevokeKeyRequest, key_id=key_id, cancel_runs=cancel_runs)
-        return RevokedKey(record(KeyInfo, revoked.key), revoked.runs_under_way)
+        return record(RevokedKey, await self._ask(pb.RevokeKeyRequest, key_id=key_id, cancel_runs=cancel_runs))
 
     async def rotate_key(self, key_id: str, *, overlap_s: int = 0, request_id: str = "") -> MadeKey:
-        """Make a key like another one, which works for `overlap_s` more; 0 means 24 hours. NotFound.
+        """Create a replacement for a key, which works for another `overlap_s`; 0 means 24 hours. Raises NotFound.
 
-        `request_id`: as `create_key` has it.
+        `request_id` is as for `create_key`.
         """
-        rotate, asked = self._admin.RotateKey, request_id or str(uuid.uuid4())
-        made = await self._ask(rotate, pb.RotateKeyRequest, key_id=key_id, overlap_s=overlap_s, request_id=asked)
-        return MadeKey(record(KeyInfo, made.key), made.secret)
+        asked: Fields = {"overlap_s": overlap_s, "request_id": request_id}
+        return record(MadeKey, await self._ask(pb.RotateKeyRequest, key_id=key_id, **asked))
 
     async def policy(self, tenant: str, version: str = "") -> PolicyText:
-        """Return a tenant's layer of policy, or the operator's with "": in force, or of a version. NotFound."""
-        get = self._admin.GetPolicy
-        found = await self._ask(get, pb.GetPolicyRequest, tenant=tenant, version=version)
-        return record(PolicyText, found, rules=tuple(record(PolicyRule, rule) for rule in found.rules))
+        """Return a version of a tenant's layer of policy, or of the operator's with "". Raises NotFound.
+
+        Without a version, the one in force.
+        """
+        return record(PolicyText, await self._ask(pb.GetPolicyRequest, tenant=tenant, version=version))
 
     async def apply_policy(
         self,
@@ -197,34 +170,27 @@ class AdminCalls(Wire):
         that none ever was. Without it, any version is replaced; after a broken connection the client repeats the call
         only while the version from before the call is in force, and otherwise raises PolicyChanged.
         """
-        request = message(
-            pb.ApplyPolicyRequest,
-            tenant=tenant,
-            text=text,
-            version=version,
-            comment=comment,
-            check_only=check_only,
-            expected_version=expected_version,
-        )
+        asked: Fields = {"text": text, "version": version, "comment": comment, "check_only": check_only}
+        request = message(pb.ApplyPolicyRequest, tenant=tenant, expected_version=expected_version, **asked)
         before = await self._version_in_force(tenant) if expected_version is None and self._retry else None
-        attempts = self._attempts()
-        while True:
+
+        async def once(_: float | None) -> str:
             try:
-                return str((await self._unary(self._admin.ApplyPolicy, request)).version)
-            except (Unavailable, Overloaded) as error:
-                await pause(attempts.pause_s(error), None, error)
-                if before is not None and isinstance(error, Unavailable):
+                return str((await self._unary(self._method(pb.ApplyPolicyRequest), request)).version)
+            except Unavailable:
+                if before is not None:
                     request.expected_version = before
+                raise
+
+        return await self._again(once)
 
     async def _version_in_force(self, tenant: str) -> str:
-        """Return the version of a layer, "" where nothing was ever applied, or there is no such tenant."""
+        """Return the version of a layer, "" if none was ever applied or there is no such tenant."""
         try:
             return (await self.policy(tenant)).version
         except NotFound:
             return ""
 
-    async def policy_changes(self, tenant: str) -> AsyncIterator[PolicyChange]:
-        """Yield what was in force, the newest first."""
-        changes = self._listed(self._admin.ListPolicyChanges, pb.ListPolicyChangesRequest, "changes", tenant=tenant)
-        async for one in changes:
-            yield record(PolicyChange, one)
+    def policy_changes(self, tenant: str) -> AsyncIterator[PolicyChange]:
+        """Yield the versions that were in force, newest first."""
+        return self._listed(reader(PolicyChange), pb.ListPolicyChangesRequest, "changes", tenant=tenant)

@@ -8,33 +8,24 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from gateway.client.messages import enum_name, enum_number, record
-from gateway.client.reported_approvals import ReportedApprovals
-from gateway.client.wire import Wire, pause
-from gateway.errors import InvalidArgument, NotFound, Overloaded, Unavailable
+from gateway.client.messages import Fields, reader, record
+from gateway.client.wire import Wire
+from gateway.errors import InvalidArgument, NotFound, Unavailable
 from gateway.v1 import approval_service_pb2 as pb
-from gateway.v1 import approval_service_pb2_grpc as grpc_pb
 
 ApprovalStatus = Literal["pending", "approved", "used", "denied", "expired", "cancelled"]
 Answer = Literal["once", "run", "thread", "deny", "edit"]
 
-_ANSWERS = {
-    "once": pb.ANSWER_ALLOW_ONCE,
-    "run": pb.ANSWER_ALLOW_RUN,
-    "thread": pb.ANSWER_ALLOW_THREAD,
-    "deny": pb.ANSWER_DENY,
-    "edit": pb.ANSWER_EDIT,
-}
-_WORDS = {number: word for word, number in _ANSWERS.items()}
+_ANSWERS = {"once": "allow_once", "run": "allow_run", "thread": "allow_thread", "deny": "deny", "edit": "edit"}
+_WORDS = ("", *_ANSWERS)  # by number
 
 
 @dataclass(frozen=True)
 class Approval:
     """A tool call that waits, or waited, for an answer. `asked` are the parts it is about, `proposed_rule` is YAML.
 
-    Of one that was edited, `edited_arguments` are what it was approved with. `answer` is empty until there is one.
-    With `arguments_cut`, as lists and watches give it, what is longer than 4 KiB was left out: `arguments` are empty
-    then, or another field is. `approval(id)` returns all of it.
+    If the answer was edit, the call was approved with `edited_arguments`. `answer` is empty until there is one. Lists
+    and watches omit fields longer than 4 KiB, such as `arguments`, and set `arguments_cut`; `approval(id)` returns all.
     """
 
     id: str
@@ -63,9 +54,9 @@ class Approval:
 
 @dataclass(frozen=True)
 class Grant:
-    """A rule (YAML) that an answer made: where the policy asks, calls of the thread that it matches pass.
+    """A rule (YAML) that an answer created: calls of the thread that it matches pass where the policy asks.
 
-    It is `in_force` until it is revoked, or the run that it is for, `run_id`, is over.
+    It is `in_force` until it is revoked, or the run `run_id` that it is for ends.
     """
 
     id: str
@@ -85,29 +76,16 @@ class ApprovalCalls(Wire):
     Raises ScopeMissing if the key is not an approver's, AlreadyResolved if another approver answered first.
     """
 
-    @property
-    def _approvals(self) -> Any:
-        return self._stub(grpc_pb.ApprovalServiceStub)
-
     async def approvals(
         self, *, status: ApprovalStatus | None = None, thread: str = "", run_id: str = "", limit: int = 50
     ) -> Sequence[Approval]:
-        """Return approvals, the newest first."""
-        found = self._listed(
-            self._approvals.ListApprovals,
-            pb.ListApprovalsRequest,
-            "approvals",
-            limit=limit,
-            status=enum_number(pb.ApprovalStatus, status, "status") if status else 0,
-            thread=thread,
-            run_id=run_id,
-        )
-        return [_approval(one) async for one in found]
+        """Return approvals, newest first."""
+        wanted: Fields = {"status": status or 0, "thread": thread, "run_id": run_id, "limit": limit}
+        return [one async for one in self._listed(_approval, pb.ListApprovalsRequest, "approvals", **wanted)]
 
     async def approval(self, approval_id: str) -> Approval:
         """Return an approval."""
-        get = self._approvals.GetApproval
-        return _approval((await self._ask(get, pb.GetApprovalRequest, approval_id=approval_id)).approval)
+        return _approval((await self._ask(pb.GetApprovalRequest, approval_id=approval_id)).approval)
 
     async def watch_approvals(
         self, caught_up: Callable[[], None] = lambda: None, *, resume: bool = True
@@ -117,18 +95,18 @@ class ApprovalCalls(Wire):
         If the connection breaks, the client watches again as long as its Retry allows: it yields new pending approvals
         and those answered in between, and calls `caught_up` again. Without `resume` it raises Unavailable.
         """
-        reported = ReportedApprovals()
+        reported = _ReportedApprovals()
 
         def request() -> pb.WatchApprovalsRequest:
             reported.begin()
             return pb.WatchApprovalsRequest()
 
-        watched = self._approvals.WatchApprovals
-        async for said in self._resumed(watched, request) if resume else self._stream(watched, request()):
+        once = self._stream(self._method(pb.WatchApprovalsRequest), pb.WatchApprovalsRequest())
+        async for said in self._resumed(request) if resume else once:
             if said.HasField("approval") and reported.is_news(said.approval):
                 yield _approval(said.approval)
             elif said.caught_up:
-                for approval_id in reported.unseen():
+                for approval_id in sorted(reported.unseen):
                     missed = await self._missed(approval_id)
                     if missed is not None and reported.is_news(missed):
                         yield _approval(missed)
@@ -137,16 +115,14 @@ class ApprovalCalls(Wire):
 
     async def _missed(self, approval_id: str) -> pb.Approval | None:
         """Return an approval that was answered while the client was disconnected; None if it was deleted."""
-        request, attempts = pb.GetApprovalRequest(approval_id=approval_id), self._attempts()
-        while True:
-            try:
-                approval: pb.Approval = (await self._unary(self._approvals.GetApproval, request)).approval
-            except NotFound:
-                return None
-            except (Unavailable, Overloaded) as error:
-                await pause(attempts.resume_pause_s(error), None, error)
-            else:
-                return approval
+        try:
+            answer = await self._again(
+                lambda _: self._ask(pb.GetApprovalRequest, safe=False, approval_id=approval_id), patient=True
+            )
+        except NotFound:
+            return None
+        approval: pb.Approval = answer.approval
+        return approval
 
     async def resolve_approval(
         self, approval_id: str, answer: Answer, *, text: str = "", arguments: Mapping[str, Any] | None = None
@@ -155,7 +131,6 @@ class ApprovalCalls(Wire):
         if answer not in _ANSWERS:
             raise InvalidArgument(f"answer: {answer!r} is not one of {', '.join(_ANSWERS)}")
         resolved = await self._ask(
-            self._approvals.ResolveApproval,
             pb.ResolveApprovalRequest,
             approval_id=approval_id,
             answer=_ANSWERS[answer],
@@ -165,23 +140,44 @@ class ApprovalCalls(Wire):
         return _approval(resolved.approval)
 
     async def grants(self, *, thread: str = "", include_ended: bool = False, limit: int = 50) -> Sequence[Grant]:
-        """Return what answers have granted, the newest first; `include_ended`: also what does not count any more."""
-        asked: dict[str, Any] = {"limit": limit, "thread": thread, "include_ended": include_ended}
-        found = self._listed(self._approvals.ListGrants, pb.ListGrantsRequest, "grants", **asked)
-        return [record(Grant, one) async for one in found]
+        """Return grants, newest first; with `include_ended` also those no longer in force."""
+        wanted: Fields = {"thread": thread, "include_ended": include_ended, "limit": limit}
+        return [one async for one in self._listed(reader(Grant), pb.ListGrantsRequest, "grants", **wanted)]
 
     async def revoke_grant(self, grant_id: str) -> Grant:
-        """Take a grant back: from the next call on it does not count. One that was revoked stays as it is."""
-        revoke = self._approvals.RevokeGrant
-        return record(Grant, (await self._ask(revoke, pb.RevokeGrantRequest, grant_id=grant_id)).grant)
+        """Revoke a grant from the next call on. A revoked grant stays as it is."""
+        return record(Grant, (await self._ask(pb.RevokeGrantRequest, grant_id=grant_id)).grant)
 
 
 def _approval(one: pb.Approval) -> Approval:
-    return record(
-        Approval,
-        one,
-        arguments=json.loads(one.arguments_json or "{}"),
-        status=enum_name(pb.ApprovalStatus, one.status),
-        answer=_WORDS.get(one.answer, ""),
-        edited_arguments=json.loads(one.edited_arguments_json) if one.edited_arguments_json else None,
-    )
+    answer = _WORDS[one.answer] if one.answer < len(_WORDS) else ""
+    return record(Approval, one, arguments=json.loads(one.arguments_json or "{}"), answer=answer)
+
+
+class _ReportedApprovals:
+    """Pending approvals that a watcher has received, so that it gets each change once after a broken connection.
+
+    `unseen` are those that the current stream has not repeated; it repeats all that are pending.
+    """
+
+    def __init__(self) -> None:
+        self._reported: dict[str, tuple[int, int, int]] = {}
+        self.unseen: set[str] = set()
+
+    def begin(self) -> None:
+        """Start a new stream."""
+        self._reported = {id_: said for id_, said in self._reported.items() if said[0] == pb.APPROVAL_STATUS_PENDING}
+        self.unseen = set(self._reported)
+
+    def is_news(self, approval: pb.Approval) -> bool:
+        """Return whether an approval differs from the one reported before."""
+        pending = approval.status == pb.APPROVAL_STATUS_PENDING
+        said = (approval.status, approval.answer, approval.resolved_at.ToMicroseconds())
+        before = self._reported.get(approval.id)
+        # An answered approval does not come again, unless it was asked for: the stream may still have the same change.
+        if pending or approval.id in self.unseen:
+            self._reported[approval.id] = said
+        else:
+            self._reported.pop(approval.id, None)
+        self.unseen.discard(approval.id)
+        return before != said

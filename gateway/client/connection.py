@@ -1,26 +1,63 @@
-"""The channel under a client: it belongs to the event loop that uses it first, and is closed once."""
+"""The channel of a client: its TLS, and the event loop that it belongs to."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from gateway.errors import ClientClosed, WrongEventLoop
+from gateway.errors import ClientClosed, Misconfigured, WrongEventLoop
 
 CLOSED = "this client is closed; make another"
 
 
+@dataclass(frozen=True)
+class Tls:
+    """PEM files. Without `ca` grpc's roots are used; `certificate` and `key` identify the client.
+
+    `server_name` is the name in the gateway's certificate if it is not the host of the address.
+    """
+
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    server_name: str = ""
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Return the channel's credentials; Misconfigured for a file that cannot be read."""
+        if (self.certificate is None) != (self.key is None):
+            raise Misconfigured("TLS: a client's certificate and its key are given together")
+        return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.certificate))
+
+    def options(self) -> tuple[tuple[str, str], ...]:
+        """Return the channel's options."""
+        return (("grpc.ssl_target_name_override", self.server_name),) if self.server_name else ()
+
+
+AMBIENT: ContextVar[Tls | None] = ContextVar("client_tls", default=None)
+"""The default of clients; the command line sets it once for all subcommands."""
+
+
+def _read(path: Path | None) -> bytes | None:
+    try:
+        return None if path is None else path.read_bytes()
+    except OSError as error:
+        raise Misconfigured(f"TLS: {path}: {error.strerror}") from error
+
+
 class Connection:
-    """A channel to a gateway, made when it is first asked for. A client can be made where no event loop runs yet."""
+    """A channel to a gateway, created when first asked for, because a client may be created outside an event loop."""
 
     def __init__(
         self, address: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
     ) -> None:
-        """Take where the gateway is; without `credentials` the connection is not encrypted."""
+        """Take the gateway's address; without `credentials` the connection is not encrypted."""
         self._address = address
         self._credentials = credentials
         self._options = options
@@ -29,41 +66,40 @@ class Connection:
         self.closed = False
 
     def channel(self) -> grpc.aio.Channel:
-        """Return the channel. Raises ClientClosed, and WrongEventLoop outside the loop that it belongs to."""
+        """Return the channel. Raises ClientClosed, and WrongEventLoop in another loop than its own."""
         if self.closed:
             raise ClientClosed(CLOSED)
-        loop = _running_loop()
+        loop = self._checked_loop()
         if self._channel is None:
-            self._loop, self._channel = loop, self._made()
-        elif loop is not self._loop:
-            raise _wrong(self._loop)
+            self._loop = loop
+            if self._credentials is None:
+                self._channel = grpc.aio.insecure_channel(self._address, options=self._options)
+            else:
+                self._channel = grpc.aio.secure_channel(self._address, self._credentials, options=self._options)
         return self._channel
 
     async def aclose(self) -> None:
-        """Close the channel and end the calls under way; a second time does nothing. Raises WrongEventLoop."""
-        channel, gone = self._channel, self._loop is not None and self._loop.is_closed()
-        if channel is not None and not gone and _running_loop() is not self._loop:
-            raise _wrong(self._loop)
+        """Close the channel and end active calls; a second time does nothing. Raises WrongEventLoop."""
+        channel = self._channel
+        open_ = channel is not None and not (self._loop is not None and self._loop.is_closed())
+        if open_:
+            self._checked_loop()
         self.closed, self._channel = True, None
-        if channel is not None and not gone:  # a channel whose loop is closed went with it
+        if channel is not None and open_:  # closing a loop closes its channels
             await channel.close(None)
 
-    def _made(self) -> grpc.aio.Channel:
-        if self._credentials is None:
-            return grpc.aio.insecure_channel(self._address, options=self._options)
-        return grpc.aio.secure_channel(self._address, self._credentials, options=self._options)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError as error:
-        raise WrongEventLoop("a client works in asyncio: await its calls where an asyncio event loop runs") from error
-
-
-def _wrong(loop: asyncio.AbstractEventLoop | None) -> WrongEventLoop:
-    ended = " that is closed by now" if loop is not None and loop.is_closed() else ""
-    return WrongEventLoop(
-        f"this client belongs to another event loop{ended}, the one it was first used in: make one client for each "
-        "event loop, inside it"
-    )
+    def _checked_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the running event loop, which must be the channel's if there is one."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError as error:
+            raise WrongEventLoop(
+                "a client works in asyncio: await its calls where an asyncio event loop runs"
+            ) from error
+        if self._loop is not None and loop is not self._loop:
+            ended = " that is closed by now" if self._loop.is_closed() else ""
+            raise WrongEventLoop(
+                f"this client belongs to another event loop{ended}, the one it was first used in: make one client for "
+                "each event loop, inside it"
+            )
+        return loop

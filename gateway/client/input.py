@@ -1,4 +1,4 @@
-"""What a caller can send: bytes, a path or an open file of this machine, or an asynchronous iterator of bytes."""
+"""What a client sends in streams: the input that a caller gives, and requests beside the answers that come in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import io
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast, runtime_checkable
+from typing import Any, BinaryIO, Protocol, Self, cast, runtime_checkable
+
+import grpc.aio
 
 from gateway.errors import InvalidArgument
 
@@ -101,3 +103,51 @@ async def _of_file(file: BinaryFile) -> AsyncGenerator[bytes]:
             return
         async for piece in _of_bytes(chunk):
             yield piece
+
+
+class RequestStream:
+    """Sends the requests of a call while the block reads its answers; the call ends with the block.
+
+    A call that ends early stops the requests. If the requests raise, the call is cancelled and the block raises the
+    same.
+
+    The status of the call is always the server's. write() of grpc.aio would replace it by INTERNAL "Internal error from
+    Core" if a message cannot be sent because the call has ended, so messages go to the call below it.
+    """
+
+    def __init__(self, call: Any, requests: AsyncGenerator[Any]) -> None:
+        self._call = call
+        self._requests = requests
+        self._failure: Exception | None = None
+
+    async def __aenter__(self) -> Self:
+        self._sending = asyncio.create_task(self._send())
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """End the call, and the requests with it."""
+        self._call.cancel()  # does nothing to a call that has ended
+        self._sending.cancel()
+        await asyncio.gather(self._sending, return_exceptions=True)
+        if self._failure is not None and isinstance(error, asyncio.CancelledError):
+            raise self._failure from None
+
+    async def _send(self) -> None:
+        async with contextlib.aclosing(self._requests):
+            try:
+                async for request in self._requests:
+                    await self._write(request)
+                await self._call.done_writing()
+            except (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
+                return  # the call has ended; its status, which the block reads, says why
+            except Exception as error:  # of the caller's own input
+                self._failure = error
+                self._call.cancel()
+
+    async def _write(self, request: Any) -> None:
+        await self._call.wait_for_connection()
+        core = getattr(self._call, "_cython_call", None)
+        if core is None:  # a call with interceptors, which instrumentation of the caller's process may add
+            await self._call.write(request)
+        else:
+            await core.send_serialized_message(request.SerializeToString())

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import uuid
 from collections.abc import Callable, Mapping, MutableSequence
+from dataclasses import is_dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -12,58 +16,84 @@ from gateway.errors import InvalidArgument
 
 _Message = TypeVar("_Message")
 _Record = TypeVar("_Record")
+Fields = dict[str, Any]
 
 
-def message(kind: Callable[..., _Message], /, **fields: Any) -> _Message:
-    """Return a request; InvalidArgument where a field does not accept its value."""
+def message(kind: type[_Message], /, **fields: Any) -> _Message:
+    """Return a request. Raises InvalidArgument if a field does not accept its value.
+
+    An enum's value is given by the name that `enum_name` returns, 0 for none; a time without a zone is local. An empty
+    `request_id` is replaced with a new one.
+    """
+    known = kind.DESCRIPTOR.fields_by_name  # type: ignore[attr-defined]
     try:
+        for name, value in fields.items():
+            if isinstance(value, datetime):
+                fields[name] = Timestamp()
+                fields[name].FromDatetime(value.astimezone(UTC))
+            elif name == "request_id" and not value:
+                fields[name] = str(uuid.uuid4())
+            elif known[name].enum_type is not None:
+                many = known[name].is_repeated
+                fields[name] = [_number(known[name], one) for one in value] if many else _number(known[name], value)
         return kind(**fields)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"an argument has the wrong type or is out of range: {error}") from error
 
 
-def record(kind: type[_Record], one: Any, /, **given: Any) -> _Record:
-    """Return a dataclass whose fields come from a message's fields of the same names, but for those that are `given`.
-
-    A field that is not set is None, a time is in UTC, a repeated field is a tuple and a map is a dict.
-    """
-    fields = one.DESCRIPTOR.fields_by_name
-    for name in kind.__dataclass_fields__:  # type: ignore[attr-defined]
-        if name not in given:
-            given[name] = None if fields[name].has_presence and not one.HasField(name) else _plain(getattr(one, name))
-    return kind(**given)
+def _number(field: Any, name: object) -> int:
+    if name == 0:
+        return 0
+    numbers = {enum_name(field, one.number): int(one.number) for one in field.enum_type.values if one.number}
+    if name not in numbers:
+        raise InvalidArgument(f"{field.name}: {name!r} is not one of {', '.join(numbers)}")
+    return numbers[str(name)]
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Timestamp):
-        return value.ToDatetime(UTC)
-    if isinstance(value, Mapping):
-        return dict(value)
-    return tuple(value) if isinstance(value, MutableSequence) else value
-
-
-def timestamp(at: datetime | None) -> Timestamp | None:
-    """Return a time for a request; one without a zone is in this machine's."""
-    if at is None:
-        return None
-    stamp = Timestamp()
-    stamp.FromDatetime(at.astimezone(UTC))
-    return stamp
-
-
-def enum_name(enum: Any, number: int) -> str:
+def enum_name(field: Any, number: int) -> str:
     """Return the name of an enum's value in lower case and without its prefix: VERDICT_DENY is deny.
 
     A number that this client does not know is "unspecified".
     """
-    unspecified = enum.Name(0)
-    name = enum.Name(number) if number in enum.values() else unspecified
-    return str(name.removeprefix(unspecified.removesuffix("UNSPECIFIED")).lower())
+    names = {one.number: one.name for one in field.enum_type.values}
+    prefix = names[0].removesuffix("UNSPECIFIED")
+    return str(names.get(number, names[0]).removeprefix(prefix).lower())
 
 
-def enum_number(enum: Any, name: str, field: str) -> int:
-    """Return the number of an enum's value by the name that `enum_name` gives it; InvalidArgument if it has none."""
-    numbers = {enum_name(enum, number): int(number) for number in enum.values() if number}
-    if name not in numbers:
-        raise InvalidArgument(f"{field}: {name!r} is not one of {', '.join(numbers)}")
-    return numbers[name]
+def record(kind: type[_Record], one: Any, /, **given: Any) -> _Record:
+    """Return a dataclass made of a message's fields of the same names, except for those that are `given`.
+
+    An unset field is None, a time is in UTC, an enum is its name, a repeated field a tuple, a map a dict, and a message
+    the dataclass of the annotation. `x` is decoded from `x_json` if the message has that, None if it is empty.
+    """
+    fields = one.DESCRIPTOR.fields_by_name
+    for name in kind.__dataclass_fields__:  # type: ignore[attr-defined]
+        if name in given:
+            continue
+        if name not in fields:
+            text = getattr(one, f"{name}_json")
+            given[name] = json.loads(text) if text else None
+        elif fields[name].has_presence and not one.HasField(name):
+            given[name] = None
+        else:
+            given[name] = _value(kind, fields[name], getattr(one, name))
+    return kind(**given)
+
+
+def reader(kind: type[_Record]) -> Callable[[Any], _Record]:
+    """Return the function that makes a dataclass of a message."""
+    return functools.partial(record, kind)
+
+
+def _value(kind: type, field: Any, value: Any) -> Any:
+    if isinstance(value, Timestamp):
+        return value.ToDatetime(UTC)
+    if field.enum_type is not None:
+        return enum_name(field, value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if field.message_type is not None:
+        hint = get_type_hints(kind)[field.name]
+        nested = next(one for one in (hint, *get_args(hint)) if isinstance(one, type) and is_dataclass(one))
+        return tuple(record(nested, one) for one in value) if field.is_repeated else record(nested, value)
+    return tuple(value) if isinstance(value, MutableSequence) else value

@@ -1,4 +1,4 @@
-"""The client's side of ProcessService but for RunProgram: background processes.
+"""Background processes in the Python client.
 
 server = await airlock.start_process(["python3", "-m", "http.server"], thread="t1")
 async for piece in airlock.process_output("t1", server.id, follow=True):
@@ -9,33 +9,30 @@ from __future__ import annotations
 
 import math
 import time
-import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from gateway.client.messages import message, record
+from gateway.client.messages import Fields, message, record
 from gateway.client.programs import limit_ms, program_message
 from gateway.client.wire import Wire
 from gateway.errors import InvalidArgument
 from gateway.v1 import process_service_pb2 as pb
-from gateway.v1 import process_service_pb2_grpc as grpc_pb
 
 _WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
 class Process:
-    """A background process, running or over.
+    """A background process, running or ended.
 
-    `outcome` is empty while its first process runs, else exited, signalled, timed_out, out_of_memory, disk_limit or
-    cancelled (it was removed while it ran). `stdout_path` and `stderr_path` name files in the sandbox with the output
-    from its first byte; they are empty while memory has all of it. They hold `stdout_path_bytes` and
-    `stderr_path_bytes`, which are fewer than were written once a file has reached its limit. `stdout_closed` and
-    `stderr_closed` say that no process can write there any more. `rows` and `columns` are 0 without a terminal. `tree`
-    counts the live processes it started, itself included, where the call looked: list, signal, wait.
-    `stdin_taken_bytes` is what its input has taken, with a terminal's end-of-file characters.
+    `outcome` is empty while its first process runs, then exited, signalled, timed_out, out_of_memory, disk_limit or
+    cancelled (it was removed while it ran). `stdout_path` and `stderr_path` name files in the sandbox with its output
+    from the first byte, empty while memory has all of it; a file that has reached its limit holds fewer bytes
+    (`stdout_path_bytes`, `stderr_path_bytes`) than were written. `stdout_closed` and `stderr_closed` mean that no
+    process can write there any more. `rows` and `columns` are 0 without a terminal. `tree` is the number of its live
+    processes, including itself, when it was listed, signalled or waited for. `stdin_taken_bytes` is how much input was
+    accepted, with a terminal's end-of-file characters.
     """
 
     id: str
@@ -64,7 +61,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Processes:
-    """A thread's background processes, the oldest first; `strays` live processes were left behind by commands."""
+    """A thread's background processes, oldest first; commands left `strays` live processes behind."""
 
     processes: tuple[Process, ...]
     strays: int
@@ -72,18 +69,14 @@ class Processes:
 
 @dataclass(frozen=True)
 class ProcessOutput:
-    """A piece of output; `offset` is more than where the last one ended when bytes in between are lost."""
+    """A piece of output; if bytes were lost, `offset` is greater than the end of the previous piece."""
 
     offset: int
     data: bytes
 
 
 class ProcessCalls(Wire):
-    """The calls about background processes; a refusal by policy is PermissionDenied."""
-
-    @property
-    def _processes(self) -> Any:
-        return self._stub(grpc_pb.ProcessServiceStub)
+    """The calls for background processes; a refusal by policy is PermissionDenied."""
 
     async def start_process(  # noqa: PLR0913 - the public client: one keyword per option
         self,
@@ -103,12 +96,12 @@ class ProcessCalls(Wire):
     ) -> Process:
         """Start a background process; without `timeout_s` it has no time limit, not even the policy's.
 
-        It is started once, however often a broken connection makes the client ask. With a `request_id` of your own you
-        may ask again yourself, and get it as it is now; NotFound once it is gone. Raises StartFailed where the kernel
-        does not start it, Conflict where `process_id` is in use, Exhausted where 64 run. 64 are kept, running or ended:
-        one more forgets the oldest that has ended, with its output.
+        It starts once, even if the client repeats the request. With a `request_id` of your own you may repeat it
+        yourself and get the process as it is now; NotFound once it was removed. At most 64 are kept, running or ended:
+        another one replaces the oldest ended one and its output. Raises StartFailed if the kernel does not start it,
+        Conflict if `process_id` is in use, Exhausted if 64 are running.
         """
-        request = message(
+        started = await self._ask(
             pb.StartProcessRequest,
             program=program_message(thread, argv, cwd, env),
             id=process_id,
@@ -117,17 +110,18 @@ class ProcessCalls(Wire):
             stdin=stdin,
             merge_stderr=merge_stderr,
             timeout_ms=limit_ms(timeout_s),
-            request_id=request_id or str(uuid.uuid4()),
+            request_id=request_id,
         )
-        return _process((await self._unary(self._processes.StartProcess, request, safe=True)).process)
+        return _process(started.process)
 
     async def processes(self, thread: str = "default", *, running: bool | None = None) -> Processes:
-        """Return a thread's background processes: all, or only those that run, or with False that have ended."""
+        """Return a thread's background processes, with `running` only those that run, or with False that have ended."""
         found: list[Process] = []
-        token, asked = "", {"thread": thread, "running": running}
+        token = ""
+        wanted: Fields = {"thread": thread, "running": running}
         while True:
-            page = await self._ask(self._processes.ListProcesses, pb.ListProcessesRequest, page_token=token, **asked)
-            found += [_process(process) for process in page.processes]
+            page = await self._ask(pb.ListProcessesRequest, page_token=token, **wanted)
+            found += map(_process, page.processes)
             token = page.next_page_token
             if not token:
                 return Processes(tuple(found), page.strays)
@@ -135,20 +129,18 @@ class ProcessCalls(Wire):
     async def process_output(
         self, thread: str, process_id: str, *, stderr: bool = False, offset: int = 0, follow: bool = False
     ) -> AsyncIterator[ProcessOutput]:
-        """Yield output from an offset: what there is, or with `follow` until no process can write to it.
+        """Yield the output from an offset on, with `follow` until no process can write to it.
 
-        Where the connection breaks, or the gateway is restarted, it goes on with the byte after the last that came.
-        Raises NotFound, and Unavailable when the gateway stays away.
+        Continues at the next byte if the connection breaks or the gateway restarts. Raises NotFound, and Unavailable if
+        the gateway stays away.
         """
-        following = offset
+        wanted: Fields = {"thread": thread, "id": process_id, "stderr": stderr, "follow": follow}
 
         def request() -> pb.ReadProcessRequest:
-            return message(
-                pb.ReadProcessRequest, thread=thread, id=process_id, stderr=stderr, offset=following, follow=follow
-            )
+            return message(pb.ReadProcessRequest, offset=offset, **wanted)
 
-        async for piece in self._resumed(self._processes.ReadProcess, request):
-            following = piece.offset + len(piece.data)
+        async for piece in self._resumed(request):
+            offset = piece.offset + len(piece.data)
             yield ProcessOutput(piece.offset, piece.data)
 
     async def write_process(
@@ -162,69 +154,59 @@ class ProcessCalls(Wire):
         offset: int | None = None,
         request_id: str = "",
     ) -> Process:
-        """Write to standard input, 1 MiB at most; with `end`, close it after that (on a terminal: end of file).
+        """Write at most 1 MiB to standard input; with `end`, then close it (on a terminal: end of file).
 
-        Raises InputNotTaken when the process did not read all of it in time, 60 s at most, and ProcessEnded when nobody
-        can read it; `details["taken_bytes"]` of both says how much was taken. The bytes are written once, however often
-        a broken connection makes the client ask. With a `request_id` of your own you may ask again yourself; or, where
-        nobody else writes, with `offset`, the process' `stdin_taken_bytes` before these: InputGap when it is past them.
+        The bytes are written once, even if the client repeats the request. With a `request_id` of your own you may
+        repeat it yourself; or, as the only writer, with the process' `stdin_taken_bytes` before these bytes as `offset`
+        (InputGap if it is past them). Raises InputNotTaken if the process did not read all of it in time, at most 60 s,
+        and ProcessEnded if no process can read it; `details["taken_bytes"]` says how much was read.
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise InvalidArgument(f"data: bytes are expected, not {type(data).__name__}; encode a text first")
-        request = message(
-            pb.WriteProcessRequest,
-            thread=thread,
-            id=process_id,
-            data=bytes(data),
-            end=end,
-            offset=offset,
-            request_id=request_id or str(uuid.uuid4()),
-        )
-        return _process((await self._unary(self._processes.WriteProcess, request, timeout_s, safe=True)).process)
+        asked: Fields = {"data": bytes(data), "end": end, "offset": offset, "request_id": request_id}
+        answer = await self._ask(pb.WriteProcessRequest, timeout_s=timeout_s, thread=thread, id=process_id, **asked)
+        return _process(answer.process)
 
     async def resize_process(self, thread: str, process_id: str, rows: int, columns: int) -> Process:
         """Change the size of a process' terminal."""
         size = message(pb.WindowSize, rows=rows, columns=columns)
-        resized = {"thread": thread, "id": process_id, "size": size}
-        return _process((await self._ask(self._processes.ResizeProcess, pb.ResizeProcessRequest, **resized)).process)
+        return _process((await self._ask(pb.ResizeProcessRequest, thread=thread, id=process_id, size=size)).process)
 
     async def signal_process(self, thread: str, process_id: str, signal: int, *, tree: bool = False) -> Process:
-        """Send a signal to a process' group, or with `tree` to everything it started.
+        """Send a signal to a process' group, or with `tree` to all its descendants.
 
-        Raises ProcessEnded where the group is no more; its tree may be. A broken connection is Unavailable, and is not
-        tried again, for a second signal is another one.
+        Raises ProcessEnded if the group is gone; its tree may not be. If the connection breaks it raises Unavailable
+        and is not repeated, because a second signal has a second effect.
         """
-        request = message(pb.SignalProcessRequest, thread=thread, id=process_id, signal=signal, tree=tree)
-        return _process((await self._unary(self._processes.SignalProcess, request)).process)
+        asked: Fields = {"signal": signal, "tree": tree}
+        answer = await self._ask(pb.SignalProcessRequest, safe=False, thread=thread, id=process_id, **asked)
+        return _process(answer.process)
 
     async def kill_strays(self, thread: str = "default") -> int:
-        """Kill what commands of a thread left running and return how many live still; background processes stay."""
-        return int((await self._ask(self._processes.KillStrays, pb.KillStraysRequest, thread=thread)).left)
+        """Kill processes that commands left running and return how many still live; background processes stay."""
+        return int((await self._ask(pb.KillStraysRequest, thread=thread)).left)
 
     async def wait_process(self, thread: str, process_id: str, *, timeout_s: float | None = None) -> Process:
-        """Wait for the end of a process; without `timeout_s` as long as it takes. Then it may still be running."""
+        """Wait until a process ends or `timeout_s` has passed; it may still be running then."""
         if timeout_s is not None and not 0 <= timeout_s < math.inf:  # NaN too
             raise InvalidArgument(
                 f"timeout_s {timeout_s!r}: seconds from 0 on; leave it out to wait as long as it takes"
             )
-        request = message(pb.WaitProcessRequest, thread=thread, id=process_id)
         deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            left_s = max(deadline_s - time.monotonic(), 0.0)
-            # The gateway answers before the call's own deadline; the second is for the way.
-            process = _process(
-                (await self._unary(self._processes.WaitProcess, request, min(left_s, _WAIT_S) + 1.0, safe=True)).process
-            )
+            # The gateway answers before the call's own deadline; the extra second is for transport.
+            wait_s = min(max(deadline_s - time.monotonic(), 0.0), _WAIT_S) + 1.0
+            answer = await self._ask(pb.WaitProcessRequest, timeout_s=wait_s, thread=thread, id=process_id)
+            process = _process(answer.process)
             if not process.running or time.monotonic() >= deadline_s:
                 return process
 
     async def remove_process(self, thread: str, process_id: str) -> Process:
-        """Kill everything a process started and forget it; return how it was. Its output files stay.
+        """Kill a process with its descendants and forget it; return its last state. Its output files stay.
 
-        Raises NotFound where it is not there, also because an answer was lost and it is removed already.
+        Raises NotFound, also if an answer was lost and it is already removed.
         """
-        remove = self._processes.RemoveProcess
-        return _process((await self._ask(remove, pb.RemoveProcessRequest, thread=thread, id=process_id)).process)
+        return _process((await self._ask(pb.RemoveProcessRequest, thread=thread, id=process_id)).process)
 
 
 def _process(process: pb.Process) -> Process:

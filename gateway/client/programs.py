@@ -1,4 +1,4 @@
-"""The client's side of RunProgram: a program in a thread's sandbox, its input and output as streams, and its end.
+"""Programs in the Python client: their input and output are streams.
 
 result = await airlock.run_program(["wc", "-c"], thread="t1", stdin=data)
 """
@@ -6,34 +6,46 @@ result = await airlock.run_program(["wc", "-c"], thread="t1", stdin=data)
 from __future__ import annotations
 
 import math
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from gateway.client.input import Input, Source
+from gateway.client.input import Input, RequestStream, Source
 from gateway.client.messages import message, record
-from gateway.client.request_stream import RequestStream
-from gateway.client.wire import OfCaller, OnOutput, Wire, give, pause
-from gateway.errors import InProgress, Internal, InvalidArgument, Overloaded, Unavailable
+from gateway.client.wire import OfCaller, OnOutput, Wire, give
+from gateway.errors import Internal, InvalidArgument, Unavailable
 from gateway.v1 import process_service_pb2 as pb
-from gateway.v1 import process_service_pb2_grpc as grpc_pb
 
-# What is collected in this process' memory, where nothing else was asked for.
+# The default for output that is collected in memory.
 _COLLECTED_LIMIT_BYTES = 64 * 1024 * 1024
 _MS_LIMIT = 2**32 - 1
 
 
+class OutputText:
+    """The output of a result as text; bytes that are not UTF-8 are replaced."""
+
+    stdout_bytes: bytes
+    stderr_bytes: bytes
+
+    @property
+    def stdout(self) -> str:
+        """Standard output."""
+        return self.stdout_bytes.decode("utf-8", "replace")
+
+    @property
+    def stderr(self) -> str:
+        """Standard error."""
+        return self.stderr_bytes.decode("utf-8", "replace")
+
+
 @dataclass(frozen=True)
-class ProgramResult:
+class ProgramResult(OutputText):
     """How a program ended.
 
     `outcome` is exited, signalled, timed_out, out_of_memory, pids_limit, disk_limit, output_limit, daemon_lost or
-    failed_to_start.
-    `exit_code` is set for exited, `signal` for signalled, `errno` (Linux', else 0) where the kernel did not start it.
-    `message` says what an outcome other than exited means. The output is empty where `on_output` was given; what came
-    before a limit or a timeout is there. `output_bytes` counts both streams. `repeated`: it ran for
-    an earlier request with the same id, which had its output; `outcome` may be cancelled or interrupted then.
+    failed_to_start. `exit_code` is set for exited, `signal` for signalled, `errno` (of Linux, else 0) if the kernel did
+    not start it. `message` explains any outcome but exited. Output from before a limit or a timeout is included; with
+    `on_output` it is empty. `output_bytes` counts both streams. If `repeated`, it ran for an earlier request with the
+    same id, which got its output; `outcome` may then be cancelled or interrupted.
     """
 
     call_id: str
@@ -49,23 +61,9 @@ class ProgramResult:
     duration_ms: float
     repeated: bool = False
 
-    @property
-    def stdout(self) -> str:
-        """Standard output as text; bytes that are not UTF-8 are replaced."""
-        return self.stdout_bytes.decode("utf-8", "replace")
-
-    @property
-    def stderr(self) -> str:
-        """Standard error as text; bytes that are not UTF-8 are replaced."""
-        return self.stderr_bytes.decode("utf-8", "replace")
-
 
 class ProgramCalls(Wire):
-    """The call of ProcessService that runs a program to its end; a refusal by policy is PermissionDenied."""
-
-    @property
-    def _programs(self) -> Any:
-        return self._stub(grpc_pb.ProcessServiceStub)
+    """The call that runs a program to its end; a refusal by policy is PermissionDenied."""
 
     async def run_program(  # noqa: PLR0913 - the public client: one keyword per option
         self,
@@ -82,13 +80,13 @@ class ProgramCalls(Wire):
     ) -> ProgramResult:
         """Run a program to its end; cancelling the await kills everything it started.
 
-        `stdin` may be endless as long as the program reads. Without `timeout_s` the policy's longest applies. Output is
-        collected, 64 MiB unless `output_limit_bytes` says otherwise, or given to `on_output`, 1 GiB.
+        `stdin` may be endless as long as the program reads. Without `timeout_s` the policy's maximum applies. Output is
+        collected, at most 64 MiB unless `output_limit_bytes` says otherwise, or passed to `on_output`, at most 1 GiB.
 
-        It runs once, however often a broken connection makes the client ask; where its output was lost with the
-        connection it is Unavailable, whose details have its `outcome`, and its `exit_code` where it has one. With a
-        `request_id` of your own you may ask again yourself, and get its end alone, `repeated`. A `stdin` that is not
-        bytes cannot be sent again. Raises InvalidArgument, RequestIdReused, InProgress, PermissionDenied, Unavailable.
+        It runs once, even if the client repeats the request, which needs a `stdin` that can be read again. If its
+        output was lost with a connection, raises Unavailable, whose details have its `outcome` and any `exit_code`.
+        With a `request_id` of your own you may repeat it yourself and get only its end, `repeated`. Raises
+        InvalidArgument, RequestIdReused, InProgress, PermissionDenied, Unavailable.
         """
         if output_limit_bytes is None and on_output is None:
             output_limit_bytes = _COLLECTED_LIMIT_BYTES
@@ -99,7 +97,7 @@ class ProgramCalls(Wire):
             timeout_ms=limit_ms(timeout_s),
             stdin=stdin is not None,
             output_limit_bytes=output_limit_bytes or 0,
-            request_id=request_id or str(uuid.uuid4()),
+            request_id=request_id,
         )
         collected = {"stdout": bytearray(), "stderr": bytearray()}
         came_bytes = 0
@@ -113,7 +111,8 @@ class ProgramCalls(Wire):
                 await give(on_output, stream, data)
 
         try:
-            end = await self._ran(opening, source, take)
+            again = source is None or source.repeatable
+            end = await self._again(lambda _: self._ran(opening, source, take), safe=again)
         except OfCaller as caller:
             raise caller.error from None
         if end.repeated and not request_id:
@@ -124,21 +123,9 @@ class ProgramCalls(Wire):
     async def _ran(
         self, opening: pb.RunProgram, stdin: Source | None, take: Callable[[str, bytes], Awaitable[None]]
     ) -> pb.ProgramEnd:
-        """Run a program, however often the connection breaks, and return its end."""
-        attempts = self._attempts()
-        again = stdin is None or stdin.repeatable
-        while True:
-            try:
-                return await self._ran_once(opening, stdin, take)
-            except (Unavailable, Overloaded, InProgress) as error:
-                await pause(attempts.pause_s(error) if again else None, None, error)
-
-    async def _ran_once(
-        self, opening: pb.RunProgram, stdin: Source | None, take: Callable[[str, bytes], Awaitable[None]]
-    ) -> pb.ProgramEnd:
         """Run a program and return its end; leaving ends the program."""
         with self._translated():
-            call = self._open(self._programs.RunProgram)
+            call = self._open(self._method(pb.RunProgramRequest))
             async with RequestStream(call, _requests(opening, stdin)):
                 async for said in call:
                     kind = said.WhichOneof("response")
@@ -150,7 +137,6 @@ class ProgramCalls(Wire):
 
 
 async def _requests(opening: pb.RunProgram, stdin: Source | None) -> AsyncGenerator[pb.RunProgramRequest]:
-    """Yield the program, then its input."""
     if stdin is None:
         yield pb.RunProgramRequest(run=opening)
         return
@@ -162,7 +148,7 @@ async def _requests(opening: pb.RunProgram, stdin: Source | None) -> AsyncGenera
 
 
 def _check_whole(end: pb.ProgramEnd, came_bytes: int) -> None:
-    """Raise Unavailable where a program ran whose output, or part of it, was lost with the connection."""
+    """Raise Unavailable if a program ran and some of its output was lost with the connection."""
     if end.outcome not in ("cancelled", "interrupted") and end.output_bytes == came_bytes:
         return
     details = {"call_id": end.call_id, "outcome": end.outcome}
@@ -177,7 +163,7 @@ def _check_whole(end: pb.ProgramEnd, came_bytes: int) -> None:
 
 
 def program_message(thread: str, argv: Sequence[str], cwd: str, env: Mapping[str, str] | None) -> pb.Program:
-    """Return a program as the wire has it."""
+    """Return the message of a program. Raises InvalidArgument."""
     if isinstance(argv, str | bytes):
         raise InvalidArgument(
             'argv: a list of words is expected, such as ["ls", "-l"]; a line is for sh: ["sh", "-c", LINE]'
@@ -190,7 +176,7 @@ def program_message(thread: str, argv: Sequence[str], cwd: str, env: Mapping[str
 
 
 def limit_ms(timeout_s: float | None) -> int:
-    """Return a limit as the wire has it, where 0 means that none was given."""
+    """Return a limit in milliseconds, 0 for none. Raises InvalidArgument."""
     if timeout_s is None:
         return 0
     if not 0 < timeout_s <= _MS_LIMIT / 1000:  # NaN too

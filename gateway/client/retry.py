@@ -1,8 +1,8 @@
-"""When the Python client tries again: what may be tried, how often, and how long it waits in between.
+"""When the Python client retries, how often, and how long it waits in between.
 
-Only what is safe is tried again: reads and lists, and what carries a request id, so that the gateway does it once. A
-quota that is used up is not waited for: that is for the caller to decide. While most of a client's calls are refused
-for overload, a refusal is final at once: five attempts of every call would be five times the load.
+Only safe calls are retried: reads, lists, and those with a request id, which the gateway executes once. An exhausted
+quota is left to the caller. While most of a client's calls are refused for overload, a refusal is final at once: five
+attempts of every call would be five times the load.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from gateway.errors import AirlockError, InProgress, Overloaded, QuotaExceeded, 
 
 @dataclass(frozen=True)
 class Retry:
-    """How a client tries again.
+    """How a client retries.
 
-    `attempts` of a call in all, with pauses from `first_s` on, each twice the last, up to `longest_s`; a gateway that
-    says how long to wait (RetryInfo) is obeyed where that is `longest_s` at most. What is under way elsewhere
-    (InProgress) is asked for until `resume_s` seconds were waited: that a gateway is gone is known long before. A
-    stream that broke is resumed until nothing has come for `resume_s`, so that a run is followed across a restart.
+    A call has `attempts` in all, with pauses that double from `first_s` up to `longest_s`; a longer pause that the
+    gateway asks for (RetryInfo) is obeyed up to `longest_s`. A request that another gateway executes (InProgress) is
+    repeated for `resume_s` seconds. A broken stream is resumed until nothing has come for `resume_s`, which covers a
+    restart of the gateway.
     """
 
     attempts: int = 5
@@ -31,22 +31,22 @@ class Retry:
 
 
 DEFAULT_RETRY = Retry()
-# As gRPC's own retry throttling counts: a refusal costs one, what succeeds gives a tenth, half must be there.
+# As in gRPC's retry throttling: a refusal costs one, a success gives a tenth, and half must be left.
 _TOKENS, _TOKENS_OF_SUCCESS = 10.0, 0.1
 
 
 class RetryBudget:
-    """What a connection may spend on trying refused calls again; shared by all its calls."""
+    """Limits the retries of refused calls on a connection."""
 
     def __init__(self) -> None:
         self._tokens = _TOKENS
 
     def succeeded(self) -> None:
-        """Say that a call was served."""
+        """Count a call that was served."""
         self._tokens = min(_TOKENS, self._tokens + _TOKENS_OF_SUCCESS)
 
     def refused(self) -> bool:
-        """Say that a call was refused for overload; return whether it may be tried again."""
+        """Count a call that was refused for overload; return whether it may be retried."""
         self._tokens = max(0.0, self._tokens - 1)
         return self._tokens > _TOKENS / 2
 
@@ -55,12 +55,9 @@ class Attempts:
     """The attempts of one call or stream."""
 
     def __init__(
-        self,
-        retry: Retry | None,
-        chance: Callable[[], float] = random.random,
-        budget: RetryBudget | None = None,
+        self, retry: Retry | None, chance: Callable[[], float] = random.random, budget: RetryBudget | None = None
     ) -> None:
-        """Without `retry` there is only the first; `chance` gives numbers from 0 to 1."""
+        """Without `retry` there is only one; `chance` returns numbers from 0 to 1."""
         self._retry = retry
         self._budget = budget or RetryBudget()
         self._chance = chance
@@ -68,12 +65,12 @@ class Attempts:
         self._waited_s = 0.0
 
     def progressed(self) -> None:
-        """Say that something came: failures are counted anew."""
+        """Reset the count of failures, because an answer came."""
         self._failed = 0
         self._waited_s = 0.0
 
     def pause_s(self, error: AirlockError) -> float | None:
-        """Return how long to wait before the next attempt of a call; None where there is none."""
+        """Return how long to wait before the next attempt of a call, None to give up."""
         retry = self._retry
         if retry is None:
             return None
@@ -90,7 +87,7 @@ class Attempts:
         return self._backoff_s(retry) if isinstance(error, Unavailable) else None
 
     def resume_pause_s(self, error: AirlockError) -> float | None:
-        """Return how long to wait before a stream is resumed; None where it is given up."""
+        """Return how long to wait before a stream is resumed, None to give up."""
         if isinstance(error, Overloaded):
             return self.pause_s(error)
         retry = self._retry
@@ -100,13 +97,13 @@ class Attempts:
         return self._waited(retry, self._backoff_s(retry))
 
     def _waited(self, retry: Retry, pause_s: float) -> float | None:
-        """Return a pause that counts against `resume_s`, None where that has been waited."""
+        """Return a pause that counts against `resume_s`, None if that is used up."""
         if self._waited_s >= retry.resume_s:
             return None
         self._waited_s += pause_s
         return pause_s
 
     def _backoff_s(self, retry: Retry) -> float:
-        """Return a pause of at least half of what it is meant to be: many clients must not come back at once."""
+        """Return a random pause, so that many clients do not come back at once."""
         meant_s = min(retry.first_s * 2.0 ** min(self._failed - 1, 30), retry.longest_s)
         return meant_s * (0.5 + self._chance() / 2)

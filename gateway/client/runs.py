@@ -1,18 +1,15 @@
-"""Runs in the Python client: starting them once, following them across broken connections, listing and ending them."""
+"""Runs in the Python client: start, follow, list and cancel them."""
 
 from __future__ import annotations
 
-import json
-import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
-from gateway.client.messages import enum_name, enum_number, message, record, timestamp
+from gateway.client.messages import Fields, message, record
 from gateway.client.wire import Wire
 from gateway.v1 import run_service_pb2 as pb
-from gateway.v1 import run_service_pb2_grpc as grpc_pb
 
 PolicyMode = Literal["pin", "follow"]
 RunStatus = Literal["running", "waiting", "completed", "stopped", "cancelled", "failed"]
@@ -32,7 +29,7 @@ class Event:
 class Run:
     """A run. `stop` is empty until it has finished, then {hook, rule, reason}.
 
-    `started_by` is the credential that started it, as the audit shows it; empty where there was none.
+    `started_by` is the credential that started it, as the audit shows it; empty if there was none.
     """
 
     id: str
@@ -50,47 +47,34 @@ class Run:
 
 
 class RunCalls(Wire):
-    """The calls of RunService. ScopeMissing where the key is not for runs; NotFound also for another tenant's."""
-
-    @property
-    def _runs(self) -> Any:
-        return self._stub(grpc_pb.RunServiceStub)
+    """The calls of RunService. Raises ScopeMissing if the key is not for runs; NotFound also for another tenant's."""
 
     async def start_run(
         self, task: str, *, thread: str = "", agent: str = "", policy_mode: PolicyMode = "pin", request_id: str = ""
     ) -> Run:
-        """Start a run; an empty thread means a new one. `follow`: a policy applied meanwhile judges its next calls.
+        """Start a run; an empty thread means a new one. With `follow`, policies applied later judge its next calls.
 
-        It is started once, however often a broken connection makes the client ask. With a `request_id` of your own you
-        may ask again yourself, also from another process, and get the same run; RequestIdReused where it was given to
-        another one. Raises ThreadBusy, InvalidArgument, QuotaExceeded, Overloaded, Unavailable.
+        The run starts once, even if the client repeats the request. With a `request_id` of your own you may repeat it
+        yourself, also from another process, and get the same run; RequestIdReused if the id belongs to another request.
+        Raises ThreadBusy, InvalidArgument, QuotaExceeded, Overloaded, Unavailable.
         """
-        started = await self._ask(
-            self._runs.StartRun,
-            pb.StartRunRequest,
-            task=task,
-            thread=thread,
-            agent=agent,
-            policy_mode=enum_number(pb.PolicyMode, policy_mode, "policy_mode"),
-            request_id=request_id or str(uuid.uuid4()),
-        )
-        return _run(started.run)
+        asked: Fields = {"thread": thread, "agent": agent, "policy_mode": policy_mode, "request_id": request_id}
+        return _run((await self._ask(pb.StartRunRequest, task=task, **asked)).run)
 
     async def watch_run(self, run_id: str, from_sequence: int = 1) -> AsyncIterator[Event]:
-        """Yield a run's events from a sequence number on, until it has finished; each once, and in order.
+        """Yield a run's events in order from a sequence number on, each once, until the run has finished.
 
-        Where the connection breaks, or the gateway is restarted, it goes on after the last event that came. Raises
-        NotFound, and Unavailable when the gateway stays away.
+        Continues after the last event if the connection breaks or the gateway restarts. Raises NotFound, and
+        Unavailable if the gateway stays away.
         """
         following = from_sequence
 
         def request() -> pb.WatchRunRequest:
             return message(pb.WatchRunRequest, run_id=run_id, from_sequence=following)
 
-        async for said in self._resumed(self._runs.WatchRun, request):
-            event = said.event
-            following = event.sequence + 1
-            yield Event(event.sequence, event.type, json.loads(event.payload_json), event.at.ToDatetime(UTC))
+        async for said in self._resumed(request):
+            following = said.event.sequence + 1
+            yield record(Event, said.event)
 
     async def run(
         self, task: str, *, thread: str = "", agent: str = "", policy_mode: PolicyMode = "pin", request_id: str = ""
@@ -102,9 +86,9 @@ class RunCalls(Wire):
 
     async def get_run(self, run_id: str) -> Run:
         """Return a run. Raises NotFound."""
-        return _run((await self._ask(self._runs.GetRun, pb.GetRunRequest, run_id=run_id)).run)
+        return _run((await self._ask(pb.GetRunRequest, run_id=run_id)).run)
 
-    async def list_runs(
+    def list_runs(
         self,
         *,
         thread: str = "",
@@ -114,33 +98,19 @@ class RunCalls(Wire):
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> AsyncIterator[Run]:
-        """Yield runs, the newest first, a page at a time as they are asked for; their tasks are cut.
+        """Yield runs with cut tasks, newest first, fetched in pages. Raises InvalidArgument.
 
-        What is not given does not matter; several statuses mean any of them. Raises InvalidArgument.
+        An empty argument matches all; several statuses mean any of them.
         """
-        async for one in self._listed(
-            self._runs.ListRuns,
-            pb.ListRunsRequest,
-            "runs",
-            thread=thread,
-            statuses=[enum_number(pb.RunStatus, name, "statuses") for name in statuses],
-            agent=agent,
-            started_by=started_by,
-            started_since=timestamp(since),
-            started_until=timestamp(until),
-        ):
-            yield _run(one)
+        wanted: Fields = {"thread": thread, "statuses": statuses, "agent": agent, "started_by": started_by}
+        times: Fields = {"started_since": since, "started_until": until}
+        return self._listed(_run, pb.ListRunsRequest, "runs", **wanted, **times)
 
     async def cancel_run(self, run_id: str) -> Run:
-        """Stop a run, down to its processes; one that has finished stays as it is. Raises NotFound."""
-        return _run((await self._ask(self._runs.CancelRun, pb.CancelRunRequest, run_id=run_id)).run)
+        """Cancel a run and kill its processes; a finished run stays as it is. Raises NotFound."""
+        return _run((await self._ask(pb.CancelRunRequest, run_id=run_id)).run)
 
 
 def _run(run: pb.Run) -> Run:
-    return record(
-        Run,
-        run,
-        stop={"hook": run.stop.hook, "rule": run.stop.rule, "reason": run.stop.reason} if run.HasField("stop") else {},
-        status=enum_name(pb.RunStatus, run.status),
-        policy_mode=enum_name(pb.PolicyMode, run.policy_mode),
-    )
+    stop = {"hook": run.stop.hook, "rule": run.stop.rule, "reason": run.stop.reason} if run.HasField("stop") else {}
+    return record(Run, run, stop=stop)

@@ -1,24 +1,22 @@
-"""Sandboxes in the Python client: listing, usage and history; creating, stopping and deleting one."""
+"""Sandboxes and snapshots in the Python client."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from gateway.client.messages import enum_name, enum_number, message, record
+from gateway.client.messages import Fields, message, reader, record
 from gateway.client.wire import Wire
 from gateway.v1 import sandbox_service_pb2 as pb
-from gateway.v1 import sandbox_service_pb2_grpc as grpc_pb
 
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A container with a thread's workspace. `calls` are under way in it on the gateway that answered.
+    """A container with a thread's workspace. `calls` counts its active calls on the gateway that answered.
 
-    `state` is creating, running, idle_stopped, failed, or removed. An idle one has `idle_since` and will
-    be stopped at `stops_at`; a stopped one has `stopped_since` and will be removed at `removes_at`, unless it is used.
+    `state` is creating, running, idle_stopped, failed or removed. Unless it is used, an idle one will be stopped at
+    `stops_at` and a stopped one removed at `removes_at`.
     """
 
     id: str
@@ -36,7 +34,7 @@ class Sandbox:
 
 @dataclass(frozen=True)
 class DiskStats:
-    """What files take of the disk, in bytes; `partial`: there are more. `limit_bytes` is None where unknown."""
+    """Disk usage of files; more than `used_bytes` if `partial`. `limit_bytes` is None if unknown."""
 
     used_bytes: int
     partial: bool
@@ -45,10 +43,10 @@ class DiskStats:
 
 @dataclass(frozen=True)
 class SandboxStats:
-    """What a sandbox uses. None is unknown, and never zero.
+    """Resource usage of a sandbox. None means unknown.
 
-    `cpu_s` is processor time since it began, `cpus` how many processors it used since the reading before. The memory
-    has the files in /tmp in it. `calls` are under way in it on the gateway that answered.
+    `cpu_s` is its processor time so far, `cpus` the number of processors it used since the previous reading. Memory
+    includes the files in /tmp. `calls` counts its active calls on the gateway that answered.
     """
 
     id: str
@@ -69,9 +67,9 @@ class SandboxStats:
 
 @dataclass(frozen=True)
 class SandboxTransition:
-    """What became of a sandbox: creating, running, idle_stopped, failed or removed. `reason` is for people.
+    """A state change of a sandbox: creating, running, idle_stopped, failed or removed. `reason` is for people.
 
-    What became later has a greater `id`.
+    Later transitions have greater ids.
     """
 
     thread: str
@@ -83,39 +81,71 @@ class SandboxTransition:
     id: int
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """Saved files of a thread, which had `messages` messages by then and the active run `run_id`, if any.
+
+    `stored_bytes` is what it added on the gateway's disk. `skipped` devices, pipes and sockets are not in it;
+    `stripped` entries lost setuid, setgid or sticky. `kind` is why it was taken: asked, step, run or fork. `step` is
+    the last step of the run that it includes, 0 if it was not taken between steps.
+    """
+
+    id: str
+    thread: str
+    created_at: datetime
+    created_by: str
+    comment: str
+    run_id: str
+    messages: int
+    files: int
+    size_bytes: int
+    stored_bytes: int
+    skipped: int
+    stripped: int
+    kind: str = "asked"
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A copy of the thread `of_thread`, from the point that the other fields name as in a Snapshot."""
+
+    thread: str
+    of_thread: str
+    snapshot_id: str
+    run_id: str
+    step: int
+    messages: int
+
+
+_sandbox, _transition, _snapshot = reader(Sandbox), reader(SandboxTransition), reader(Snapshot)
+
+
 class SandboxCalls(Wire):
     """The calls of SandboxService."""
 
-    @property
-    def _sandboxes(self) -> Any:
-        return self._stub(grpc_pb.SandboxServiceStub)
+    def sandboxes(self, *, runtime: str = "", image: str = "", state: str = "") -> AsyncIterator[Sandbox]:
+        """Yield the tenant's sandboxes by id, fetched in pages.
 
-    async def sandboxes(self, *, runtime: str = "", image: str = "", state: str = "") -> AsyncIterator[Sandbox]:
-        """Yield the tenant's sandboxes, running, stopped or being made, by id, a page at a time as it is asked for.
-
-        Those of a `runtime` (runc, runsc), of an `image`, as the policy names it, or in a `state`, where one is given.
+        Filtered by `runtime` (runc, runsc), by `image` as the policy names it, or by `state`.
         """
-        number = enum_number(pb.SandboxState, state, "state") if state else 0
-        wanted: dict[str, Any] = {"runtime": runtime, "image": image, "state": number}
-        async for one in self._listed(self._sandboxes.ListSandboxes, pb.ListSandboxesRequest, "sandboxes", **wanted):
-            yield _sandbox(one)
+        wanted: Fields = {"runtime": runtime, "image": image, "state": state or 0}
+        return self._listed(_sandbox, pb.ListSandboxesRequest, "sandboxes", **wanted)
 
-    async def sandbox_transitions(self, *, thread: str | None = None) -> AsyncIterator[SandboxTransition]:
-        """Yield what became of the tenant's sandboxes, or of one thread's, the newest first, a page at a time.
+    def sandbox_transitions(self, *, thread: str | None = None) -> AsyncIterator[SandboxTransition]:
+        """Yield the transitions of the tenant's sandboxes, or of one thread's, newest first, fetched in pages.
 
-        Raises NotFound where there is no such thread.
+        Raises NotFound if there is no such thread.
         """
-        method, kind = self._sandboxes.ListSandboxTransitions, pb.ListSandboxTransitionsRequest
-        async for one in self._listed(method, kind, "transitions", thread=thread):
-            yield _transition(one)
+        return self._listed(_transition, pb.ListSandboxTransitionsRequest, "transitions", thread=thread)
 
     async def watch_sandbox_transitions(
         self, *, thread: str | None = None, after_id: int | None = None
     ) -> AsyncIterator[SandboxTransition]:
-        """Yield what becomes of the tenant's sandboxes, or of one thread's, as it happens, without end.
+        """Yield the transitions of the tenant's sandboxes, or of one thread's, as they happen, without end.
 
-        Starts after an id, 0 for all transitions; without an id, only new ones. Where the connection breaks, or the
-        gateway is restarted, it goes on after the last that came, as long as the client's Retry says.
+        Starts after an id, 0 for all transitions; without an id, only new ones. After a broken connection or a restart
+        of the gateway it continues after the last one, as long as the client's Retry allows.
         """
         if after_id is None:
             after_id = 0
@@ -126,84 +156,113 @@ class SandboxCalls(Wire):
         def request() -> pb.WatchSandboxTransitionsRequest:
             return message(pb.WatchSandboxTransitionsRequest, thread=thread, after_id=after_id)
 
-        async for said in self._resumed(self._sandboxes.WatchSandboxTransitions, request):
+        async for said in self._resumed(request):
             if said.HasField("transition"):
-                one = _transition(said.transition)
-                yield one
-                after_id = one.id
+                yield _transition(said.transition)
+                after_id = said.transition.id
 
     async def get_sandbox(self, thread: str) -> Sandbox:
-        """Return the sandbox of a thread, in whatever state. Raises NotFound where there is none."""
-        return _sandbox((await self._ask(self._sandboxes.GetSandbox, pb.GetSandboxRequest, thread=thread)).sandbox)
+        """Return the sandbox of a thread in any state. Raises NotFound."""
+        return _sandbox((await self._ask(pb.GetSandboxRequest, thread=thread)).sandbox)
 
     async def stop_sandbox(self, thread: str) -> Sandbox:
-        """Stop the sandbox of a thread with all that runs in it, and return it as it is then. Its files stay.
+        """Stop the sandbox of a thread with everything in it and return its new state. Its files stay.
 
-        The thread's next call, or resume_sandbox(), starts it again. One that is stopped already is returned as it is,
-        one that is not to stay is `removed`. Raises NotFound where there is none, and SandboxBusy while a call is under
-        way in it, on whichever gateway.
+        The thread's next call, or resume_sandbox(), starts it again. A stopped one is returned as it is; one that must
+        not stay is `removed`. Raises NotFound, and SandboxBusy during a call in it on any gateway.
         """
-        return _sandbox((await self._ask(self._sandboxes.StopSandbox, pb.StopSandboxRequest, thread=thread)).sandbox)
+        return _sandbox((await self._ask(pb.StopSandboxRequest, thread=thread)).sandbox)
 
     async def create_sandbox(self, thread: str) -> Sandbox:
-        """Return the sandbox of a thread, made ahead of its first call where none lives; it answers by then."""
-        create = self._sandboxes.CreateSandbox
-        return _sandbox((await self._ask(create, pb.CreateSandboxRequest, thread=thread)).sandbox)
+        """Return the sandbox of a thread, created before its first call if there is none; it is ready by then."""
+        return _sandbox((await self._ask(pb.CreateSandboxRequest, thread=thread)).sandbox)
 
     async def resume_sandbox(self, thread: str) -> Sandbox:
-        """Return the sandbox of a thread, started again where it was stopped.
-
-        Raises NotFound where the thread has none, stopped or not.
-        """
-        resume = self._sandboxes.ResumeSandbox
-        return _sandbox((await self._ask(resume, pb.ResumeSandboxRequest, thread=thread)).sandbox)
+        """Return the sandbox of a thread, started again if it was stopped. Raises NotFound."""
+        return _sandbox((await self._ask(pb.ResumeSandboxRequest, thread=thread)).sandbox)
 
     async def delete_sandbox(self, thread: str) -> Sandbox | None:
-        """Remove the sandbox of a thread and its files, for good; return the sandbox as it was, None where none was.
+        """Delete the sandbox of a thread and its files; return the sandbox as it was, None if there was none.
 
-        The key needs the scope `files`. Raises NotFound where there is nothing, also because an answer was lost and it
-        is done already; SandboxBusy while a call is under way in it, and ThreadBusy while a run is in the thread.
+        The key needs the scope `files`. Raises NotFound if there is nothing, also because an answer was lost and it is
+        already deleted; SandboxBusy during a call in it, and ThreadBusy during a run of the thread.
         """
-        answer = await self._ask(self._sandboxes.DeleteSandbox, pb.DeleteSandboxRequest, thread=thread)
+        answer = await self._ask(pb.DeleteSandboxRequest, thread=thread)
         return _sandbox(answer.sandbox) if answer.HasField("sandbox") else None
 
     async def get_sandbox_stats(self, thread: str) -> SandboxStats:
-        """Return what the sandbox of a thread uses. Raises NotFound where none lives."""
-        get = self._sandboxes.GetSandboxStats
-        return _stats((await self._ask(get, pb.GetSandboxStatsRequest, thread=thread)).stats)
+        """Return the resource usage of a thread's sandbox. Raises NotFound if none is running."""
+        return record(SandboxStats, (await self._ask(pb.GetSandboxStatsRequest, thread=thread)).stats)
 
     async def watch_sandbox_stats(
         self, thread: str | None = None, *, interval_s: float = 2.0, readings: int = 0
     ) -> AsyncIterator[Sequence[SandboxStats]]:
-        """Yield what all sandboxes of the tenant use, or that of a thread, every `interval_s`, 0.5 to 60.
+        """Yield the resource usage of the tenant's sandboxes, or of a thread's, every `interval_s`, 0.5 to 60.
 
-        It ends after so many `readings`, 0 for never, and goes on over a gateway's restart as long as the Retry says.
-        NotFound where the thread has no sandbox at the start.
+        Ends after so many `readings`, 0 for never, and continues after a restart of the gateway as long as the Retry
+        allows. Raises NotFound if the thread has no sandbox at the start.
         """
         given = 0
 
         def request() -> pb.WatchSandboxStatsRequest:
-            left = readings - given if readings else 0
-            return message(
-                pb.WatchSandboxStatsRequest, thread=thread, interval_ms=round(interval_s * 1000), readings=left
-            )
+            left, interval_ms = readings - given if readings else 0, round(interval_s * 1000)
+            return message(pb.WatchSandboxStatsRequest, thread=thread, interval_ms=interval_ms, readings=left)
 
-        async for reading in self._resumed(self._sandboxes.WatchSandboxStats, request, patient=False):
+        async for reading in self._resumed(request, patient=False):
             given += 1
-            yield [_stats(one) for one in reading.stats]
+            yield [record(SandboxStats, one) for one in reading.stats]
             if given == readings:
                 return
 
+    async def create_snapshot(self, thread: str, *, comment: str = "", request_id: str = "") -> Snapshot:
+        """Save the current files of a thread, once even if the client repeats the request.
 
-def _sandbox(one: pb.Sandbox) -> Sandbox:
-    return record(Sandbox, one, state=enum_name(pb.SandboxState, one.state))
+        With a `request_id` of your own you may repeat it yourself. Raises NotFound, QuotaExceeded, TooLarge, NoSpace,
+        and InProgress while another snapshot of the tenant is taken.
+        """
+        asked: Fields = {"thread": thread, "comment": comment, "request_id": request_id}
+        return _snapshot((await self._ask(pb.CreateSnapshotRequest, **asked)).snapshot)
 
+    def snapshots(self, *, thread: str = "") -> AsyncIterator[Snapshot]:
+        """Yield the tenant's snapshots, or those of a thread, newest first, fetched in pages.
 
-def _transition(one: pb.SandboxTransition) -> SandboxTransition:
-    return record(SandboxTransition, one, state=enum_name(pb.SandboxState, one.state))
+        Raises NotFound if there is neither such a thread nor a snapshot of one.
+        """
+        return self._listed(_snapshot, pb.ListSnapshotsRequest, "snapshots", thread=thread)
 
+    async def get_snapshot(self, snapshot_id: str) -> Snapshot:
+        """Return a snapshot. Raises NotFound."""
+        return _snapshot((await self._ask(pb.GetSnapshotRequest, snapshot_id=snapshot_id)).snapshot)
 
-def _stats(one: pb.SandboxStats) -> SandboxStats:
-    workspace = record(DiskStats, one.workspace) if one.HasField("workspace") else None
-    tmp = record(DiskStats, one.tmp) if one.HasField("tmp") else None
-    return record(SandboxStats, one, workspace=workspace, tmp=tmp)
+    async def delete_snapshot(self, snapshot_id: str) -> Snapshot:
+        """Delete a snapshot and return it. Raises NotFound, also if an answer was lost and it is already deleted."""
+        return _snapshot((await self._ask(pb.DeleteSnapshotRequest, snapshot_id=snapshot_id)).snapshot)
+
+    async def restore_snapshot(self, snapshot_id: str, *, thread: str = "", request_id: str = "") -> str:
+        """Replace all files of a thread, by default the snapshot's own, with a snapshot's; return the thread's name.
+
+        The thread's sandbox is removed with everything in it. Happens once, even if the client repeats the request;
+        with a `request_id` of your own you may repeat it yourself. Raises NotFound, ThreadBusy during a run or a call
+        in the thread, TooLarge, Unavailable.
+        """
+        asked: Fields = {"snapshot_id": snapshot_id, "thread": thread, "request_id": request_id}
+        return str((await self._ask(pb.RestoreSnapshotRequest, **asked)).thread)
+
+    async def fork_thread(
+        self,
+        thread: str,
+        new_thread: str,
+        *,
+        run_id: str = "",
+        step: int | None = None,
+        snapshot_id: str = "",
+        request_id: str = "",
+    ) -> Fork:
+        """Copy a thread with its messages, metadata and files at the end of a run or its `step`, a snapshot, or now.
+
+        The key needs the scopes files and run. Happens once, even if the client repeats the request. Raises NotFound,
+        Conflict if `new_thread` exists, WorkspaceNotSaved for a step whose files were not saved, ThreadBusy,
+        QuotaExceeded and TooLarge.
+        """
+        point: Fields = {"run_id": run_id, "step": step, "snapshot_id": snapshot_id, "request_id": request_id}
+        return record(Fork, await self._ask(pb.ForkThreadRequest, thread=thread, new_thread=new_thread, **point))

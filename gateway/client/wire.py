@@ -1,4 +1,4 @@
-"""The wire under the Python client: one channel, the key on every call, and statuses turned back into errors."""
+"""What all calls of the Python client share: one channel, the credential, retries, and errors made of statuses."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import contextlib
 import inspect
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, NoReturn, Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any, NoReturn, Self, TypeVar
 
 import grpc
 import grpc.aio
-from google.protobuf.any_pb2 import Any as Packed
+from google.protobuf import message_factory
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from gateway.client.connection import CLOSED, Connection
+from gateway.client.connection import AMBIENT, CLOSED, Connection, Tls
 from gateway.client.messages import message
 from gateway.client.retry import DEFAULT_RETRY, Attempts, Retry, RetryBudget
-from gateway.client.tls import AMBIENT, Tls
 from gateway.errors import (
     AirlockError,
     ClientClosed,
@@ -54,7 +53,7 @@ _OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
 )
 _ERRORS = all_errors()
-# For a status that grpc itself made and that therefore carries no reason; other codes stand for several classes.
+# For a status that grpc itself made, which has no reason; other codes stand for several classes.
 _BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {
     kind.code: kind
     for kind in (
@@ -78,11 +77,12 @@ _SIZES = re.compile(r"\((\d+) vs\. (\d+)\)")
 _TIMEOUT_LIMIT_S = 366 * 86_400.0
 
 Secret = str | Callable[[], str]
-"""An API key or a token; or what returns one that is good now, and does not wait."""
-
+"""An API key or a token, or a function that returns a current one without waiting."""
 
 OnOutput = Callable[[str, bytes], Awaitable[None] | None]
 """Gets "stdout" or "stderr", and bytes in order of arrival; a program waits until it returns, a tool call does not."""
+
+T = TypeVar("T")
 
 
 class OfCaller(Exception):
@@ -94,7 +94,7 @@ class OfCaller(Exception):
 
 
 async def give(on_output: OnOutput, stream: str, data: bytes) -> None:
-    """Call a function, or a coroutine function, with output. Raises OfCaller."""
+    """Call a function or coroutine function with output. Raises OfCaller."""
     try:
         if inspect.isawaitable(taken := on_output(stream, data)):
             await taken
@@ -108,32 +108,41 @@ class Wire:
     def __init__(
         self, address: str, api_key: Secret = "", *, tls: Tls | None = None, retry: Retry | None = DEFAULT_RETRY
     ) -> None:
-        """Take where the gateway is and who calls; `retry` says how what is safe is tried again, None never."""
+        """Take the gateway's address and the caller's credential; without `retry` nothing is tried again."""
         self._retry = retry
         self._budget = RetryBudget()
         self._secret = api_key
         if isinstance(api_key, str):
             _check_secret(api_key)
         tls = tls or AMBIENT.get()
-        if tls is None:
-            self._connection = Connection(address, None, _OPTIONS)
-        else:
-            self._connection = Connection(address, tls.credentials(), (*_OPTIONS, *tls.options()))
-        self._stubs: dict[Callable[[Any], Any], Any] = {}
+        credentials, options = (None, ()) if tls is None else (tls.credentials(), tls.options())
+        self._connection = Connection(address, credentials, (*_OPTIONS, *options))
+        self._methods: dict[type, Any] = {}
 
     @property
     def _channel(self) -> Any:
         return self._connection.channel()
 
-    def _stub(self, kind: Callable[[Any], Any]) -> Any:
-        channel = self._channel  # raises where it cannot be used, also where the stub is there
-        if kind not in self._stubs:
-            self._stubs[kind] = kind(channel)
-        return self._stubs[kind]
+    def _method(self, kind: type) -> Any:
+        """Return the method whose requests are messages of a type."""
+        channel = self._channel  # raises if it cannot be used, also for a known method
+        if kind not in self._methods:
+            descriptor: Any = kind.DESCRIPTOR  # type: ignore[attr-defined]
+            name = descriptor.name.removesuffix("Request")
+            services = descriptor.file.services_by_name.values()
+            service = next(one for one in services if name in one.methods_by_name)
+            method = service.methods_by_name[name]
+            sides = ("stream" if one else "unary" for one in (method.client_streaming, method.server_streaming))
+            self._methods[kind] = getattr(channel, "_".join(sides))(
+                f"/{service.full_name}/{name}",
+                request_serializer=kind.SerializeToString,  # type: ignore[attr-defined]
+                response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
+            )
+        return self._methods[kind]
 
     @property
     def _metadata(self) -> tuple[tuple[str, str], ...]:
-        """What goes with each call: a key, a token of now, or nothing where a certificate says who calls."""
+        """The credential that goes with each call: a key, a current token, or none with a client certificate."""
         secret = self._secret if isinstance(self._secret, str) else _check_secret(self._secret())
         return (("authorization", f"Bearer {secret}"),) if secret else ()
 
@@ -143,48 +152,68 @@ class Wire:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        """Close the connection."""
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connection; calls under way end with ClientClosed. Closing again does nothing."""
+        """Close the connection; calls in progress end with ClientClosed. Closing again does nothing."""
         await self._connection.aclose()
 
-    async def _unary(self, method: Any, request: Any, timeout_s: float | None = None, *, safe: bool = False) -> Any:
-        """Return the answer of a call. One that is `safe` is tried again; `timeout_s` is for all attempts together."""
+    async def _again(
+        self,
+        attempt: Callable[[float | None], Awaitable[T]],
+        timeout_s: float | None = None,
+        *,
+        safe: bool = True,
+        patient: bool = False,
+    ) -> T:
+        """Return the result of `attempt`, which gets the seconds that are left of `timeout_s`.
+
+        A `safe` one is repeated after failures: as often as a call, or if `patient` for as long as a stream is resumed.
+        """
         _check_timeout(timeout_s)
-        attempts = Attempts(self._retry if safe else None, budget=self._budget)
+        attempts = self._attempts() if safe else Attempts(None)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
             try:
-                return await self._once(method, request, left_s)
+                return await attempt(None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0))
             except (Unavailable, Overloaded, InProgress) as error:
-                await pause(attempts.pause_s(error), deadline_s, error)
+                pause_s = attempts.resume_pause_s(error) if patient else attempts.pause_s(error)
+                await pause(pause_s, deadline_s, error)
 
-    async def _ask(self, method: Any, kind: Callable[..., Any], /, **fields: Any) -> Any:
-        """Return the answer of a call that is safe to repeat; `kind` and `fields` are its request."""
-        return await self._unary(method, message(kind, **fields), safe=True)
+    async def _unary(self, method: Any, request: Any, timeout_s: float | None = None, *, safe: bool = False) -> Any:
+        """Return the answer of a call; a `safe` one is retried. `timeout_s` covers all attempts together."""
+
+        async def once(left_s: float | None) -> Any:
+            with self._translated(), calling(method, self._metadata) as metadata:
+                answer = await method(request, metadata=metadata, timeout=left_s)
+            self._budget.succeeded()
+            return answer
+
+        return await self._again(once, timeout_s, safe=safe)
+
+    async def _ask(self, kind: type, /, *, timeout_s: float | None = None, safe: bool = True, **fields: Any) -> Any:
+        """Return the answer to a request of a type with these fields."""
+        return await self._unary(self._method(kind), message(kind, **fields), timeout_s, safe=safe)
 
     async def _listed(
         self,
-        method: Any,
-        kind: Callable[..., Any],
+        made: Callable[[Any], T],
+        kind: type,
         items: str,
         /,
         *,
         limit: int | None = None,
         page_limit: int = _PAGE_LIMIT,
         **fields: Any,
-    ) -> AsyncIterator[Any]:
-        """Yield what a list's pages have in the field `items`, at most `limit`; a page is fetched when needed."""
+    ) -> AsyncIterator[T]:
+        """Yield what `made` makes of the field `items` of a list's pages, at most `limit`; pages come when needed."""
         token, left = "", limit
         while left is None or left > 0:
             size = page_limit if left is None else min(page_limit, left)
-            page = await self._ask(method, kind, page_size=size, page_token=token, **fields)
+            page = await self._ask(kind, page_size=size, page_token=token, **fields)
             found = getattr(page, items)
             for one in found:
-                yield one
+                yield made(one)
             token, left = page.next_page_token, None if left is None else left - len(found)
             if not token:
                 return
@@ -192,56 +221,33 @@ class Wire:
     def _attempts(self) -> Attempts:
         return Attempts(self._retry, budget=self._budget)
 
-    async def _once(self, method: Any, request: Any, timeout_s: float | None) -> Any:
-        with self._translated(), calling(method, self._metadata) as metadata:
-            answer = await method(request, metadata=metadata, timeout=timeout_s)
-        self._budget.succeeded()
-        return answer
-
-    async def _stream(
-        self,
-        method: Any,
-        request: Any,
-        timeout_s: float | None = None,
-        *,
-        safe: bool = False,
-    ) -> AsyncIterator[Any]:
-        """Yield the answers of a call. One that is `safe` is tried again until its first answer has come."""
+    async def _stream(self, method: Any, request: Any, timeout_s: float | None = None) -> AsyncIterator[Any]:
         _check_timeout(timeout_s)
-        attempts = Attempts(self._retry if safe else None, budget=self._budget)
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        begun = False
-        while True:
-            left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
-            try:
-                with self._translated():
-                    async for answer in method(request, metadata=with_trace(self._metadata), timeout=left_s):
-                        begun = True
-                        yield answer
-            except AirlockError as error:
-                if begun:
-                    raise
-                await pause(attempts.pause_s(error), deadline_s, error)
-            else:
-                return
+        with self._translated():
+            async for answer in method(request, metadata=with_trace(self._metadata), timeout=timeout_s):
+                yield answer
 
     async def _resumed(
-        self, method: Any, request_now: Callable[[], Any], *, patient: bool = True
+        self, request_now: Callable[[], Any], *, patient: bool = True, resume: bool = True
     ) -> AsyncIterator[Any]:
-        """Yield the answers of a stream that is begun again where it broke: `request_now` says where that is.
+        """Yield the answers of a stream; where it breaks, go on with those to `request_now()`.
 
-        Unless `patient`, until its first answer it is tried again no longer than a call.
+        Before the first answer it is tried again as often as a call unless `patient`. Without `resume` it is not tried
+        again after that.
         """
-        attempts = Attempts(self._retry, budget=self._budget)
-        begun = patient
+        attempts = self._attempts()
+        begun = False
         while True:
+            request = request_now()
             try:
-                async for answer in self._stream(method, request_now()):
+                async for answer in self._stream(self._method(type(request)), request):
                     attempts.progressed()
                     begun = True
                     yield answer
             except (Unavailable, Overloaded) as error:
-                pause_s = attempts.resume_pause_s(error) if begun else attempts.pause_s(error)
+                if begun and not resume:
+                    raise
+                pause_s = attempts.resume_pause_s(error) if begun or patient else attempts.pause_s(error)
                 await pause(pause_s, None, error)
             else:
                 return
@@ -252,7 +258,6 @@ class Wire:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """Raise the errors of gateway.errors for those of grpc."""
         try:
             yield
         except grpc.aio.AioRpcError as error:
@@ -287,27 +292,28 @@ def error_of(error: grpc.aio.AioRpcError) -> AirlockError:
     """Return the error of gateway.errors that a status stands for."""
     said = error.details() or error.code().name
     status = rpc_status.from_call(error)  # type: ignore[arg-type]
-    details = status.details if status else ()
-    for detail in details:
-        info = error_details_pb2.ErrorInfo()
-        if detail.Unpack(info) and info.reason in _ERRORS:
-            kind = _ERRORS[info.reason]
-            if issubclass(kind, Overloaded | InProgress):
-                return kind(said, _retry_after_s(details), **dict(info.metadata))
-            made = kind(said, **dict(info.metadata))
-            return made.of_fields(_violations(details)) if isinstance(made, InvalidArgument) else made
+    info = _detail(status, error_details_pb2.ErrorInfo)
+    if info is not None and info.reason in _ERRORS:
+        kind = _ERRORS[info.reason]
+        if issubclass(kind, Overloaded | InProgress):
+            retry = _detail(status, error_details_pb2.RetryInfo)
+            retry_after_s = None if retry is None else retry.retry_delay.ToMicroseconds() / 1_000_000
+            return kind(said, retry_after_s, **dict(info.metadata))
+        made = kind(said, **dict(info.metadata))
+        if not isinstance(made, InvalidArgument):
+            return made
+        request = _detail(status, error_details_pb2.BadRequest)
+        violations = [] if request is None else request.field_violations
+        return made.of_fields({one.field: one.description for one in violations})
     if error.code() is grpc.StatusCode.INTERNAL and said == _LOST_STATUS:
         return Unavailable("the call ended while a message was being sent, and grpc lost its status; try again")
-    kind = _BY_CODE.get(error.code(), AirlockError)
-    if kind is Overloaded and (too_large := _too_large(said)):
-        return too_large
-    return kind(f"{error.code().name}: {said}")
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in said:
+        return _too_large(said)
+    return _BY_CODE.get(error.code(), AirlockError)(f"{error.code().name}: {said}")
 
 
-def _too_large(said: str) -> TooLarge | None:
-    """Return the error of a message that either side did not take, by what grpc says of it; None for anything else."""
-    if "larger than max" not in said:
-        return None
+def _too_large(said: str) -> TooLarge:
+    """Return the error of a message that either side refused, from grpc's text."""
     sizes = _SIZES.search(said)
     if sizes is None:
         return TooLarge(said)
@@ -318,24 +324,15 @@ def _too_large(said: str) -> TooLarge | None:
     return TooLarge(text, size_bytes=str(size_bytes), limit_bytes=str(limit_bytes))
 
 
-def _violations(details: Iterable[Packed]) -> dict[str, str]:
-    request = error_details_pb2.BadRequest()
-    found = any(detail.Unpack(request) for detail in details)
-    return {one.field: one.description for one in request.field_violations} if found else {}
+def _detail(status: Any, kind: Callable[[], Any]) -> Any:
+    """Return the detail of a type in a status, None if there is none."""
+    found = kind()
+    return found if status and any(detail.Unpack(found) for detail in status.details) else None
 
 
 async def pause(pause_s: float | None, deadline_s: float | None, error: AirlockError) -> None:
-    """Wait before the next attempt; raise the error where there is none, or no time for it."""
-    if (
-        isinstance(error, ClientClosed)
-        or pause_s is None
-        or (deadline_s is not None and time.monotonic() + pause_s >= deadline_s)
-    ):
+    """Wait before the next attempt; raise the error if there is none, or no time for it."""
+    late = pause_s is not None and deadline_s is not None and time.monotonic() + pause_s >= deadline_s
+    if pause_s is None or late or isinstance(error, ClientClosed):
         raise error
     await asyncio.sleep(pause_s)
-
-
-def _retry_after_s(details: Iterable[Packed]) -> float | None:
-    retry = error_details_pb2.RetryInfo()
-    found = any(detail.Unpack(retry) for detail in details)
-    return retry.retry_delay.ToMicroseconds() / 1_000_000 if found else None

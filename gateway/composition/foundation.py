@@ -21,8 +21,8 @@ from gateway.storage.migration import NEWEST
 from gateway.storage.policy_store import PolicyStore
 from gateway.storage.store import Store
 from gateway.support.clock import make_id
+from gateway.telemetry.gauges import counted
 from gateway.telemetry.telemetry import Telemetry, opened
-from gateway.telemetry.waiting import counted
 from gateway.tenancy.tenants import Tenants
 
 log = structlog.get_logger(__name__)

@@ -2,42 +2,129 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 import structlog
 
-from gateway.composition.creation import Creation, decorated_creation
 from gateway.composition.foundation import Foundation
-from gateway.composition.sandbox_pool import filling_pool
+from gateway.errors import AirlockError
 from gateway.policy.document import QuotasSection
 from gateway.sandboxes.channel_claim import channel_use, claim_channels
-from gateway.sandboxes.history_writer import HistoryWriter
-from gateway.serving.database_lock import locked_for
+from gateway.sandboxes.counted_creation import CountedCreation, QuotasOf
+from gateway.sandboxes.history import HistoryWriter
+from gateway.serving.directory_locks import locked_for
 from gateway.serving.health import Check
-from gateway.storage.channel_store import ChannelStore
-from gateway.storage.database_identity import identity_of
+from gateway.storage.database import identity_of
+from gateway.storage.engine_store import ChannelStore
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.transition_store import TransitionStore
-from gateway.telemetry.disks import watched_disks
-from gateway.telemetry.observed_sandboxes import ObservedLeases, observe_states
-from gateway.telemetry.sandbox_totals import totalled
+from gateway.support.background import Periodic
+from gateway.telemetry import attributes as a
+from gateway.telemetry.gauges import totalled, watched_disks
+from gateway.telemetry.observed import ObservedCreation, ObservedLeases, observe_states
+from gateway.telemetry.telemetry import Telemetry
 from gateway.tenancy.quotas import Quotas
+from gateway.tenancy.tenants import Tenants
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.engine_disk import EngineDisk
-from sandbox.engines.docker.image_pulls import ImagePulls, pullable
+from sandbox.engines.docker.image_pulls import ImagePulls, PullingCreation, pullable
 from sandbox.engines.engine import Creator, Engine
+from sandbox.engines.fair_creation import FairCreation
 from sandbox.engines.local.memory_engine import MemoryEngine
-from sandbox.engines.pooled_sandbox import PoolSource
+from sandbox.engines.pooled_sandbox import PoolKind, PoolSource
 from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.errors import SandboxError
-from sandbox.keeper.image_gate import ImageGate
-from sandbox.keeper.keeper import Keeper, Leases
+from sandbox.keeper.keeper import ImageGate, Keeper, Leases
 from sandbox.keeper.sandbox_keeper import KeeperLimits, SandboxKeeper
 
+# The number of tenants whose policies count; the pool also follows the actual demand of all.
+_TENANTS = 64
+# Policies rarely change, and an outdated pool costs a call only milliseconds.
+_UPDATE_S = 30.0
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Creation:
+    """The outermost creator, and the pool in it."""
+
+    creator: Creator
+    pool: SandboxPool | None
+
+
+def decorated_creation(
+    engine: Engine,
+    *,
+    pooled: Callable[[Creator], SandboxPool] | None,
+    pulls: ImagePulls | None,
+    telemetry: Telemetry,
+    quotas: Quotas,
+    quotas_of: QuotasOf,
+) -> Creation:
+    """Return the creation of an engine's sandboxes with all decorators. None for `pooled` or `pulls` omits it.
+
+    From the innermost out: tenants take turns, which the pool does not wait for when it makes its own sandboxes; a
+    ready sandbox is claimed; a missing image is pulled; all this is timed; and it is counted, before it costs anything.
+    """
+    creator: Creator = FairCreation(engine)
+    pool = None
+    if pooled is not None:
+        creator = pool = pooled(creator)
+    if pulls is not None:
+        creator = PullingCreation(creator, pulls)
+    if telemetry.on:
+        creator = ObservedCreation(creator, telemetry)
+    return Creation(CountedCreation(creator, engine, quotas, quotas_of), pool)
+
+
+@contextlib.asynccontextmanager
+async def filling_pool(pool: SandboxPool, base: Foundation) -> AsyncIterator[None]:
+    """Fill the pool with what most policies and callers ask for, and report on it; drain it at the end of the block."""
+    target = PoolTarget(pool, base.tenants, list(islice(base.config.tenants, _TENANTS)), base.config.sandbox.pool_min)
+    await target.update()
+    if base.telemetry.on:
+        read = base.telemetry.instruments.read
+        read("airlock.sandbox.pool", lambda: [(n, {a.POOL_STATE: state}) for state, n in pool.counts.items()])
+        read("airlock.sandbox.pool.claims", lambda: [(n, {a.POOL_CLAIM: how}) for how, n in pool.claims.items()])
+    pool.begin()
+    updates = Periodic(target.update, _UPDATE_S, "the pool's target was not updated")
+    try:
+        async with updates.running("pool target", at_once=False):
+            yield
+    finally:
+        await pool.drain()
+
+
+class PoolTarget:
+    """Makes a pool keep `number` sandboxes of the kind that most policies of the named tenants ask for."""
+
+    def __init__(self, pool: SandboxPool, tenants: Tenants, names: Collection[str], number: int) -> None:
+        self._pool, self._tenants, self._names, self._number = pool, tenants, names, number
+        self._kind: PoolKind | None = None
+
+    async def update(self) -> None:
+        """Follow the policies in force. One that does not load is skipped; its tenant's calls get the error."""
+        asked: Counter[PoolKind] = Counter()
+        for name in self._names:
+            with contextlib.suppress(AirlockError):
+                spec = (await self._tenants.named(name)).sandbox_spec("")
+                if not spec.refused:
+                    asked[PoolKind.of(spec)] += 1
+        most = max(asked, key=asked.__getitem__, default=None)
+        if most == self._kind:
+            return
+        if self._kind is not None:
+            self._pool.forget(self._kind)
+        if most is not None:
+            self._pool.keep(most, self._number)
+        self._kind = most
 
 
 @dataclass(frozen=True)
@@ -78,14 +165,20 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     await keeper.adopt(left)
     await stack.enter_async_context(totalled(base.telemetry, keeper))
     await _watch_disks(stack, base)
-    await _warn_of_missing_parts(engine)
+    try:
+        await engine.prepare()
+    except SandboxError as error:  # the operator can fix it while the gateway runs
+        log.warning("no sandbox can be made", error=str(error))
     if creation.pool is not None:
         await stack.enter_async_context(filling_pool(creation.pool, base))
     leases: Leases = ImageGate(keeper)
     if base.telemetry.on:
         observe_states(keeper, base.telemetry)
         leases = ObservedLeases(leases, base.telemetry)
-    return Sandboxes(engine, await _engine_id(engine), keeper, leases, engine.ping)
+    engine_id = None
+    with contextlib.suppress(SandboxError):
+        engine_id = await engine.id()
+    return Sandboxes(engine, engine_id, keeper, leases, engine.ping)
 
 
 def _engine(base: Foundation, history: HistoryWriter) -> DockerEngine | MemoryEngine:
@@ -119,7 +212,7 @@ async def _claim_directories(stack: AsyncExitStack, base: Foundation, engine: Do
             use = await channel_use(requests, await engine.id(), base.instance, channels)
         finally:
             requests.close()
-        engine.blueprints.channels_identity = await claim_channels(use, ChannelStore(base.database))
+        engine.boot.channels_identity = await claim_channels(use, ChannelStore(base.database))
         stack.enter_context(locked_for(channels, base.instance, database))
     snapshots = base.config.resolved_snapshots_dir()
     try:
@@ -130,8 +223,7 @@ async def _claim_directories(stack: AsyncExitStack, base: Foundation, engine: Do
 
 async def _watch_disks(stack: AsyncExitStack, base: Foundation) -> None:
     """Watch the engine's disk and the state directory's."""
-    settings = base.config.sandbox
-    free = None
+    settings, free = base.config.sandbox, None
     if settings.engine != "memory":
         requests = _requests(base)
         stack.callback(requests.close)
@@ -164,19 +256,3 @@ def _creation(stack: AsyncExitStack, engine: DockerEngine | MemoryEngine, base: 
         quotas=Quotas(QuotaStore(base.database, base.process_id)),
         quotas_of=quotas_of,
     )
-
-
-async def _engine_id(engine: Engine) -> str | None:
-    """Return the engine's id; None if it does not answer."""
-    try:
-        return await engine.id()
-    except SandboxError:
-        return None
-
-
-async def _warn_of_missing_parts(engine: Engine) -> None:
-    """Log at the start what would fail the first call; the operator can fix it while the gateway runs."""
-    try:
-        await engine.prepare()
-    except SandboxError as error:
-        log.warning("no sandbox can be made", error=str(error))

@@ -2,29 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from gateway.approvals.approvals import Approvals
 from gateway.composition.foundation import Foundation
 from gateway.composition.sandboxes import Sandboxes
-from gateway.composition.snapshot_wiring import make_snapshots
+from gateway.data_lifecycle.erasure import remove_files_of
+from gateway.errors import AirlockError
+from gateway.runs.agent_run import RunParts
 from gateway.runs.lease import Lease
-from gateway.runs.run_parts import RunParts
 from gateway.runs.runs import Runs
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.serving.edge import ADMISSION
 from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.engine_store import EngineStore
-from gateway.storage.lease_store import LeaseStore
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.request_store import RequestStore
-from gateway.storage.waiting_store import WaitingStore
+from gateway.storage.restore_store import RestoreStore
+from gateway.storage.snapshot_store import SnapshotStore
+from gateway.storage.thread_store import ThreadStore
+from gateway.storage.waiting_store import LeaseStore, WaitingStore
 from gateway.tenancy.quotas import Quotas
 from gateway.tool_calls.requested_calls import RequestedCalls
 from gateway.tool_calls.thread_engines import ThreadEngines
 from gateway.tool_calls.tool_calls import ToolCalls
+from sandbox.engines.engine import Engine
+from sandbox.errors import WorkspaceIncomplete
+
+
+class TenantFiles:
+    """Removes the files of tenants: workspaces on the engine, and snapshots."""
+
+    def __init__(self, engine: Engine, snapshots: Snapshots) -> None:
+        self.engine_id = engine.id
+        self._engine = engine
+        self._snapshots = snapshots
+        self._remove_workspace = remove_files_of(engine)
+
+    async def remove(self, tenant: str, thread: str) -> bool:
+        """Remove the workspace and the snapshots of a thread; return whether there was a workspace."""
+        existed = await self._remove_workspace(tenant, thread)
+        try:
+            await self._snapshots.forget_thread(tenant, thread)
+        except AirlockError as error:
+            if existed:
+                raise WorkspaceIncomplete(str(error)) from error
+            raise
+        return existed
+
+    async def remove_rest(self, tenant: str) -> int:
+        """Remove everything else of a tenant; return the number of workspaces."""
+        await self._snapshots.erase(tenant)
+        return await self._engine.remove_all_of(tenant)
+
+    async def left_of(self, tenant: str) -> Mapping[str, int]:
+        return {**await self._engine.left_of(tenant), **await self._snapshots.left_of(tenant)}
 
 
 @dataclass(frozen=True)
@@ -56,17 +91,15 @@ def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, le
     """Start tool calls and runs. If the lease is lost, all runs are abandoned."""
     asked = ApprovalStore(base.database)
     quotas = Quotas(QuotaStore(base.database, base.process_id))
+    engines = ThreadEngines(EngineStore(base.database), sandboxes.engine)
     tool_calls = ToolCalls(
-        base.store,
-        sandboxes.leases,
-        approvals=asked,
-        quotas=quotas,
-        telemetry=base.telemetry,
-        engines=ThreadEngines(EngineStore(base.database), sandboxes.engine),
+        base.store, sandboxes.leases, approvals=asked, quotas=quotas, telemetry=base.telemetry, engines=engines
     )
     unhosted = WaitingStore(base.database, gateway=base.process_id, engine=sandboxes.engine_id)
     waiting = WaitingRuns(unhosted, asked, base.tenants, takes_over=True)
-    snapshots = make_snapshots(base, sandboxes)
+    directory = base.config.resolved_snapshots_dir() / base.instance
+    stores = SnapshotStore(base.database), RestoreStore(base.database)
+    snapshots = Snapshots(directory, sandboxes.engine, engines, stores, (base.store, ThreadStore(base.database)))
     runs = Runs(
         RunParts(
             base.store,

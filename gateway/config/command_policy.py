@@ -74,7 +74,6 @@ def command_policy(rules: CommandRules) -> CommandPolicy | None:
 
 
 def _policy_rules(rules: CommandRules) -> Iterator[Rule]:
-    """Yield the rules in the form of a policy."""
     if rules.deny is not None:
         yield Rule(id="deny", tools=("execute",), effect="deny", reason="denied to this agent", argv=rules.deny)
     if rules.allow is None:
@@ -86,7 +85,6 @@ def _policy_rules(rules: CommandRules) -> Iterator[Rule]:
 
 
 def _reason(decision: Decision, rules: CommandRules) -> str:
-    """Describe what is refused, and what is allowed."""
     denied = next((match.part for match in decision.trace if match.effect == "deny"), None)
     if denied is not None:
         return f"this agent may not run {denied!r}"

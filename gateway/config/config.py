@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import quote, urlsplit
 
 import yaml
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from gateway.config.agent_settings import AgentSettings
-from gateway.config.database_password import with_password
 from gateway.config.identity_settings import IdentitySettings, TlsSettings
 from gateway.config.model_settings import CONCURRENT_INFERENCES, MODEL_EXAMPLE, ModelSettings
 from gateway.config.operation_settings import (
@@ -19,13 +19,14 @@ from gateway.config.operation_settings import (
     RecoverySettings,
     RetentionSettings,
     RunsSettings,
+    TelemetrySettings,
 )
 from gateway.config.section import Name, Section, problems
-from gateway.config.telemetry_settings import TelemetrySettings
 from gateway.errors import Misconfigured
 from gateway.policy.images import ImageRule, check_image_glob
 from gateway.policy.yaml_lines import YamlProblem, written_twice
 
+_PASSWORD_LIMIT_BYTES = 4096
 _AGENTS_EXAMPLE = "`agents: {default: {system_prompt: You fix programs.}}`"
 
 
@@ -57,7 +58,6 @@ class TenantSettings(Section):
 
     @property
     def policy_file(self) -> Path | None:
-        """The policy file; None for a managed policy."""
         return None if self.policy == "managed" else Path(self.policy)
 
 
@@ -90,11 +90,7 @@ class SandboxSettings(Section):
         default=None, description="directory of sandbox sockets; unset: AIRLOCK_CHANNEL_DIR or state_dir/channels"
     )
     idle_timeout_s: float = Field(
-        default=600.0,
-        gt=0,
-        le=604_800,
-        allow_inf_nan=False,
-        description="a sandbox unused for this long is stopped",
+        default=600.0, gt=0, le=604_800, allow_inf_nan=False, description="a sandbox unused for this long is stopped"
     )
     stopped_timeout_s: float = Field(
         default=86_400.0,
@@ -140,7 +136,6 @@ class SandboxSettings(Section):
 
     @property
     def image_rule(self) -> ImageRule:
-        """The images that tenants may use, whatever their policies allow."""
         return ImageRule(self.images, self.require_digest, "configuration's sandbox section")
 
     @model_validator(mode="after")
@@ -233,7 +228,6 @@ class Config(Section):
             raise Misconfigured(f"{path}: {problems(error, cls)}") from error
 
     def path(self, relative: Path) -> Path:
-        """Resolve a path of the file."""
         return (self.directory / relative).resolve()
 
     def resolved_database_url(self) -> str:
@@ -242,7 +236,7 @@ class Config(Section):
             return f"sqlite:///{self.path(self.state_dir)}/airlock.db"
         if self.database_password_file is None:
             return self.database_url
-        return with_password(self.database_url, self.path(self.database_password_file))
+        return _with_password(self.database_url, self.path(self.database_password_file))
 
     def resolved_channel_dir(self) -> Path:
         """Return the directory of sandbox sockets; the engine must find it at the same path."""
@@ -250,7 +244,6 @@ class Config(Section):
         return self.path(Path(named) if named else self.state_dir / "channels")
 
     def resolved_snapshots_dir(self) -> Path:
-        """Return the directory of snapshots, for all databases of this configuration."""
         return self.path(self.snapshots_dir or self.state_dir / "snapshots")
 
     def model_of(self, tenant: str) -> ModelSettings:
@@ -261,3 +254,23 @@ class Config(Section):
     def agents_of(self, tenant: str) -> dict[str, AgentSettings]:
         """Return the agents that a tenant can name: its own, and the shared ones it does not override."""
         return {**self.agents, **self.tenants[tenant].agents}
+
+
+def _with_password(url: str, file: Path) -> str:
+    """Return a database URL with the password from a file; Misconfigured if the file is unusable or the URL has one."""
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    if not user:
+        raise Misconfigured("database_url: the password needs a user: postgresql://USER@HOST/NAME")
+    if ":" in user:
+        raise Misconfigured("database_url and database_password_file both have a password: remove one")
+    try:
+        with file.open("rb") as opened:
+            password = opened.read(_PASSWORD_LIMIT_BYTES + 1).decode().strip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise Misconfigured(f"database_password_file: {file}: {why}") from error
+    if not password or "\n" in password or len(password) > _PASSWORD_LIMIT_BYTES:
+        raise Misconfigured(f"database_password_file: {file}: one line with the password is expected")
+    # Not geturl(): it would drop the empty host of a socket's URL.
+    return url.replace(f"//{parts.netloc}", f"//{user}:{quote(password, safe='')}@{host}", 1)

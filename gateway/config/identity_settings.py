@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from gateway.config.section import Name, Section
+from gateway.config.section import Name, Section, is_loopback
 from gateway.credentials.keys import ACTING_SCOPES, checked_scopes
 from gateway.errors import InvalidArgument
 
@@ -37,7 +36,6 @@ class JwtSettings(Section):
 
     @property
     def named_by(self) -> str:
-        """The claim that names the tenant."""
         return self.tenant_claim or "airlock_tenant"
 
     @model_validator(mode="after")
@@ -95,7 +93,6 @@ class TlsSettings(Section):
 
     @property
     def requires_certificates(self) -> bool:
-        """Whether a client needs a certificate."""
         return self.client_ca is not None and self.client_certificates != "none"
 
     @model_validator(mode="after")
@@ -121,8 +118,6 @@ def _is_safe(url: str) -> bool:
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
-        if parts.scheme == "https":
-            return bool(host)
-        return parts.scheme == "http" and (host == "localhost" or ipaddress.ip_address(host).is_loopback)
+        return bool(host) if parts.scheme == "https" else parts.scheme == "http" and is_loopback(host)
     except ValueError:
         return False

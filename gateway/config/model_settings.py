@@ -68,7 +68,6 @@ class ModelSettings(Section):
 
     @property
     def priced(self) -> bool:
-        """Whether its cost is known."""
         return self.input_usd_per_mtok is not None
 
     def resolved_name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin
 
@@ -114,3 +115,11 @@ def _within(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
         if section is not None:
             return section, several or nested
     return None, False
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host, a name or an address, is this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,4 +1,4 @@
 """The end of data: retention by age, and erasure of a thread or a tenant.
 
-Start at `retention.py` and `erasure.py`; `trusted_time.py` decides whether a clock that jumped is trusted.
+Start at `retention.py` and `erasure.py`.
 """

@@ -161,7 +161,10 @@ class Erasure:
         await self._until_all_ended(name)
         workspaces = await self._remove_all_files(name) + await self._remove_the_rest(name)
         # Before the rows go: while there are some, the deletion can be repeated if the engine does not answer.
-        on_engine = await self._left_on_engine(name)
+        try:
+            on_engine = await self._files.left_of(name)
+        except SandboxError as error:
+            raise Unavailable(f"the engine could not list its remaining data; try again: {error}") from error
         removed = await self._store.remove_tenant(name)
         erasure = TenantErasure(name, audit, actor, removed, workspaces, on_engine)
         everything, left, sequence = await self._store.record(erasure)
@@ -170,7 +173,6 @@ class Erasure:
         return Erased(everything, left, workspaces, sequence)
 
     async def was_deleted(self, name: str) -> bool:
-        """Return whether a tenant of this name was deleted, as far as the operators' audit goes back."""
         return await self._store.was_deleted(name)
 
     async def _until_all_ended(self, tenant: str) -> None:
@@ -187,9 +189,8 @@ class Erasure:
         """Remove the workspaces of all threads; return how many existed. Unavailable if one is on another engine."""
         found = await self._store.threads_of(tenant)
         elsewhere = await self._elsewhere(found)
-        here = found.keys() - elsewhere
         removed = 0
-        for thread in sorted(here):
+        for thread in sorted(found.keys() - elsewhere):
             remove = partial(self._files.remove, tenant, thread)
             try:
                 removed += await _retried(remove, SandboxBusy, _END_S, self._sleep)
@@ -207,19 +208,12 @@ class Erasure:
         """Remove what the engine has of threads without a row; return how many workspaces there were."""
         try:
             return await _retried(partial(self._files.remove_rest, tenant), SandboxUnavailable, _RELEASE_S, self._sleep)
-        except SandboxUnavailable as error:
-            raise Unavailable(f"the engine still uses files of the tenant; try again: {error}") from error
         except SandboxError as error:
-            raise Unavailable(f"the engine could not remove all data; try again: {error}") from error
-
-    async def _left_on_engine(self, tenant: str) -> Mapping[str, int]:
-        try:
-            return await self._files.left_of(tenant)
-        except SandboxError as error:
-            raise Unavailable(f"the engine could not list its remaining data; try again: {error}") from error
+            still = isinstance(error, SandboxUnavailable)
+            problem = "still uses files of the tenant" if still else "could not remove all data"
+            raise Unavailable(f"the engine {problem}; try again: {error}") from error
 
     async def _elsewhere(self, found: Mapping[str, str | None]) -> Mapping[str, str]:
-        """Return the threads whose files are on another engine, with that engine."""
         if not any(found.values()):
             return {}
         try:

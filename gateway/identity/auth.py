@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from gateway.config.identity_settings import IdentitySettings, JwtSettings
+from gateway.config.identity_settings import IdentitySettings
 from gateway.credentials.keys import PREFIX
-from gateway.errors import Misconfigured, Unauthenticated
+from gateway.errors import Unauthenticated
 from gateway.identity.call_credentials import Context
 from gateway.identity.certificate_authenticator import CertificateAuthenticator
 from gateway.identity.denials import Denials
 from gateway.identity.key_authenticator import KeyAuthenticator
-from gateway.identity.key_set import Fetch, KeySet, from_file, from_url
+from gateway.identity.key_set import KeySet, from_file, from_url
 from gateway.identity.principal import Principal
 from gateway.identity.token_authenticator import Issuer, TokenAuthenticator
 from gateway.storage.audit_store import AuditStore
@@ -35,11 +35,7 @@ class Authentication:
     """Selects the authenticator for a call."""
 
     def __init__(
-        self,
-        keys: Authenticate,
-        tokens: Authenticate | None,
-        certificates: CertificateAuthenticator,
-        denials: Denials,
+        self, keys: Authenticate, tokens: Authenticate | None, certificates: CertificateAuthenticator, denials: Denials
     ) -> None:
         self._keys = keys
         self._tokens = tokens
@@ -76,21 +72,16 @@ def authentication(
     settings: IdentitySettings, path_of: Callable[[Path], Path], database: Database, tenants: Tenants
 ) -> Authentication:
     """Return the authentication that a configuration asks for; `path_of` resolves the paths in it."""
-    issuers = [Issuer(one, KeySet(one.issuer, _fetch(one, path_of))) for one in settings.jwt]
+    issuers = []
+    for one in settings.jwt:
+        fetch = from_file(path_of(one.jwks_file)) if one.jwks_file is not None else from_url(str(one.jwks_url))
+        issuers.append(Issuer(one, KeySet(one.issuer, fetch)))
     return Authentication(
         KeyAuthenticator(KeyStore(database), tenants),
         TokenAuthenticator(issuers, tenants) if issuers else None,
         CertificateAuthenticator(settings.certificates, tenants),
         Denials(AuditStore(database)),
     )
-
-
-def _fetch(issuer: JwtSettings, path_of: Callable[[Path], Path]) -> Fetch:
-    if issuer.jwks_url is not None:
-        return from_url(issuer.jwks_url)
-    if issuer.jwks_file is None:
-        raise Misconfigured(f"identity.jwt: {issuer.issuer} has neither jwks_url nor jwks_file")
-    return from_file(path_of(issuer.jwks_file))
 
 
 def _secret_in(context: Context) -> str | None:

@@ -26,7 +26,6 @@ class CallCredentials:
 
     @classmethod
     def by(cls, context: Any) -> Self:
-        """Copy the credentials of a call."""
         metadata = tuple((name, value) for name, value in context.invocation_metadata() or ())
         with_key = any(name == "authorization" for name, _ in metadata)
         return cls(metadata, context.peer(), {} if with_key else dict(context.auth_context()))
@@ -35,7 +34,6 @@ class CallCredentials:
         return self.metadata
 
     def peer(self) -> str:
-        """Return the peer's address, as grpc writes it."""
         return self.address
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:

@@ -32,7 +32,6 @@ class CallGuard:
         return GuardedCall(self, authenticate, credentials)
 
     def add(self, call: GuardedCall) -> None:
-        """Check a call at every interval until it is removed."""
         self._calls[call] = None
         if self._watching is None or self._watching.done():
             # The task serves all tenants, so it does not inherit the context of the first caller.
@@ -88,7 +87,6 @@ class GuardedCall:
             raise self._error from None
 
     def send(self) -> None:
-        """Record that grpc is sending a message of the stream."""
         self._sending = True
 
     def sent(self) -> None:

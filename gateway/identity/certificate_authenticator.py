@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import sha256
 
 from cryptography import x509
@@ -23,16 +24,6 @@ from gateway.tenancy.tenants import Tenants
 _CACHE_LIMIT = 1000
 
 
-@dataclass(frozen=True)
-class _Known:
-    """A parsed certificate. Times are seconds since 1970, UTC."""
-
-    not_before_s: float
-    not_after_s: float
-    id: str
-    matches: tuple[CertificateSettings, ...]
-
-
 class CertificateAuthenticator:
     """Authenticates the peer's certificate."""
 
@@ -42,7 +33,6 @@ class CertificateAuthenticator:
         self._settings = {one.san: one for one in settings}
         self._tenants = tenants
         self._clock = clock
-        self._cache: dict[bytes, _Known] = {}
 
     async def __call__(self, context: Context) -> Principal | None:
         """Return the caller, None if the peer has no certificate; Unauthenticated if no tenant matches it."""
@@ -51,33 +41,28 @@ class CertificateAuthenticator:
         found = list(context.auth_context().get("x509_pem_cert") or ())
         if not found:
             return None
-        pem = found[0]
-        known = self._cache.get(pem)
-        if known is None:
-            if len(self._cache) >= _CACHE_LIMIT:
-                self._cache.clear()
-            known = self._cache[pem] = self._read(pem)
-        if not known.not_before_s <= self._clock() <= known.not_after_s:
+        certificate, id_, names = _parsed(found[0])
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
             raise Unauthenticated("the client certificate has expired or is not yet valid")
-        if len({(one.tenant, one.scopes) for one in known.matches}) != 1:
-            problem = "more than one tenant" if known.matches else "no tenant"
+        matches = [self._settings[name] for name in names if name in self._settings]
+        if len({(one.tenant, one.scopes) for one in matches}) != 1:
+            problem = "more than one tenant" if matches else "no tenant"
             raise Unauthenticated(f"the names in the client's certificate match {problem}: see identity.certificates")
-        one = known.matches[0]
-        caller = Caller(known.id, shown_of("certificate", one.san))
-        return Principal(await self._tenants.named(one.tenant), caller, one.scopes)
-
-    def _read(self, pem: bytes) -> _Known:
-        try:
-            certificate = x509.load_pem_x509_certificate(pem)
-            names = _names(certificate)
-        except ValueError as error:
-            raise Unauthenticated("the client certificate cannot be parsed") from error
-        return _Known(
-            certificate.not_valid_before_utc.timestamp(),
-            certificate.not_valid_after_utc.timestamp(),
-            f"cert_{sha256(pem).hexdigest()[:16]}",
-            tuple(self._settings[name] for name in names if name in self._settings),
+        one = matches[0]
+        return Principal(
+            await self._tenants.named(one.tenant), Caller(id_, shown_of("certificate", one.san)), one.scopes
         )
+
+
+@lru_cache(_CACHE_LIMIT)
+def _parsed(pem: bytes) -> tuple[x509.Certificate, str, list[str]]:
+    """Return a certificate, its id, and its names."""
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        return certificate, f"cert_{sha256(pem).hexdigest()[:16]}", _names(certificate)
+    except ValueError as error:
+        raise Unauthenticated("the client certificate cannot be parsed") from error
 
 
 def _names(certificate: x509.Certificate) -> list[str]:

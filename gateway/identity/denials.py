@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import structlog
+from pydantic import JsonValue
 
 from gateway.errors import AirlockError
 from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
@@ -47,13 +48,10 @@ class Denials:
             return
         self._recorded[source] += 1
         omitted, self._omitted = self._omitted, 0
-        log.warning("denied", peer=peer, why=why[:_TEXT_CHARS], untold_before=omitted, **details)
-        entry = AuditEntry(
-            tenant=OPERATORS,
-            kind="denied",
-            actor="nobody",
-            details={"peer": peer[:_TEXT_CHARS], "why": why[:_TEXT_CHARS], "untold_before": omitted, **details},
-        )
+        facts: dict[str, JsonValue] = {"peer": peer[:_TEXT_CHARS], "why": why[:_TEXT_CHARS], **details}
+        facts["untold_before"] = omitted
+        log.warning("denied", **facts)
+        entry = AuditEntry(OPERATORS, "denied", "nobody", details=facts)
         task = asyncio.create_task(self._write(entry), name="audit of a denied call")
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)

@@ -31,7 +31,7 @@ class KeyAuthenticator:
         """Return the caller; Unauthenticated for a key that is unknown, revoked or expired.
 
         An expired key raises KeyExpired, since only its holder can send it. A revoked one may be stolen and gets the
-        same answer as an unknown one; `audit_details` tell operators which it was.
+        same answer as an unknown one; `audit_details` show operators which it was.
         """
         digest = digest_of(secret)
         cached = self._cache.get(digest)

@@ -37,7 +37,6 @@ class _Files:
         self._stamp: _Stamp = ()
 
     def first(self) -> grpc.ServerCertificateConfiguration:
-        """Return the current content of the files."""
         try:
             self._stamp = self._now()
             return self._read()

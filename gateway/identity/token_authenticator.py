@@ -75,10 +75,6 @@ class TokenAuthenticator:
             self._cache[digest] = found
         return Principal(await self._tenants.named(found.tenant), found.caller, found.scopes)
 
-    def _shown(self, settings: JwtSettings, subject: str) -> str:
-        """Return the displayed name of a caller; with several issuers it includes the issuer."""
-        return shown_of("token", subject if len(self._issuers) == 1 else f"{settings.issuer} {subject}")
-
     async def _verified(self, token: str, now_s: float) -> _Verified:
         try:
             header = jwt.get_unverified_header(token)
@@ -110,7 +106,9 @@ class TokenAuthenticator:
         _check_text("sub", subject)
         if not 0 < len(subject) <= _SUBJECT_LIMIT_CHARS:
             raise Unauthenticated(f"the token's sub claim must have 1 to {_SUBJECT_LIMIT_CHARS} characters")
-        caller = Caller(f"token_{digest_of(f'{settings.issuer} {subject}')[:16]}", self._shown(settings, subject))
+        named = f"{settings.issuer} {subject}"
+        shown = shown_of("token", subject if len(self._issuers) == 1 else named)
+        caller = Caller(f"token_{digest_of(named)[:16]}", shown)
         return _Verified(
             until_s, self._monotonic_s(), _tenant(settings, claims, subject), caller, _scopes(settings, claims)
         )

@@ -14,6 +14,7 @@ STRICTNESS: dict[Effect, int] = {"allow": 0, "ask": 1, "deny": 2}
 DEFAULT_DENY = "default-deny"
 OPAQUE = "opaque"
 INVALID_ARGUMENTS = "invalid-arguments"
+TOO_COMPLEX = "too-complex"
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,10 @@ class Decision:
     """A verdict and what led to it.
 
     `rule` is the id of the deciding rule: the first in the file among those with the strictest effect (for allow, one
-    about the command before one about a file or a host that the command names), else default-deny, opaque or
-    invalid-arguments; rules of the operator's layer are named `operator/ID`. `reason` is written for the model. `trace`
-    lists every rule that matched. `asked` are the parts an approver is asked about, `limits` what must be taken before
+    about the command before one about a file or a host that the command names), else default-deny, opaque,
+    too-complex or invalid-arguments; rules of the operator's layer are named `operator/ID`. `reason` is written for the
+    model. `trace` lists every rule that matched.
+    `asked` are the parts an approver is asked about, `limits` what must be taken before
     the call may pass. `would_be` is the verdict and the rule there would be if the rules in shadow were enforced, where
     that is another verdict.
     """

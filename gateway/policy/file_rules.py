@@ -33,9 +33,11 @@ _NEED_NO_RULE = frozenset(
 _LIMIT_PATHS_BYTES = 8_000
 # What is read of a command's output, which can be made to take long: its last lines, and some names in each.
 _LIMIT_CHARS, _LIMIT_LINES, _LIMIT_NAMES = 4096, 20, 4
-_REFUSED = re.compile(r"Permission denied|Invalid cross-device link")
+_REFUSED = re.compile(r"permission denied|EACCES|invalid cross-device link|unable to open", re.IGNORECASE)
 _QUOTED = re.compile(r"['\"\u2018]([^'\"\u2018\u2019]{1,1000})['\"\u2019]")
-_BEFORE = re.compile(r"(?<!\S)(\S{1,1000}): (?:[A-Z][a-z ]{0,40}: )?(?:Permission denied|Invalid cross-device link)")
+_BEFORE = re.compile(
+    r"(?<!\S)(\S{1,1000}): (?:[A-Z][a-z ]{0,40}: )?(?:permission denied|invalid cross-device link)", re.IGNORECASE
+)
 
 
 def file_rules_of(rules: Sequence[ScopedRule]) -> FileRules:

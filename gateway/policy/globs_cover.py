@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
+from gateway.policy.budget import UNLIMITED, Budget
 from gateway.policy.globs import PathGlob, compile_glob
 
 _TOKEN = re.compile(r"\[[!^]?.[^]]*\]|.", re.DOTALL)
 _FILLER = "sample"
 _LIMIT_STEPS = 20_000
+_CHARACTERS_PER_COMPARISON = 16
 T = TypeVar("T")
 
 
@@ -30,11 +32,13 @@ def covers(a: PathGlob, b: PathGlob) -> bool:
     return _holds(a.components, b.components, "**", _part_holds)
 
 
-def may_meet(a: PathGlob, b: PathGlob) -> bool:
-    """Return whether some path may match both globs: False only when that is sure."""
+def may_meet(a: PathGlob, b: PathGlob, budget: Budget = UNLIMITED) -> bool:
+    """Return whether some path may match both globs: False only when that is sure. Raises TooComplex."""
     one, other = a.components, b.components
+    budget.spend(1)
     if _begin_apart(one, other, _parts_meet) or _begin_apart(one[::-1], other[::-1], _parts_meet):
         return False
+    budget.spend(len(a.text) * len(b.text) // _CHARACTERS_PER_COMPARISON)
     return _meet(one, other, "**", _parts_meet)
 
 

@@ -20,11 +20,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from agent.tools.paths import WORKSPACE
+from gateway.policy.budget import Budget, TooComplex
 from gateway.policy.conditions import Call, CompiledRule, Hit, hit
-from gateway.policy.decision import INVALID_ARGUMENTS, Decision, Facts, Layer
+from gateway.policy.cover import atoms
+from gateway.policy.decision import INVALID_ARGUMENTS, TOO_COMPLEX, Decision, Facts, Layer
 from gateway.policy.document import CONNECT, FILE_TOOLS, PolicyDocument, Rule
 from gateway.policy.file_rules import file_rules_of, refusal_note
 from gateway.policy.globs import PathGlob, compile_glob
@@ -40,6 +43,12 @@ from sandbox.file_rules import FileRules
 # The file systems of a sandbox in which tool code can make names.
 _WRITABLE_ROOTS = (WORKSPACE, "/tmp", "/dev/shm")  # noqa: S108 - names in the sandbox
 _TOOLS_OF_COMMANDS = ("execute", "read_file", "write_file", "ls", CONNECT)
+_CONDITIONS = 10  # comparisons that a rule's other conditions are worth
+_TOO_COMPLEX_REASON = (
+    "the command line is too complex to be compared with all rules of the policy: make several calls, with fewer "
+    "commands, options and patterns in each"
+)
+_LIMIT_ALLOWED = 20
 _LIMIT_RULES = 1_000_000
 """More than a layer can have: places of the tenant's rules come after those of the operator's."""
 
@@ -71,6 +80,7 @@ class Policy:
         self.tenant_document = document
         self.operator_document = operator
         self._judges_effects = judges_effects
+        self._allowed_of: dict[str, tuple[str, ...]] = {}
         self._layers: tuple[RuleIndex, ...] = (_index(document, "tenant"),)
         if operator is not None:
             self._layers = (_operator_index(_Keyed(digest_of(operator), operator)), *self._layers)
@@ -133,12 +143,26 @@ class Policy:
             reason = shown(f"{tool} was not judged: {parts.invalid}")
             return Decision("deny", INVALID_ARGUMENTS, reason, self.version)
         call = Call(tool, arguments, facts or Facts())
-        ruling = Ruling(tool, opaque=parts.opaque, opaque_effect=self.document.opaque)
-        ruling.judged.extend(self._judged(part, call, grants) for part in parts.parts)
+        ruling = Ruling(tool, opaque=parts.opaque, opaque_effect=self.document.opaque, allowed=self._allowed)
+        budget = Budget()
+        try:
+            ruling.judged.extend(self._judged(part, call, grants, budget) for part in parts.parts)
+        except TooComplex:
+            return Decision("deny", TOO_COMPLEX, _TOO_COMPLEX_REASON, self.version)
         if parts.opaque is not None or not all(part.is_told for part in parts.parts):
-            ruling.line = self._judged(Part("line", WHOLE_LINE, "execute", of_command=True), call, None)
+            ruling.line = self._judged(Part("line", WHOLE_LINE, "execute", of_command=True), call, None, budget)
             ruling.narrows = self._narrows
         return self._decision(ruling)
+
+    def _allowed(self, tool: str) -> tuple[str, ...]:
+        """Return what rules allow of a tool as they are written: argv, paths or hosts."""
+        if tool not in self._allowed_of:
+            rules = (placed.rule for placed in scoped_in_both(self.tenant_document, self.operator_document))
+            allowing = (one for one in rules if tool in one.tools and one.effect == "allow" and one.mode == "enforce")
+            pieces = (atom.shown for rule in allowing for atom in atoms(rule) if atom.tool == tool)
+            shown = (piece.removeprefix(f"{tool} ") for piece in pieces)
+            self._allowed_of[tool] = tuple(dict.fromkeys(islice(shown, _LIMIT_ALLOWED)))
+        return self._allowed_of[tool]
 
     def _decision(self, ruling: Ruling) -> Decision:
         verdict = ruling.conclude()
@@ -154,14 +178,17 @@ class Policy:
             (would_be.effect, would_be.rule) if would_be.effect != verdict.effect else None,
         )
 
-    def _judged(self, part: Part, call: Call, grants: Grants | None) -> Judged:
+    def _judged(self, part: Part, call: Call, grants: Grants | None, budget: Budget) -> Judged:
         hits: dict[tuple[int, str], Hit] = {}
         narrowed: set[bool] = set()
         needs_allow, is_told = part.needs_allow, part.is_told
-        candidates = ((rule, named, seen) for rules, seen in self._about(part) for rule, named in rules.matching(seen))
+        candidates = (
+            (rule, named, seen) for rules, seen in self._about(part) for rule, named in rules.matching(seen, budget)
+        )
         for rule, named, seen in candidates:
             if not needs_allow and rule.effect == "allow" and rule.by_names is not None:
                 continue
+            budget.spend(1 if rule.by_names is not None else _CONDITIONS)
             found = hit(rule, named, seen, call)
             if found is None or (not needs_allow and found.effect == "allow"):
                 continue

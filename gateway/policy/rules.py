@@ -11,9 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, takewhile
 
 from gateway.policy.argv import ArgvPrefix, compile_argv
+from gateway.policy.budget import UNLIMITED, Budget
 from gateway.policy.conditions import PERHAPS, YES, CompiledRule, Held, compile_rule, host_held, path_held
 from gateway.policy.decision import Layer
 from gateway.policy.document import Rule
@@ -76,16 +77,19 @@ class ToolRules:
         """Return whether any rule could match a file or a host that a command names."""
         return bool(self.general) or bool(self.by_root if part.kind == "path" else self.by_domain)
 
-    def matching(self, part: Part) -> Found:
-        """Return the rules whose names hold for a part of this tool; a rule may come more than once."""
+    def matching(self, part: Part, budget: Budget = UNLIMITED) -> Found:
+        """Yield the rules whose names hold for a part of this tool; a rule may come more than once.
+
+        Raises TooComplex.
+        """
         kind = part.kind
         if kind == "below":
-            return chain(((rule, YES) for rule in self.looking), self._by_path(part))
+            return chain(((rule, YES) for rule in self.looking), self._by_path(part, budget))
         general = ((rule, YES) for rule in self.general)
         if kind == "path":
-            return chain(general, self._by_path(part))
+            return chain(general, self._by_path(part, budget))
         if kind == "command":
-            return chain(general, self._by_argv(part))
+            return chain(general, self._by_argv(part, budget))
         return chain(general, self._by_host(part)) if kind == "host" else general
 
     @cached_property
@@ -93,10 +97,10 @@ class ToolRules:
         """The general rules that tighten by an expression: it sees the path of a search, not what the search meets."""
         return tuple(rule for rule in self.general if rule.effect != "allow" and rule.more and rule.more.when)
 
-    def _by_path(self, part: Part) -> Found:
+    def _by_path(self, part: Part, budget: Budget) -> Found:
         path = part.path
         if part.glob is not None:
-            return self._by_glob(read_glob(f"{part.glob}/**" if part.below else part.glob))
+            return self._by_glob(read_glob(f"{part.glob}/**" if part.below else part.glob), budget)
         if path is None:
             # Only "/**" allows whatever file it is, and its root is the root.
             untold = chain(self.covering.get("", ()), self.by_place)
@@ -120,19 +124,20 @@ class ToolRules:
         for _, rule in self.by_place[first:last]:
             yield rule, PERHAPS
 
-    def _by_glob(self, meant: PathGlob) -> Found:
+    def _by_glob(self, meant: PathGlob, budget: Budget) -> Found:
         """Yield what allows all that a glob matches, and what tightens any of it."""
         for root in _ancestors(meant.root or "/"):
             for glob, rule in self.by_root.get(root, ()):
                 if rule.effect == "allow":
+                    budget.spend(1)
                     if covers(glob, meant):
                         yield rule, YES
-                elif may_meet(glob, meant):
+                elif may_meet(glob, meant, budget):
                     yield rule, Held(covers(glob, meant), maybe=True)
         deepest = LIMIT_PATH_BYTES if "**" in meant.components else len(meant.components)
         first, last = self._inside(meant.root or "/")
         for glob, rule in self.by_place[first:last]:
-            if glob.depth <= deepest and may_meet(glob, meant):
+            if glob.depth <= deepest and may_meet(glob, meant, budget):
                 yield rule, Held(covers(glob, meant), maybe=True)
 
     def _inside(self, directory: str) -> tuple[int, int]:
@@ -147,8 +152,10 @@ class ToolRules:
             if held.maybe:
                 yield rule, held
 
-    def _by_argv(self, part: Part) -> Found:
+    def _by_argv(self, part: Part, budget: Budget) -> Found:
         words = part.words
+        # Options may stand before the word that a prefix has next, so each is compared with it.
+        options = sum(1 for _ in takewhile(lambda word: word.text.startswith("-"), words[1:]))
         program = words[0].text if words else ""
         named = self.by_program.get(program, ())
         bare = self.by_program.get(program.rpartition("/")[2], ()) if "/" in program else ()
@@ -157,6 +164,7 @@ class ToolRules:
         for wanted, prefix, rule in chain(named, bare, self.by_program.get(None, ())):
             if wanted is not None and second is not None and second not in wanted:
                 continue
+            budget.spend(2 + options)
             if rule.effect == "allow":
                 if prefix.surely(words, part.cwd):
                     yield rule, YES

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gateway.policy.conditions import CompiledRule, Hit
@@ -12,6 +12,7 @@ from gateway.policy.parts import Part, shown
 
 Opaque = Literal["deny", "ask", "allow"]
 WHOLE_LINE = "the whole line"
+_SHOWN_ALLOWED = 10
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Ruling:
     opaque_effect: Opaque = "deny"
     line: Judged | None = None
     """The whole line and the rules without argv, where it is opaque."""
+    allowed: Callable[[str], tuple[str, ...]] = lambda _: ()
+    """What rules allow of a tool, as they are written."""
     narrows: frozenset[bool] = frozenset()
     """Whether rules in force (False), or in shadow (True), tighten some command lines only."""
 
@@ -82,7 +85,7 @@ class Ruling:
         if opaque is not None and (self.opaque is not None or not outcome.unmatched):
             return self._conclude_opaque(shown(opaque), outcome, shadow=shadow)
         if outcome.denying:
-            return _by_rule("deny", outcome.denying)
+            return self._denied(outcome.denying)
         if outcome.unmatched or not (outcome.passing or outcome.passing_effects):
             return Verdict("deny", DEFAULT_DENY, self._unmatched(outcome))
         return outcome.passed()
@@ -90,8 +93,20 @@ class Ruling:
     def _unmatched(self, outcome: _Outcome) -> str:
         if self.judged and self.judged[0].part.kind == "tool":
             return f"no rule of the policy allows the tool {shown(self.tool)!r}"
-        part = outcome.unmatched[0] if outcome.unmatched else "this"
-        return f"no rule of the policy allows {self.tool}: {part}"
+        part = outcome.unmatched[0] if outcome.unmatched else None
+        said = f"no rule of the policy allows {self.tool}: {'this' if part is None else part.shown}"
+        allowed = self.allowed(self.tool if part is None or part.kind == "command" else part.tool)
+        more = ", ..." if len(allowed) > _SHOWN_ALLOWED else ""
+        return f"{said}. It allows {', '.join(map(shown, allowed[:_SHOWN_ALLOWED]))}{more}" if allowed else said
+
+    def _denied(self, denying: list[Hit]) -> Verdict:
+        """Return the verdict of rules that deny; of several parts it names the one that the first rule is about."""
+        verdict = _by_rule("deny", denying)
+        if len(self.judged) < 2:
+            return verdict
+        about = (judged.part.shown for judged in self._all() if any(hit.rule.id == verdict.rule for hit in judged.hits))
+        part = next(about, WHOLE_LINE)
+        return verdict if part == WHOLE_LINE else replace(verdict, reason=f"{verdict.reason} ({part})")
 
     def _opaque(self, *, shadow: bool) -> str | None:
         """Return why the line is opaque: as it is read, or because a rule would have to know which file is meant."""
@@ -102,14 +117,14 @@ class Ruling:
                 continue
             passes = any(hit.surely and hit.effect != "deny" for hit in judged.counting(shadow=shadow))
             if not passes or False in judged.narrowed or (shadow and True in judged.narrowed):
-                return f"it cannot be determined which one is meant: {judged.part.shown}"
+                return f"{judged.part.shown}, and rules treat some of them differently"
         return None
 
     def _conclude_opaque(self, opaque: str, outcome: _Outcome, *, shadow: bool) -> Verdict:
         line = self.line.counting(shadow=shadow) if self.line is not None else []
         denying = outcome.denying + [hit for hit in line if hit.effect == "deny"]
         if denying:
-            return _by_rule("deny", denying)
+            return self._denied(denying)
         asking = [hit for hit in line if hit.effect == "ask"]
         for hit in asking:
             outcome.ask(WHOLE_LINE, hit)
@@ -144,7 +159,7 @@ class _Outcome:
     passing_effects: list[Hit] = field(default_factory=list)
     """What lets the files and hosts of a command line pass; the rules about its commands are named before these."""
     asked: list[str] = field(default_factory=list)
-    unmatched: list[str] = field(default_factory=list)
+    unmatched: list[Part] = field(default_factory=list)
     limits: dict[str, tuple[int, RuleLimit]] = field(default_factory=dict)
 
     def take(self, judged: Judged, hits: list[Hit]) -> None:
@@ -157,7 +172,7 @@ class _Outcome:
         if denying:
             self.denying.extend(denying)
         elif part.needs_allow and part.is_told and not allowing and not any(hit.surely for hit in asking):
-            self.unmatched.append(part.shown)
+            self.unmatched.append(part)
         elif not asking:
             (self.passing_effects if part.of_command else self.passing).extend(allowing)
         elif judged.granted is not None:

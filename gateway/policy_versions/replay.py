@@ -18,7 +18,7 @@ from agent.messages import ToolCall
 from gateway.policy import Policy
 from gateway.policy.decision import Facts
 from gateway.policy.difference import Tally, Verdict
-from gateway.storage.recorded_calls import RecordedCall
+from gateway.storage.call_journal import RecordedCall
 
 CUT = "its stored arguments are truncated, or were not a JSON object"
 NO_VERDICT = "it has no verdict: it was in progress when its gateway stopped, or still is"

@@ -8,7 +8,10 @@ sandbox with the same files, and the old calls have no further effect.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import structlog
 
@@ -22,22 +25,47 @@ from gateway.config.agent_settings import AgentSettings
 from gateway.credentials.caller import act_for
 from gateway.errors import NotFound
 from gateway.redaction.events import redacted_events
-from gateway.runs.checkpoints import Checkpoints
-from gateway.runs.event_deduplication import EventDeduplication
-from gateway.runs.live_run import LiveRun
-from gateway.runs.run_parts import RunParts
-from gateway.runs.saved_steps import SavedSteps
-from gateway.runs.suspended_run import SuspendedRun
+from gateway.runs.checkpoints import Checkpoints, KeepFiles, SavedSteps, SuspendedRun
+from gateway.runs.live_run import EventDeduplication, LiveRun
 from gateway.runs.thread_history import Steps, ThreadHistoryHook
-from gateway.runs.trace_log import TraceLog
+from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.entities import Thread
-from gateway.support.retry import retried
-from gateway.telemetry.run_span import hosted
+from gateway.storage.store import Store
+from gateway.support.background import retried
+from gateway.support.clock import MakeId, make_id
+from gateway.telemetry.run_span import TraceLog, hosted
+from gateway.telemetry.telemetry import Telemetry
+from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.tool_calls import ToolPath
+from gateway.tool_calls.tool_calls import ToolCalls, ToolPath
 from sandbox.errors import SandboxError
 
+OnStop = Literal["hand_over", "cancel"]
+EndCalls = Callable[[str, str], Awaitable[bool]]
+"""Ends every call in the sandbox of a tenant's thread; returns whether there was one."""
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """The parts that hosting runs needs.
+
+    `on_stop` is what happens to live runs when the gateway stops. `models` are those of some tenants, by tenant name.
+    `end_calls` ends the calls that a lost gateway left in a thread's sandbox. `lease_over` returns whether this gateway
+    has lost its own lease. `keep_files` takes a snapshot after a step, if the policy asks for it.
+    """
+
+    store: Store
+    tool_calls: ToolCalls
+    waiting: WaitingRuns
+    quotas: Quotas
+    on_stop: OnStop
+    ids: MakeId = make_id
+    telemetry: Telemetry = field(default_factory=Telemetry.off)
+    models: Mapping[str, Models] = field(default_factory=dict)
+    end_calls: EndCalls | None = None
+    lease_over: Callable[[], bool] = lambda: False
+    keep_files: KeepFiles | None = None
 
 
 class Interrupted(Exception):
@@ -69,7 +97,11 @@ class AgentRuns:
         act_for(run.started_by)  # also for a run that was taken over, outside any call
         if live.because:
             await self._recall(live, suspended)
-        tenant = await self._with_policy(live, tenant, suspended)
+        if suspended is not None and suspended.policy:
+            pinned = partial(self._parts.waiting.tenant, tenant.name, suspended.policy)
+            tenant = await retried(pinned, run_id=run.id, what="its policy")
+        elif run.policy_mode == "pin":
+            tenant = tenant.pinned()
         if run.agent not in tenant.agents:
             raise NotFound(f"the agent {run.agent!r} of this run is no longer configured")
         tool_path = self._parts.tool_calls.tool_path(tenant, live.thread, run.id, run.agent)
@@ -79,28 +111,23 @@ class AgentRuns:
         kept = await (read() if suspended is None else retried(read, run_id=run.id, what="its thread"))
         policy = policy_reference(tenant, run.policy_mode)
         checkpoints = Checkpoints(live.log, tool_path.journal, policy, tool_path.approver.not_begun, suspended)
-        history = checkpoints.history = ThreadHistoryHook(
-            self._steps(checkpoints, live, tenant, taken_up=suspended is not None), live.thread, kept
-        )
+        steps: Steps = checkpoints
+        if (keep_files := self._parts.keep_files) is not None:
+            taken_up = suspended is not None
+            steps = SavedSteps(checkpoints, keep_files, tenant, run.id, live.emit, taken_up=taken_up)
+        history = checkpoints.history = ThreadHistoryHook(steps, live.thread, kept)
         agent = self._agent(live, tenant, tenant.agents[run.agent], tool_path, checkpoints)
         live.journal = tool_path.journal
         read_only = [spec.name for spec in agent.executor.specs() if spec.read_only]
         live.journal.hosted.host(live.log.claim, read_only, self._parts.lease_over)
         begin = kept if kept.started else kept.say(Message(role="user", content=run.task))
-        structlog.contextvars.bind_contextvars(tenant=run.tenant, run_id=run.id, thread=run.thread)
+        structlog.contextvars.bind_contextvars(**live.whose)
         with hosted(self._parts.telemetry, begin, tenant=run.tenant, agent=run.agent, model=agent.model.name) as seen:
             end = await agent.run(begin, seen.observing(redacted_events(tool_path.redactor, live.emit)))
         if end.pending is not None and live.suspending is not None:
             live.suspended = True
             live.log.suspend(live.suspending, checkpoints.stored(end, 1), history.added(end))
-            log.info("run waits", run_id=run.id, tenant=run.tenant, thread=run.thread)
-
-    def _steps(self, checkpoints: Checkpoints, live: LiveRun, tenant: Tenant, *, taken_up: bool) -> Steps:
-        """Return where the run's steps are kept, with their files if snapshots are configured."""
-        keep_files = self._parts.keep_files
-        if keep_files is None:
-            return checkpoints
-        return SavedSteps(checkpoints, keep_files, tenant, live.run.id, live.emit, taken_up=taken_up)
+            log.info("run waits", **live.whose)
 
     async def _recall(self, live: LiveRun, checkpoint: SuspendedRun | None) -> None:
         """Find the events that an earlier gateway logged, and settle its open calls unless one of them continues."""
@@ -131,13 +158,6 @@ class AgentRuns:
                 log.warning("a lost gateway still had calls in progress; their sandbox was replaced", run_id=run.id)
         except SandboxError as error:
             log.warning("the calls of a lost gateway are not ended", run_id=run.id, error=str(error))
-
-    async def _with_policy(self, live: LiveRun, tenant: Tenant, suspended: SuspendedRun | None) -> Tenant:
-        """Return the tenant with the policy that applies to the run."""
-        if suspended is not None and suspended.policy:
-            pinned = partial(self._parts.waiting.tenant, tenant.name, suspended.policy)
-            return await retried(pinned, run_id=live.run.id, what="its policy")
-        return tenant.pinned() if live.run.policy_mode == "pin" else tenant
 
     async def _as_stored(self, thread: Thread, state: AgentState) -> AgentState:
         messages, metadata = await self._store.messages_of(thread), await self._store.metadata_of(thread)

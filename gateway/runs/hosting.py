@@ -13,14 +13,10 @@ import structlog
 
 from agent.errors import AgentError
 from gateway.errors import AirlockError, QuotaExceeded
-from gateway.runs import endings
-from gateway.runs.agent_run import AgentRuns, Interrupted
-from gateway.runs.live_run import LiveRun
-from gateway.runs.run_log import RunLog
-from gateway.runs.run_parts import RunParts
-from gateway.runs.waiting_runs import WaitingRuns
+from gateway.runs.agent_run import AgentRuns, Interrupted, RunParts
+from gateway.runs.live_run import LiveRun, cancelled, finished
+from gateway.storage.call_journal import INTERRUPTED_REASON
 from gateway.storage.entities import Run, Thread
-from gateway.storage.interrupted_calls import INTERRUPTED_REASON
 from gateway.storage.run_writes import Claim
 from gateway.storage.waiting_store import WaitingRun
 from gateway.tenancy.tenants import Tenant
@@ -47,19 +43,11 @@ class Hosting:
         """Return whether a tenant has as many runs under way here as it may."""
         return sum(thread.tenant == tenant for thread in self.busy.values()) >= LIVE_LIMIT
 
-    async def hold_quotas(self, tenant: Tenant, run_id: str) -> None:
-        """Count a run that is to be hosted; QuotaExceeded if the tenant has as many as it may."""
-        await self._quotas.hold_run(tenant.name, run_id, tenant.policy.document.quotas)
-
-    async def release_quotas(self, run_id: str) -> None:
-        """Stop counting a run."""
-        await self._quotas.release_run(run_id)
-
     def start(self, run: Run, thread: Thread, tenant: Tenant) -> None:
         """Host a new run in a thread that is reserved for it."""
-        self._host(self._live_run(run, thread, Claim(run.id)), tenant)
+        self._host(LiveRun.of(run, thread, Claim(run.id), self._store), tenant)
 
-    async def take(self, ready: WaitingRun, waiting: WaitingRuns) -> None:
+    async def take(self, ready: WaitingRun) -> None:
         """Continue an unhosted run here, unless another gateway does."""
         thread = ready.thread
         if self.closing.is_set() or thread.id in self.busy:
@@ -68,27 +56,26 @@ class Hosting:
             return  # a new run, which waits until there is capacity
         self.busy[thread.id] = thread
         try:
-            tenant = await waiting.tenant(thread.tenant)
-            await self.hold_quotas(tenant, ready.id)
+            tenant = await self._waiting.tenant(thread.tenant)
+            await self._quotas.hold_run(tenant.name, ready.id, tenant.policy.document.quotas)
             # Read before the claim: once it is claimed, nothing may fail before it is hosted.
             run = await self._store.run(thread.tenant, ready.id)
-            claimed = await waiting.store.claim(ready) if run is not None else None
+            claimed = await self._waiting.store.claim(ready) if run is not None else None
             if run is None or claimed is None:
                 self.busy.pop(thread.id, None)
-                await self.release_quotas(ready.id)
+                await self._quotas.release_run(ready.id)
                 return
-        except QuotaExceeded:
+        except BaseException as error:
             self.busy.pop(thread.id, None)
-            return  # it waits until there is quota
-        except BaseException:
-            self.busy.pop(thread.id, None)
-            await self.release_quotas(ready.id)
+            if isinstance(error, QuotaExceeded):
+                return  # it waits until there is quota
+            await self._quotas.release_run(ready.id)
             raise
         self._agent_runs.models_of(tenant)
-        log.info("run goes on", run_id=run.id, tenant=run.tenant, thread=run.thread, because=ready.because)
         run = replace(run, status="running", last_sequence=claimed.last_sequence)
-        work = self._live_run(run, thread, claimed.claim, claimed.last_sequence)
+        work = LiveRun.of(run, thread, claimed.claim, self._store)
         work.because, work.cancelled = ready.because, ready.cancelled
+        log.info("run goes on", **work.whose, because=ready.because)
         self._host(work, tenant, claimed.checkpoint)
 
     def abandon_all(self) -> None:
@@ -107,13 +94,6 @@ class Hosting:
                 work.task.cancel()
         await asyncio.gather(*(work.ended for work in live if work.ended is not None))
 
-    def _live_run(self, run: Run, thread: Thread, claim: Claim, last_sequence: int = 0) -> LiveRun:
-        def lost() -> None:
-            work.abandon()
-
-        work = LiveRun(run, thread, RunLog(claim, self._store, last_sequence=last_sequence, lost=lost))
-        return work
-
     def _host(self, work: LiveRun, tenant: Tenant, suspended: str | None = None) -> None:
         run = work.run
         self.live[run.id] = work
@@ -128,21 +108,22 @@ class Hosting:
         try:
             task.result()
         except asyncio.CancelledError:
-            work.emit(endings.cancelled())
-        except Interrupted:
-            work.emit(endings.finished("failed", "interrupted", INTERRUPTED_REASON))
-        except (AgentError, AirlockError) as error:
-            work.emit(endings.finished("failed", "error", str(error)))
+            work.emit(cancelled())
         except Exception as error:
-            log.exception("run failed", run_id=work.run.id)
-            work.emit(endings.finished("failed", "fault", f"a fault of the gateway: {type(error).__name__}"))
+            rule, reason = "error", str(error)
+            if isinstance(error, Interrupted):
+                rule, reason = "interrupted", INTERRUPTED_REASON
+            elif not isinstance(error, AgentError | AirlockError):
+                log.exception("run failed", run_id=work.run.id)
+                rule, reason = "fault", f"a fault of the gateway: {type(error).__name__}"
+            work.emit(finished("failed", rule, reason))
         try:
             await work.log.close()
             if not work.abandoned:
                 await self._settle_approvals(work)
             elif work.handed_over:
                 await self._hand_over(work)
-            await self.release_quotas(work.run.id)
+            await self._quotas.release_run(work.run.id)
         finally:
             self.live.pop(work.run.id, None)
             self.busy.pop(work.thread.id, None)
@@ -151,7 +132,7 @@ class Hosting:
         """Release a run to other gateways, now that nothing of it happens here."""
         try:
             await self._store.hand_over(work.log.claim)
-            log.info("run is handed over", run_id=work.run.id, tenant=work.run.tenant, thread=work.run.thread)
+            log.info("run is handed over", **work.whose)
         except AirlockError as error:
             log.warning("a run is not handed over until the lease expires", run_id=work.run.id, error=str(error))
 

@@ -1,20 +1,56 @@
-"""LiveRun: a run hosted here, and the events that it emits."""
+"""LiveRun: a run hosted here, the events that it emits, and the ends that the gateway gives runs."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import structlog
+from pydantic import JsonValue
 
 from agent.events import Event
-from gateway.runs.endings import GATEWAY_STOPPED
-from gateway.runs.event_deduplication import EventDeduplication
 from gateway.runs.run_log import RunLog
-from gateway.storage.entities import Run, Thread
+from gateway.storage.entities import LoggedEvent, Run, Thread
+from gateway.storage.run_queries import ONCE
+from gateway.storage.run_writes import Claim
+from gateway.storage.store import Store
 from gateway.tool_calls.journal import JournalHook
 
+_KEPT_BY = {"step_started": "step", "step_finished": "step", "run_started": ""}
 log = structlog.get_logger(__name__)
+
+
+def finished(status: str, rule: str, reason: str) -> Event:
+    """Return the last event of a run that the gateway ends."""
+    return Event("run_finished", {"status": status, "stop": _stop(rule, reason), "answer": ""})
+
+
+def cancelled() -> Event:
+    """Return the last event of a cancelled run."""
+    return finished("cancelled", "cancelled", "the run was cancelled")
+
+
+def _stop(rule: str, reason: str) -> dict[str, JsonValue]:
+    return {"hook": "gateway", "rule": rule, "reason": reason}
+
+
+class EventDeduplication:
+    """The logged events of a run's steps and calls after the state that it continues from, not to be logged again."""
+
+    def __init__(self, stored: Sequence[LoggedEvent] = ()) -> None:
+        self._logged = {self._key(event.type, json.loads(event.payload)) for event in stored} - {None}
+
+    def has(self, event: Event) -> bool:
+        """Return whether the log has this event; never for a subagent, which starts anew."""
+        return bool(self._logged) and self._key(event.type, event.payload) in self._logged
+
+    def _key(self, type_: str, payload: object) -> tuple[str, object] | None:
+        if type_ not in ONCE or not isinstance(payload, dict) or "within" in payload:
+            return None
+        return type_, payload.get(_KEPT_BY.get(type_, "call_id"))
 
 
 @dataclass
@@ -39,6 +75,21 @@ class LiveRun:
     task: asyncio.Task[None] | None = field(default=None, repr=False)
     ended: asyncio.Task[None] | None = field(default=None, repr=False)
 
+    @classmethod
+    def of(cls, run: Run, thread: Thread, claim: Claim, store: Store) -> Self:
+        """Return a run with its log, which continues after the last stored event."""
+
+        def lost() -> None:
+            live.abandon()
+
+        live = cls(run, thread, RunLog(claim, store, last_sequence=run.last_sequence, lost=lost))
+        return live
+
+    @property
+    def whose(self) -> dict[str, str]:
+        """What identifies the run in the gateway's log."""
+        return {"run_id": self.run.id, "tenant": self.run.tenant, "thread": self.run.thread}
+
     def cancel(self) -> None:
         """Stop the run on request."""
         if self.task is not None and not self.cancelled:
@@ -57,8 +108,10 @@ class LiveRun:
 
     def emit(self, event: Event) -> None:
         """Log an event. A run that ends as cancelled without a request was cancelled by the gateway's stop."""
-        if self.abandoned or self.logged.has(event):
-            if event.type != "run_started" or self.abandoned:
+        if self.abandoned:
+            return
+        if self.logged.has(event):
+            if event.type != "run_started":
                 return
             # It was started before, and did not come to its first step.
             event = Event("run_resumed", {"step": 0, "agent": self.run.agent, "thread": self.run.thread})
@@ -67,17 +120,14 @@ class LiveRun:
         elif event.type == "hook_failed":
             # Not the error's text, which may contain tenant data: the event has it.
             facts = {name: event.payload.get(name) for name in ("hook", "point", "on_failure", "timeout_s")}
-            kind = str(event.payload.get("error")).partition(":")[0]
-            log.warning("hook failed", **self._whose(), **facts, error=kind)
+            log.warning("hook failed", **self.whose, **facts, error=str(event.payload.get("error")).partition(":")[0])
         elif event.type == "run_finished":
             if event.payload.get("status") == "cancelled" and not self.cancelled:
-                event = Event(event.type, {**event.payload, "stop": GATEWAY_STOPPED})
+                reason = "the gateway was stopped while the run was under way; start it again"
+                event = Event(event.type, {**event.payload, "stop": _stop("gateway_stopped", reason)})
             facts = {name: event.payload.get(name) for name in ("status", "stop", "spent")}
-            log.info("run finished", **self._whose(), **facts)
+            log.info("run finished", **self.whose, **facts)
         elif event.type == "run_suspended":
             self.suspending = event  # stored together with the run's state
             return
         self.log.emit(event)
-
-    def _whose(self) -> dict[str, str]:
-        return {"run_id": self.run.id, "tenant": self.run.tenant, "thread": self.run.thread}

@@ -7,7 +7,6 @@ first.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from gateway.errors import AirlockError, InProgress, RequestIdReused
 from gateway.runs.runs import RunRequest, Runs
@@ -17,19 +16,13 @@ from gateway.storage.request_store import RequestStore
 from gateway.tenancy.tenants import Tenant
 
 
-@dataclass(frozen=True)
-class _Starting:
-    asked: RunRequest
-    task: asyncio.Task[Run]
-
-
 class RequestedRuns:
     """Starts runs that have request ids."""
 
     def __init__(self, runs: Runs, store: RequestStore) -> None:
         self._runs = runs
         self._store = store
-        self._starting: dict[tuple[str, str], _Starting] = {}
+        self._starting: dict[tuple[str, str], tuple[RunRequest, asyncio.Task[Run]]] = {}
 
     async def start(self, tenant: Tenant, asked: RunRequest) -> Run:
         """Start a run, or return the one that the same request started.
@@ -39,21 +32,17 @@ class RequestedRuns:
         if not asked.id:
             return await self._runs.start(tenant, asked)
         key = (tenant.name, asked.id)
-        if key not in self._starting:
-            stored = await self._stored(tenant, asked)
-            if stored is not None:
-                return stored
+        if key not in self._starting and (stored := await self._stored(tenant, asked)) is not None:
+            return stored
         # Nothing is awaited from here to the task: of two concurrent requests, the second finds the first's task.
-        known = self._starting.get(key)
-        if known is None:
-            known = _Starting(
-                asked, asyncio.create_task(self._started(tenant, asked), name=f"start of a run {asked.id}")
-            )
-            self._starting[key] = known
-            known.task.add_done_callback(lambda done: self._over(key, done))
-        if known.asked != asked:
+        if key not in self._starting:
+            task = asyncio.create_task(self._started(tenant, asked), name=f"start of a run {asked.id}")
+            self._starting[key] = asked, task
+            task.add_done_callback(lambda done: self._over(key, done))
+        first, task = self._starting[key]
+        if first != asked:
             raise _reused(asked)
-        return await asyncio.shield(known.task)
+        return await asyncio.shield(task)
 
     def _over(self, key: tuple[str, str], task: asyncio.Task[Run]) -> None:
         self._starting.pop(key, None)
@@ -65,8 +54,7 @@ class RequestedRuns:
             return await self._runs.start(tenant, asked)
         except (AirlockError, ConstraintViolated) as error:
             # Another gateway may have been first: then its run is what prevents this one.
-            stored = await self._stored(tenant, asked)
-            if stored is not None:
+            if (stored := await self._stored(tenant, asked)) is not None:
                 return stored
             if isinstance(error, ConstraintViolated):
                 raise InProgress(f"request {asked.id!r} is still running: repeat it in a moment") from error

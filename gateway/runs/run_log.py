@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -17,24 +17,84 @@ from pydantic import JsonValue
 
 from agent.coalescing import PIECES, merged
 from agent.events import Event
+from agent.frozen import storable_text
 from gateway.errors import Unavailable
-from gateway.runs.event_payload import payload_json
 from gateway.storage.entities import LoggedEvent
 from gateway.storage.run_writes import Claim, KeptStep, LeaseLost, RunWrite
 from gateway.storage.store import Store
 from gateway.support.clock import NowUs, now_us
 
+PAYLOAD_LIMIT_CHARS = 1_000_000
+"""At most 4,000,000 bytes of UTF-8: below gRPC's default message limit of 4 MiB."""
+# The limits for the parts of a payload that is too long: the first that makes it fit applies.
+_PART_LIMITS_CHARS = (400_000, 16_384, 1_024)
+_LEAST_PART_CHARS = 4_096
+_MEMBERS_LIMIT = 1000
+_DEPTH_LIMIT = 5
+_NO_JSON = (ValueError, TypeError, RecursionError)
 _PENDING_LIMIT = 1000
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 2.0
 # The replacement for an event that cannot be stored.
 _UNSTORABLE: dict[str, JsonValue] = {"problem": "this event could not be stored; the gateway's log says why"}
-_UNSTORABLE_STOP: dict[str, JsonValue] = {
-    "hook": "gateway",
-    "rule": "unstorable",
-    "reason": "the end of this run could not be stored as it was; the gateway's log says why",
-}
+_UNSTORABLE_WHY = "the end of this run could not be stored as it was; the gateway's log says why"
+_UNSTORABLE_STOP: dict[str, JsonValue] = {"hook": "gateway", "rule": "unstorable", "reason": _UNSTORABLE_WHY}
 log = structlog.get_logger(__name__)
+
+
+def payload_json(payload: Mapping[str, JsonValue]) -> str:
+    """Return the strict JSON text of a payload that any database stores, short enough to send. It never raises.
+
+    A number that is not finite becomes null, half of a surrogate pair U+FFFD. Values that are too long are cut, with a
+    note. An entry that is not JSON, or too long even when cut, is listed under "not_stored" instead.
+    """
+    try:
+        text = _json(payload)
+    except _NO_JSON:
+        payload = _storable_entries(payload)
+        text = _json(payload)
+    for limit_chars in _PART_LIMITS_CHARS:
+        if len(text) <= PAYLOAD_LIMIT_CHARS:
+            return text
+        text = _json({key: _cut(value, limit_chars) for key, value in payload.items()})
+    if len(text) > PAYLOAD_LIMIT_CHARS:
+        short = {key: value for key, value in payload.items() if len(_json(value)) <= _LEAST_PART_CHARS}
+        text = _json({**short, "not_stored": [key for key in payload if key not in short]})
+    return text
+
+
+def _json(value: object) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # NaN or infinity; another error comes again
+        finite = json.loads(json.dumps(value), parse_constant=lambda _: None)
+        text = json.dumps(finite, ensure_ascii=False, allow_nan=False)
+    return storable_text(text)
+
+
+def _storable_entries(payload: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    storable: dict[str, JsonValue] = {}
+    lost: list[JsonValue] = []
+    for key, value in payload.items():
+        try:
+            storable[key] = json.loads(_json(value))
+        except _NO_JSON:
+            lost.append(key)
+    return {**storable, "not_stored": lost}
+
+
+def _cut(value: JsonValue, limit_chars: int, depth: int = 1) -> JsonValue:
+    """Return a value whose texts fit the limit; a collection with too many members becomes a note."""
+    if isinstance(value, str) and len(value) > limit_chars:
+        return f"{value[:limit_chars]}... [cut: {len(value)} characters]"
+    if not isinstance(value, dict | list) or len(_json(value)) <= limit_chars:
+        return value
+    if len(value) > _MEMBERS_LIMIT or depth == _DEPTH_LIMIT:
+        word = f"[cut: {len(value)} entries]"
+        return {"not_stored": word} if isinstance(value, dict) else [word]
+    if isinstance(value, dict):
+        return {key: _cut(member, limit_chars, depth + 1) for key, member in value.items()}
+    return [_cut(member, limit_chars, depth + 1) for member in value]
 
 
 @dataclass(frozen=True)
@@ -68,34 +128,22 @@ class RunLog:
         self._pending: list[tuple[Event, LoggedEvent]] = []
         # The index of the first pending event that is withheld.
         self._withheld_from: int | None = None
-        self._sequence = last_sequence
+        self.sequence = last_sequence
+        """The number of the newest event."""
         self._stored = last_sequence
         self._checkpoint: _Checkpoint | None = None
         self._suspended = False
-        self._abandoned = False
+        self.abandoned = False
+        """Whether the run goes on elsewhere."""
         self._changed = asyncio.Event()
         self._wake = asyncio.Event()
-        self._done = False
-        self._flusher = asyncio.create_task(self._flush(), name=f"log of {self._run_id}")
-
-    @property
-    def sequence(self) -> int:
-        """The number of the newest event."""
-        return self._sequence
-
-    @property
-    def complete(self) -> bool:
+        self.complete = False
         """Whether the last event was taken."""
-        return self._done
-
-    @property
-    def abandoned(self) -> bool:
-        """Whether the run goes on elsewhere."""
-        return self._abandoned
+        self._flusher = asyncio.create_task(self._flush(), name=f"log of {self._run_id}")
 
     def emit(self, event: Event) -> None:
         """Take an event."""
-        if self._done:
+        if self.complete:
             return
         # Adjacent pieces that are not stored yet become one event: a slow database gets fewer, larger ones.
         both = merged(self._pending[-1][0], event) if self._pending else None
@@ -106,11 +154,11 @@ class RunLog:
             return  # model_finished and tool_call_finished repeat their whole text
         if event.type == "model_finished" and "within" not in event.payload and self._withheld_from is None:
             self._withheld_from = len(self._pending)
-        logged = LoggedEvent(self._sequence + 1, event.type, self._clock(), payload_json(event.payload))
-        self._sequence += 1
+        logged = LoggedEvent(self.sequence + 1, event.type, self._clock(), payload_json(event.payload))
+        self.sequence += 1
         self._pending.append((event, logged))
         if event.type == "run_finished":
-            self._done, self._withheld_from = True, None
+            self.complete, self._withheld_from = True, None
         self._wake.set()
 
     async def checkpoint(self, state: str | None, step: KeptStep | None = None, forget: Collection[str] = ()) -> None:
@@ -118,7 +166,7 @@ class RunLog:
 
         If the caller gives up, the next checkpoint includes everything again.
         """
-        if self._done:
+        if self.complete:
             return
         before = self._checkpoint
         done = asyncio.get_running_loop().create_future()
@@ -129,21 +177,21 @@ class RunLog:
 
     def keep_last(self, step: KeptStep, forget: Collection[str] = ()) -> None:
         """Take what the run's last step added; it is stored with the last event."""
-        if not self._done:
+        if not self.complete:
             self._checkpoint = _Checkpoint(None, step, forget)
 
     def suspend(self, event: Event, state: str, step: KeptStep | None = None) -> None:
         """Take the last event for now, to be stored with the run's state; the run then waits."""
-        if self._done:
+        if self.complete:
             return
         self._suspended, self._withheld_from = True, None
         self._checkpoint = _Checkpoint(state, step)
         self.emit(event)
-        self._done = True
+        self.complete = True
 
     def abandon(self) -> None:
         """Store nothing more: the run continues elsewhere."""
-        self._done, self._abandoned, self._withheld_from = True, True, None
+        self.complete, self.abandoned, self._withheld_from = True, True, None
         self._pending.clear()
         if self._checkpoint is not None and self._checkpoint.done is not None:
             self._checkpoint.done.cancel()
@@ -153,20 +201,19 @@ class RunLog:
     async def wait(self, sequence: int) -> None:
         """Return when an event after `sequence` is stored, or the log is complete."""
         while self._stored <= sequence and not self._flusher.done():
-            changed = self._changed
-            waiter = asyncio.create_task(changed.wait())
+            waiter = asyncio.create_task(self._changed.wait())
             await asyncio.wait({waiter, self._flusher}, return_when=asyncio.FIRST_COMPLETED)
             waiter.cancel()
 
     async def close(self) -> None:
         """Store the rest. Call it after run_finished was emitted, or after `suspend` or `abandon`."""
-        self._done = True
+        self.complete = True
         self._withheld_from = None
         self._wake.set()
         await asyncio.shield(self._flusher)
 
     async def _flush(self) -> None:
-        while not (self._done and not self._pending):
+        while not (self.complete and not self._pending):
             await self._wake.wait()
             self._wake.clear()
             free = len(self._pending) if self._withheld_from is None else self._withheld_from
@@ -174,7 +221,7 @@ class RunLog:
             self._withheld_from = None if self._withheld_from is None else 0
             checkpoint = None
             # A checkpoint without `done` is stored with the last event.
-            if self._checkpoint is not None and (self._checkpoint.done is not None or self._done):
+            if self._checkpoint is not None and (self._checkpoint.done is not None or self.complete):
                 checkpoint, self._checkpoint = self._checkpoint, None
             if not batch and checkpoint is None:
                 continue
@@ -231,16 +278,17 @@ class RunLog:
         last = batch[-1] if batch else None
         # The payload as it is stored, so that the run's row agrees with it.
         ends = last is not None and last.type == "run_finished"
+        kept = checkpoint or _Checkpoint(None, None)
         write = RunWrite(
             events=batch,
             finished=Event(last.type, json.loads(last.payload)) if last is not None and ends else None,
-            checkpoint=checkpoint.state if checkpoint is not None else None,
+            checkpoint=kept.state,
             waits=last is not None and last.type == "run_suspended" and self._suspended,
-            step=checkpoint.step if checkpoint is not None else None,
-            forget=checkpoint.forget if checkpoint is not None else (),
+            step=kept.step,
+            forget=kept.forget,
         )
         wait_s = _FIRST_RETRY_S
-        while not self._abandoned:
+        while not self.abandoned:
             try:
                 return await self._store.write_run(self.claim, write)
             except Unavailable as error:

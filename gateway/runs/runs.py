@@ -5,8 +5,7 @@ answered continues it (gateway/runs/waiting_runs.py). A run whose gateway is los
 last checkpoint (gateway/runs/checkpoints.py); writes of its old gateway are then refused.
 
     hosting.py     the runs under way here: begin, takeover, end     agent_run.py    one run's agent, from state to end
-    watching.py    a run's events                                    cancelling.py   cancelling runs anywhere
-    live_run.py    the events that a run emits                       saved_steps.py  snapshots after steps
+    live_run.py    the events that a run emits                       checkpoints.py  what a run continues from
 """
 
 from __future__ import annotations
@@ -20,22 +19,35 @@ from typing import Literal
 
 from agent.state import AgentState
 from gateway.agents import agents
-from gateway.errors import InvalidArgument, OtherEngine, Overloaded, ThreadBusy, TooLarge, Unavailable
-from gateway.runs.agent_run import AgentRuns, policy_reference
-from gateway.runs.cancelling import Cancelling
+from gateway.errors import (
+    AirlockError,
+    InvalidArgument,
+    NotFound,
+    OtherEngine,
+    Overloaded,
+    ThreadBusy,
+    TooLarge,
+    Unavailable,
+)
+from gateway.runs.agent_run import AgentRuns, RunParts, policy_reference
+from gateway.runs.checkpoints import SuspendedRun
 from gateway.runs.hosting import LIVE_LIMIT, Hosting
 from gateway.runs.live_run import LiveRun
-from gateway.runs.run_parts import RunParts
-from gateway.runs.suspended_run import SuspendedRun
 from gateway.runs.thread_history import THREAD_LIMIT_CHARS
-from gateway.runs.watching import stored_run, watched
 from gateway.storage.call_journal import is_of_deletion
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import LoggedEvent, Run, Thread
 from gateway.storage.run_queries import NewRun
+from gateway.storage.tables import RUNS_UNDER_WAY
+from gateway.support.background import Periodic, pause
 from gateway.tenancy.tenants import Tenant
 
 _TASK_LIMIT_CHARS = 262_144
+_EVENTS_PAGE = 200
+# How soon watchers see the events of a run that waits or that another gateway hosts.
+_WATCH_POLL_S = 0.3
+# How soon a run ends that was cancelled on another gateway.
+_CANCEL_POLL_S = 0.25
 PolicyMode = Literal["pin", "follow"]
 
 
@@ -66,18 +78,18 @@ class Runs:
     def __init__(self, parts: RunParts) -> None:
         self._parts = parts
         self._store = parts.store
+        self._waiting = parts.waiting
         self._agent_runs = AgentRuns(parts)
         self._hosting = Hosting(parts, self._agent_runs)
-        self._cancelling = Cancelling(parts.store, self._hosting, parts.waiting)
+        self.live: Mapping[str, LiveRun] = self._hosting.live
+        """The runs hosted here, by id."""
+        self.abandon_all = self._hosting.abandon_all
+        failed = "runs that were cancelled elsewhere are not known"
+        cancelled = Periodic(self._cancel_requested, _CANCEL_POLL_S, failed, (AirlockError,))
         self._following = [
-            asyncio.create_task(self._cancelling.follow(), name="cancelled elsewhere"),
+            asyncio.create_task(cancelled.repeat(at_once=False), name="cancelled elsewhere"),
             asyncio.create_task(parts.waiting.follow(self._hosting.take), name="unhosted runs"),
         ]
-
-    @property
-    def live(self) -> Mapping[str, LiveRun]:
-        """The runs hosted here, by id."""
-        return self._hosting.live
 
     async def start(self, tenant: Tenant, asked: RunRequest) -> Run:
         """Start a run and return it; its first event is stored soon after.
@@ -91,22 +103,19 @@ class Runs:
         tenant = tenant.pinned() if asked.policy_mode == "pin" else tenant
         # These first: a refused run leaves nothing behind, not even its thread.
         self._check_agent(tenant, asked.agent)
-        run_id = self._parts.ids("run")
-        await self._hosting.hold_quotas(tenant, run_id)
+        run_id, name = self._parts.ids("run"), asked.thread or self._parts.ids("thread")
+        await self._parts.quotas.hold_run(tenant.name, run_id, tenant.policy.document.quotas)
+        here = True
         try:
-            thread, here = await self._thread(tenant, asked.thread or self._parts.ids("thread"))
+            try:
+                thread = await self._reserved(tenant, name)
+            except OtherEngine as elsewhere:
+                thread, here = await self._placed(tenant, name, elsewhere), False
         except BaseException:
-            await self._hosting.release_quotas(run_id)
+            await self._parts.quotas.release_run(run_id)
             raise
         # Shielded: a caller that goes away must not leave a stored run without a host.
         return await asyncio.shield(asyncio.create_task(self._begin(run_id, tenant, thread, asked, here=here)))
-
-    async def _thread(self, tenant: Tenant, name: str) -> tuple[Thread, bool]:
-        """Return the thread of a new run, and whether the run is hosted here (its thread is then reserved)."""
-        try:
-            return await self._reserved(tenant, name), True
-        except OtherEngine as elsewhere:
-            return await self._placed(tenant, name, elsewhere), False
 
     async def _placed(self, tenant: Tenant, name: str, elsewhere: OtherEngine) -> Thread:
         """Return a thread whose files are on another engine; OtherEngine if no gateway of that engine is serving.
@@ -114,9 +123,8 @@ class Runs:
         Its run is recorded here and hosted there: a gateway of that engine finds it among the unhosted runs
         (gateway/runs/waiting_runs.py). Any gateway can watch and cancel it.
         """
-        if self._hosting.closing.is_set():
-            raise Unavailable("the gateway is shutting down: try again when it is back")
-        engine, waiting = elsewhere.details["engine"], self._parts.waiting.store
+        self._refuse_closing()
+        engine, waiting = elsewhere.details["engine"], self._waiting.store
         if not await waiting.serves(engine):
             raise OtherEngine(f"{elsewhere}. No gateway is currently serving that engine", engine=engine)
         if await waiting.placed(tenant.name) >= LIVE_LIMIT:
@@ -127,7 +135,7 @@ class Runs:
         return await self._store.thread(tenant.name, name)
 
     async def _reserved(self, tenant: Tenant, thread_name: str) -> Thread:
-        """Return a thread, reserved for a new run."""
+        """Return a thread, reserved for a new run that is hosted here."""
         hosting = self._hosting
         thread = await self._parts.tool_calls.thread(tenant, thread_name)
         # Nothing may be awaited between check and reservation, or two runs would pass.
@@ -139,10 +147,13 @@ class Runs:
             raise ThreadBusy(
                 f"thread {thread.name!r} is busy with a run: wait for it, cancel it, or use another thread"
             )
-        if hosting.closing.is_set():
-            raise Unavailable("the gateway is shutting down: try again when it is back")
+        self._refuse_closing()
         hosting.busy[thread.id] = thread
         return thread
+
+    def _refuse_closing(self) -> None:
+        if self._hosting.closing.is_set():
+            raise Unavailable("the gateway is shutting down: try again when it is back")
 
     async def _begin(self, run_id: str, tenant: Tenant, thread: Thread, asked: RunRequest, *, here: bool) -> Run:
         policy = policy_reference(tenant, asked.policy_mode)
@@ -162,14 +173,14 @@ class Runs:
         except BaseException as error:
             if here:
                 del self._hosting.busy[thread.id]
-            await self._hosting.release_quotas(run_id)
+            await self._parts.quotas.release_run(run_id)
             if isinstance(error, ConstraintViolated):
                 await self._raise_busy(error, tenant, thread)
             raise
         if here:
             self._hosting.start(run, thread, tenant)
         else:
-            await self._hosting.release_quotas(run_id)  # its row counts until a gateway hosts it
+            await self._parts.quotas.release_run(run_id)  # its row counts until a gateway hosts it
         return run
 
     async def _raise_busy(self, error: ConstraintViolated, tenant: Tenant, thread: Thread) -> None:
@@ -187,11 +198,11 @@ class Runs:
 
     def _check_agent(self, tenant: Tenant, agent_name: str) -> None:
         """Raise what keeps a run of an agent from starting in any thread."""
-        models = self._agent_runs.models_of(tenant)
-        for settings in tenant.agents[agent_name].models(tenant.model):
-            models.of(settings)  # Misconfigured, for a model without a key
+        models, settings = self._agent_runs.models_of(tenant), tenant.agents[agent_name]
+        for model in settings.models(tenant.model):
+            models.of(model)  # Misconfigured, for a model without a key
         # The configuration may have changed since the policy was applied and checked against the agents.
-        agents.check(tenant.agents[agent_name], tenant.model, tenant.policy.document)
+        agents.check(settings, tenant.model, tenant.policy.document)
 
     async def _check_thread(self, thread: Thread) -> None:
         """Raise what keeps a run from starting in a thread."""
@@ -199,8 +210,7 @@ class Runs:
             raise TooLarge(
                 f"thread: the messages of {thread.name!r} exceed {THREAD_LIMIT_CHARS:,} characters; start a new thread"
             )
-        waiting = await self._parts.waiting.store.in_thread(thread)
-        if waiting is not None:
+        if (waiting := await self._waiting.store.in_thread(thread)) is not None:
             raise ThreadBusy(
                 f"run {waiting} in thread {thread.name!r} is waiting for an approval: answer it, cancel the run, "
                 "or use another thread",
@@ -209,21 +219,62 @@ class Runs:
 
     async def get(self, tenant: Tenant, run_id: str) -> Run:
         """Return a run; NotFound also for another tenant's run."""
-        return await stored_run(self._store, tenant, run_id)
-
-    def watch(self, tenant: Tenant, run_id: str, from_sequence: int) -> AsyncIterator[LoggedEvent]:
-        """Yield a run's events from a sequence number until the run has finished."""
-        return watched(self._store, self._hosting, tenant, run_id, from_sequence)
-
-    async def cancel(self, tenant: Tenant, run_id: str) -> Run:
-        """Stop a run and its processes; a finished run stays as it is."""
-        run = await self.get(tenant, run_id)
-        await self._cancelling.cancel(run)
+        run = await self._store.run(tenant.name, run_id)
+        if run is None:
+            raise NotFound(f"run {run_id[:64]!r} not found: `airlock runs list` lists the runs")
         return run
 
-    def abandon_all(self) -> None:
-        """End every run hosted here without writing anything: other gateways may have them."""
-        self._hosting.abandon_all()
+    async def watch(self, tenant: Tenant, run_id: str, from_sequence: int) -> AsyncIterator[LoggedEvent]:
+        """Yield a run's events from a sequence number until the run has finished, wherever it is hosted.
+
+        They are read from the database, never from a live buffer.
+        """
+        if from_sequence < 0:
+            raise InvalidArgument("from_sequence: 0 or more")
+        run, closing = await self.get(tenant, run_id), self._hosting.closing
+        sequence = max(1, from_sequence)
+        while True:
+            # Looked up before the events are read: the log announces what is stored after that.
+            live = self.live.get(run_id)
+            page = await self._store.events_of(run_id, sequence, _EVENTS_PAGE)
+            for event in page:
+                yield event
+                if event.type == "run_finished":
+                    return
+                sequence = event.sequence + 1
+            if page:
+                continue
+            if live is not None:
+                await live.log.wait(sequence - 1)
+                if live.log.abandoned and not closing.is_set():
+                    await pause(closing, _WATCH_POLL_S)  # until the run has ended here, or others have it
+                continue
+            # The run waits for an approval, another gateway has it, or its last event was just stored.
+            if run.status not in RUNS_UNDER_WAY:
+                return
+            if closing.is_set():
+                raise Unavailable(f"the gateway is shutting down: watch again from sequence {sequence} when it is back")
+            run = await self.get(tenant, run_id)
+            if run.status in RUNS_UNDER_WAY and run_id not in self.live and run.last_sequence < sequence:
+                await pause(closing, _WATCH_POLL_S)
+
+    async def cancel(self, tenant: Tenant, run_id: str) -> Run:
+        """Stop a run and its processes, wherever it is hosted; a finished run stays as it is."""
+        run = await self.get(tenant, run_id)
+        live = self.live.get(run.id)
+        if live is not None and not live.abandoned:
+            live.cancel()
+        elif run.status in RUNS_UNDER_WAY and not await self._waiting.end(run.id):
+            # The gateway that hosts it, now or later, ends it.
+            await self._store.ask_to_cancel(run.id)
+            self._waiting.look()
+        return run
+
+    async def _cancel_requested(self) -> None:
+        """Cancel the runs hosted here whose end was requested on another gateway."""
+        for run_id in await self._store.asked_to_cancel() if self.live else ():
+            if (live := self.live.get(run_id)) is not None:
+                live.cancel()
 
     async def stop_following(self) -> None:
         """Stop taking unhosted runs."""

@@ -45,11 +45,9 @@ class Steps(Protocol):
 
     async def keep(self, step: KeptStep, state: AgentState) -> None:
         """Store a step, and the state that the run continues from."""
-        ...
 
     async def keep_last(self, step: KeptStep, state: AgentState) -> None:
         """Store what the last step added, together with the run's end."""
-        ...
 
 
 class ThreadHistoryHook(Hook):
@@ -125,7 +123,10 @@ class ThreadHistoryHook(Hook):
             return {}, frozenset()
         removed = self._keys - metadata.keys()
         left = KEYS_LIMIT - len(self._keys) + len(removed)
-        kept = self._kept_bytes()
+        if self._bytes is None:
+            texts = ((key, _as_json(key, value)[0]) for key, value in self._metadata.items() if key in self._keys)
+            self._bytes = {key: entry_bytes(key, text) for key, text in texts}
+        kept = self._bytes
         in_all = sum(kept.values()) - sum(kept.get(key, 0) for key in removed)
         changed: dict[str, str] = {}
         for key, value in metadata.items():
@@ -139,20 +140,12 @@ class ThreadHistoryHook(Hook):
             if not problem and more > 0 and in_all + more > METADATA_LIMIT_BYTES:
                 problem = f"{METADATA_LIMIT_BYTES} bytes of metadata are kept of a thread"
             if problem:
-                log.warning("metadata was not saved", **self._whose(), key=key[:KEY_LIMIT_CHARS], problem=problem)
+                whose = {"tenant": self._thread.tenant, "thread": self._thread.name, "run_id": self._run_id}
+                log.warning("metadata was not saved", **whose, key=key[:KEY_LIMIT_CHARS], problem=problem)
             elif key not in self._metadata or text != _as_json(key, self._metadata[key])[0]:
                 changed[key] = text
                 in_all += more
         return changed, removed
-
-    def _kept_bytes(self) -> Mapping[str, int]:
-        if self._bytes is None:
-            texts = ((key, _as_json(key, value)[0]) for key, value in self._metadata.items() if key in self._keys)
-            self._bytes = {key: entry_bytes(key, text) for key, text in texts}
-        return self._bytes
-
-    def _whose(self) -> dict[str, str]:
-        return {"tenant": self._thread.tenant, "thread": self._thread.name, "run_id": self._run_id}
 
 
 def _as_json(key: str, value: JsonValue) -> tuple[str, str]:

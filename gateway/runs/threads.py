@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from agent.frozen import NotStorable, freeze
 from agent.messages import Message
 from gateway.credentials.caller import actor
+from gateway.data_lifecycle.erasure import Erasure
 from gateway.errors import InvalidArgument, ThreadBusy, TooLarge
 from gateway.runs.thread_history import KEY_LIMIT_CHARS, KEYS_LIMIT, METADATA_LIMIT_BYTES, VALUE_LIMIT_CHARS
 from gateway.storage.store import Store
 from gateway.storage.stored_message import NOT_READ, read_message
-from gateway.storage.thread_marks import ThreadGoing
-from gateway.storage.thread_store import MessageRow, MetadataFull, ThreadRow, ThreadStore, entry_bytes
-from gateway.support.paging import page_size, paged, place_of
+from gateway.storage.thread_store import MetadataFull, ThreadGoing, ThreadRow, ThreadStore, entry_bytes
+from gateway.support.paging import page_size, paged, place_of, token_of
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
-
-
-class ThreadErasure(Protocol):
-    """Deletes a thread; returns the number of deleted rows by table."""
-
-    def thread(self, tenant: str, name: str, actor: str) -> Awaitable[Mapping[str, int]]: ...
 
 
 @dataclass(frozen=True)
@@ -45,51 +39,45 @@ class Said:
     message: Message
 
 
+@dataclass
 class Threads:
-    """The threads of every tenant."""
+    """The threads of every tenant; `forget` is called with each deleted thread."""
 
-    def __init__(
-        self,
-        store: Store,
-        listed: ThreadStore,
-        erasure: ThreadErasure,
-        forget: Callable[[Tenant, str], None],
-        quotas: Quotas,
-    ) -> None:
-        """`forget` is called with each deleted thread."""
-        self._quotas = quotas
-        self._forget = forget
-        self._store = store
-        self._listed = listed
-        self._erasure = erasure
+    store: Store
+    listed: ThreadStore
+    erasure: Erasure
+    forget: Callable[[Tenant, str], None]
+    quotas: Quotas
 
     async def page(self, tenant: Tenant, *, prefix: str, size: int, token: str) -> tuple[Sequence[ThreadRow], str]:
         """Return threads, newest first, and the token of the next page, "" at the end."""
         query = ("threads", prefix)
         size = page_size(size)
-        found = await self._listed.page(tenant.name, prefix=prefix, before=place_of(token, *query), limit=size + 1)
+        found = await self.listed.page(tenant.name, prefix=prefix, before=place_of(token, *query), limit=size + 1)
         return paged(found, size, lambda row: (row.created_us, row.id), *query)
 
     async def get(self, tenant: Tenant, name: str) -> WholeThread:
         """Return a thread; NotFound also for another tenant's. A missing thread is not created."""
-        row = await self._listed.known(tenant.name, name)
-        metadata = await self._listed.metadata(row.id, limit_bytes=METADATA_LIMIT_BYTES)
+        row = await self.listed.known(tenant.name, name)
+        metadata = await self.listed.metadata(row.id, limit_bytes=METADATA_LIMIT_BYTES)
         if metadata is None:
             raise TooLarge(
                 f"the thread has more than {METADATA_LIMIT_BYTES:,} bytes of metadata, stored before that limit "
                 "existed: remove some with SetThreadMetadata"
             )
-        return WholeThread(row, metadata, await self._listed.message_count(row.id))
+        return WholeThread(row, metadata, await self.listed.message_count(row.id))
 
     async def messages(self, tenant: Tenant, name: str, *, size: int, token: str) -> tuple[Sequence[Said], str]:
         """Return messages, oldest first, and the token of the next page, "" at the end."""
-        row = await self._listed.known(tenant.name, name)
+        row = await self.listed.known(tenant.name, name)
         query = ("messages", row.id)
         size = page_size(size)
         place = place_of(token, *query)
-        page, more = await self._listed.messages(row.id, after=place[0] if place else -1, limit=size)
-        _, next_token = paged([*page, page[-1]] if more else page, len(page), _position, *query)
-        return [_said(one) for one in page], next_token
+        page, more = await self.listed.messages(row.id, after=place[0] if place else -1, limit=size)
+        next_token = token_of((page[-1].position, ""), *query) if more else ""
+        unread = Message(role="user", content=NOT_READ)
+        said = [Said(one.position, one.run_id, read_message(one.message).message or unread) for one in page]
+        return said, next_token
 
     async def set_metadata(
         self, tenant: Tenant, name: str, changed: Mapping[str, str], removed: Sequence[str]
@@ -102,15 +90,14 @@ class Threads:
             raise InvalidArgument(f"set: a thread can have at most {METADATA_LIMIT_BYTES:,} bytes of metadata")
         for key, value in changed.items():
             _check_entry(key, value)
-        both = sorted(changed.keys() & set(removed))
-        if both:
+        if both := sorted(changed.keys() & set(removed)):
             raise InvalidArgument(f"remove: {both[0]!r} is also set; name each key once")
         limits = tenant.policy.document.quotas
         if changed:
-            await self._quotas.check_stored(tenant.name, limits)
-        thread = await self._store.thread(tenant.name, name, limit=limits.threads_limit)
+            await self.quotas.check_stored(tenant.name, limits)
+        thread = await self.store.thread(tenant.name, name, limit=limits.threads_limit)
         try:
-            busy = await self._listed.change_metadata(
+            busy = await self.listed.change_metadata(
                 thread.id, changed, removed, keys_limit=KEYS_LIMIT, limit_bytes=METADATA_LIMIT_BYTES
             )
         except MetadataFull as full:
@@ -121,25 +108,21 @@ class Threads:
             ) from None
         if busy is not None:
             raise _busy(name, busy)
-        return WholeThread(await self._listed.known(tenant.name, name), changed, 0)
+        return WholeThread(await self.listed.known(tenant.name, name), changed, 0)
 
     async def delete(self, tenant: Tenant, name: str) -> Mapping[str, int]:
         """Delete a thread with everything stored of it; return the number of deleted rows by table."""
-        row = await self._listed.known(tenant.name, name)
+        row = await self.listed.known(tenant.name, name)
         if row.run_id is not None:
             raise _busy(name, row.run_id)
         try:
-            return await self._erasure.thread(tenant.name, name, actor())
+            return await self.erasure.thread(tenant.name, name, actor())
         finally:
-            self._forget(tenant, name)
+            self.forget(tenant, name)
 
 
 class _NoJsonError(ValueError):
     """A value that Python's json module accepts and JSON does not have."""
-
-
-def _position(one: MessageRow) -> tuple[int, str]:
-    return one.position, ""
 
 
 def _busy(name: str, run_id: str) -> ThreadBusy:
@@ -169,8 +152,3 @@ def _check_entry(key: str, value: str) -> None:
 
 def _no_constant(name: str) -> Any:
     raise _NoJsonError(f"{name} is no JSON")
-
-
-def _said(row: MessageRow) -> Said:
-    message = read_message(row.message).message or Message(role="user", content=NOT_READ)
-    return Said(row.position, row.run_id, message)

@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Protocol
 
 import structlog
 
 from gateway.errors import AirlockError, Unauthenticated
-from gateway.runs import endings
+from gateway.runs.live_run import cancelled
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.waiting_store import WaitingRun, WaitingStore
-from gateway.support.background import pause
+from gateway.support.background import Periodic, pause
 from gateway.tenancy.tenants import Tenant
 
 _POLL_S = 0.5
@@ -34,40 +36,33 @@ class TenantSource(Protocol):
     async def at(self, name: str, reference: str) -> Tenant: ...
 
 
+@dataclass
 class WaitingRuns:
-    """Looks for runs that can continue, and passes them to the host."""
+    """Looks for runs that can continue, and passes them to the host.
 
-    def __init__(
-        self,
-        store: WaitingStore,
-        approvals: ApprovalStore,
-        tenants: TenantSource,
-        *,
-        poll_s: float = _POLL_S,
-        others_after_s: float = _OTHERS_AFTER_S,
-        clock: Callable[[], float] = time.monotonic,
-        takes_over: bool = False,
-    ) -> None:
-        """With `takes_over`, which needs a lease of this process, also look for runs of lost gateways."""
-        self.store = store
-        self.approvals = approvals
-        self._tenants = tenants
-        self._poll_s = poll_s
-        self._others_after_s = others_after_s
-        self._takes_over = takes_over
-        self._clock = clock
-        self._soon = asyncio.Event()
-        self._seen_s: Mapping[str, float] = {}
-        self._expired_s = float("-inf")
-        self._reported: frozenset[str] = frozenset()
+    With `takes_over`, which needs a lease of this process, it also looks for runs of lost gateways.
+    """
+
+    store: WaitingStore
+    approvals: ApprovalStore
+    tenants: TenantSource
+    _: KW_ONLY
+    poll_s: float = _POLL_S
+    others_after_s: float = _OTHERS_AFTER_S
+    clock: Callable[[], float] = time.monotonic
+    takes_over: bool = False
+    _soon: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _seen_s: Mapping[str, float] = field(init=False, default_factory=dict)
+    _expired_s: float = field(init=False, default=float("-inf"))
+    _reported: frozenset[str] = field(init=False, default_factory=frozenset)
 
     async def tenant(self, name: str, policy: str = "") -> Tenant:
         """Return a tenant, with the policy of the given reference if there is one."""
-        return await (self._tenants.at(name, policy) if policy else self._tenants.named(name))
+        return await (self.tenants.at(name, policy) if policy else self.tenants.named(name))
 
     async def end(self, run_id: str) -> bool:
         """Cancel a run while it waits, and its approvals; return whether it was waiting."""
-        if not await self.store.end(run_id, endings.cancelled()):
+        if not await self.store.end(run_id, cancelled()):
             return False
         await self.approvals.cancel_open(run_id)
         log.info("run finished", run_id=run_id, status="cancelled")
@@ -77,29 +72,17 @@ class WaitingRuns:
         """Look at once: an approval was answered."""
         self._soon.set()
 
-    async def follow(self, resume: Callable[[WaitingRun, WaitingRuns], Awaitable[None]]) -> None:
+    async def follow(self, resume: Callable[[WaitingRun], Awaitable[None]]) -> None:
         """Look repeatedly, until cancelled."""
+        look = Periodic(partial(self._look, resume), self.poll_s, "waiting runs are not looked at", (AirlockError,))
         while True:
             self._soon.clear()
-            try:
-                await self._look(resume)
-                await self._expire()
-            except AirlockError as error:
-                log.warning("waiting runs are not looked at", error=str(error))
-            except Exception:
-                log.exception("waiting runs are not looked at")
-            await pause(self._soon, self._poll_s)
+            await look.once()
+            await pause(self._soon, self.poll_s)
 
-    async def _expire(self) -> None:
-        """Mark expired approvals, even when no caller looks at them."""
-        now_s = self._clock()
-        if now_s - self._expired_s >= _EXPIRE_EVERY_S:
-            await self.approvals.expire()
-            self._expired_s = now_s
-
-    async def _look(self, resume: Callable[[WaitingRun, WaitingRuns], Awaitable[None]]) -> None:
-        now_s = self._clock()
-        found = [*await self.store.ready(), *(await self.store.abandoned() if self._takes_over else ())]
+    async def _look(self, resume: Callable[[WaitingRun], Awaitable[None]]) -> None:
+        now_s = self.clock()
+        found = [*await self.store.ready(), *(await self.store.abandoned() if self.takes_over else ())]
         self._seen_s = {run.id: self._seen_s.get(run.id, now_s) for run in found}
         self._reported &= self._seen_s.keys()
         for run in found:
@@ -107,13 +90,17 @@ class WaitingRuns:
                 await self.end(run.id)  # it has no calls, so the first gateway to see it can end it
                 continue
             mine = run.gateway is None or run.gateway == self.store.gateway
-            if not mine and now_s - self._seen_s[run.id] < self._others_after_s:
+            if not mine and now_s - self._seen_s[run.id] < self.others_after_s:
                 continue
             try:
-                await resume(run, self)
+                await resume(run)
             except Unauthenticated:
                 continue  # the tenant is not configured here
             except AirlockError as error:  # such as a quota: it is retried, and logged once
                 if run.id not in self._reported:
                     log.warning("a run does not go on yet", run_id=run.id, because=run.because, error=str(error))
                 self._reported |= {run.id}
+        # Expired approvals are marked even when no caller looks at them.
+        if now_s - self._expired_s >= _EXPIRE_EVERY_S:
+            await self.approvals.expire()
+            self._expired_s = now_s

@@ -4,7 +4,7 @@
     counted_creation                   counts creations against the policy's quota
     sandbox_usage                      what sandboxes use
     channel_claim                      the directory of their sockets and locks; a start with another is refused
-    history_writer, history_reader     their state transitions, written, and listed or watched
+    history                            their state transitions, written, and listed or watched
 
 sandbox/keeper/sandbox_keeper.py leases a sandbox to each thread; a call gets it from
 gateway/tool_calls/thread_sandbox.py.

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from gateway.errors import Misconfigured
-from gateway.storage.channel_store import ChannelRecord, ChannelStore
+from gateway.storage.engine_store import ChannelRecord, ChannelStore
 from sandbox.engines.docker.channel_directory import (
     IDENTITY,
     ChannelsInUse,
@@ -56,14 +56,8 @@ async def channel_use(requests: DockerRequests, engine: str, instance: str, dire
             f"the channel directory {directory} cannot be read: {error}. Make it readable to the gateway, or remove a "
             f"damaged {IDENTITY} file while no gateway runs"
         ) from error
-    return ChannelUse(
-        engine,
-        instance,
-        directory,
-        identity,
-        await channels_in_use(requests, instance),
-        await has_workspaces(requests, instance),
-    )
+    found = await channels_in_use(requests, instance), await has_workspaces(requests, instance)
+    return ChannelUse(engine, instance, directory, identity, *found)
 
 
 async def claim_channels(use: ChannelUse, store: ChannelStore) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.support.background import pause
 from sandbox.client.cgroup_usage import read_usage
@@ -58,16 +58,16 @@ class SandboxStats:
     tmp: Disk | None = None
 
 
+@dataclass
 class _Meter:
     """The last reading of a sandbox, and its time."""
 
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.usage: Usage | None = None
-        self.cpus: float | None = None
-        self.read_s = 0.0
-        self.disks: tuple[Disk | None, Disk | None] = (None, None)
-        self.walked_s: float | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    usage: Usage | None = None
+    cpus: float | None = None
+    read_s: float = 0.0
+    disks: tuple[Disk | None, Disk | None] = (None, None)
+    walked_s: float = float("-inf")
 
 
 class SandboxUsage:
@@ -119,12 +119,12 @@ class SandboxUsage:
             if meter.usage is None:
                 self._meters.pop(one.id, None)
                 return None
-            if at_hand is not None and (meter.walked_s is None or self._clock() - meter.walked_s >= _DISK_FRESH_S):
+            if at_hand is not None and self._clock() - meter.walked_s >= _DISK_FRESH_S:
                 meter.disks = await _disks(at_hand)
                 meter.walked_s = self._clock()
-            workspace, tmp = meter.disks
-            calls, limit = self._keeper.users(tenant, one.thread), _cpus_limit(at_hand)
-            return SandboxStats(one, calls, meter.usage, meter.cpus, limit, workspace, tmp)
+            cpus_limit = (at_hand.posture.cpu_limit_millis / 1000 or None) if at_hand is not None else None
+            calls = self._keeper.users(tenant, one.thread)
+            return SandboxStats(one, calls, meter.usage, meter.cpus, cpus_limit, *meter.disks)
 
     async def _count(self, tenant: str, meter: _Meter, one: ListedSandbox, at_hand: Sandbox | None) -> None:
         """Read the kernel's counts: None if the sandbox is gone, unknown if the engine does not return them."""
@@ -135,19 +135,12 @@ class SandboxUsage:
                     usage = await self._engine.usage(one)
                 except SandboxUnavailable:
                     usage = Usage()
-        now_s, before = self._clock(), meter.usage
-        passed_s = now_s - meter.read_s
-        meter.cpus = None
-        # Counts restart at 0 when a stopped sandbox is started.
-        if (
-            usage is not None
-            and before is not None
-            and usage.cpu_s is not None
-            and before.cpu_s is not None
-            and usage.cpu_s >= before.cpu_s
-            and _SHORTEST_S <= passed_s <= _LONGEST_S
-        ):
-            meter.cpus = (usage.cpu_s - before.cpu_s) / passed_s
+        now_s = self._clock()
+        passed_s, meter.cpus = now_s - meter.read_s, None
+        cpu_s, before_s = (None if one is None else one.cpu_s for one in (usage, meter.usage))
+        if cpu_s is not None and before_s is not None and _SHORTEST_S <= passed_s <= _LONGEST_S:
+            # Counts restart at 0 when a stopped sandbox is started.
+            meter.cpus = (cpu_s - before_s) / passed_s if cpu_s >= before_s else None
         meter.usage, meter.read_s = usage, now_s
 
 
@@ -160,11 +153,6 @@ async def _daemon_usage(sandbox: Sandbox) -> Usage | None:
         return None
 
 
-def _cpus_limit(sandbox: Sandbox | None) -> float | None:
-    millis = 0 if sandbox is None else sandbox.posture.cpu_limit_millis
-    return millis / 1000 if millis else None
-
-
 async def _disks(sandbox: Sandbox) -> tuple[Disk | None, Disk | None]:
     """Return what files in the workspace and in /tmp take; None for what is not known in time."""
     try:
@@ -173,13 +161,10 @@ async def _disks(sandbox: Sandbox) -> tuple[Disk | None, Disk | None]:
     except (SandboxError, TimeoutError):
         return None, None
     limits = sandbox.spec.limits
-    # A leased sandbox that was created from an older spec has its own limits.
-    known = not sandbox.outdated
-    return (
-        _disk(said.workspace, limits.workspace_bytes if known else None),
-        _disk(said.tmp, limits.tmp_bytes if known else None),
-    )
 
+    def disk(count: DiskCount | None, limit_bytes: int) -> Disk | None:
+        # A leased sandbox that was created from an older spec has its own limits.
+        limit = None if sandbox.outdated else limit_bytes
+        return None if count is None else Disk(count.size_bytes, count.partial, limit)
 
-def _disk(count: DiskCount | None, limit_bytes: int | None) -> Disk | None:
-    return None if count is None else Disk(count.size_bytes, count.partial, limit_bytes)
+    return disk(said.workspace, limits.workspace_bytes), disk(said.tmp, limits.tmp_bytes)

@@ -23,26 +23,17 @@ _LIFETIME_LIMIT_S = 10 * 366 * 86_400
 _STATES = {number: name for name, number in numbers(pb.KeyState, "KEY_STATE_").items()}
 
 
-@dataclass(frozen=True)
-class Administration:
-    """The parts behind the service."""
-
-    tenants: TenantAdmin
-    keys: KeyStore
-    policies: PolicyAdmin
-
-
+@dataclass(eq=False)
 class AdminService(grpc_pb.AdminServiceServicer):
     """Serves operators, whose credential belongs to no tenant."""
 
     scope = "operate"
     for_operators = True
 
-    def __init__(self, administration: Administration, authenticate: Authenticator) -> None:
-        self._tenants = administration.tenants
-        self._keys = administration.keys
-        self._policies = administration.policies
-        self.authenticate = authenticate
+    tenants: TenantAdmin
+    keys: KeyStore
+    policies: PolicyAdmin
+    authenticate: Authenticator
 
     # --- tenants ---
 
@@ -50,21 +41,21 @@ class AdminService(grpc_pb.AdminServiceServicer):
     async def ListTenants(self, _: Tenant | None, request: pb.ListTenantsRequest) -> pb.ListTenantsResponse:
         size = page_size(request.page_size)
         place = place_of(request.page_token, "tenants")
-        found = await self._tenants.page(size, place[1] if place else "")
+        found = await self.tenants.page(size, place[1] if place else "")
         shown, token = paged(found, size, lambda one: (0, one.name), "tenants")
         tenants = [message(pb.Tenant, one, stored=None) for one in shown]
         return pb.ListTenantsResponse(tenants=tenants, next_page_token=token)
 
     @unary
     async def GetTenant(self, _: Tenant | None, request: pb.GetTenantRequest) -> pb.GetTenantResponse:
-        found, stored = await self._tenants.get(request.tenant)
+        found, stored = await self.tenants.get(request.tenant)
         return pb.GetTenantResponse(tenant=message(pb.Tenant, found, stored=stored))
 
     @unary
     async def DeleteTenantData(
         self, _: Tenant | None, request: pb.DeleteTenantDataRequest
     ) -> pb.DeleteTenantDataResponse:
-        erased = await self._tenants.delete(request.tenant, audit=request.audit, by=actor())
+        erased = await self.tenants.delete(request.tenant, audit=request.audit, by=actor())
         return message(pb.DeleteTenantDataResponse, erased)
 
     # --- keys ---
@@ -73,11 +64,11 @@ class AdminService(grpc_pb.AdminServiceServicer):
     async def CreateKey(self, _: Tenant | None, request: pb.CreateKeyRequest) -> pb.CreateKeyResponse:
         operator = not request.tenant
         if not operator:
-            self._tenants.check(request.tenant)
+            self.tenants.check(request.tenant)
         if not 0 <= request.expires_in_s <= _LIFETIME_LIMIT_S:
             raise InvalidArgument(f"expires_in_s: 1 to {_LIFETIME_LIMIT_S:,}, or 0 for never")
         key = make_key(request.scopes or (OPERATOR_SCOPES if operator else ACTING_SCOPES), operator=operator)
-        stored = await self._keys.add_requested(
+        stored = await self.keys.add_requested(
             request.tenant,
             key,
             name=request.name,
@@ -95,7 +86,7 @@ class AdminService(grpc_pb.AdminServiceServicer):
     async def ListKeys(self, _: Tenant | None, request: pb.ListKeysRequest) -> pb.ListKeysResponse:
         size = page_size(request.page_size)
         query = ("keys", request.tenant, request.include_ended, request.scope, request.state)
-        found = await self._keys.list(
+        found = await self.keys.list(
             request.tenant or None,
             include_ended=request.include_ended,
             limit=size + 1,
@@ -108,11 +99,11 @@ class AdminService(grpc_pb.AdminServiceServicer):
 
     @unary
     async def RevokeKey(self, _: Tenant | None, request: pb.RevokeKeyRequest) -> pb.RevokeKeyResponse:
-        key = await self._keys.revoke(request.key_id, by=actor())
+        key = await self.keys.revoke(request.key_id, by=actor())
         if request.cancel_runs:
-            under_way = await self._keys.runs.cancel(key.tenant, key.shown, by=actor())
+            under_way = await self.keys.runs.cancel(key.tenant, key.shown, by=actor())
         else:
-            under_way = await self._keys.runs.count(key.tenant, key.shown)
+            under_way = await self.keys.runs.count(key.tenant, key.shown)
         return pb.RevokeKeyResponse(key=message(pb.Key, key), runs_under_way=under_way)
 
     @unary
@@ -121,14 +112,14 @@ class AdminService(grpc_pb.AdminServiceServicer):
             raise InvalidArgument(f"overlap_s: 1 to {_OVERLAP_LIMIT_S:,}, or 0 for {_OVERLAP_S:,}")
         overlap_us = (request.overlap_s or _OVERLAP_S) * _S
         asked = KeyRequest.of(request.request_id, actor(), "rotate", request.key_id, request.overlap_s)
-        new, key = await self._keys.rotate(request.key_id, overlap_us=overlap_us, by=actor(), request=asked)
+        new, key = await self.keys.rotate(request.key_id, overlap_us=overlap_us, by=actor(), request=asked)
         return pb.RotateKeyResponse(key=message(pb.Key, new), secret=key.secret)
 
     # --- policies ---
 
     @unary
     async def GetPolicy(self, _: Tenant | None, request: pb.GetPolicyRequest) -> pb.GetPolicyResponse:
-        layer = await self._policies.read(request.tenant, request.version)
+        layer = await self.policies.read(request.tenant, request.version)
         rules = [
             pb.PolicyRule(id=one.rule.id, effect=one.rule.effect, enforcement=enforcement, group=one.group or "")
             for one, enforcement in layer.rules
@@ -137,7 +128,7 @@ class AdminService(grpc_pb.AdminServiceServicer):
 
     @unary
     async def ApplyPolicy(self, _: Tenant | None, request: pb.ApplyPolicyRequest) -> pb.ApplyPolicyResponse:
-        version = await self._policies.apply(
+        version = await self.policies.apply(
             request.tenant,
             text=request.text,
             version=request.version,
@@ -153,7 +144,7 @@ class AdminService(grpc_pb.AdminServiceServicer):
         self, _: Tenant | None, request: pb.ListPolicyChangesRequest
     ) -> pb.ListPolicyChangesResponse:
         size = page_size(request.page_size)
-        found = await self._policies.history(request.tenant, size=size, token=request.page_token)
+        found = await self.policies.history(request.tenant, size=size, token=request.page_token)
         shown, token = paged(found, size, lambda one: (one[0].id, ""), request.tenant)
         return pb.ListPolicyChangesResponse(
             changes=[message(pb.PolicyChange, change, version=version) for change, version in shown],

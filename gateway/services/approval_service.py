@@ -31,11 +31,9 @@ class ApprovalService(grpc_pb.ApprovalServiceServicer):
 
     @unary
     async def ListApprovals(self, tenant: Tenant, request: pb.ListApprovalsRequest) -> pb.ListApprovalsResponse:
-        status = None
-        if request.status:
-            status = _STATUS_NAMES.get(request.status)
-            if status is None:
-                raise InvalidArgument(f"status: {request.status} is unknown to this version")
+        status = _STATUS_NAMES.get(request.status)
+        if request.status and status is None:
+            raise InvalidArgument(f"status: {request.status} is unknown to this version")
         found, token = await self._approvals.page(
             tenant,
             status=status,

@@ -69,14 +69,9 @@ class AuditService(grpc_pb.AuditServiceServicer):
 def _filter(asked: pb.AuditFilter) -> AuditFilter:
     return AuditFilter(
         kinds=tuple(asked.kinds),
-        thread=asked.thread,
-        run_id=asked.run_id,
-        tool=asked.tool,
-        verdict=asked.verdict,
-        rule=asked.rule,
-        actor=asked.actor,
         since_us=asked.since.ToMicroseconds() if asked.HasField("since") else None,
         until_us=asked.until.ToMicroseconds() if asked.HasField("until") else None,
+        **{name: getattr(asked, name) for name in ("thread", "run_id", "tool", "verdict", "rule", "actor")},
     )
 
 

@@ -1,14 +1,28 @@
-"""Protobuf messages made from the objects that the services return."""
+"""Messages: made from the objects that the services return, awaited from clients, and queued to them."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from agent.filesystem import OutputStream
+from gateway.errors import DeadlineExceeded, Internal, PermissionDenied, Unavailable
+from gateway.tool_calls.program_calls import EndedProgram
+from gateway.tool_calls.tool_calls import FinishedToolCall
+from gateway.v1 import process_service_pb2 as pb
+from sandbox.process import Process, ProcessOutput
+
 M = TypeVar("M", bound=Message)
+STALL_LIMIT_S = 60.0
+T = TypeVar("T")
+_NO_STREAM = ProcessOutput(size_bytes=0, ring_offset=0, path="", path_bytes=0, closed=True)
+_STREAM_PARTS = ("size_bytes", "path", "path_bytes", "closed")
 
 
 def timestamp(at_us: int) -> Timestamp:
@@ -33,3 +47,75 @@ def message(kind: type[M], source: object, /, **given: Any) -> M:
 def numbers(enum: EnumTypeWrapper, prefix: str) -> dict[str, Any]:
     """Return the numbers of an enum's values by their names without the prefix, in lower case."""
     return {name.removeprefix(prefix).lower(): number for name, number in enum.items() if number}
+
+
+async def in_time(awaited: Awaitable[T], problem: str = "nothing moved", advice: str = "start the transfer again") -> T:
+    """Return what is awaited; DeadlineExceeded if the peer stalls, which must not occupy a sandbox forever."""
+    try:
+        async with asyncio.timeout(STALL_LIMIT_S):
+            return await awaited
+    except TimeoutError:
+        raise DeadlineExceeded(f"{problem} for {STALL_LIMIT_S:g} s; {advice}") from None
+
+
+@contextlib.asynccontextmanager
+async def queued(queue: asyncio.Queue[T | None], *tasks: asyncio.Task[Any]) -> AsyncIterator[AsyncIterator[T]]:
+    """Iterate over a queue, up to None, while tasks fill it; the block's end cancels the tasks."""
+
+    async def items() -> AsyncIterator[T]:
+        while (item := await queue.get()) is not None:
+            yield item
+
+    try:
+        yield items()
+    finally:
+        for task in tasks:
+            task.cancel()
+        while not queue.empty():  # a task that waits for a free slot must see that it was cancelled
+            queue.get_nowait()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def output_message(stream: OutputStream, data: bytes) -> pb.RunProgramResponse:
+    """Return a piece of output."""
+    return pb.RunProgramResponse(stderr=data) if stream == "stderr" else pb.RunProgramResponse(stdout=data)
+
+
+def ended_message(ended: EndedProgram, *, repeated: bool = False) -> pb.RunProgramResponse:
+    """Return the last message of a program; `repeated`: it ran for an earlier request."""
+    result = ended.result
+    duration_ms = result.duration_us / 1000
+    end = message(pb.ProgramEnd, result, call_id=ended.call_id, duration_ms=duration_ms, repeated=repeated)
+    return pb.RunProgramResponse(end=end)
+
+
+def process_message(process: Process) -> pb.Process:
+    """Return a background process."""
+    streams = {"stdout": process.stdout, "stderr": process.stderr or _NO_STREAM}
+    return message(
+        pb.Process,
+        process,
+        argv=[word.decode("utf-8", "replace") for word in process.argv],
+        started_at=Timestamp(seconds=process.started_ns // 1_000_000_000, nanos=process.started_ns % 1_000_000_000),
+        duration_ms=process.duration_us / 1000,
+        size=pb.WindowSize(rows=process.rows, columns=process.columns) if process.terminal else None,
+        **{f"{name}_{part}": getattr(stream, part) for name, stream in streams.items() for part in _STREAM_PARTS},
+    )
+
+
+def raise_refused(finished: FinishedToolCall) -> None:
+    """Raise ApprovalPending for a call that waits, PermissionDenied for one that the policy denied."""
+    finished.raise_waiting()
+    verdict = finished.execution.verdict
+    if finished.execution.blocked and verdict is not None:
+        raise PermissionDenied(f"{verdict.reason} (rule {verdict.rule})", rule=verdict.rule)
+
+
+def failure(finished: FinishedToolCall, error: Exception | None) -> Exception:
+    """Return why a call started nothing, or raise why it was refused."""
+    raise_refused(finished)
+    if error is not None:
+        return error
+    if finished.result.is_error:
+        return Unavailable(finished.result.text())
+    return Internal("a hook took the call over; nothing ran")

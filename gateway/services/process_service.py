@@ -10,15 +10,16 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
 from pydantic import JsonValue
 
-from gateway.audit.process_audit import process_entry
+from gateway.audit.call_audit import process_entry
 from gateway.errors import Conflict, InvalidArgument, TooLarge
-from gateway.services.process_messages import failure, process_message
-from gateway.services.streamed_program import StreamedPrograms
+from gateway.services.messages import failure, process_message
+from gateway.services.streamed_program import streamed_program
 from gateway.serving.edge import Authenticator, deadline_s, streaming, unary
 from gateway.support.clock import MakeId, make_id
 from gateway.support.paging import page_size, paged, place_of
@@ -57,6 +58,7 @@ class _OfProcess(Protocol):
     id: str
 
 
+@dataclass(eq=False)
 class ProcessService(grpc_pb.ProcessServiceServicer):
     """Runs programs."""
 
@@ -64,26 +66,18 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     works = ("RunProgram",)
     waits = ("WaitProcess",)
 
-    def __init__(
-        self,
-        tool_calls: ToolCalls,
-        authenticate: Authenticator,
-        requested: RequestedPrograms,
-        ids: MakeId = make_id,
-    ) -> None:
-        self._tool_calls = tool_calls
-        self._requested = requested
-        self._programs = StreamedPrograms(tool_calls, requested)
-        self._writes = TenantLimit(_WRITES_OF_A_TENANT, "writes to processes")
-        self._ids = ids
-        self.authenticate = authenticate
+    tool_calls: ToolCalls
+    authenticate: Authenticator
+    requested: RequestedPrograms
+    ids: MakeId = make_id
+    _writes: TenantLimit = field(default_factory=lambda: TenantLimit(_WRITES_OF_A_TENANT, "writes to processes"))
 
     @streaming
     async def RunProgram(
         self, tenant: Tenant, request: AsyncIterator[pb.RunProgramRequest]
     ) -> AsyncIterator[pb.RunProgramResponse]:
         """Run a program; it ends when the client disconnects."""
-        async with contextlib.aclosing(self._programs.run(tenant, request)) as said:
+        async with contextlib.aclosing(streamed_program(self.tool_calls, self.requested, tenant, request)) as said:
             async for one in said:
                 yield one
 
@@ -101,10 +95,10 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         }
         thread = request.program.thread
         request_ = program_request(request.request_id, "StartProcess", thread, program, how_started)
-        process_id = request.id or (self._ids("proc") if request_ is None else made_process_id(tenant, request_))
-        sandbox = await self._tool_calls.sandbox(tenant, thread)
+        process_id = request.id or (self.ids("proc") if request_ is None else made_process_id(tenant, request_))
+        sandbox = await self.tool_calls.sandbox(tenant, thread)
         if request_ is not None:
-            process = await self._requested.process(tenant, request_, sandbox, process_id, program.argv_bytes())
+            process = await self.requested.process(tenant, request_, sandbox, process_id, program.argv_bytes())
             if process is not None:
                 return pb.StartProcessResponse(process=process_message(process))
         spec = ProcessSpec(
@@ -127,13 +121,13 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
 
         arguments = start_arguments(program, request.id, terminal=request.terminal, stdin=request.stdin)
         new = NewCall(thread, TOOL, arguments, executor=executor, request=request_)
-        finished = await self._tool_calls.call(tenant, new)
+        finished = await self.tool_calls.call(tenant, new)
         if request_ is not None and request_.taken:
             raise request_.in_progress()
         process = made[0].process if made else None
         if request_ is not None and not request.id and made and isinstance(made[0].error, Conflict):
             # No other request makes this id: an attempt whose caller went away has started it just now.
-            process = await self._requested.kept(sandbox, process_id, program.argv_bytes())
+            process = await self.requested.kept(sandbox, process_id, program.argv_bytes())
         if process is None:
             raise failure(finished, made[0].error if made else None)
         return pb.StartProcessResponse(process=process_message(process))
@@ -144,14 +138,11 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         size = page_size(request.page_size, usual=PROCESSES_LIMIT)
         query = ("processes", tenant.name, request.thread, wanted)
         after = place_of(request.page_token, *query)
-        sandbox = await self._tool_calls.sandbox(tenant, request.thread)
+        sandbox = await self.tool_calls.sandbox(tenant, request.thread)
         found = await sandbox.list_processes()
-        processes = sorted(
-            (one for one in found.processes if wanted is None or one.running == wanted),
-            key=lambda one: (one.started_ns, one.id),
-        )
-        rest = [one for one in processes if after is None or (one.started_ns, one.id) > after]
-        shown, token = paged(rest, size, lambda one: (one.started_ns, one.id), *query)
+        processes = [one for one in found.processes if wanted is None or one.running == wanted]
+        rest = [one for one in sorted(processes, key=_place) if after is None or _place(one) > after]
+        shown, token = paged(rest, size, _place, *query)
         return pb.ListProcessesResponse(
             processes=[process_message(one) for one in shown], strays=found.strays, next_page_token=token
         )
@@ -162,15 +153,11 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     ) -> AsyncIterator[pb.ReadProcessResponse]:
         """Stream output from an offset: what there is now or, with follow, until there can be no more."""
         process_id = _known_id(request.id)
-        reader = await self._tool_calls.process_reader(tenant, request.thread)
+        reader = await self.tool_calls.process_reader(tenant, request.thread)
         offset, stop_at = request.offset, -1
         while True:
-            page = await reader.read(
-                process_id,
-                stderr=request.stderr,
-                offset=offset,
-                wait_s=_FOLLOW_WAIT_S if request.follow else 0.0,
-            )
+            wait_s = _FOLLOW_WAIT_S if request.follow else 0.0
+            page = await reader.read(process_id, stderr=request.stderr, offset=offset, wait_s=wait_s)
             if page.data:
                 yield pb.ReadProcessResponse(offset=page.offset, data=page.data)
             elif request.follow and not page.end:
@@ -214,10 +201,10 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     ) -> pb.Process:
         """Change a process, within the tenant's rate limit, record it in the audit, and return the process."""
         _known_id(request.id)
-        sandbox = await self._tool_calls.sandbox(tenant, request.thread)
-        await self._tool_calls.take_place(tenant)
+        sandbox = await self.tool_calls.sandbox(tenant, request.thread)
+        await self.tool_calls.take_place(tenant)
         process = await change(sandbox)
-        await self._tool_calls.record(process_entry(tenant, request.thread, kind, request.id, size_bytes, **details))
+        await self.tool_calls.record(process_entry(tenant, request.thread, kind, request.id, size_bytes, **details))
         return process_message(process)
 
     @unary
@@ -242,18 +229,18 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
 
     @unary
     async def KillStrays(self, tenant: Tenant, request: pb.KillStraysRequest) -> pb.KillStraysResponse:
-        sandbox = await self._tool_calls.sandbox(tenant, request.thread)
+        sandbox = await self.tool_calls.sandbox(tenant, request.thread)
         log.debug("strays are killed", tenant=tenant.name, thread=request.thread or "default")
-        await self._tool_calls.take_place(tenant)
+        await self.tool_calls.take_place(tenant)
         found, left = await sandbox.kill_strays()
         if found:
-            await self._tool_calls.record(process_entry(tenant, request.thread, "kill_strays", left=left))
+            await self.tool_calls.record(process_entry(tenant, request.thread, "kill_strays", left=left))
         return pb.KillStraysResponse(left=left)
 
     @unary
     async def WaitProcess(self, tenant: Tenant, request: pb.WaitProcessRequest) -> pb.WaitProcessResponse:
         process_id = _known_id(request.id)
-        sandbox = await self._tool_calls.sandbox(tenant, request.thread)
+        sandbox = await self.tool_calls.sandbox(tenant, request.thread)
         process = await sandbox.wait_process(process_id, wait_s=_wait_s())
         return pb.WaitProcessResponse(process=process_message(process))
 
@@ -261,6 +248,10 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     async def RemoveProcess(self, tenant: Tenant, request: pb.RemoveProcessRequest) -> pb.RemoveProcessResponse:
         process = await self._changed(tenant, request, "remove", lambda sandbox: sandbox.remove_process(request.id))
         return pb.RemoveProcessResponse(process=process)
+
+
+def _place(process: Process) -> tuple[int, str]:
+    return process.started_ns, process.id
 
 
 def _check_start(request: pb.StartProcessRequest) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from gateway.errors import InvalidArgument
 from gateway.runs.requested_runs import RequestedRuns
@@ -25,24 +26,17 @@ _MODES: dict[int, PolicyMode] = {
 }
 
 
+@dataclass(eq=False)
 class RunService(grpc_pb.RunServiceServicer):
     """Starts and watches runs."""
 
     scope = "run"
     frees = ("CancelRun",)
 
-    def __init__(
-        self,
-        runs: Runs,
-        authenticate: Authenticator,
-        *,
-        requested: RequestedRuns,
-        listed: ThreadStore,
-    ) -> None:
-        self._runs = runs
-        self._requested = requested
-        self._listed = listed
-        self.authenticate = authenticate
+    runs: Runs
+    authenticate: Authenticator
+    requested: RequestedRuns
+    listed: ThreadStore
 
     @unary
     async def StartRun(self, tenant: Tenant, request: pb.StartRunRequest) -> pb.StartRunResponse:
@@ -50,16 +44,16 @@ class RunService(grpc_pb.RunServiceServicer):
         if mode is None:
             raise InvalidArgument("policy_mode: PIN or FOLLOW; not set means PIN")
         asked = RunRequest(request.task, request.thread, request.agent or "default", mode, request.request_id)
-        return pb.StartRunResponse(run=_run(await self._requested.start(tenant, asked)))
+        return pb.StartRunResponse(run=_run(await self.requested.start(tenant, asked)))
 
     @streaming
     async def WatchRun(self, tenant: Tenant, request: pb.WatchRunRequest) -> AsyncIterator[pb.WatchRunResponse]:
-        async for event in self._runs.watch(tenant, request.run_id, request.from_sequence):
+        async for event in self.runs.watch(tenant, request.run_id, request.from_sequence):
             yield pb.WatchRunResponse(event=message(pb.Event, event, payload_json=event.payload))
 
     @unary
     async def GetRun(self, tenant: Tenant, request: pb.GetRunRequest) -> pb.GetRunResponse:
-        return pb.GetRunResponse(run=_run(await self._runs.get(tenant, request.run_id)))
+        return pb.GetRunResponse(run=_run(await self.runs.get(tenant, request.run_id)))
 
     @unary
     async def ListRuns(self, tenant: Tenant, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
@@ -70,13 +64,13 @@ class RunService(grpc_pb.RunServiceServicer):
         size = page_size(request.page_size)
         wanted = RunFilter(request.thread, tuple(statuses), request.agent, request.started_by, since_us, until_us)
         before = place_of(request.page_token, *query)
-        found = await self._listed.runs(tenant.name, wanted, before=before, limit=size + 1)
+        found = await self.listed.runs(tenant.name, wanted, before=before, limit=size + 1)
         shown, token = paged(found, size, lambda run: (run.started_us, run.id), *query)
         return pb.ListRunsResponse(runs=[_run(run) for run in shown], next_page_token=token)
 
     @unary
     async def CancelRun(self, tenant: Tenant, request: pb.CancelRunRequest) -> pb.CancelRunResponse:
-        return pb.CancelRunResponse(run=_run(await self._runs.cancel(tenant, request.run_id)))
+        return pb.CancelRunResponse(run=_run(await self.runs.cancel(tenant, request.run_id)))
 
 
 def _run(run: Run) -> pb.Run:

@@ -12,8 +12,7 @@ from pydantic import JsonValue
 
 from agent.filesystem import OutputStream
 from gateway.errors import AirlockError, InvalidArgument, TooLarge
-from gateway.services.process_messages import ended_message, failure, output_message
-from gateway.services.streams import in_time, queued
+from gateway.services.messages import ended_message, failure, in_time, output_message, queued
 from gateway.serving.request_checks import check
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.program import Program, program_of
@@ -31,60 +30,53 @@ _OUTPUT_LIMIT_MOST_BYTES = 1024**4
 _Piece = tuple[OutputStream, bytes] | AirlockError
 
 
-class StreamedPrograms:
-    """Runs programs with streams. Starting one is a judged call, as for any tool."""
+async def streamed_program(
+    tool_calls: ToolCalls, requested: RequestedPrograms, tenant: Tenant, request: AsyncIterator[pb.RunProgramRequest]
+) -> AsyncGenerator[pb.RunProgramResponse, None]:
+    """Run a program to its end; closing the generator earlier ends the program. Starting it is a judged call."""
+    messages = aiter(request)
+    run = await _opening(messages)
+    program = program_of(run.program)
+    spec = _program_spec(tenant, program, run)
+    how: dict[str, JsonValue] = {"timeout_s": spec.timeout_s, "output_limit_bytes": spec.output_limit_bytes}
+    how["stdin"] = run.stdin
+    request_ = program_request(run.request_id, "RunProgram", run.program.thread, program, how)
+    earlier = None if request_ is None else await requested.ended(tenant, request_)
+    if earlier is not None:
+        yield ended_message(earlier, repeated=True)
+        return
+    pieces: asyncio.Queue[_Piece | None] = asyncio.Queue(_CHUNKS_IN_FLIGHT)
+    made: list[ProgramRun] = []
 
-    def __init__(self, tool_calls: ToolCalls, requested: RequestedPrograms) -> None:
-        self._tool_calls = tool_calls
-        self._requested = requested
+    def executor(sandbox: ThreadSandbox) -> ProgramRun:
+        made.append(ProgramRun(sandbox, program, spec, pieces, _input(messages) if run.stdin else None))
+        return made[0]
 
-    async def run(
-        self, tenant: Tenant, request: AsyncIterator[pb.RunProgramRequest]
-    ) -> AsyncGenerator[pb.RunProgramResponse, None]:
-        """Run a program to its end; closing the generator earlier ends the program."""
-        messages = aiter(request)
-        run = await _opening(messages)
-        program = program_of(run.program)
-        spec = _program_spec(tenant, program, run)
-        how: dict[str, JsonValue] = {"timeout_s": spec.timeout_s, "output_limit_bytes": spec.output_limit_bytes}
-        how["stdin"] = run.stdin
-        request_ = program_request(run.request_id, "RunProgram", run.program.thread, program, how)
-        earlier = None if request_ is None else await self._requested.ended(tenant, request_)
-        if earlier is not None:
-            yield ended_message(earlier, repeated=True)
-            return
-        pieces: asyncio.Queue[_Piece | None] = asyncio.Queue(_CHUNKS_IN_FLIGHT)
-        made: list[ProgramRun] = []
+    async def work() -> FinishedToolCall:
+        arguments = run_arguments(program, spec.timeout_s, stdin=run.stdin)
+        try:
+            new = NewCall(run.program.thread, TOOL, arguments, executor=executor, request=request_)
+            return await tool_calls.call(tenant, new)
+        finally:
+            await pieces.put(None)
 
-        def executor(sandbox: ThreadSandbox) -> ProgramRun:
-            made.append(ProgramRun(sandbox, program, spec, pieces, _input(messages) if run.stdin else None))
-            return made[0]
-
-        async def work() -> FinishedToolCall:
-            arguments = run_arguments(program, spec.timeout_s, stdin=run.stdin)
-            try:
-                new = NewCall(run.program.thread, TOOL, arguments, executor=executor, request=request_)
-                return await self._tool_calls.call(tenant, new)
-            finally:
-                await pieces.put(None)
-
-        call = asyncio.create_task(work())
-        tasks: list[asyncio.Task[Any]] = [call]
-        if not run.stdin:
-            tasks.append(asyncio.create_task(_refuse_input(messages, pieces)))
-        streamed: AbstractAsyncContextManager[AsyncIterator[_Piece]] = queued(pieces, *tasks)
-        async with streamed as output:
-            async for piece in output:
-                if isinstance(piece, AirlockError):
-                    raise piece
-                yield output_message(*piece)
-            finished = await call
-            if request_ is not None and request_.taken:
-                raise request_.in_progress()
-            ended = made[0].ended if made else None
-            if ended is None:
-                raise failure(finished, made[0].error if made else None)
-            yield ended_message(ended)
+    call = asyncio.create_task(work())
+    tasks: list[asyncio.Task[Any]] = [call]
+    if not run.stdin:
+        tasks.append(asyncio.create_task(_refuse_input(messages, pieces)))
+    streamed: AbstractAsyncContextManager[AsyncIterator[_Piece]] = queued(pieces, *tasks)
+    async with streamed as output:
+        async for piece in output:
+            if isinstance(piece, AirlockError):
+                raise piece
+            yield output_message(*piece)
+        finished = await call
+        if request_ is not None and request_.taken:
+            raise request_.in_progress()
+        ended = made[0].ended if made else None
+        if ended is None:
+            raise failure(finished, made[0].error if made else None)
+        yield ended_message(ended)
 
 
 async def _opening(messages: AsyncIterator[pb.RunProgramRequest]) -> pb.RunProgram:
@@ -122,27 +114,19 @@ async def _refuse_input(messages: AsyncIterator[pb.RunProgramRequest], pieces: a
 
 
 def _program_spec(tenant: Tenant, program: Program, run: pb.RunProgram) -> ProgramSpec:
+    """Return what to run; 0 requests the longest time that the policy allows, and the default limit of output."""
+    most_s = tenant.policy.document.limits.timeout_s
+    if run.timeout_ms > most_s * 1000:
+        raise InvalidArgument(
+            f"timeout_ms: {run.timeout_ms:,} is more than the policy's limits.timeout_s, {most_s:g} s; ask for less, "
+            "start it in the background, or ask the operator"
+        )
+    if run.output_limit_bytes > _OUTPUT_LIMIT_MOST_BYTES:
+        raise InvalidArgument(f"output_limit_bytes: {_OUTPUT_LIMIT_MOST_BYTES:,} at most")
     return ProgramSpec(
         program.argv_bytes(),
         env=program.env,
         cwd=program.cwd,
-        timeout_s=_timeout_s(tenant, run.timeout_ms),
-        output_limit_bytes=_output_limit_bytes(run.output_limit_bytes),
+        timeout_s=run.timeout_ms / 1000 or most_s,
+        output_limit_bytes=run.output_limit_bytes or _OUTPUT_LIMIT_BYTES,
     )
-
-
-def _timeout_s(tenant: Tenant, asked_ms: int) -> float:
-    """Return a program's time limit; 0 requests the longest that the policy allows."""
-    most_s = tenant.policy.document.limits.timeout_s
-    if asked_ms > most_s * 1000:
-        raise InvalidArgument(
-            f"timeout_ms: {asked_ms:,} is more than the policy's limits.timeout_s, {most_s:g} s; ask for less, start "
-            "it in the background, or ask the operator"
-        )
-    return asked_ms / 1000 or most_s
-
-
-def _output_limit_bytes(asked_bytes: int) -> int:
-    if asked_bytes > _OUTPUT_LIMIT_MOST_BYTES:
-        raise InvalidArgument(f"output_limit_bytes: {_OUTPUT_LIMIT_MOST_BYTES:,} at most")
-    return asked_bytes or _OUTPUT_LIMIT_BYTES

@@ -56,15 +56,9 @@ def _whole(thread: WholeThread) -> pb.Thread:
 
 
 def _message(said: Said) -> pb.ThreadMessage:
-    calls = [
-        {
-            "id": call.id,
-            "name": call.name,
-            "arguments": call.raw_arguments if call.arguments is None else call.arguments,
-        }
-        for call in said.message.tool_calls
-    ]
-    calls_json = json.dumps(calls) if calls else ""
-    return message(
-        pb.ThreadMessage, said.message, position=said.position, run_id=said.run_id, tool_calls_json=calls_json
-    )
+    calls = []
+    for call in said.message.tool_calls:
+        arguments = call.raw_arguments if call.arguments is None else call.arguments
+        calls.append({"id": call.id, "name": call.name, "arguments": arguments})
+    asked = json.dumps(calls) if calls else ""
+    return message(pb.ThreadMessage, said.message, position=said.position, run_id=said.run_id, tool_calls_json=asked)

@@ -32,12 +32,9 @@ class ToolService(grpc_pb.ToolServiceServicer):
 
     @unary
     async def ListTools(self, tenant: Tenant, request: pb.ListToolsRequest) -> pb.ListToolsResponse:
-        return pb.ListToolsResponse(
-            tools=[
-                message(pb.Tool, spec, parameters_json=json.dumps(spec.parameters))
-                for spec in self._tool_calls.specs(tenant)
-            ]
-        )
+        specs = self._tool_calls.specs(tenant)
+        tools = [message(pb.Tool, spec, parameters_json=json.dumps(spec.parameters)) for spec in specs]
+        return pb.ListToolsResponse(tools=tools)
 
     @unary
     async def CallTool(self, tenant: Tenant, request: pb.CallToolRequest) -> pb.CallToolResponse:
@@ -93,10 +90,10 @@ def _result(finished: FinishedToolCall, thread: str) -> pb.ToolResult:
         verdict=_verdict(finished),
         rule=verdict.rule if verdict else "",
         reason=verdict.reason if verdict else "",
+        policy_version=verdict.policy_version if verdict else "",
         evicted=None if result.evicted is None else pb.Evicted(**result.evicted.model_dump()),
         duration_ms=finished.duration_s * 1000,
         approval_id=execution.approval_id,
-        policy_version=verdict.policy_version if verdict else "",
         edited_arguments_json=finished.edited_arguments,
     )
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import posixpath
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from pydantic import JsonValue
 
 from agent import errors as agent_errors
 from agent.tools.paths import WORKSPACE, resolve
-from gateway.errors import InvalidArgument, InvalidPath, NotFound, PermissionDenied, TooLarge
-from gateway.services.messages import numbers
-from gateway.services.streams import STALL_LIMIT_S, in_time, queued
+from gateway.errors import InvalidArgument, InvalidPath, NotFound, TooLarge
+from gateway.services.messages import STALL_LIMIT_S, in_time, numbers, queued, raise_refused
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.support.paging import page_size, place_of, token_of
 from gateway.tenancy.tenants import Tenant
@@ -24,7 +24,7 @@ from gateway.tool_calls.file_call import FileCall
 from gateway.tool_calls.file_transfer import Download, Piece, Upload
 from gateway.tool_calls.file_tree import DirectoryMaking, Listing, Look, Removal
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
-from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
+from gateway.tool_calls.tool_calls import NewCall, ToolCalls
 from gateway.v1 import workspace_service_pb2 as pb
 from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
 from sandbox.filesystem import Entry
@@ -78,20 +78,17 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
             raise InvalidArgument("the first message names thread and path")
 
         async def chunks() -> AsyncIterator[bytes]:
-            piece = first
-            yield _checked(piece)
-            while not piece.end:
-                following = await in_time(anext(pieces, None))
-                if following is None:
-                    # A client that died looks like one that closed its stream: half a file must not replace a whole
-                    # one.
-                    raise InvalidArgument("the stream closed before a message with end; the old file is as it was")
-                piece = following
+            piece: pb.WriteFileRequest | None = first
+            while piece is not None:
                 yield _checked(piece)
+                if piece.end:
+                    return
+                piece = await in_time(anext(pieces, None))
+            # A client that died looks like one that closed its stream: half a file must not replace a whole one.
+            raise InvalidArgument("the stream closed before a message with end; the old file is as it was")
 
-        arguments = judged(first.path)
         moved = await self._done(
-            tenant, first.thread, "write_file", arguments, lambda sandbox: Upload(sandbox, chunks())
+            tenant, first.thread, "write_file", judged(first.path), lambda sandbox: Upload(sandbox, chunks())
         )
         return pb.WriteFileResponse(size_bytes=moved.size_bytes)
 
@@ -103,10 +100,7 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
         offset, _ = place_of(request.page_token, *query) or (0, "")
         tool = "glob" if request.pattern else "ls"
         arguments = judged(request.path or WORKSPACE, pattern=request.pattern) | {"offset": offset, "limit": limit}
-
-        def listing(sandbox: ThreadSandbox) -> Listing:
-            return Listing(sandbox, request.pattern, offset=offset, limit=limit)
-
+        listing = partial(Listing, pattern=request.pattern, offset=offset, limit=limit)
         page = (await self._done(tenant, request.thread, tool, arguments, listing, past_stored=True)).page
         below = str(arguments["path"]) if request.pattern else ""
         shown = page.entries
@@ -128,10 +122,7 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
     @unary
     async def RemoveFile(self, tenant: Tenant, request: pb.RemoveFileRequest) -> pb.RemoveFileResponse:
         arguments = judged(request.path, operation="remove", recursive=request.recursive)
-
-        def removal(sandbox: ThreadSandbox) -> Removal:
-            return Removal(sandbox, recursive=request.recursive, missing_ok=request.missing_ok)
-
+        removal = partial(Removal, recursive=request.recursive, missing_ok=request.missing_ok)
         await self._done(tenant, request.thread, "write_file", arguments, removal, past_stored=True)
         return pb.RemoveFileResponse()
 
@@ -164,7 +155,11 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
 
         new = NewCall(thread, tool, arguments, executor=executor, past_stored=past_stored)
         finished = await self._tool_calls.call(tenant, new)
-        _raise_failure(finished, made[0])
+        raise_refused(finished)
+        if made[0].error is not None:
+            raise made[0].error
+        if finished.result.is_error:
+            raise InvalidArgument(finished.result.text())
         return made[0]
 
 
@@ -172,19 +167,6 @@ def _checked(piece: pb.WriteFileRequest) -> bytes:
     if len(piece.data) > _CHUNK_LIMIT_BYTES:
         raise TooLarge(f"data: {_CHUNK_LIMIT_BYTES:,} bytes a message at most; send smaller pieces")
     return piece.data
-
-
-def _raise_failure(finished: FinishedToolCall, call: FileCall) -> None:
-    finished.raise_waiting()
-    execution = finished.execution
-    if execution.blocked and execution.verdict is not None:
-        raise PermissionDenied(
-            f"{execution.verdict.reason} (rule {execution.verdict.rule})", rule=execution.verdict.rule
-        )
-    if call.error is not None:
-        raise call.error
-    if finished.result.is_error:
-        raise InvalidArgument(finished.result.text())
 
 
 def entry_message(entry: Entry, *, below: str = "") -> pb.FileEntry:

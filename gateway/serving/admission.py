@@ -8,7 +8,7 @@
 
 A free place goes to the tenant with the fewest calls in progress, and among equals to the one served least recently:
 one tenant's queue delays another by one turn at most. Streams that only wait (watching, following, moving a file at the
-client's speed) are counted separately, as are the bytes of requests and all open RPCs (open_rpcs.py). Work that goes on
+client's speed) are counted separately, as are the bytes of requests and all open RPCs (limits.py). Work that goes on
 without its caller counts as its tenant's, but does not keep the tenant's next call out.
 """
 
@@ -18,16 +18,15 @@ import asyncio
 import functools
 import os
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from gateway.config.operation_settings import AdmissionSettings
 from gateway.errors import Overloaded
-from gateway.serving.budget import Budget
+from gateway.serving.limits import Budget, OpenRpcs, Tally
 from gateway.serving.load_limit import LoadLimit, following
-from gateway.serving.open_rpcs import OpenRpcs
 
 # The weight of the newest call in the average service time.
 _NEWEST = 0.05
@@ -74,18 +73,18 @@ class Admission:
         self.answers = Budget(self._settings.answer_bytes_per_tenant, self._settings.answer_bytes)
         """Answers that their peers have not read yet."""
         self._uploads = Budget(self._settings.uploads_per_tenant, self._settings.uploads)
-        self._at_work: Counter[str] = Counter()
-        self._lingering: Counter[str] = Counter()
-        self._cancelling: Counter[str] = Counter()
+        self._at_work = Tally()
+        self._lingering = Tally()
+        self._cancelling = Tally()
         self._total = 0
         # The calls that started a moment ago, in order, with their tenant and start time.
         self._recent: dict[object, tuple[str, float]] = {}
-        self._recent_of: Counter[str] = Counter()
+        self._recent_of = Tally()
         # The tenant of the last started call, and when the tenant last changed.
         self._latest = ""
         self._alternated_s = clock() - _CONTENDED_S
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
-        self._streams: Counter[str] = Counter()
+        self._streams = Tally()
         self._turn = 0
         self._served: dict[str, int] = {}
         self._service_time_s = 0.0
@@ -161,47 +160,37 @@ class Admission:
     def lingering(self, tenant: str) -> Callable[[], None]:
         """Count work without a caller as a call of its tenant; return the function that ends that."""
         self._total += 1
-        self._lingering[tenant] += 1
+        self._lingering.add(tenant)
         work = object()
         self._add_recent(tenant, work)
 
         def end() -> None:
             self._total -= 1
             self._settle(work)
-            _subtract(self._lingering, tenant)
+            self._lingering.add(tenant, -1)
             self._start_queued()
 
         return end
 
     def snapshot(self) -> AdmissionSnapshot:
         """Return the current state, for metrics."""
-        return AdmissionSnapshot(
-            at_work=self._total,
-            limit=self._limit.now,
-            waiting=self._waiting(),
-            streams=self._streams.total(),
-            request_bytes=self.requests.in_all,
-            answer_bytes=self.answers.in_all,
-            service_time_s=self._service_time_s,
-            admitted=self._admitted,
-            refused=self._refused,
-            waited=self._waited,
-        )
+        sizes = self.requests.in_all, self.answers.in_all
+        now = self._total, self._limit.now, self._waiting(), self._streams.total(), *sizes
+        return AdmissionSnapshot(*now, self._service_time_s, self._admitted, self._refused, self._waited)
 
     @contextmanager
-    def _counted(self, counter: Counter[str], tenant: str, limit: int, why: str) -> Iterator[None]:
+    def _counted(self, counter: Tally, tenant: str, limit: int, why: str) -> Iterator[None]:
         if counter[tenant] >= limit:
             raise self._overloaded(tenant, why)
-        counter[tenant] += 1
+        counter.add(tenant)
         try:
             yield
         finally:
-            _subtract(counter, tenant)
+            counter.add(tenant, -1)
 
     async def _place(self, tenant: str, remaining_s: float | None) -> object:
         if tenant not in self._queues and self._may_begin(tenant):
-            taken = object()
-            self._begin(tenant, taken)
+            self._begin(tenant, taken := object())
             return taken
         settings = self._settings
         queue = self._queues.setdefault(tenant, deque())
@@ -215,11 +204,10 @@ class Admission:
         try:
             async with asyncio.timeout(wait_s):
                 await place
-        except TimeoutError:
+        except (TimeoutError, asyncio.CancelledError) as error:
             self._give_up(tenant, place)
-            raise self._overloaded(tenant, f"no place was free within {wait_s:.1f} s") from None
-        except asyncio.CancelledError:
-            self._give_up(tenant, place)
+            if isinstance(error, TimeoutError):
+                raise self._overloaded(tenant, f"no place was free within {wait_s:.1f} s") from None
             raise
         return place
 
@@ -248,18 +236,18 @@ class Admission:
 
     def _add_recent(self, tenant: str, work: object) -> None:
         self._recent[work] = tenant, self._clock()
-        self._recent_of[tenant] += 1
+        self._recent_of.add(tenant)
 
     def _settle(self, work: object) -> None:
         if work in self._recent:
             tenant, _ = self._recent.pop(work)
-            _subtract(self._recent_of, tenant)
+            self._recent_of.add(tenant, -1)
 
     def _begin(self, tenant: str, place: object) -> None:
         self._add_recent(tenant, place)
         if tenant != self._latest:
             self._latest, self._alternated_s = tenant, self._clock()
-        self._at_work[tenant] += 1
+        self._at_work.add(tenant)
         self._total += 1
         self._admitted += 1
         self._turn += 1
@@ -268,7 +256,7 @@ class Admission:
     def _leave(self, tenant: str, place: object) -> None:
         self._settle(place)
         self._total -= 1
-        _subtract(self._at_work, tenant)
+        self._at_work.add(tenant, -1)
         self._start_queued()
         if tenant not in self._at_work and tenant not in self._queues:
             self._served.pop(tenant, None)
@@ -302,9 +290,3 @@ class Admission:
 def _limit(settings: AdmissionSettings) -> LoadLimit:
     least = settings.calls_at_once_under_load or _CALLS_OF_A_PROCESSOR * (os.cpu_count() or 1)
     return LoadLimit(least, settings.calls_at_once)
-
-
-def _subtract(counter: Counter[str], name: str) -> None:
-    counter[name] -= 1
-    if not counter[name]:
-        del counter[name]

@@ -120,12 +120,8 @@ async def _admitted(service: Service, method: str, context: Context) -> Tenant |
 
 
 def _scope_missing(who: Principal, scope: str) -> ScopeMissing:
-    if scope == OPERATE:
-        whose = "--operator"
-    elif who.tenant is None:
-        whose = f"--tenant NAME --scope {scope}"
-    else:
-        whose = f"--tenant {who.tenant.name} --scope {scope}"
+    tenant = "NAME" if who.tenant is None else who.tenant.name
+    whose = "--operator" if scope == OPERATE else f"--tenant {tenant} --scope {scope}"
     return ScopeMissing(
         f"this credential has the scopes {', '.join(who.scopes) or 'none'}, and this call needs {scope}: create a "
         f"key with `airlock key create {whose}`",
@@ -240,6 +236,11 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
         log.error("fault", exc_info=error)
         error = Internal("internal error in the gateway; its log has the details")
     refused(error)
+    await abort_with(context, error)
+
+
+async def abort_with(context: Context, error: AirlockError) -> NoReturn:
+    """End a call with an error."""
     # grpc-stubs do not know this method, nor that it never returns.
     abort: Callable[[grpc.Status], Awaitable[NoReturn]] = context.abort_with_status  # type: ignore[attr-defined]
     await abort(rpc_status.to_status(status_of(error)))
@@ -249,16 +250,11 @@ def status_of(error: AirlockError) -> status_pb2.Status:
     """Return the google.rpc.Status of an error."""
     messages: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=error.details)]
     if isinstance(error, InvalidArgument) and error.violations:
-        violations = [
-            error_details_pb2.BadRequest.FieldViolation(field=field, description=text)
-            for field, text in error.violations.items()
-        ]
+        violations = [{"field": field, "description": text} for field, text in error.violations.items()]
         messages.append(error_details_pb2.BadRequest(field_violations=violations))
     if isinstance(error, QuotaExceeded):
-        violation = error_details_pb2.QuotaFailure.Violation(
-            subject=error.details.get("rule") or error.details.get("quota", ""), description=str(error)
-        )
-        messages.append(error_details_pb2.QuotaFailure(violations=[violation]))
+        subject = error.details.get("rule") or error.details.get("quota", "")
+        messages.append(error_details_pb2.QuotaFailure(violations=[{"subject": subject, "description": str(error)}]))
     if isinstance(error, Overloaded | InProgress) and error.retry_after_s is not None:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromMicroseconds(round(error.retry_after_s * 1_000_000))

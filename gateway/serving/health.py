@@ -11,25 +11,40 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
+import grpc
+import grpc.aio
 import structlog
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha._async import ReflectionServicer
 
+from gateway.errors import Overloaded
+from gateway.serving.incoming import SEND_S, SendTimeouts
+from gateway.serving.limits import AnonymousConnections
 from gateway.storage.database import Database
 from gateway.storage.settings_store import sign_of_life
+from gateway.support.version import airlock_version
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 Check = Callable[[], Awaitable[object]]
 """Raises any exception if there is no sign of life."""
-
 log = structlog.get_logger(__name__)
 _IN_SANDBOXES = frozenset({"ToolService", "WorkspaceService", "ProcessService", "SandboxService"})
 _DATABASE_EVERY_S = 1.0
 _ENGINE_EVERY_S = 5.0
 # A busy machine answers late, and sending callers elsewhere does not help it.
 _LIMIT_S = 3.0
+STREAMS = 128
+STREAMS_OF_A_HOST = 32
+# Each may be reading a message of up to 4 MiB, which nothing else limits.
+REFLECTIONS = 16
+REFLECTIONS_OF_A_HOST = 4
+_WATCH_S = 3600.0
+_REFLECTION_S = 60.0
+VERSION_METADATA = "airlock-version"
+Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class HealthService(Protocol):
@@ -93,9 +108,10 @@ class Health:
         problem = await self._problem(need)
         if problem is not None and need.name not in self._missing:
             log.warning("services do not serve: what they need does not answer", need=need.name, error=problem)
+            self._missing.add(need.name)
         elif problem is None and need.name in self._missing:
             log.info("what services need answers again", need=need.name)
-        (self._missing.discard if problem is None else self._missing.add)(need.name)
+            self._missing.remove(need.name)
 
     async def _problem(self, need: Need) -> str | None:
         """Return why it does not answer; None if it does."""
@@ -123,3 +139,93 @@ async def _result(check: Check) -> str | None:
     except Exception as error:  # any failure means that there is no sign of life
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def _limited(of_host: int, in_all: int) -> AnonymousConnections:
+    return AnonymousConnections(of_connection=of_host, of_host=of_host, in_all=in_all)
+
+
+class BoundedHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no stubs
+    """The health service, for anyone. A status change never waits for a watcher.
+
+    The number of streams is limited, so that they take no known caller's place, and so is their time: a Watch ends
+    after an hour, after which clients start another, and sooner if its peer does not read.
+    """
+
+    def __init__(self, watch_s: float = _WATCH_S, send_s: float = SEND_S) -> None:
+        super().__init__()
+        self._streams = _limited(STREAMS_OF_A_HOST, STREAMS)
+        self._watch_s = watch_s
+        self._sending = SendTimeouts(send_s)
+        self._statuses: dict[str, Any] = {"": health_pb2.HealthCheckResponse.SERVING}
+        self._changed = asyncio.Event()
+        self._draining = False
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> Any:  # noqa: N802
+        """Return a service's status, with the gateway's version in the trailing metadata."""
+        context.set_trailing_metadata(((VERSION_METADATA, airlock_version()),))
+        status = self._statuses.get(request.service)
+        if status is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND)
+        return health_pb2.HealthCheckResponse(status=status)
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:  # noqa: N802
+        """Send a service's status now and on each change."""
+        try:
+            with self._streams.one(context.peer()):
+                await self._watch(request.service, context)
+        except Overloaded as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the watch reached its time limit: start another")
+
+    async def _watch(self, service: str, context: Context) -> None:
+        last: Any = None
+        until = asyncio.get_running_loop().time() + self._watch_s
+        while True:
+            changed = self._changed
+            status = self._statuses.get(service, health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
+            if status != last:
+                last = status
+                with self._sending.small_message():
+                    await context.write(health_pb2.HealthCheckResponse(status=status))
+            else:
+                # Not around the write: while grpc sends a message it accepts no status.
+                async with asyncio.timeout_at(until):
+                    await changed.wait()
+
+    async def set(self, service: str, status: Any) -> None:
+        """Set the status of a service, unless the gateway drains."""
+        if not self._draining:
+            self._statuses[service] = status
+            self._wake()
+
+    async def enter_graceful_shutdown(self) -> None:
+        self._draining = True
+        self._statuses = dict.fromkeys(self._statuses, health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class BoundedReflection(ReflectionServicer):  # type: ignore[misc]  # it has no stubs
+    """The reflection service, for anyone: few streams at once, each for a minute at most."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__(names)
+        self._streams = _limited(REFLECTIONS_OF_A_HOST, REFLECTIONS)
+
+    async def ServerReflectionInfo(  # noqa: N802
+        self, request_iterator: AsyncIterator[Any], context: Context
+    ) -> AsyncIterator[Any]:
+        try:
+            with self._streams.one(context.peer()):
+                async with asyncio.timeout(_REFLECTION_S):
+                    async for answer in super().ServerReflectionInfo(request_iterator, context):
+                        yield answer
+        except Overloaded as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the reflection reached its time limit")

@@ -11,19 +11,96 @@ import asyncio
 import contextlib
 import contextvars
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Protocol
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 from grpc.aio import EOF  # type: ignore[attr-defined]  # grpc-stubs do not know it
 
-from gateway.errors import InvalidArgument
-from gateway.identity.call_credentials import Context
-from gateway.serving.budget import Budget
-from gateway.serving.reads import Reads
+from gateway.errors import DeadlineExceeded, InvalidArgument, Overloaded
+from gateway.serving.limits import Budget, Tally
+from sandbox.fair_semaphore import FairSemaphore
 
+TIMEOUT_S = 20.0
+_TIMEOUT_WITH_OTHERS_S = 2.0
+T = TypeVar("T")
 # The time to read an answer, to which its size adds.
 SEND_S = 20.0
 _SLOWEST_BYTES_A_SECOND = 64 * 1024
+
+
+def call_task() -> asyncio.Task[Any]:
+    """Return the task that serves the current call."""
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("a call is served in a task")
+    return task
+
+
+class Reads:
+    """Reads `each` requests at once of one address or tenant, `in_all` of all of them: grpc buffers each.
+
+    More wait. A request must arrive in time, and sooner if others wait for its place: a well-behaved one arrives with
+    the start of the call.
+    """
+
+    def __init__(self, each: int, in_all: int, timeout_s: float = TIMEOUT_S) -> None:
+        self._each = each
+        self._in_all = in_all
+        self._timeout_s = timeout_s
+        self._with_others_s = min(timeout_s / 2, _TIMEOUT_WITH_OTHERS_S)
+        self._turns = FairSemaphore(in_all, of_one=each)
+        self._waiting = Tally()
+        # The source of each request and when its reading began, as loop.time().
+        self._reading: dict[asyncio.Task[object], tuple[str, float]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def read(self, source: str, read: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of `read`, in its turn and in time; raises Overloaded, DeadlineExceeded."""
+        task = call_task()
+        async with contextlib.AsyncExitStack() as turn:
+            await self._enter(turn, source)
+            self._reading[task] = (source, asyncio.get_running_loop().time())
+            self._set_timer()
+            try:
+                return await read()
+            except asyncio.CancelledError:
+                # If the peer disconnected too, the cancellation stands.
+                if task in self._reading or task.uncancel():
+                    raise
+                raise DeadlineExceeded("the call's request did not arrive in time") from None
+            finally:
+                self._reading.pop(task, None)
+
+    async def _enter(self, turn: contextlib.AsyncExitStack, source: str) -> None:
+        self._waiting.add(source)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await turn.enter_async_context(self._turns.turn(source))
+        except TimeoutError:
+            own = sum(reading == source for reading, _ in self._reading.values())
+            which = "of this caller " if own >= self._each else ""
+            raise Overloaded(f"too many requests {which}are still arriving: try again", 1.0) from None
+        finally:
+            self._waiting.add(source, -1)
+
+    def _set_timer(self) -> None:
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._with_others_s / 4, self._end_late_reads, context=contextvars.Context())
+
+    def _end_late_reads(self) -> None:
+        """Cancel reads that exceed their time, which is shorter if others wait for their place."""
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        full = len(self._reading) >= self._in_all
+        for task, (source, began) in list(self._reading.items()):
+            others_wait = self._waiting and (full or source in self._waiting)
+            if began <= now - (self._with_others_s if others_wait else self._timeout_s):
+                del self._reading[task]
+                task.cancel()
+        if self._reading:
+            self._set_timer()
 
 
 class Bytes(Protocol):
@@ -52,9 +129,7 @@ class SendTimeouts:
     @contextlib.contextmanager
     def small_message(self) -> Iterator[None]:
         """Cancel the RPC of this task unless the block, which sends a small message, ends in time."""
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a call is served in a task")
+        task = call_task()
         self.begin(task, 0)
         yield
         task.remove_done_callback(self._sent)
@@ -68,44 +143,36 @@ class SendTimeouts:
         loop = asyncio.get_running_loop()
         for task, until in list(self._sending.items()):
             if until <= loop.time():
-                task.cancel()  # gateway/serving/rpc_tasks.py makes grpc's core close the call
+                task.cancel()  # gateway/serving/prefetching_server.py makes grpc's core close the call
         if self._sending:
             self._timer = loop.call_later(min(1.0, self.send_s), self._look)
 
 
+@dataclass(eq=False)
 class Incoming:
-    """One RPC: an async iterator over the requests of a stream."""
+    """One RPC: an async iterator over the requests of a stream. `streams` says whether the method takes one."""
 
-    def __init__(
-        self,
-        context: Context,
-        decode: Callable[[bytes], Any],
-        reads: Reads,
-        identified: Callable[[], None],
-        *,
-        streams: bool,
-    ) -> None:
-        self.streams = streams
-        """Whether the method takes a stream of requests."""
-        self._context: Any = context
-        self._decode = decode
-        self._reads = reads
-        self._identified = identified
-        self._tenant = ""
-        self._bytes: Bytes | None = None
-        self._request_bytes = 0
-        self._answer_bytes = 0
-        self.after = contextlib.ExitStack()
-        """Closed when the answer was sent or the RPC is gone."""
+    context: Any
+    decode: Callable[[bytes], Any]
+    reads: Reads
+    identified: Callable[[], None]
+    _: KW_ONLY
+    streams: bool
+    after: contextlib.ExitStack = field(init=False, default_factory=contextlib.ExitStack)
+    """Closed when the answer was sent or the RPC is gone."""
+    _tenant: str = field(init=False, default="")
+    _bytes: Bytes | None = field(init=False, default=None)
+    _request_bytes: int = field(init=False, default=0)
+    _answer_bytes: int = field(init=False, default=0)
 
     def identify(self, tenant: str, counted: Bytes) -> None:
         """Read for a tenant from now on."""
-        self._identified()
+        self.identified()
         self._tenant, self._bytes = tenant, counted
 
     async def request(self) -> Any:
         """Return the one request of a call; raises InvalidArgument, DeadlineExceeded."""
-        return await read_request(self._reads, self._tenant, self._context, self._decode)
+        return await read_request(self.reads, self._tenant, self.context, self.decode)
 
     def __aiter__(self) -> Incoming:
         return self
@@ -113,11 +180,11 @@ class Incoming:
     async def __anext__(self) -> Any:
         """Return the next request of a stream; raises DecodeError."""
         self._count_request(0)
-        raw = await self._context.read()
+        raw = await self.context.read()
         if raw is EOF:
             raise StopAsyncIteration
         self._count_request(len(raw))
-        return self._decode(raw)
+        return self.decode(raw)
 
     def count_answer(self, size_bytes: int) -> None:
         """Count an answer that is about to be sent, in place of the one before."""
@@ -129,7 +196,7 @@ class Incoming:
         """Release everything that the RPC uses."""
         self._count_request(0)
         self.count_answer(0)
-        self._identified()
+        self.identified()
         self.after.close()
 
     def _count_request(self, size_bytes: int) -> None:

@@ -94,12 +94,8 @@ def is_loopback(listen: str) -> bool:
 
 def refuse_taken(listen: str) -> None:
     """Raise Misconfigured for an address in use: grpc would report it late and less clearly."""
-    host, port = host_and_port(listen)
     try:
-        family, kind, protocol, _, address = _found(host, port)
-        with socket.socket(family, kind, protocol) as alone:
-            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            alone.bind(address)
+        _bind_alone(listen)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise _unusable(listen) from error
@@ -112,25 +108,26 @@ def reserved(listen: str) -> Iterator[str]:
 
     A program that does not share its port makes the bind fail, and this makes its bind fail.
     """
-    host, port = host_and_port(listen)
     with contextlib.ExitStack() as stack:
         try:
-            family, kind, protocol, _, address = _found(host, port)
-            with socket.socket(family, kind, protocol) as alone:
-                # A plain bind detects another gateway of this user that shares the port: each connection would go to
-                # either of them.
-                alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                alone.bind(address)
+            # This also detects another gateway of this user that shares the port: each connection would go to either.
+            family, kind, protocol, _, address = _bind_alone(listen)
             reserving = stack.enter_context(socket.socket(family, kind, protocol))
             reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             reserving.bind(address)
         except OSError as error:
             raise _unusable(listen) from error
-        yield f"{host}:{reserving.getsockname()[1]}"
+        yield f"{host_and_port(listen)[0]}:{reserving.getsockname()[1]}"
 
 
-def _found(host: str, port: int) -> tuple[Any, ...]:
+def _bind_alone(listen: str) -> tuple[Any, ...]:
+    """Bind an address, without sharing its port, and release it; return it as getaddrinfo does. Raises OSError."""
+    host, port = host_and_port(listen)
     found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as alone:
+        alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        alone.bind(address)
     return found[0]
 
 

@@ -1,4 +1,4 @@
-"""A grpc.aio server that accepts many calls at once of the most called methods.
+"""A grpc.aio server that accepts many calls at once of the most called methods, and what its event loop must do.
 
 grpc.aio accepts a method's next call about five turns of the event loop after the last one. Under load, when turns are
 long, that is no faster than calls are served: the rest wait in grpc's core, where admission neither sees nor refuses
@@ -12,8 +12,11 @@ tests/unit/gateway/serving/test_prefetching_server.py fails.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import socket
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -21,6 +24,10 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]  # no stub knows i
 
 _AT_ONCE = 16
 _STEPS = ("_handle_rpc", "_schedule_rpc_coro", "_MethodResolver", "_RequestCallError")
+_READER = "PollerCompletionQueue"
+_DRAINED_BYTES = 65_536
+LINGER_S = 1.0
+_INNER = "_handle_exceptions"
 
 
 class PrefetchingServer:
@@ -106,5 +113,80 @@ class PrefetchingServer:
             self._rpcs.add(rpc)
             rpc.add_done_callback(self._rpcs.discard)
             self.prefetched += 1
-            # A reference to a call would keep grpc's core from closing it (rpc_tasks.py).
+            # A reference to a call would keep grpc's core from closing it (_Lingering).
             del state, handled, rpc
+
+
+def drain_wakeups(loop: asyncio.AbstractEventLoop) -> None:
+    """Make grpc's reader empty its socket; call it before a loop's first server or channel, which adds the reader.
+
+    grpc's thread writes a byte into a socket for each event, and the reader takes one byte a turn. Under load the
+    socket fills and the thread blocks: from then on each turn handles one event, and calls wait in grpc's core, out of
+    admission's sight (grpcio 1.85.1, completion_queue.pyx.pxi).
+
+    With a grpcio whose reader has another name it has no effect.
+    """
+    add_reader: Any = loop.add_reader
+
+    def add(source: Any, callback: Any, *args: Any) -> None:
+        of_grpc = isinstance(callback, functools.partial) and _READER in repr(callback.func)
+        add_reader(source, functools.partial(_drain, source, callback) if of_grpc else callback, *args)
+
+    cast(Any, loop).add_reader = add
+
+
+def _drain(source: socket.socket, callback: Any) -> None:
+    with contextlib.suppress(BlockingIOError):
+        source.recv(_DRAINED_BYTES)
+    callback()
+
+
+def follow_rpcs(loop: asyncio.AbstractEventLoop, linger_s: float = LINGER_S) -> None:
+    """Make a loop close the RPCs whose handler is done; call it before its first server starts."""
+    if loop.get_task_factory() is None:
+        loop.set_task_factory(_Lingering(loop, linger_s).make_task)
+
+
+class _Lingering:
+    """The outer tasks whose inner task is done, and since when.
+
+    grpc.aio serves an RPC in two tasks: an inner one runs the handler and sends the answer, an outer one waits until
+    grpc's core has closed the call. Cancelling the inner one does not close the call, so a peer that never opens its
+    flow control window keeps it, and the answer in memory, for as long as its connection lives. The core cancels a call
+    when its outer task, which has the last reference to it, ends: so that is cancelled once the inner one has been done
+    for LINGER_S. With a grpcio whose coroutines have other names nothing is recorded.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, linger_s: float) -> None:
+        self._loop = loop
+        self._linger_s = linger_s
+        self._outer: dict[asyncio.Task[Any], asyncio.Task[Any]] = {}
+        self._since: dict[asyncio.Task[Any], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        """Create a task as asyncio does, and record the current task if the new one serves an RPC."""
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, **options)
+        if getattr(coro, "__name__", "") == _INNER and (outer := asyncio.current_task(loop)) is not None:
+            self._outer[task] = outer
+            task.add_done_callback(self._done)
+        return task
+
+    def _done(self, inner: asyncio.Task[Any]) -> None:
+        outer = self._outer.pop(inner)
+        if outer.done():
+            return
+        self._since[outer] = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._linger_s, self._look)
+
+    def _look(self) -> None:
+        """Cancel what has lingered for long enough; entries are in the order of their times."""
+        self._timer = None
+        until = self._loop.time() - self._linger_s
+        for outer, since in list(self._since.items()):
+            if since > until and not outer.done():
+                self._timer = self._loop.call_at(since + self._linger_s, self._look)
+                return
+            del self._since[outer]
+            outer.cancel()

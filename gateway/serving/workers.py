@@ -21,6 +21,7 @@ from typing import Any
 import structlog
 
 from gateway.errors import Misconfigured
+from gateway.support.background import pause
 
 log = structlog.get_logger(__name__)
 # The first and the longest pause before the restart of a worker that dies at its start.
@@ -108,9 +109,7 @@ class Workers:
                 raise Misconfigured(f"worker {index} failed to start (exit code {code}); see its log above")
             pause_s = _FIRST_PAUSE_S if loop.time() - began_s >= _STEADY_S else min(2 * pause_s, _LAST_PAUSE_S)
             log.error("a worker ended and is started again", worker=index, code=code, pause_s=pause_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._stopping.wait()
+            await pause(self._stopping, pause_s)
 
     async def _run(self, index: int) -> int:
         """Run a worker to its end; return its exit code, negative for a signal."""

@@ -99,16 +99,7 @@ class BlobDirectory:
 
     def remove(self, digests: Collection[bytes]) -> int:
         """Remove pieces; return how many bytes of disk that freed. A missing one is no error."""
-        freed_bytes = 0
-        for digest in digests:
-            path = self._path(digest.hex())
-            try:
-                size_bytes = on_disk(path.stat().st_size)
-                path.unlink()
-            except FileNotFoundError:
-                continue
-            freed_bytes += size_bytes
-        return freed_bytes
+        return sum(removed(self._path(digest.hex())) for digest in digests)
 
     def _names(self) -> Iterator[tuple[str, Path]]:
         """Yield the names in the order of digests, with a fraction of them in memory at a time."""
@@ -132,6 +123,16 @@ class BlobDirectory:
 def on_disk(size_bytes: int) -> int:
     """Return how many bytes of disk a file takes."""
     return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+
+
+def removed(path: Path) -> int:
+    """Remove a file; return how many bytes of disk it had, 0 if it does not exist."""
+    try:
+        size_bytes = on_disk(path.stat().st_size)
+        path.unlink()
+    except FileNotFoundError:
+        return 0
+    return size_bytes
 
 
 def _packed(data: bytes) -> bytes:

@@ -13,6 +13,7 @@ if `used` is missing, or is about other snapshots.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import functools
@@ -22,7 +23,7 @@ import json
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import ParamSpec, TypeVar
@@ -31,7 +32,7 @@ import structlog
 
 from gateway.errors import InProgress, NoSpace, Unavailable
 from gateway.snapshots import snapshot_files
-from gateway.snapshots.blob_directory import BlobDirectory, on_disk
+from gateway.snapshots.blob_directory import BlobDirectory, on_disk, removed
 from gateway.snapshots.snapshot_files import Limits, Written
 from sandbox.engines.workspace_archive import Contents
 
@@ -70,26 +71,20 @@ class SnapshotDirectory:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._manifests = directory / "snapshots"
-        self._blobs = directory / "blobs"
+        self._blobs = BlobDirectory(directory / "blobs")
 
-    @asynccontextmanager
-    async def alone(self, timeout_s: float | None = None) -> AsyncIterator[None]:
+    def alone(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[None]:
         """Take the exclusive lock on this tenant's snapshots; InProgress while others have it."""
-        async with self._locked(fcntl.LOCK_EX, timeout_s=timeout_s):
-            yield
+        return self._locked(fcntl.LOCK_EX, timeout_s=timeout_s)
 
-    @asynccontextmanager
-    async def shared(self) -> AsyncIterator[None]:
+    def shared(self) -> AbstractAsyncContextManager[None]:
         """Take a shared lock to read this tenant's snapshots; InProgress while one is taken or deleted."""
-        async with self._locked(fcntl.LOCK_SH):
-            yield
+        return self._locked(fcntl.LOCK_SH)
 
-    @asynccontextmanager
-    async def forking(self, *, alone: bool = False) -> AsyncIterator[None]:
+    def forking(self, *, alone: bool = False) -> AbstractAsyncContextManager[None]:
         """Take a shared lock for a fork; `alone` takes it exclusively, to remove the fork of a gateway that died."""
         kind, timeout_s = (fcntl.LOCK_EX, 0.0) if alone else (fcntl.LOCK_SH, None)
-        async with self._locked(kind, _FORKING, timeout_s=timeout_s):
-            yield
+        return self._locked(kind, _FORKING, timeout_s=timeout_s)
 
     @_on_disk
     def begin(self, known: Collection[str]) -> int:
@@ -118,11 +113,10 @@ class SnapshotDirectory:
         freed_bytes = 0
         for id_ in gone:
             pieces.update(self._pieces(id_))
-            for kind in snapshot_files.KINDS:
-                freed_bytes += _removed(self._manifests / f"{id_}{kind}")
+            freed_bytes += sum(removed(self._manifests / f"{id_}{kind}") for kind in snapshot_files.KINDS)
         for id_ in known if pieces else ():
             pieces.difference_update(self._pieces(id_))
-        return freed_bytes + BlobDirectory(self._blobs).remove(pieces)
+        return freed_bytes + self._blobs.remove(pieces)
 
     def _pieces(self, id_: str) -> Iterable[bytes]:
         path = self._manifests / f"{id_}{snapshot_files.PIECES}"
@@ -136,7 +130,7 @@ class SnapshotDirectory:
 
         Raises TooLarge, QuotaExceeded, NoSpace, Unavailable.
         """
-        return snapshot_files.write(self._manifests, id_, BlobDirectory(self._blobs), contents, limits, metadata)
+        return snapshot_files.write(self._manifests, id_, self._blobs, contents, limits, metadata)
 
     @_on_disk
     def metadata(self, id_: str) -> Mapping[str, str] | None:
@@ -151,12 +145,12 @@ class SnapshotDirectory:
 
     def read(self, id_: str) -> Contents:
         """Yield a snapshot's content; Internal if it is gone or damaged. Needs the shared lock."""
-        return snapshot_files.read(self._manifests, id_, BlobDirectory(self._blobs))
+        return snapshot_files.read(self._manifests, id_, self._blobs)
 
     @_on_disk
     def check_whole(self, id_: str) -> None:
         """Raise Internal if any part of a snapshot is gone."""
-        snapshot_files.check_whole(self._manifests, id_, BlobDirectory(self._blobs))
+        snapshot_files.check_whole(self._manifests, id_, self._blobs)
 
     @_on_disk
     def sweep(self, known: Collection[str]) -> int:
@@ -186,14 +180,14 @@ class SnapshotDirectory:
             left_bytes += on_disk(path.stat().st_size)
             if path.suffix == snapshot_files.PIECES:
                 kept.append(snapshot_files.digests_of(path))
-        return left_bytes + BlobDirectory(self._blobs).sweep(heapq.merge(*kept))
+        return left_bytes + self._blobs.sweep(heapq.merge(*kept))
 
     @asynccontextmanager
     async def _locked(self, kind: int, name: str = _LOCK, *, timeout_s: float | None = None) -> AsyncIterator[None]:
-        timeout_s = LOCK_TIMEOUT_S if timeout_s is None else timeout_s
-        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + (LOCK_TIMEOUT_S if timeout_s is None else timeout_s)
         while (descriptor := self._try_lock(kind, name)) is None:
-            if asyncio.get_running_loop().time() > deadline_s:
+            if loop.time() > deadline_s:
                 raise InProgress(
                     "another snapshot of this tenant is being taken: try again when it is complete", _AGAIN_S
                 )
@@ -206,15 +200,12 @@ class SnapshotDirectory:
     def _try_lock(self, kind: int, name: str) -> int | None:
         """Return the locked file; None if another process has it, or has just removed it."""
         descriptor = self._opened(name)
-        try:
+        with contextlib.suppress(BlockingIOError):
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        if os.fstat(descriptor).st_nlink == 0:
-            os.close(descriptor)
-            return None
-        return descriptor
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+        os.close(descriptor)
+        return None
 
     @_on_disk
     def _opened(self, name: str) -> int:
@@ -228,13 +219,3 @@ class SnapshotDirectory:
 
 def _of(known: Collection[str]) -> str:
     return hashlib.sha256("\n".join(sorted(known)).encode()).hexdigest()
-
-
-def _removed(path: Path) -> int:
-    """Remove a file; return how many bytes of disk it had, 0 if it does not exist."""
-    try:
-        size_bytes = on_disk(path.stat().st_size)
-        path.unlink()
-    except FileNotFoundError:
-        return 0
-    return size_bytes

@@ -16,11 +16,10 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import Any
 
 from gateway.errors import Internal, QuotaExceeded, TooLarge
 from gateway.snapshots.blob_directory import BLOB_LIMIT_BYTES, DIGEST_BYTES, BlobDirectory, on_disk
@@ -51,11 +50,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Written:
-    """A written snapshot.
+    """A written snapshot; `stored_bytes` is what it added on the disk.
 
     `skipped` entries cannot be copied (devices, pipes, sockets), `stripped` ones lost set-id bits.
-
-    `stored_bytes` is what it added on the disk.
     """
 
     files: int = 0
@@ -75,31 +72,33 @@ def write(
 ) -> Written:
     """Write a snapshot from the beginning; OSError, TooLarge, QuotaExceeded and NoSpace leave none."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    manifest = directory / f"{id_}{MANIFEST}"
-    half = directory / f"{id_}{MANIFEST}{HALF}"
-    pieces = directory / f"{id_}{PIECES}"
+    manifest, pieces, beside = (directory / f"{id_}{kind}" for kind in KINDS)
+    half = manifest.with_name(f"{manifest.name}{HALF}")
     with half.open("wb") as file:
-        lines = _Lines(file)
-        lines.write({"version": _VERSION})
+        packing = zlib.compressobj(_LEVEL)
+
+        def write_line(line: dict[str, Any]) -> None:
+            file.write(packing.compress(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"))
+
+        write_line({"version": _VERSION})
         threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="snapshot")
         try:
             writing = _Writing(blobs, limits, threads)
             for entry, content in contents:
-                lines.write_all(writing.take(entry, content))
-            lines.write_all(writing.rest())
+                for line in writing.take(entry, content):
+                    write_line(line)
+            for line in writing.rest():
+                write_line(line)
         finally:
             threads.shutdown(cancel_futures=True)
-        lines.write({"entries": writing.entries})
-        lines.end()
+        write_line({"entries": writing.entries})
+        file.write(packing.flush())
     pieces.write_bytes(b"".join(sorted(writing.digests)))
-    beside = directory / f"{id_}{METADATA}"
     beside.write_bytes(zlib.compress(json.dumps(dict(metadata)).encode("ascii"), _LEVEL))
     stored = writing.stored_bytes + sum(on_disk(path.stat().st_size) for path in (half, pieces, beside))
     if stored > limits.stored_bytes:
         raise quota_exceeded(limits.stored_bytes)
-    _sync_disk(directory)
-    half.rename(manifest)
-    _sync(directory)
+    _publish(half, manifest)
     return Written(writing.files, writing.size_bytes, stored, writing.skipped, writing.stripped)
 
 
@@ -223,24 +222,6 @@ class _Writing:
         return digest.hex()
 
 
-class _Lines:
-    """Lines of JSON, compressed as they are written."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._packing = zlib.compressobj(_LEVEL)
-
-    def write(self, line: dict[str, Any]) -> None:
-        self._file.write(self._packing.compress(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"))
-
-    def write_all(self, lines: Iterator[dict[str, Any]]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def end(self) -> None:
-        self._file.write(self._packing.flush())
-
-
 def quota_exceeded(left_bytes: int) -> QuotaExceeded:
     """Return the error for a snapshot that exceeds what is left of the quota."""
     return QuotaExceeded(
@@ -301,23 +282,15 @@ def _damaged() -> Internal:
     return Internal("the snapshot's files are missing or damaged on the gateway's disk: use another snapshot")
 
 
-def _sync_disk(directory: Path) -> None:
-    """Flush everything written to a directory's file system, at once instead of file by file."""
-    with _opened(directory) as descriptor:
+def _publish(half: Path, manifest: Path) -> None:
+    """Give a manifest its name, once everything written to its file system is on the disk."""
+    descriptor = os.open(manifest.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # At once instead of file by file.
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
-
-
-def _sync(directory: Path) -> None:
-    with _opened(directory) as descriptor:
+        half.rename(manifest)
         os.fsync(descriptor)
-
-
-@contextmanager
-def _opened(directory: Path) -> Iterator[int]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield descriptor
     finally:
         os.close(descriptor)

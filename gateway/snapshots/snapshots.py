@@ -19,9 +19,8 @@ import structlog
 from agent.cancellation import to_the_end
 from gateway.errors import InProgress, RequestIdReused
 from gateway.redaction.hooks import redactor_of
-from gateway.snapshots.restoring import Restoring
 from gateway.snapshots.snapshot_directory import LOCK_TIMEOUT_S, SnapshotDirectory
-from gateway.snapshots.taking import Taken, Taking, in_thread, no_snapshot
+from gateway.snapshots.taking import Restoring, Taken, Taking, in_thread, no_snapshot
 from gateway.storage.entities import Thread
 from gateway.storage.restore_store import RestoreStore, WorkspaceRequest
 from gateway.storage.run_writes import KeptStep
@@ -57,11 +56,11 @@ class Snapshots:
         ids: MakeId = make_id,
     ) -> None:
         self._directory = directory
-        self._engines = engines
-        self._store, self._restores = stores
-        self._threads, self._listed = threads
-        self.taking = Taking(engine, self._store, clock=clock, ids=ids)
-        self.restoring = Restoring(engine, engines, self._restores, ids)
+        self.engines = engines
+        self.store, self.restores = stores
+        self._threads, self.listed = threads
+        self.taking = Taking(engine, self.store, clock=clock, ids=ids)
+        self.restoring = Restoring(engine, engines, self.restores, ids)
 
     def of(self, tenant: str) -> SnapshotDirectory:
         """Return a tenant's directory."""
@@ -77,14 +76,14 @@ class Snapshots:
         comment = comment if redactor is None else redactor.shown(comment)
         if (known := await self._asked_before(tenant, request)) is not None:
             return known
-        row = await self._listed.known(tenant.name, thread)
-        await self._engines.refuse_other(Thread(row.id, tenant.name, thread))
+        row = await self.listed.known(tenant.name, thread)
+        await self.engines.refuse_other(Thread(row.id, tenant.name, thread))
         directory = self.of(tenant.name)
         async with directory.alone():
             if (known := await self._asked_before(tenant, request)) is not None:
                 return known
-            metadata = await self._listed.metadata(row.id, limit_bytes=_METADATA_LIMIT_BYTES)
-            said = await self._listed.message_count(row.id)
+            metadata = await self.listed.metadata(row.id, limit_bytes=_METADATA_LIMIT_BYTES)
+            said = await self.listed.message_count(row.id)
             what = Taken(row.id, row.name, said, comment=comment, run_id=row.run_id or "", metadata=metadata or {})
             return await self.taking.take(tenant, directory, what, request)
 
@@ -94,8 +93,8 @@ class Snapshots:
         Raises OtherEngine, QuotaExceeded, TooLarge, NoSpace, InProgress, and SandboxError.
         """
         thread = step.thread
-        await self._engines.refuse_other(thread)
-        metadata = dict(await self._listed.metadata(thread.id, limit_bytes=_METADATA_LIMIT_BYTES) or {})
+        await self.engines.refuse_other(thread)
+        metadata = dict(await self.listed.metadata(thread.id, limit_bytes=_METADATA_LIMIT_BYTES) or {})
         for key in step.removed:
             metadata.pop(key, None)
         metadata.update(step.changed)
@@ -107,8 +106,7 @@ class Snapshots:
 
     async def get(self, tenant: Tenant, id_: str) -> Snapshot:
         """Return a snapshot; NotFound also for another tenant's."""
-        found = await self._store.get(tenant.name, id_)
-        if found is None:
+        if (found := await self.store.get(tenant.name, id_)) is None:
             raise no_snapshot(id_)
         return found
 
@@ -119,9 +117,9 @@ class Snapshots:
         """
         query = ("snapshots", thread)
         size = page_size(size)
-        found = await self._store.page(tenant.name, thread=thread, before=place_of(token, *query), limit=size + 1)
+        found = await self.store.page(tenant.name, thread=thread, before=place_of(token, *query), limit=size + 1)
         if thread and not found and not token:
-            await self._listed.known(tenant.name, thread)
+            await self.listed.known(tenant.name, thread)
         return paged(found, size, lambda one: (one.created_us, one.id), *query)
 
     async def delete(self, tenant: Tenant, id_: str) -> Snapshot:
@@ -140,7 +138,7 @@ class Snapshots:
         old files are gone without the new ones in place, and SandboxError.
         """
         request = WorkspaceRequest(tenant.name, request_id, _digest("restore", id_, thread)) if request_id else None
-        if (answer := await self._restores.answer(request)) is not None:
+        if (answer := await self.restores.answer(request)) is not None:
             return Snapshot(**answer["snapshot"]), str(answer["thread"])
         snapshot = await self.get(tenant, id_)
         limit = tenant.policy.document.quotas.threads_limit
@@ -157,8 +155,8 @@ class Snapshots:
 
     async def forget_thread(self, tenant: str, thread: str) -> None:
         """Remove what snapshots have of a thread that is being deleted, except those taken on request."""
-        row = await self._listed.get(tenant, thread)
-        kept = await self._store.of_thread(row.id) if row is not None else ()
+        row = await self.listed.get(tenant, thread)
+        kept = await self.store.of_thread(row.id) if row is not None else ()
         if not kept:
             return
         directory = self.of(tenant)
@@ -183,16 +181,16 @@ class Snapshots:
             with contextlib.suppress(InProgress):  # the process that has the lock cleans up itself
                 async with directory.alone():
                     # Read under the lock: a tenant's first snapshot may have been taken just now.
-                    whose = {digest(tenant): tenant for tenant in await self._store.tenants()}
+                    whose = {digest(tenant): tenant for tenant in await self.store.tenants()}
                     if name in whose:
                         await self.taking.sweep(directory, whose[name])
-                        gone = await self._store.threadless(whose[name])
+                        gone = await self.store.threadless(whose[name])
                         await in_thread(directory.forget_metadata, gone)
                     else:
                         await in_thread(directory.sweep, ())
 
     async def _asked_before(self, tenant: Tenant, request: tuple[str, str]) -> Snapshot | None:
-        found = await self._store.of_request(tenant.name, request[0]) if request[0] else None
+        found = await self.store.of_request(tenant.name, request[0]) if request[0] else None
         if found is None:
             return None
         if found[1] != request[1]:

@@ -1,4 +1,4 @@
-"""Taking a snapshot: first space for it, then its files, and its row last.
+"""Taking a snapshot: first space for it, then its files, and its row last. And restoring one.
 
 A snapshot taken on request is never removed for another. Automatic ones are: the tenant's oldest when a quota is
 reached, and the thread's oldest beyond `sandbox.snapshots_kept`.
@@ -18,22 +18,82 @@ from pydantic import JsonValue
 
 from agent.cancellation import to_the_end
 from gateway.credentials.caller import actor
-from gateway.errors import InProgress, NotFound, QuotaExceeded, ThreadBusy, Unavailable
+from gateway.errors import InProgress, NotFound, QuotaExceeded, ThreadBusy, TooLarge, Unavailable
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
-from gateway.snapshots.snapshot_files import Limits, Written, quota_exceeded
+from gateway.snapshots.snapshot_files import Limits, quota_exceeded
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
+from gateway.storage.entities import Thread
 from gateway.storage.erasure_store import CallUnderWay, RunUnderWay
+from gateway.storage.restore_store import RestoreStore, WorkspaceRequest
 from gateway.storage.snapshot_store import ASKED, Snapshot, SnapshotStore
-from gateway.storage.thread_marks import ThreadGoing
+from gateway.storage.thread_store import RESTORING, ThreadGoing
 from gateway.support.clock import MakeId, NowUs
 from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.thread_engines import ThreadEngines
 from sandbox.engines.engine import Workspaces
+from sandbox.errors import WorkspaceIncomplete
 from sandbox.sandbox import SandboxSpec
 
+# The most that a file takes on a disk beyond its content: the rest of its last block.
+_BLOCK_BYTES = 4096
 log = structlog.get_logger(__name__)
 _Asked = ParamSpec("_Asked")
 _Value = TypeVar("_Value")
+
+
+class Restoring:
+    """Restores into one engine's workspaces, while nothing begins in the thread.
+
+    A crash in between leaves the thread closed: its files are unknown, until it is restored again or deleted.
+    """
+
+    def __init__(self, engine: Workspaces, engines: ThreadEngines, store: RestoreStore, ids: MakeId) -> None:
+        self._engine, self._engines, self._store, self._ids = engine, engines, store, ids
+
+    async def fill(self, snapshot: Snapshot, directory: SnapshotDirectory, target: Thread, spec: SandboxSpec) -> None:
+        """Replace the files of a thread in which nothing begins; the caller has the directory's shared lock.
+
+        Raises OtherEngine, TooLarge, Internal, WorkspaceIncomplete and other SandboxErrors, including NoSpace if the
+        engine's disk is down to its reserve.
+        """
+        if snapshot.size_bytes > spec.limits.workspace_bytes:
+            raise TooLarge(
+                f"the snapshot has {snapshot.size_bytes:,} bytes, and a workspace of this tenant at most "
+                f"{spec.limits.workspace_bytes:,}: have the operator raise sandbox.workspace_mib"
+            )
+        await self._engines.claim(target)
+        await asyncio.to_thread(directory.check_whole, snapshot.id)
+        coming_bytes = snapshot.size_bytes + snapshot.files * _BLOCK_BYTES
+        await self._engine.replace_workspace(spec, lambda: directory.read(snapshot.id), size_bytes=coming_bytes)
+
+    async def restore(
+        self,
+        snapshot: Snapshot,
+        directory: SnapshotDirectory,
+        target: Thread,
+        spec: SandboxSpec,
+        request: WorkspaceRequest | None,
+    ) -> None:
+        """Replace a thread's files with a snapshot; the caller has the directory's shared lock.
+
+        Raises ThreadBusy, Unavailable if the old files may be gone without the new ones in place, and what fill()
+        raises.
+        """
+        mark = self._ids(RESTORING.removesuffix("_"))
+        with thread_errors(target.name, "cancel it first"):
+            earlier = await self._store.begin(target.id, mark, request)
+        try:
+            await self.fill(snapshot, directory, target, spec)
+        except WorkspaceIncomplete as error:
+            raise Unavailable(
+                f"files of thread {target.name!r} may be gone, so it accepts no calls until it is restored again "
+                f"or deleted: {error}"
+            ) from error
+        except Exception:
+            await self._store.give_up(target.id, mark, earlier)
+            raise
+        await self._store.end(target.id, audit_entry("snapshot_restored", snapshot, target.name), request)
 
 
 @dataclass(frozen=True)
@@ -52,20 +112,23 @@ class Taken:
 
 @dataclass(frozen=True)
 class _Books:
-    """The ids of a tenant's snapshots, and how many bytes of disk they take."""
+    """A tenant's directory, the ids of the snapshots in it, and how many bytes of disk they take."""
 
+    tenant: str
+    directory: SnapshotDirectory
     ids: frozenset[str]
     used_bytes: int
+
+    async def close(self) -> None:
+        """Record the end of a change of the directory."""
+        await in_thread(self.directory.end, self.ids, self.used_bytes)
 
 
 class Taking:
     """Takes snapshots of one engine's workspaces."""
 
     def __init__(self, engine: Workspaces, store: SnapshotStore, *, clock: NowUs, ids: MakeId) -> None:
-        self._engine = engine
-        self._store = store
-        self._clock = clock
-        self._ids = ids
+        self._engine, self._store, self._clock, self._ids = engine, store, clock, ids
 
     async def take(
         self, tenant: Tenant, directory: SnapshotDirectory, what: Taken, request: tuple[str, str] = ("", "")
@@ -76,26 +139,23 @@ class Taking:
         """
         books = await self._opened(tenant.name, directory)
         try:
-            books = await self._with_a_place(tenant, directory, books)
+            books = await self._with_a_place(books, tenant.policy.document.quotas.snapshots_limit)
             while True:
                 try:
-                    return await self._taken(tenant, directory, what, request, books)
+                    return await self._taken(tenant, what, request, books)
                 except QuotaExceeded as error:
                     books = await self._with_more_room(tenant.name, directory, error)
-        except ThreadGoing:
+        except BaseException as error:
             await self.sweep(directory, tenant.name)
-            raise going(what.thread) from None
-        except ConstraintViolated:
-            await self.sweep(directory, tenant.name)
-            raise InProgress("another gateway has taken this snapshot: repeat the request to get it") from None
-        except BaseException:
-            await self.sweep(directory, tenant.name)
+            if isinstance(error, ThreadGoing):
+                raise going(what.thread) from None
+            if isinstance(error, ConstraintViolated):
+                raise InProgress("another gateway has taken this snapshot: repeat the request to get it") from None
             raise
 
     async def remove(self, tenant: str, directory: SnapshotDirectory, gone: Collection[Snapshot]) -> None:
         """Remove snapshots. The caller has the directory's exclusive lock."""
-        books = await self._without(tenant, directory, await self._opened(tenant, directory), gone)
-        await in_thread(directory.end, books.ids, books.used_bytes)
+        await (await self._without(await self._opened(tenant, directory), gone)).close()
 
     async def sweep(self, directory: SnapshotDirectory, tenant: str) -> None:
         """Sweep even if the caller goes away; what cannot be removed now is removed next time."""
@@ -110,50 +170,42 @@ class Taking:
 
     async def _opened(self, tenant: str, directory: SnapshotDirectory) -> _Books:
         ids = await self._store.ids_of(tenant)
-        return _Books(ids, await in_thread(directory.begin, ids))
+        return _Books(tenant, directory, ids, await in_thread(directory.begin, ids))
 
-    async def _taken(
-        self, tenant: Tenant, directory: SnapshotDirectory, what: Taken, request: tuple[str, str], books: _Books
-    ) -> Snapshot:
+    async def _taken(self, tenant: Tenant, what: Taken, request: tuple[str, str], books: _Books) -> Snapshot:
         left_bytes = tenant.policy.document.quotas.snapshot_bytes_limit - books.used_bytes
         if left_bytes <= 0:
             raise quota_exceeded(0)
-        spec = tenant.sandbox_spec(what.thread)
+        spec, directory, id_ = tenant.sandbox_spec(what.thread), books.directory, self._ids("snap")
         limits = Limits(spec.limits.workspace_bytes, left_bytes)
-        id_ = self._ids("snap")
-        written = await self._written(spec, directory, id_, limits, what.metadata)
-        snapshot = self._snapshot(tenant.name, id_, what, written)
+        written = await self._engine.save_workspace(
+            spec, lambda contents: directory.write(id_, contents, limits, what.metadata)
+        )
+        if written is None:  # the thread has no files yet
+            written = await in_thread(directory.write, id_, iter(()), limits, what.metadata)
+        fields: dict[str, Any] = vars(what) | vars(written) | {"created_us": self._clock(), "created_by": actor()}
+        del fields["metadata"]
+        snapshot = Snapshot(id=id_, tenant=tenant.name, **fields)
         # Committed even if the caller goes away, and its files must not be swept before.
         replaced = await to_the_end(
             self._store.add(snapshot, request, audit_entry("snapshot_created", snapshot, what.thread))
         )
-        books = _Books((books.ids | {id_}) - replaced, books.used_bytes + written.stored_bytes)
-        freed_bytes = await in_thread(directory.remove, replaced, books.ids)
-        books = replace(books, used_bytes=books.used_bytes - freed_bytes)
+        ids = (books.ids | {id_}) - replaced
+        freed_bytes = await in_thread(directory.remove, replaced, ids)
+        books = replace(books, ids=ids, used_bytes=books.used_bytes + written.stored_bytes - freed_bytes)
         if snapshot.automatic:
             kept = tenant.policy.document.sandbox.snapshots_kept
             automatic = [one for one in await self._store.of_thread(what.thread_id) if one.automatic]
-            books = await self._without(tenant.name, directory, books, automatic[:-kept], "snapshots_kept")
-        await in_thread(directory.end, books.ids, books.used_bytes)
+            books = await self._without(books, automatic[:-kept], "snapshots_kept")
+        await books.close()
         return snapshot
 
-    async def _written(
-        self, spec: SandboxSpec, directory: SnapshotDirectory, id_: str, limits: Limits, metadata: Mapping[str, str]
-    ) -> Written:
-        written = await self._engine.save_workspace(
-            spec, lambda contents: directory.write(id_, contents, limits, metadata)
-        )
-        if written is None:  # the thread has no files yet
-            written = await in_thread(directory.write, id_, iter(()), limits, metadata)
-        return written
-
-    async def _with_a_place(self, tenant: Tenant, directory: SnapshotDirectory, books: _Books) -> _Books:
+    async def _with_a_place(self, books: _Books, limit: int) -> _Books:
         """Make room for one more by number; QuotaExceeded if all were taken on request."""
-        limit = tenant.policy.document.quotas.snapshots_limit
         too_many = len(books.ids) - limit + 1
         if too_many <= 0:
             return books
-        automatic = await self._store.automatic(tenant.name)
+        automatic = await self._store.automatic(books.tenant)
         if len(automatic) < too_many:
             raise QuotaExceeded(
                 f"snapshots: this tenant has {len(books.ids)} snapshots, and its quota is {limit}: delete some "
@@ -161,7 +213,7 @@ class Taking:
                 quota="snapshots",
                 limit=str(limit),
             )
-        return await self._without(tenant.name, directory, books, automatic[:too_many], "snapshots")
+        return await self._without(books, automatic[:too_many], "snapshots")
 
     async def _with_more_room(self, tenant: str, directory: SnapshotDirectory, missed: QuotaExceeded) -> _Books:
         """Remove the older half of the automatic snapshots; raises `missed` if there are none."""
@@ -170,21 +222,16 @@ class Taking:
             raise missed
         # The files of the one that did not fit go first, since their size is unknown.
         books = await self._opened(tenant, directory)
-        return await self._without(tenant, directory, books, automatic[: len(automatic) // 2 + 1], "snapshot_bytes")
+        return await self._without(books, automatic[: len(automatic) // 2 + 1], "snapshot_bytes")
 
-    async def _without(
-        self, tenant: str, directory: SnapshotDirectory, books: _Books, gone: Collection[Snapshot], because: str = ""
-    ) -> _Books:
+    async def _without(self, books: _Books, gone: Collection[Snapshot], because: str = "") -> _Books:
         """Remove snapshots, rows first: a snapshot with a row must be complete."""
         for one in gone:
-            await self._store.remove(tenant, one.id, audit_entry("snapshot_deleted", one, one.thread, because=because))
+            entry = audit_entry("snapshot_deleted", one, one.thread, because=because)
+            await self._store.remove(books.tenant, one.id, entry)
         ids = books.ids - {one.id for one in gone}
-        freed_bytes = await in_thread(directory.remove, [one.id for one in gone], ids)
-        return _Books(ids, books.used_bytes - freed_bytes)
-
-    def _snapshot(self, tenant: str, id_: str, what: Taken, written: Written) -> Snapshot:
-        fields: dict[str, Any] = vars(what) | vars(written) | {"created_us": self._clock(), "created_by": actor()}
-        return Snapshot(id=id_, tenant=tenant, **{name: fields[name] for name in fields if name != "metadata"})
+        freed_bytes = await in_thread(books.directory.remove, [one.id for one in gone], ids)
+        return replace(books, ids=ids, used_bytes=books.used_bytes - freed_bytes)
 
 
 def audit_entry(kind: str, snapshot: Snapshot, thread: str, **more: JsonValue) -> AuditEntry:

@@ -5,38 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import JsonValue
-from sqlalchemy import (
-    Connection,
-    Row,
-    case,
-    func,
-    insert,
-    literal,
-    or_,
-    select,
-)
+from sqlalchemy import ColumnElement, Connection, case, func, insert, literal, or_, select
 
 from gateway.credentials.caller import actor
-from gateway.storage.approval_expiry import late, mark_expired
-from gateway.storage.approval_writes import (
-    APPROVED,
-    CANCELLED,
-    DENIED,
-    PENDING,
-    USED,
-    change_approvals,
-    next_change_us,
-    resolved_entry,
-)
-from gateway.storage.audit_store import AuditEntry
+from gateway.storage import approval_writes as writes
+from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, PENDING, USED
+from gateway.storage.audit_store import AuditEntry, shared
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.grant_store import GrantStore, NewGrant
-from gateway.storage.queries import Queries, transaction
-from gateway.storage.rows import mapped, newest_first, older
+from gateway.storage.queries import Queries, matching, page_of, transaction, with_thread
 from gateway.storage.tables import approvals, grants, threads
 from gateway.support.clock import MakeId, NowUs, make_id, now_us
 from gateway.support.paging import Place
@@ -79,7 +59,6 @@ class Approval:
 
     @property
     def asked_parts(self) -> Sequence[str]:
-        """The parts of the call that need approval."""
         parts: list[str] = json.loads(self.asked)
         return parts
 
@@ -133,16 +112,14 @@ _TOO_LONG = {
     name: (approvals.c.arguments_bytes if name == "arguments" else func.length(approvals.c[name])) > LISTED_LIMIT_BYTES
     for name in _LONG
 }
-_THREAD = threads.c.name.label("thread")
-_QUERY = select(*(approvals.c[name] for name in _COLUMNS), literal(0).label("cut"), _THREAD).join(
-    threads, approvals.c.thread_id == threads.c.id
-)
-_LISTED = select(
+_OPEN = approvals.c.status.in_((PENDING, APPROVED))
+_QUERY = with_thread(approvals, *(approvals.c[name] for name in _COLUMNS), literal(False).label("cut"))
+_LISTED = with_thread(
+    approvals,
     *(approvals.c[name] for name in _COLUMNS if name not in _LONG),
     *(case((_TOO_LONG[name], short), else_=approvals.c[name]).label(name) for name, short in _LONG.items()),
-    case((or_(*_TOO_LONG.values()), 1), else_=0).label("cut"),
-    _THREAD,
-).join(threads, approvals.c.thread_id == threads.c.id)
+    case((or_(*_TOO_LONG.values()), True), else_=False).label("cut"),
+)
 
 
 class ApprovalStore(Queries):
@@ -178,29 +155,28 @@ class ApprovalStore(Queries):
         if found is not None:
             return str(found.id)
         self._check_limits(connection, thread.tenant, size_bytes)
-        connection.execute(insert(approvals), {**row, "changed_us": next_change_us(connection, self.clock)})
+        row["changed_us"] = writes.next_change_us(connection, self.clock)
+        connection.execute(insert(approvals), row)
         if run_id is not None:  # a service's call is recorded with its journal entry
-            self.audit.append(connection, entries=[_sought(thread, run_id, str(row["id"]), asked, by)])
+            self.audit.append(connection, _sought(thread, run_id, str(row["id"]), asked, by))
         return str(row["id"])
 
     async def get(self, tenant: str, approval_id: str) -> Approval | None:
-        """Return an approval of a tenant."""
-        found = await self._found(approvals.c.id == approval_id, approvals.c.tenant == tenant)
-        return found[0] if found else None
+        return await self._one(Approval, _QUERY.where(approvals.c.id == approval_id, approvals.c.tenant == tenant))
 
     async def of_calls(self, run_id: str, call_ids: Collection[str]) -> Sequence[Approval]:
         """Return the approvals of a run's calls, newest first."""
-        return await self._found(approvals.c.run_id == run_id, approvals.c.call_id.in_(list(call_ids)))
+        query = _QUERY.where(approvals.c.run_id == run_id, approvals.c.call_id.in_(list(call_ids)))
+        return await self._all(Approval, page_of(query, approvals, None, None))
 
     async def of_digest(self, thread: Thread, digest: str) -> Approval | None:
         """Return the newest approval of a call outside runs."""
-        found = await self._found(
+        query = _QUERY.where(
             approvals.c.thread_id == thread.id,
             approvals.c.run_id.is_(None),
             or_(approvals.c.digest == digest, approvals.c.edited_digest == digest),
-            limit=1,
         )
-        return found[0] if found else None
+        return await self._one(Approval, page_of(query, approvals, None, 1))
 
     async def page(
         self,
@@ -213,91 +189,60 @@ class ApprovalStore(Queries):
         limit: int,
     ) -> Sequence[Approval]:
         """Return approvals, newest first, with long texts cut; `before` is the place of the previous page's end."""
-        conditions = [approvals.c.tenant == tenant]
-        if status is not None:
-            conditions.append(approvals.c.status == status)
-        if thread is not None:
-            conditions.append(threads.c.name == thread)
-        if run_id is not None:
-            conditions.append(approvals.c.run_id == run_id)
-        if before is not None:
-            conditions.append(older(approvals, before))
-        query = _LISTED.where(*conditions).order_by(*newest_first(approvals)).limit(limit)
-        return [_approval(row) for row in await self._database.rows(query)]
+        wanted = matching({approvals.c.status: status, threads.c.name: thread, approvals.c.run_id: run_id})
+        query = _LISTED.where(approvals.c.tenant == tenant, *wanted)
+        return await self._all(Approval, page_of(query, approvals, before, limit))
 
     async def changed_since(self, tenant: str, changed_us: int, limit: int) -> Sequence[Approval]:
         """Return the approvals that changed after that time, cut, in the order of the changes."""
         query = _LISTED.where(approvals.c.tenant == tenant, approvals.c.changed_us > changed_us)
-        rows = await self._database.rows(query.order_by(approvals.c.changed_us).limit(limit))
-        return [_approval(row) for row in rows]
+        return await self._all(Approval, query.order_by(approvals.c.changed_us).limit(limit))
 
     async def last_change_us(self) -> int:
-        """Return the time of the last change, 0 if there was none."""
         return await self._database.scalar(select(func.max(approvals.c.changed_us))) or 0
 
     @transaction
     def resolve(self, connection: Connection, approval: Approval, resolution: Resolution) -> bool:
         """Answer a pending approval; return whether this answer was the first, and in time."""
         now = self.clock()
-        changes = {
-            "status": resolution.status,
-            "answer": resolution.answer,
-            "message": resolution.message,
-            "edited_arguments": resolution.edited_arguments,
-            "edited_digest": resolution.edited_digest,
-            "resolved_by": resolution.by[:128],
-            "resolved_us": now,
-        }
+        changes = vars(resolution) | {"resolved_by": resolution.by[:128], "resolved_us": now}
+        del changes["by"], changes["grant"]
         granted = resolution.grant
         still_open = (approvals.c.id == approval.id) & (approvals.c.status == PENDING) & (approvals.c.expires_us > now)
-        if not self._change(connection, still_open, changes):
+        if not writes.change_approvals(connection, still_open, changes, self.clock):
             return False
         if granted is not None:
-            row = {"id": granted.id, "run_id": granted.run_id, "rule": granted.rule, "created_us": now}
             whose = {"tenant": approval.tenant, "thread_id": approval.thread_id, "approval_id": approval.id}
-            connection.execute(insert(grants), row | whose)
-        self.audit.append(connection, entries=[_answered(approval, resolution)])
+            connection.execute(insert(grants), vars(granted) | whose | {"created_us": now})
+        self.audit.append(connection, _answered(approval, resolution))
         return True
 
     async def use(self, approval_id: str) -> bool:
-        """Use an approval up; return whether it could be used."""
         approved = (approvals.c.id == approval_id) & (approvals.c.status == APPROVED)
-        return await self._changed(approved, {"status": USED}) == 1
+        return await self._changed(approved, USED) == 1
 
     async def expire(self, tenant: str | None = None) -> None:
-        """Mark expired approvals, of a tenant or of all, and record them in the audit.
-
-        They are expired by the time alone, whether marked or not.
-        """
-        over = late(tenant, self.clock())
+        """Mark and audit expired approvals, of a tenant or of all; they expire by the time, whether marked or not."""
+        over = writes.late(tenant, self.clock())
 
         def work(connection: Connection) -> None:
-            self.audit.append(connection, entries=mark_expired(connection, over, self.clock))
+            self.audit.append(connection, *writes.mark_expired(connection, over, self.clock))
 
-        if await self._database.rows(select(approvals.c.id).where(over).limit(1)):
+        if await self._has(approvals.c.id, over):
             await self._database.transact(work)
 
     async def cancel(self, approval_id: str) -> None:
-        """Cancel an approval, or an answer that no longer applies."""
-        open_ = approvals.c.status.in_((PENDING, APPROVED))
-        await self._changed((approvals.c.id == approval_id) & open_, {"status": CANCELLED})
+        await self._changed((approvals.c.id == approval_id) & _OPEN, CANCELLED)
 
     async def cancel_open(self, run_id: str) -> None:
         """Cancel the pending approvals of a finished run, and the answers that it did not use."""
-        open_ = (approvals.c.run_id == run_id) & approvals.c.status.in_((PENDING, APPROVED))
-        if await self._database.rows(select(approvals.c.id).where(open_).limit(1)):
-            await self._changed(open_, {"status": CANCELLED})
+        if await self._has(approvals.c.id, approvals.c.run_id == run_id, _OPEN):
+            await self._changed((approvals.c.run_id == run_id) & _OPEN, CANCELLED)
 
-    async def _found(self, *conditions: Any, limit: int | None = None) -> Sequence[Approval]:
-        query = _QUERY.where(*conditions).order_by(*newest_first(approvals))
-        rows = await self._database.rows(query if limit is None else query.limit(limit))
-        return [_approval(row) for row in rows]
-
-    async def _changed(self, which: Any, changes: Mapping[str, Any]) -> int:
-        return await self._database.transact(lambda connection: self._change(connection, which, changes))
-
-    def _change(self, connection: Connection, which: Any, changes: Mapping[str, Any]) -> int:
-        return change_approvals(connection, which, changes, self.clock)
+    async def _changed(self, which: ColumnElement[bool], status: str) -> int:
+        return await self._database.transact(
+            lambda connection: writes.change_approvals(connection, which, {"status": status}, self.clock)
+        )
 
     def _check_limits(self, connection: Connection, tenant: str, size_bytes: int) -> None:
         """Raise TooManyPending if another approval of this size would exceed a limit."""
@@ -316,19 +261,14 @@ class ApprovalStore(Queries):
 
 
 def _sought(thread: Thread, run_id: str, approval_id: str, asked: Asked, by: str) -> AuditEntry:
-    """Return the entry of a run's call that begins to wait."""
     return AuditEntry(
         thread.tenant,
         "tool_call",
         by,
+        **shared(asked, "call_id", "tool", "arguments_digest", "rule", "policy_version"),
         thread=thread.name,
         run_id=run_id,
-        call_id=asked.call_id,
-        tool=asked.tool,
-        arguments_digest=asked.arguments_digest,
         verdict="ask",
-        rule=asked.rule,
-        policy_version=asked.policy_version,
         outcome="waiting",
         details={"approval_id": approval_id},
     )
@@ -342,8 +282,4 @@ def _answered(approval: Approval, resolution: Resolution) -> AuditEntry:
     if resolution.edited_digest is not None:
         details["edited_digest"] = resolution.edited_digest
     verdict = "deny" if resolution.status == DENIED else "allow"
-    return resolved_entry(approval, verdict, resolution.status, by=resolution.by, details=details)
-
-
-def _approval(row: Row[Any]) -> Approval:
-    return mapped(Approval, row, cut=bool(row.cut))
+    return writes.resolved_entry(approval, verdict, resolution.status, by=resolution.by, details=details)

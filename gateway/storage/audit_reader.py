@@ -9,8 +9,7 @@ from sqlalchemy import ColumnElement, select
 
 from gateway.audit_chain.chain import MISSING, NOTHING_KNOWN, ChainCheck, ChainHead, ChainReport, Known
 from gateway.audit_chain.record import COLUMNS, AuditRecord
-from gateway.storage.queries import Queries
-from gateway.storage.rows import mapped
+from gateway.storage.queries import Queries, mapped, matching
 from gateway.storage.tables import audit_heads, audit_records, runs, tool_calls
 
 SLICE = 500
@@ -33,14 +32,8 @@ class AuditFilter:
     until_us: int | None = None
 
     def conditions(self) -> Sequence[ColumnElement[bool]]:
-        """Return the SQL conditions."""
-        wanted = [
-            _RECORDS[name] == value
-            for name in ("thread", "run_id", "tool", "verdict", "rule", "actor")
-            if (value := getattr(self, name))
-        ]
-        if self.kinds:
-            wanted.append(_RECORDS.kind.in_(self.kinds))
+        names = ("thread", "run_id", "tool", "verdict", "rule", "actor")
+        wanted = matching({_RECORDS[name]: getattr(self, name) for name in names} | {_RECORDS.kind: self.kinds})
         if self.since_us is not None:
             wanted.append(_RECORDS.at_us >= self.since_us)
         if self.until_us is not None:
@@ -55,34 +48,29 @@ class AuditReader(Queries):
     """Reads the chains of all tenants; the caller names the tenant."""
 
     async def heads(self) -> Mapping[str, ChainHead]:
-        """Return where each tenant's chain ends."""
         return {row.tenant: mapped(ChainHead, row) for row in await self._database.rows(select(audit_heads))}
 
     async def head(self, tenant: str) -> ChainHead | None:
-        """Return where a chain ends; None if it never had a record."""
-        found = await self._database.first(select(audit_heads).where(audit_heads.c.tenant == tenant))
-        return None if found is None else mapped(ChainHead, found)
+        return await self._one(ChainHead, select(audit_heads).where(audit_heads.c.tenant == tenant))
 
     async def before(
         self, tenant: str, wanted: AuditFilter, *, sequence: int | None, limit: int
     ) -> Sequence[AuditRecord]:
-        """Return the records before a sequence number, newest first; None starts with the newest."""
-        conditions = [_RECORDS.tenant == tenant, *wanted.conditions()]
+        query = _QUERY.where(_RECORDS.tenant == tenant, *wanted.conditions())
         if sequence is not None:
-            conditions.append(_RECORDS.sequence < sequence)
-        return await self._found(conditions, limit, newest_first=True)
+            query = query.where(_RECORDS.sequence < sequence)
+        return await self._all(AuditRecord, query.order_by(_RECORDS.sequence.desc()).limit(limit))
 
     async def after(
         self, tenant: str, wanted: AuditFilter, *, sequence: int, until: int | None = None
     ) -> Sequence[AuditRecord]:
         """Return a slice of the records after a sequence number, in order, up to `until`."""
-        conditions = [_RECORDS.tenant == tenant, _RECORDS.sequence > sequence, *wanted.conditions()]
+        query = _QUERY.where(_RECORDS.tenant == tenant, _RECORDS.sequence > sequence, *wanted.conditions())
         if until is not None:
-            conditions.append(_RECORDS.sequence <= until)
-        return await self._found(conditions, SLICE)
+            query = query.where(_RECORDS.sequence <= until)
+        return await self._all(AuditRecord, query.order_by(_RECORDS.sequence).limit(SLICE))
 
     async def chain(self, tenant: str) -> AsyncIterator[AuditRecord]:
-        """Yield a chain from its first record on, reading a slice at a time."""
         sequence = 0
         while found := await self.after(tenant, EVERYTHING, sequence=sequence):
             for record in found:
@@ -95,8 +83,10 @@ class AuditReader(Queries):
             head = await self.head(tenant)
             check = ChainCheck(head, known)
             async for record in self.chain(tenant):
-                if head is not None and record.sequence > head.sequence and await self._grew(tenant, head):
-                    break
+                if head is not None and record.sequence > head.sequence:
+                    now = await self.head(tenant)
+                    if now is not None and now.sequence > head.sequence:
+                        break  # the chain has grown since
                 check.take(record)
                 if check.broken:
                     break
@@ -110,24 +100,12 @@ class AuditReader(Queries):
 
     async def _is_audited(self, tenant: str) -> bool:
         """Whether anything is stored of a tenant that is never stored without an audit record."""
-        calls, begun = tool_calls.c, runs.c
-        recorded = select(calls.id).where(calls.tenant == tenant, calls.finished_us.is_not(None)).limit(1)
-        started = select(begun.id).where(begun.tenant == tenant).limit(1)
-        return bool(await self._database.rows(recorded) or await self._database.rows(started))
-
-    async def _grew(self, tenant: str, head: ChainHead) -> bool:
-        """Whether there are records after a head because the chain has grown since."""
-        now = await self.head(tenant)
-        return now is not None and now.sequence > head.sequence
+        calls = tool_calls.c
+        return await self._has(calls.id, calls.tenant == tenant, calls.finished_us.is_not(None)) or await self._has(
+            runs.c.id, runs.c.tenant == tenant
+        )
 
     async def _pruned(self, tenant: str, head: ChainHead | None) -> bool:
         now = await self.head(tenant)
         first = head.first_sequence if head is not None else None
         return (now.first_sequence if now is not None else None) != first
-
-    async def _found(
-        self, conditions: Sequence[ColumnElement[bool]], limit: int, *, newest_first: bool = False
-    ) -> Sequence[AuditRecord]:
-        order = _RECORDS.sequence.desc() if newest_first else _RECORDS.sequence
-        rows = await self._database.rows(_QUERY.where(*conditions).order_by(order).limit(limit))
-        return [AuditRecord(**dict(zip(COLUMNS, row, strict=True))) for row in rows]

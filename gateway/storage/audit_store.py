@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -79,6 +78,11 @@ class AuditEntry:
     at_us: int | None = None
 
 
+def shared(row: Any, *names: str) -> dict[str, Any]:
+    """Return the fields of an entry that a row has under the same names; NULL is ""."""
+    return {name: getattr(row, name) or "" for name in names}
+
+
 class AuditStore:
     """Appends to the chains, and prunes them."""
 
@@ -88,18 +92,15 @@ class AuditStore:
 
     async def write(self, *entries: AuditEntry) -> None:
         """Append entries that record nothing else in the database."""
-        await self._database.transact(partial(self.append, entries=entries), apart=False)
+        await self._database.transact(lambda connection: self.append(connection, *entries), apart=False)
 
-    def append(self, connection: Connection, *, entries: Sequence[AuditEntry]) -> None:
+    def append(self, connection: Connection, *entries: AuditEntry) -> None:
         """Append entries within a transaction, in the writer's thread."""
         if entries:
             at_the_end(connection, _append_all, [_row(entry, self._clock()) for entry in entries])
 
     def prune(self, connection: Connection, *, tenant: str, before_us: int) -> int:
-        """Delete a chain's records from before that time, and record that in the chain; return how many.
-
-        Deletes some thousands at most: repeat it in further transactions until it returns 0.
-        """
+        """Delete a chain's records from before that time, some thousands at most, and record that; return how many."""
         of_tenant = audit_records.c.tenant == tenant
         heads = audit_heads.c
         head = connection.execute(select(audit_heads).where(heads.tenant == tenant).with_for_update()).first()
@@ -117,11 +118,10 @@ class AuditStore:
         begin = {"first_sequence": first, "before_digest": before}
         connection.execute(update(audit_heads).where(heads.tenant == tenant).values(**begin))
         gone = connection.execute(delete(audit_records).where(of_tenant, audit_records.c.sequence < first)).rowcount
-        self.append(connection, entries=[AuditEntry(tenant, PRUNED, details={**begin, "records": gone})])
+        self.append(connection, AuditEntry(tenant, PRUNED, details={**begin, "records": gone}))
         return gone
 
     def erase(self, connection: Connection, *, tenant: str) -> int:
-        """Delete the chain of a deleted tenant; return how many records it had."""
         of_tenant = audit_heads.c.tenant == tenant
         # The database deletes no record that a head covers, and no head that has records.
         connection.execute(update(audit_heads).where(of_tenant).values(first_sequence=audit_heads.c.sequence + 1))
@@ -141,14 +141,12 @@ def _row(entry: AuditEntry, now: int) -> dict[str, Any]:
         "details": json.dumps(dict(entry.details), sort_keys=True),
     }
     for name in _FOREIGN_TEXT:
-        if "\0" in row[name]:
-            # The digest covers what is stored, which has no NUL: gateway/storage/connecting.py.
-            row[name] = row[name].replace("\0", "\ufffd")
+        # The digest covers what is stored, which has no NUL: gateway/storage/connecting.py.
+        row[name] = row[name].replace("\0", "\ufffd")
     return row
 
 
 def _append_all(connection: Connection, rows: Sequence[Any]) -> None:
-    """Append rows in their order, each to its tenant's chain."""
     heads = _locked(connection, sorted({row["tenant"] for row in rows}))
     linked = []
     for row in rows:
@@ -172,11 +170,8 @@ def _locked(connection: Connection, tenants: Sequence[str]) -> dict[str, tuple[i
     while True:
         if new:
             _begin(connection, new)
-        heads = {}
-        for tenant in tenants:  # in the order of their names
-            head = _LOCK.execute(connection, {"of_tenant": tenant}).first()
-            if head is not None:
-                heads[tenant] = (head.sequence, head.digest)
+        found = [(tenant, _LOCK.execute(connection, {"of_tenant": tenant}).first()) for tenant in tenants]  # in order
+        heads = {tenant: (head.sequence, head.digest) for tenant, head in found if head is not None}
         begun.update(heads)
         # A chain that was erased, or whose beginning was rolled back.
         new = [tenant for tenant in tenants if tenant not in heads]

@@ -1,20 +1,23 @@
-"""The queries of the journal of tool calls: which calls begin to execute, and their outcomes."""
+"""The journal of tool calls: which calls begin to execute, their outcomes, and the calls of lost gateways."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, select, tuple_, update
 
-from gateway.storage.audit_store import AuditEntry
-from gateway.storage.database import ConstraintViolated
-from gateway.storage.interrupted_calls import interrupt_calls
+from gateway.storage.audit_store import AuditEntry, AuditStore, shared
+from gateway.storage.database import ConstraintViolated, Database
 from gateway.storage.prepared import Prepared
-from gateway.storage.queries import Queries, transaction
+from gateway.storage.queries import Queries, mapped, transaction, with_thread
 from gateway.storage.run_writes import Claim, check_claim
-from gateway.storage.tables import tool_calls
+from gateway.storage.tables import runs, tool_calls
 
+INTERRUPTED_REASON = "the gateway stopped while this was under way; what it had done by then is not known"
+_PAGE_ROWS = 200
+_CALLS = tool_calls.c
 _OUTCOME_COLUMNS = (
     *("state", "verdict", "rule", "reason", "outcome", "exit_code", "is_error", "result_bytes"),
     *("policy_version", "would_be", "would_be_rule", "approval_id", "result"),
@@ -22,12 +25,10 @@ _OUTCOME_COLUMNS = (
 _BEGIN_TOOL_CALL = Prepared(insert(tool_calls))
 _FINISH_TOOL_CALL = Prepared(
     update(tool_calls)
-    .where(tool_calls.c.id == bindparam("finished_id"), tool_calls.c.state == "executing")
+    .where(_CALLS.id == bindparam("finished_id"), _CALLS.state == "executing")
     .values({name: bindparam(name) for name in (*_OUTCOME_COLUMNS, "finished_us")})
 )
-
-
-_IS_THERE = Prepared(select(tool_calls.c.id).where(tool_calls.c.id == bindparam("whose")))
+_IS_THERE = Prepared(select(_CALLS.id).where(_CALLS.id == bindparam("whose")))
 # The databases' messages: a trigger of ours, SQLite for any foreign key, PostgreSQL by the key's name.
 _GONE = (
     "the thread is being deleted",
@@ -48,9 +49,7 @@ class CallJournal(Queries):
     """The journal of calls, and their audit entries."""
 
     async def calls_under_way(self, run_id: str) -> bool:
-        """Return whether the journal has open calls of a run."""
-        under_way = (tool_calls.c.run_id == run_id) & (tool_calls.c.state == "executing")
-        return bool(await self._database.rows(select(tool_calls.c.id).where(under_way).limit(1)))
+        return await self._has(_CALLS.id, _CALLS.run_id == run_id, _CALLS.state == "executing")
 
     async def write_tool_call(
         self, row: dict[str, Any], *, claim: Claim | None = None, audited: Sequence[AuditEntry] = ()
@@ -67,10 +66,10 @@ class CallJournal(Queries):
             if claim is not None:
                 check_claim(connection, claim)
                 if row.get("read_only"):
-                    again = (tool_calls.c.id == row["id"]) & tool_calls.c.read_only
+                    again = (_CALLS.id == row["id"]) & _CALLS.read_only
                     connection.execute(delete(tool_calls).where(again))
             _BEGIN_TOOL_CALL.execute(connection, begun)
-            self.audit.append(connection, entries=audited)
+            self.audit.append(connection, *audited)
 
         await self._database.transact(work, apart=False)
 
@@ -84,31 +83,22 @@ class CallJournal(Queries):
         begun = self._begun(row)
         ended = {name: row.get(name) for name in _OUTCOME_COLUMNS}
         ended |= {"finished_us": self.clock(), "request_id": None, "request_digest": None}
-        was_begun = (tool_calls.c.id == row["id"]) & (tool_calls.c.state == "executing")
+        was_begun = (_CALLS.id == row["id"]) & (_CALLS.state == "executing")
 
         def work(connection: Connection) -> None:
             if claim is not None:
                 check_claim(connection, claim)
             if not connection.execute(update(tool_calls).where(was_begun).values(ended)).rowcount:
                 _BEGIN_TOOL_CALL.execute(connection, begun)
-            self.audit.append(connection, entries=audited)
+            self.audit.append(connection, *audited)
 
         await self._database.transact(work, apart=False)
 
     async def finish_tool_call(
-        self,
-        call_id: str,
-        changes: dict[str, Any],
-        *,
-        claim: Claim | None = None,
-        audited: Sequence[AuditEntry] = (),
+        self, call_id: str, changes: dict[str, Any], *, claim: Claim | None = None, audited: Sequence[AuditEntry] = ()
     ) -> None:
-        """Journal a tool call's outcome and append it to the audit, unless the call has an outcome.
-
-        Raises CallErased if its row is gone: the audit recorded the call as interrupted before that.
-        """
-        unknown = changes.keys() - set(_OUTCOME_COLUMNS)
-        if unknown:
+        """Journal and audit a call's outcome, unless it has one; CallErased if its row is gone."""
+        if unknown := changes.keys() - set(_OUTCOME_COLUMNS):
             raise ValueError(f"not columns of an outcome: {sorted(unknown)}")
         row = dict.fromkeys(_OUTCOME_COLUMNS) | changes | {"finished_us": self.clock(), "finished_id": call_id}
 
@@ -116,14 +106,13 @@ class CallJournal(Queries):
             if claim is not None:
                 check_claim(connection, claim)
             if _FINISH_TOOL_CALL.execute(connection, row).rowcount:
-                self.audit.append(connection, entries=audited)
+                self.audit.append(connection, *audited)
             elif _IS_THERE.execute(connection, {"whose": call_id}).first() is None:
                 raise CallErased(call_id)
 
         await self._database.transact(work, apart=False)
 
     def _begun(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the row of a call as it is first written; a call that does not execute is finished."""
         now_us = self.clock()
         over = {} if row["state"] == "executing" else {"finished_us": now_us}
         return {"started_us": now_us, "gateway": self.gateway, **over, **row}
@@ -137,16 +126,101 @@ class CallJournal(Queries):
         All open calls of the run are journaled as interrupted, except those of `call_ids` that only read: they may be
         repeated.
         """
-        asked = tool_calls.c.id.in_(list(call_ids)) & (tool_calls.c.run_id == claim.run_id)
-        again = asked & tool_calls.c.read_only
-        under_way = (tool_calls.c.run_id == claim.run_id) & (tool_calls.c.state == "executing")
+        asked = _CALLS.id.in_(list(call_ids)) & (_CALLS.run_id == claim.run_id)
+        again = asked & _CALLS.read_only
+        under_way = (_CALLS.run_id == claim.run_id) & (_CALLS.state == "executing")
         check_claim(connection, claim)
         found = connection.execute(select(tool_calls).where(asked)).all()
         interrupt_calls(connection, self.audit, under_way & ~again, self.clock())
         return {row.id: dict(row._mapping) for row in found}  # noqa: SLF001 - _mapping is public
 
     async def tool_call(self, tenant: str, call_id: str) -> dict[str, Any] | None:
-        """Return a journaled tool call of a tenant."""
-        query = select(tool_calls).where(tool_calls.c.id == call_id, tool_calls.c.tenant == tenant)
-        found = await self._database.rows(query)
-        return dict(zip(tool_calls.c.keys(), found[0], strict=True)) if found else None
+        query = select(tool_calls).where(_CALLS.id == call_id, _CALLS.tenant == tenant)
+        found = await self._database.first(query)
+        return None if found is None else dict(found._mapping)  # noqa: SLF001 - _mapping is public
+
+
+def interrupt_calls(connection: Connection, audit: AuditStore, which: ColumnElement[bool], at_us: int) -> int:
+    """Journal calls whose gateway was lost as interrupted, and append that to the audit; return how many there were."""
+    query = (
+        with_thread(tool_calls, tool_calls, runs.c.started_by)
+        .outerjoin(runs, _CALLS.run_id == runs.c.id)
+        .where(which)
+        .with_for_update(of=tool_calls)
+    )
+    entries = [
+        AuditEntry(
+            row.tenant,
+            "tool_call",
+            row.started_by or "gateway",
+            **shared(row, "thread", "run_id", "arguments_digest", "rule", "policy_version"),
+            call_id=row.id,
+            tool=row.name,
+            verdict=row.verdict or "allow",  # an executing call was allowed; its rule is written only when it ends
+            outcome="interrupted",
+        )
+        for row in connection.execute(query)
+    ]
+    audit.append(connection, *entries)
+    done = {"state": "interrupted", "outcome": "interrupted", "reason": INTERRUPTED_REASON, "is_error": True}
+    return connection.execute(update(tool_calls).where(which).values(**done, finished_us=at_us)).rowcount
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """One call of the journal.
+
+    `arguments` is the stored JSON, which may be cut: then its digest is not `arguments_digest`. `thread` is the
+    thread's name, `agent` is "" for a call outside runs, `started_us` is UTC microseconds since 1970. `verdict` is None
+    for a call that has none yet; `asked`: an approval was requested.
+    """
+
+    id: str
+    tenant: str
+    thread: str
+    run_id: str
+    agent: str
+    tool: str
+    arguments: str
+    arguments_digest: str
+    verdict: str | None
+    rule: str
+    asked: bool
+    started_us: int
+
+
+async def recorded_calls(database: Database, since_us: int, tenant: str | None = None) -> AsyncIterator[RecordedCall]:
+    """Yield the calls since a time, of one tenant or of all, each tenant's oldest first, read page by page."""
+    since = _CALLS.started_us >= since_us
+    tenants = select(_CALLS.tenant).where(since).distinct().order_by(_CALLS.tenant)
+    for one in [tenant] if tenant is not None else [row.tenant for row in await database.rows(tenants)]:
+        async for call in _of_tenant(database, since_us, one):
+            yield call
+
+
+async def _of_tenant(database: Database, since_us: int, tenant: str) -> AsyncIterator[RecordedCall]:
+    after_us, after_id = since_us, ""
+    query = (
+        with_thread(
+            tool_calls,
+            *(_CALLS[name] for name in ("id", "tenant", "arguments", "arguments_digest", "verdict", "started_us")),
+            _CALLS.name.label("tool"),
+            func.coalesce(_CALLS.rule, "").label("rule"),
+            func.coalesce(_CALLS.run_id, "").label("run_id"),
+            func.coalesce(runs.c.agent, "").label("agent"),
+            _CALLS.approval_id.is_not(None).label("asked"),
+        )
+        .outerjoin(runs, runs.c.id == _CALLS.run_id)
+        .where(_CALLS.tenant == tenant)
+        .order_by(_CALLS.started_us, _CALLS.id)
+        .limit(_PAGE_ROWS)
+    )
+    while True:
+        # The first condition is for the index; the second separates calls of the same microsecond.
+        beyond = tuple_(_CALLS.started_us, _CALLS.id) > (after_us, after_id)
+        page = await database.rows(query.where(_CALLS.started_us >= after_us, beyond))
+        for row in page:
+            yield mapped(RecordedCall, row)
+        if len(page) < _PAGE_ROWS:
+            return
+        after_us, after_id = page[-1].started_us, page[-1].id

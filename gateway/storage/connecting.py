@@ -26,11 +26,7 @@ _WAL_RETRY_S = 0.05
 _CONNECT_S = 10
 # A statement takes milliseconds. A gateway that was stopped or cut off inside a transaction must not block the others
 # for longer than they wait.
-_POSTGRESQL_LIMITS = {
-    "statement_timeout": "30s",
-    "lock_timeout": "10s",
-    "idle_in_transaction_session_timeout": "5s",
-}
+_POSTGRESQL_LIMITS = {"statement_timeout": "30s", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "5s"}
 # To notice a server that vanished: seconds, and milliseconds for unacknowledged data.
 _POSTGRESQL_LIVENESS = {
     "keepalives_idle": 10,
@@ -128,10 +124,7 @@ def _without_nul(
 def without_nul(row: Any) -> Any:
     """Return bound parameters, a mapping or a tuple, with NUL replaced."""
     values = row.values() if isinstance(row, Mapping) else row
-    for value in values:
-        if isinstance(value, str) and _NUL in value:
-            break
-    else:
+    if not any(isinstance(value, str) and _NUL in value for value in values):
         return row
     if isinstance(row, Mapping):
         return {name: _replaced(value) for name, value in row.items()}

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, Result, Row, Select
@@ -36,6 +39,7 @@ _OPENING_ADVICE = {
 T = TypeVar("T")
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 Write = tuple[Executable, Parameters]
+Ask = Callable[[Connection], Result[Any]]
 Work = Callable[[Connection], T]
 """The work of one transaction, in the writer's thread. It may be rolled back and repeated: no side effects."""
 
@@ -87,7 +91,6 @@ class Database:
         self._writer.wrote = wrote
 
     async def close(self) -> None:
-        """Finish the pending writes, then close."""
         self._closed = True
         await self._writer.close()
         # Not in the loop's pool: closing must not wait for unrelated work in its threads.
@@ -96,28 +99,21 @@ class Database:
         ending.shutdown()
 
     async def rows(self, query: Select[Any], *, foremost: bool = False) -> Sequence[Row[Any]]:
-        """Return the rows that a query finds; Unavailable if the database does not answer.
-
-        A `foremost` query, short and needed by every call, waits for none that is not.
-        """
+        """Return the rows of a query. A `foremost` query, short and needed by every call, waits for no other."""
         return await self.read(query, list, foremost=foremost)
 
     async def first(self, query: Select[Any], *, foremost: bool = False) -> Row[Any] | None:
-        """Return the first row that a query finds, or None; otherwise as `rows`."""
         found = await self.rows(query, foremost=foremost)
         return found[0] if found else None
 
     async def scalar(self, query: Select[Any]) -> Any:
-        """Return the first column of the first row, or None; otherwise as `rows`."""
+        """Return the first column of the first row, or None."""
         found = await self.first(query)
         return None if found is None else found[0]
 
     async def read(self, query: Select[Any], take: Callable[[Iterable[Row[Any]]], T], *, foremost: bool = False) -> T:
         """Return `take(rows)`, called in a reader's thread; rows that `take` does not consume are not read."""
-        if self._closed:
-            raise Unavailable("the gateway is shutting down: try again when it is back")
-        asked = partial(self._read, lambda connection: connection.execute(query), take)
-        return await self._readers.run(asked, foremost=foremost)
+        return await self._answer(lambda connection: connection.execute(query), take, foremost=foremost)
 
     async def look(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
         """Return the few rows of a lookup by an index.
@@ -125,23 +121,27 @@ class Database:
         SQLite is asked on the event loop: its answer takes a fraction of a thread switch. A lookup that would have to
         wait runs in a thread.
         """
-        if self._closed:
-            raise Unavailable("the gateway is shutting down: try again when it is back")
+        self._check_open()
         if self._engine.dialect.name == "sqlite":
             with contextlib.suppress(SQLAlchemyError, sqlite3.Error):
-                return self._look_at_once(statement, parameters)
+                if self._looking is None:
+                    self._looking = self._engine.connect()
+                    self._looking.exec_driver_sql("PRAGMA busy_timeout=0")
+                return statement.look(self._looking, parameters)
         return await self.found(statement, parameters)
 
     async def found(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
         """Return the rows of a prepared query that may take long."""
-        if self._closed:
-            raise Unavailable("the gateway is shutting down: try again when it is back")
-        asked = partial(self._read, partial(statement.execute, parameters=parameters), list)
-        return await self._readers.run(asked)
+        return await self._answer(partial(statement.execute, parameters=parameters), list)
 
     async def write(self, *writes: Write) -> None:
         """Execute statements in one transaction. Raises ConstraintViolated and Unavailable."""
-        await self._queued(partial(_execute, writes=writes), apart=False)
+
+        def work(connection: Connection) -> None:
+            for statement, parameters in writes:
+                connection.execute(statement, parameters)
+
+        await self.transact(work, apart=False)
 
     async def transact(self, work: Work[T], *, apart: bool = True) -> T:
         """Run work that reads and writes in one transaction, with no other writer in between; return its result.
@@ -149,7 +149,11 @@ class Database:
         An exception rolls it back and is raised here; ConstraintViolated if a constraint refuses a row. Without `apart`
         there is no savepoint, and an exception makes everything in the shared transaction run again.
         """
-        done: T = await self._queued(work, apart=apart)
+        self._check_open()
+        try:
+            done: T = await self._writer.done(work, apart=apart)
+        except IntegrityError as error:
+            raise ConstraintViolated(driver_message(error)) from error
         return done
 
     async def truncate_log(self) -> bool:
@@ -161,28 +165,27 @@ class Database:
             return True
         return await self._readers.run(self._truncate)
 
-    async def _queued(self, work: Work[Any], *, apart: bool) -> Any:
+    def _check_open(self) -> None:
         if self._closed:
             raise Unavailable("the gateway is shutting down: try again when it is back")
-        try:
-            return await self._writer.done(work, apart=apart)
-        except IntegrityError as error:
-            raise ConstraintViolated(driver_message(error)) from error
 
-    def _look_at_once(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
-        if self._looking is None:
-            self._looking = self._engine.connect()
-            self._looking.exec_driver_sql("PRAGMA busy_timeout=0")
-        return statement.look(self._looking, parameters)
+    async def _answer(
+        self,
+        ask: Callable[[Connection], Result[Any]],
+        take: Callable[[Iterable[Row[Any]]], T],
+        *,
+        foremost: bool = False,
+    ) -> T:
+        self._check_open()
+        return await self._readers.run(partial(self._read, ask, take), foremost=foremost)
 
     # --- what the threads do ---
 
-    def _read(self, ask: Callable[[Connection], Result[Any]], take: Callable[[Iterable[Row[Any]]], T]) -> T:
+    def _read(self, ask: Ask, take: Callable[[Iterable[Row[Any]]], T]) -> T:
         # If all rows are wanted, PostgreSQL is asked once, without a transaction; otherwise rows are streamed.
-        all_ = take is list
-        options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"} if all_ else {"stream_results": True}
-        if not all_:
-            options["max_row_buffer"] = _ROWS_AHEAD
+        options: dict[str, Any] = {"stream_results": True, "max_row_buffer": _ROWS_AHEAD}
+        if take is list:
+            options = {"isolation_level": "AUTOCOMMIT"}
         for try_ in range(1, TRIES + 1):
             try:
                 with self._engine.connect() as connection:
@@ -199,17 +202,39 @@ class Database:
 
     def _truncate(self) -> bool:
         with self._engine.connect() as connection:
-            busy = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar()
-        return not busy
+            return not connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar()
 
     def _shut_down(self) -> None:
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.close()
+        if self._looking is not None:
+            self._looking.close()
         self._readers.shut_down()
         self._engine.dispose()
 
 
-def _execute(connection: Connection, *, writes: Sequence[Write]) -> None:
-    for statement, parameters in writes:
-        connection.execute(statement, parameters)
+@dataclass(frozen=True)
+class DatabaseIdentity:
+    """`id` differs between a database and a copy, unless that is of a whole server; `shown` is its location."""
+
+    id: str
+    shown: str
+
+
+async def identity_of(database: Database) -> DatabaseIdentity:
+    """Return the identity of an open database."""
+    return await database.transact(_identity)
+
+
+def _identity(connection: Connection) -> DatabaseIdentity:
+    if connection.dialect.name == "sqlite":
+        path = str(connection.exec_driver_sql("PRAGMA database_list").one()[2])
+        if not path:
+            return DatabaseIdentity(f"memory:{os.getpid()}", "a database in memory")
+        found = Path(path).stat()
+        return DatabaseIdentity(f"file:{found.st_dev}:{found.st_ino}", path)
+    name, oid = connection.exec_driver_sql(
+        "SELECT datname, oid::bigint FROM pg_database WHERE datname = current_database()"
+    ).one()
+    # Every role may call it, unless the server's operator has revoked that.
+    allowed = connection.exec_driver_sql("SELECT has_function_privilege('pg_control_system()', 'execute')").scalar()
+    server = connection.exec_driver_sql("SELECT system_identifier FROM pg_control_system()").scalar() if allowed else 0
+    return DatabaseIdentity(f"server:{server}:{oid}", f"PostgreSQL database {name!r} of server {server or 'unknown'}")

@@ -25,12 +25,12 @@ class Run:
     task: str
     policy_version: str
     status: str
-    stop_hook: str | None
-    stop_rule: str | None
-    stop_reason: str | None
-    last_sequence: int
     started_us: int
-    finished_us: int | None
+    finished_us: int | None = None
+    stop_hook: str | None = None
+    stop_rule: str | None = None
+    stop_reason: str | None = None
+    last_sequence: int = 0
     policy_mode: str = "pin"
     started_by: str = ""
 

@@ -1,4 +1,4 @@
-"""The queries of erasure: deleting all rows of a thread or a tenant, in every table.
+"""The queries of erasure: counting and deleting all rows of a thread or a tenant, in every table.
 
 A row's owner follows from its table's columns: tenant, else thread_id, else run_id.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from pydantic import JsonValue
-from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, Table, delete, func, literal, select, union_all, update
 
 from gateway.storage.audit_store import OPERATORS, AuditEntry
-from gateway.storage.interrupted_calls import interrupt_calls
+from gateway.storage.call_journal import interrupt_calls
+from gateway.storage.database import Database
 from gateway.storage.queries import Queries, transaction
 from gateway.storage.tables import (
     RUNS_UNDER_WAY,
@@ -30,7 +30,6 @@ from gateway.storage.tables import (
     threads,
     tool_calls,
 )
-from gateway.storage.tenant_rows import belongs_to_tenant
 
 AUDIT = frozenset({audit_records.name, audit_heads.name})
 """The tables of the audit, which stays unless its deletion is requested."""
@@ -63,10 +62,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class TenantErasure:
-    """A finished deletion of a tenant's data, to be recorded: `on_engine` is what is left on the engine, by kind.
-
-    With `audit` the tenant's audit is deleted as well.
-    """
+    """A finished deletion of a tenant's data, to be recorded: `on_engine` is what is left on the engine, by kind."""
 
     tenant: str
     audit: bool
@@ -81,12 +77,8 @@ class ErasureStore(Queries):
 
     @transaction
     def begin(self, connection: Connection, tenant: str, name: str, deletion: str) -> Begun | None:
-        """Let no run and no call begin in a thread any more; return None if there is no such thread.
-
-        `deletion` is this deletion's id, which replaces an earlier one. Raises RunUnderWay and CallUnderWay, and then
-        changes nothing.
-        """
-        found = connection.execute(_thread(tenant, name)).first()
+        """Close a thread to runs and calls; None if there is none. RunUnderWay and CallUnderWay change nothing."""
+        found = _thread(connection, tenant, name)
         if found is None:
             return None
         refuse_under_way(connection, found.id)
@@ -94,11 +86,8 @@ class ErasureStore(Queries):
         return Begun(found.deletion)
 
     async def give_up(self, tenant: str, name: str, deletion: str, begun: Begun | None = None) -> None:
-        """Let runs and calls begin in a thread again, unless another deletion has replaced this one.
-
-        A thread whose restore was interrupted stays closed.
-        """
-        own = (threads.c.tenant == tenant) & (threads.c.name == name) & (threads.c.deletion == deletion)
+        """Open a thread again, unless another deletion replaced this one or an interrupted restore closed it."""
+        own = _named(tenant, name) & (threads.c.deletion == deletion)
         mark = begun.mark if begun is not None else None
         await self._database.write((update(threads).where(own).values(deletion=mark), None))
 
@@ -111,23 +100,19 @@ class ErasureStore(Queries):
         `deletion` is what begin() was called with, if it was. Raises DeletionLost, RunUnderWay and CallUnderWay. The
         audit stays, and records the deletion.
         """
-        found = connection.execute(_thread(tenant, name)).first()
+        found = _thread(connection, tenant, name)
         if found is None:
             return None
         if found.deletion != deletion:
             raise DeletionLost
-        thread_id = found.id
-        refuse_under_way(connection, thread_id)
-        removed = remove_rows(connection, thread_id)
+        refuse_under_way(connection, found.id)
+        removed = remove_rows(connection, found.id)
         entry = AuditEntry(tenant, "thread_deleted", actor=actor, thread=name, details=dict(removed))
-        self.audit.append(connection, entries=[entry])
+        self.audit.append(connection, entry)
         return removed
 
     async def stop_tenant(self, tenant: str) -> None:
-        """Revoke all keys of a tenant, end its waiting runs, and request the end of its running ones.
-
-        Nothing begins in its threads any more.
-        """
+        """Revoke the keys, end the waiting runs, request the end of running ones, and close the threads of a tenant."""
         now = self.clock()
         going = update(threads).where(threads.c.tenant == tenant).values(deletion=_OF_TENANT)
         keys = update(api_keys).where(api_keys.c.tenant == tenant, api_keys.c.revoked_us.is_(None))
@@ -144,17 +129,13 @@ class ErasureStore(Queries):
         )
 
     async def under_way(self, tenant: str) -> bool:
-        """Return whether a run of a tenant is running or a call under way."""
-        running = select(runs.c.id).where(runs.c.tenant == tenant, runs.c.status == "running").limit(1)
-        executing = select(tool_calls.c.id).where(_is_executing(tenant)).limit(1)
-        return bool(await self._database.rows(running) or await self._database.rows(executing))
+        return await self._has(runs.c.id, runs.c.tenant == tenant, runs.c.status == "running") or await self._has(
+            tool_calls.c.id, _is_executing(tenant)
+        )
 
     @transaction
     def take_runs(self, connection: Connection, tenant: str) -> None:
-        """End the remaining runs; a gateway that still hosts one can no longer write to it.
-
-        Open calls are recorded as interrupted, since their outcome can no longer be written.
-        """
+        """End the remaining runs, whose gateways can no longer write to them; open calls count as interrupted."""
         now = self.clock()
         ended = {"status": "cancelled", "finished_us": now, "gateway": None, "epoch": runs.c.epoch + 1}
         left = (runs.c.tenant == tenant) & (runs.c.status == "running")
@@ -162,16 +143,12 @@ class ErasureStore(Queries):
         interrupt_calls(connection, self.audit, _is_executing(tenant), now)
 
     async def threads_of(self, tenant: str, name: str | None = None) -> Mapping[str, str | None]:
-        """Return a tenant's threads, or one of them, each with the engine of its files if known."""
-        query = select(threads.c.name, threads.c.engine).where(threads.c.tenant == tenant)
-        if name is not None:
-            query = query.where(threads.c.name == name)
+        which = threads.c.tenant == tenant if name is None else _named(tenant, name)
+        query = select(threads.c.name, threads.c.engine).where(which)
         return {row.name: row.engine for row in await self._database.rows(query)}
 
     async def forget_engine(self, tenant: str, name: str) -> None:
-        """Record that no engine has files of a thread."""
-        this = (threads.c.tenant == tenant) & (threads.c.name == name)
-        await self._database.write((update(threads).where(this).values(engine=None), None))
+        await self._database.write((update(threads).where(_named(tenant, name)).values(engine=None), None))
 
     async def remove_tenant(self, tenant: str) -> Mapping[str, int]:
         """Delete every row of a tenant except the audit, in batches; return how many, by table.
@@ -181,21 +158,10 @@ class ErasureStore(Queries):
         only_here = ~policies.c.digest.in_(select(policy_changes.c.digest).where(policy_changes.c.tenant != tenant))
         ever_here = policies.c.digest.in_(select(policy_changes.c.digest).where(policy_changes.c.tenant == tenant))
         texts = [row.digest for row in await self._database.rows(select(policies.c.digest).where(only_here, ever_here))]
-        removed = {}
-        for table in _TABLES:
-            belongs = belongs_to_tenant(table, tenant)
-            if belongs is not None and table.name not in AUDIT:
-                removed[table.name] = await self._drained(table, belongs)
+        owned = [(table, which) for table, which in _of_tenant_by_table(tenant) if table.name not in AUDIT]
+        removed = {table.name: await self._drain(table, which, _BATCH_ROWS) for table, which in owned}
         unused = policies.c.digest.in_(texts) & policies.c.digest.not_in(select(policy_changes.c.digest))
-        removed[policies.name] = await self._drained(policies, unused)
-        return removed
-
-    async def _drained(self, table: Table, which: ColumnElement[bool]) -> int:
-        key = tuple_(*table.primary_key.columns)
-        batch = delete(table).where(key.in_(select(*table.primary_key.columns).where(which).limit(_BATCH_ROWS)))
-        removed = 0
-        while gone := await self._database.transact(lambda connection: connection.execute(batch).rowcount):
-            removed += gone
+        removed[policies.name] = await self._drain(policies, unused, _BATCH_ROWS)
         return removed
 
     async def was_deleted(self, tenant: str) -> bool:
@@ -206,40 +172,38 @@ class ErasureStore(Queries):
         return any(json.loads(row.details).get("tenant") == tenant for row in await self._database.rows(query))
 
     async def record(self, erasure: TenantErasure) -> tuple[Mapping[str, int], Mapping[str, int], int]:
-        """Delete the audit if requested, count what is left, and record both in the operators' audit, atomically.
-
-        Returns all that was removed, all that is left, and the number of the record.
-        """
-        everything, left = await self._database.transact(partial(self._record, erasure=erasure))
+        """Delete the audit if requested, count what is left, and audit both; return removed, left, and its sequence."""
+        everything, left = await self._recorded(erasure)
         sequence = await self._database.scalar(select(func.max(audit_records.c.sequence)).where(_DELETIONS))
         return everything, left, int(sequence)
 
-    def _record(self, connection: Connection, *, erasure: TenantErasure) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    @transaction
+    def _recorded(self, connection: Connection, erasure: TenantErasure) -> tuple[Mapping[str, int], Mapping[str, int]]:
         tenant = erasure.tenant
-        head = connection.execute(select(audit_heads).where(audit_heads.c.tenant == tenant)).mappings().first()
+        head = connection.execute(select(audit_heads).where(audit_heads.c.tenant == tenant)).first()
         everything, left = dict(erasure.removed), dict(erasure.on_engine)
         if erasure.audit:
             everything[audit_records.name] = self.audit.erase(connection, tenant=tenant)
-        for table in _TABLES:
-            belongs = belongs_to_tenant(table, tenant)
-            if belongs is not None:
-                counted = select(func.count()).select_from(table).where(belongs)
-                left[table.name] = connection.execute(counted).scalar_one()
+        for table, which in _of_tenant_by_table(tenant):
+            left[table.name] = connection.execute(select(func.count()).select_from(table).where(which)).scalar_one()
         details: dict[str, JsonValue] = {
             "tenant": tenant,
             "removed": dict(everything),
             "left": dict(left),
             "workspaces_removed": erasure.workspaces,
-            "audit_sequence": head["sequence"] if head else 0,
-            "audit_digest": head["digest"] if head else "",
+            "audit_sequence": head.sequence if head else 0,
+            "audit_digest": head.digest if head else "",
         }
-        entry = AuditEntry(OPERATORS, "tenant_deleted", actor=erasure.actor, details=details)
-        self.audit.append(connection, entries=[entry])
+        self.audit.append(connection, AuditEntry(OPERATORS, "tenant_deleted", erasure.actor, details=details))
         return everything, left
 
 
-def _thread(tenant: str, name: str) -> Select[tuple[str, str | None]]:
-    return select(threads.c.id, threads.c.deletion).where(threads.c.tenant == tenant, threads.c.name == name)
+def _named(tenant: str, name: str) -> ColumnElement[bool]:
+    return (threads.c.tenant == tenant) & (threads.c.name == name)
+
+
+def _thread(connection: Connection, tenant: str, name: str) -> Row[str, str | None] | None:
+    return connection.execute(select(threads.c.id, threads.c.deletion).where(_named(tenant, name))).first()
 
 
 def _is_executing(tenant: str) -> ColumnElement[bool]:
@@ -281,4 +245,28 @@ def belongs_to_thread(table: Table, thread_id: str) -> ColumnElement[bool] | Non
         return table.c["thread_id"] == thread_id
     if "run_id" in table.c:
         return table.c["run_id"].in_(select(runs.c.id).where(runs.c.thread_id == thread_id))
+    return None
+
+
+async def rows_of(database: Database, tenant: str) -> Mapping[str, int]:
+    """Return the number of a tenant's rows in each table that belongs to tenants."""
+    counts = [
+        select(literal(table.name).label("name"), func.count().label("rows")).where(which)
+        for table, which in _of_tenant_by_table(tenant)
+    ]
+    return {row.name: row.rows for row in await database.rows(select(union_all(*counts).subquery()))}
+
+
+def _of_tenant_by_table(tenant: str) -> list[tuple[Table, ColumnElement[bool]]]:
+    found = [(table, belongs_to_tenant(table, tenant)) for table in _TABLES]
+    return [(table, which) for table, which in found if which is not None]
+
+
+def belongs_to_tenant(table: Table, tenant: str) -> ColumnElement[bool] | None:
+    """Return the condition for a tenant's rows of a table; None for a table that belongs to no tenant."""
+    if "tenant" in table.c:
+        return table.c["tenant"] == tenant
+    for column, owners in (("thread_id", threads), ("run_id", runs)):
+        if column in table.c:
+            return table.c[column].in_(select(owners.c.id).where(owners.c.tenant == tenant))
     return None

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, case, exists, or_, select, update
+from sqlalchemy import Connection, exists, or_, select, update
 
 from gateway.credentials.caller import actor
 from gateway.storage.approval_writes import APPROVED, CANCELLED, change_approvals
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.entities import Thread
-from gateway.storage.queries import Queries, transaction
-from gateway.storage.rows import mapped, newest_first, older
+from gateway.storage.queries import Queries, matching, page_of, transaction, with_thread
 from gateway.storage.tables import RUNS_UNDER_WAY, approvals, grants, runs, threads
 from gateway.support.paging import Place
 
-_GRANT_COLUMNS = ("id", "tenant", "run_id", "rule", "approval_id", "created_us", "revoked_us")
 _GRANTED_TO_ALL = grants.c.run_id.is_(None)
 _RUN_GOES_ON = exists().where(runs.c.id == grants.c.run_id, runs.c.status.in_(RUNS_UNDER_WAY))
 _IN_FORCE = grants.c.revoked_us.is_(None) & or_(_GRANTED_TO_ALL, _RUN_GOES_ON)
-_GRANTS = (
-    select(
-        *(grants.c[name] for name in _GRANT_COLUMNS),
-        threads.c.name.label("thread"),
-        approvals.c.resolved_by.label("granted_by"),
-        case((_IN_FORCE, 1), else_=0).label("in_force"),
-    )
-    .join(threads, grants.c.thread_id == threads.c.id)
-    .join(approvals, grants.c.approval_id == approvals.c.id)
-)
+_GRANTS = with_thread(
+    grants,
+    *(grants.c[name] for name in ("id", "tenant", "run_id", "rule", "approval_id", "created_us", "revoked_us")),
+    approvals.c.resolved_by.label("granted_by"),
+    _IN_FORCE.label("in_force"),
+).join(approvals, grants.c.approval_id == approvals.c.id)
 
 
 @dataclass(frozen=True)
@@ -44,10 +37,7 @@ class NewGrant:
 
 @dataclass(frozen=True)
 class Grant:
-    """A stored grant; `thread` is the thread's name, `granted_by` the approver.
-
-    It is `in_force` until it is revoked, or its run is over.
-    """
+    """A stored grant; `thread` is the thread's name. It is `in_force` until it is revoked, or its run is over."""
 
     id: str
     tenant: str
@@ -73,23 +63,15 @@ class GrantStore(Queries):
         return [(row.rule, row.approval_id) for row in await self._database.rows(query.order_by(grants.c.created_us))]
 
     async def get(self, tenant: str, grant_id: str) -> Grant | None:
-        """Return a grant of a tenant."""
-        row = await self._database.first(_GRANTS.where(grants.c.id == grant_id, grants.c.tenant == tenant))
-        return None if row is None else _grant(row)
+        return await self._one(Grant, _GRANTS.where(grants.c.id == grant_id, grants.c.tenant == tenant))
 
     async def page(
         self, tenant: str, *, thread: str | None, include_ended: bool, before: Place | None, limit: int
     ) -> Sequence[Grant]:
-        """Return grants, newest first; `before` is the place of the previous page's end."""
-        conditions: list[ColumnElement[bool]] = [grants.c.tenant == tenant]
-        if thread is not None:
-            conditions.append(threads.c.name == thread)
+        query = _GRANTS.where(grants.c.tenant == tenant, *matching({threads.c.name: thread}))
         if not include_ended:
-            conditions.append(_IN_FORCE)
-        if before is not None:
-            conditions.append(older(grants, before))
-        query = _GRANTS.where(*conditions).order_by(*newest_first(grants)).limit(limit)
-        return [_grant(row) for row in await self._database.rows(query)]
+            query = query.where(_IN_FORCE)
+        return await self._all(Grant, page_of(query, grants, before, limit))
 
     @transaction
     def revoke(self, connection: Connection, tenant: str, grant_id: str) -> bool:
@@ -103,14 +85,7 @@ class GrantStore(Queries):
             return False
         change_approvals(connection, unused, {"status": CANCELLED}, self.clock)
         row = connection.execute(_GRANTS.where(grants.c.id == grant_id)).one()
-        self.audit.append(connection, entries=[_revoked(row, by)])
+        details = {"grant_id": row.id, "approval_id": row.approval_id}
+        whose = {"thread": row.thread, "run_id": row.run_id or ""}
+        self.audit.append(connection, AuditEntry(tenant, "grant_revoked", by, **whose, details=details))
         return True
-
-
-def _revoked(row: Any, by: str) -> AuditEntry:
-    details = {"grant_id": row.id, "approval_id": row.approval_id}
-    return AuditEntry(row.tenant, "grant_revoked", by, thread=row.thread, run_id=row.run_id or "", details=details)
-
-
-def _grant(row: Row[Any]) -> Grant:
-    return mapped(Grant, row, in_force=bool(row.in_force))

@@ -9,21 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import JsonValue
-from sqlalchemy import Connection, Row, and_, insert, literal, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, literal, or_, select, update
 
 from gateway.credentials.keys import NewKey, checked_name, make_key
 from gateway.errors import Conflict, InvalidArgument, NotFound, RequestIdReused
 from gateway.storage.audit_store import OPERATORS, AuditEntry
 from gateway.storage.database import Database
-from gateway.storage.key_runs import KeyRuns
-from gateway.storage.queries import Queries, transaction
-from gateway.storage.rows import mapped, newest_first, older
-from gateway.storage.tables import api_keys
+from gateway.storage.queries import Queries, mapped, page_of, transaction
+from gateway.storage.run_writes import run_changed
+from gateway.storage.tables import RUNS_UNDER_WAY, api_keys, runs
 from gateway.support.clock import NowUs, now_us
 from gateway.support.paging import Place
 
@@ -46,6 +44,9 @@ class StoredKey:
     revoked_us: int | None
     replaced_by: str | None
 
+    def is_over(self, now_us: int) -> bool:
+        return self.revoked_us is not None or (self.expires_us is not None and self.expires_us <= now_us)
+
 
 @dataclass(frozen=True)
 class KeyRequest:
@@ -56,9 +57,25 @@ class KeyRequest:
 
     @classmethod
     def of(cls, request_id: str, by: str, *asked: JsonValue) -> KeyRequest | None:
-        """Return the request of a caller; None if it has no id."""
         fields = json.dumps([by, *asked])
         return cls(request_id, hashlib.sha256(fields.encode()).hexdigest()) if request_id else None
+
+
+class KeyRuns(Queries):
+    """The runs under way that a tenant's credential started, by the part of it that is shown. They outlive it."""
+
+    async def count(self, tenant: str, shown: str) -> int:
+        return int(await self._database.scalar(select(func.count()).where(_under_way(tenant, shown))))
+
+    @transaction
+    def cancel(self, connection: Connection, tenant: str, shown: str, *, by: str) -> int:
+        """Request the end of all that are under way; return how many there are, including those requested before."""
+        query = select(runs.c.id, runs.c.cancel_us).where(_under_way(tenant, shown))
+        found = connection.execute(query.with_for_update()).all()
+        for run_id in [row.id for row in found if row.cancel_us is None]:
+            connection.execute(update(runs).where(runs.c.id == run_id).values(cancel_us=self.clock()))
+            self.audit.append(connection, *run_changed(connection, "run_cancelled", run_id, by=by))
+        return len(found)
 
 
 class KeyStore(Queries):
@@ -74,7 +91,7 @@ class KeyStore(Queries):
         """Store keys of a tenant or an operator, all or none. InvalidArgument for an invalid name."""
         checked_name(name)
         made = self._made(tenant, keys, name, lifetime_us)
-        await self._database.transact(partial(self._insert, made=made, keys=keys, by=by))
+        await self._database.transact(lambda connection: self._insert(connection, made, keys, by))
         return made
 
     @transaction
@@ -89,20 +106,16 @@ class KeyStore(Queries):
         by: str,
         request: KeyRequest | None,
     ) -> StoredKey:
-        """Store a key, or give the secret of this one to the key that the same request created.
-
-        Raises RequestIdReused; Conflict if that key was used, or created too long ago.
-        """
+        """Store a key, or give its secret to the unused key of the same request. Raises RequestIdReused, Conflict."""
         checked_name(name)
         (made,) = self._made(tenant, (key,), name, lifetime_us)
         again = self._asked_again(connection, request, key, by)
         if again is None:
-            self._insert(connection, made=(made,), keys=(key,), by=by, request=request)
+            self._insert(connection, (made,), (key,), by, request)
         return again or made
 
     async def find(self, digest: str) -> StoredKey | None:
-        """Return the key with a digest; None if it is unknown, revoked or expired."""
-        query = select(api_keys).where(_KEYS.digest == digest, self._works())
+        query = select(api_keys).where(_KEYS.digest == digest, self._is(WORKING))
         found = await self._database.first(query, foremost=True)
         if found is not None and found.request_id is not None and found.used_us is None:
             # The first use: from here on the key never gets another secret.
@@ -114,12 +127,11 @@ class KeyStore(Queries):
     async def over(self, digest: str) -> StoredKey | None:
         """Return the revoked or expired key with a digest; None if it is unknown or works."""
         found = await self._database.first(
-            select(api_keys).where(_KEYS.digest == digest, ~self._works()), foremost=True
+            select(api_keys).where(_KEYS.digest == digest, ~self._is(WORKING)), foremost=True
         )
         return None if found is None else _key(found)
 
     async def get(self, key_id: str) -> StoredKey:
-        """Return a key by its id; NotFound."""
         found = await self._database.first(select(api_keys).where(_KEYS.id == key_id))
         if found is None:
             raise _unknown(key_id)
@@ -135,20 +147,15 @@ class KeyStore(Queries):
         scope: str = "",
         state: str = "",
     ) -> Sequence[StoredKey]:
-        """Return keys, newest first, of one tenant ("" for operators) or, with None, of all.
-
-        `state` (working, expired or revoked) overrides `include_ended`.
-        """
-        query = select(api_keys).order_by(*newest_first(api_keys)).limit(limit)
+        """Return keys, newest first; `tenant` is "" for operators, None for all. `state` overrides `include_ended`."""
+        query = select(api_keys)
         if tenant is not None:
             query = query.where(_KEYS.tenant == tenant)
         if scope:
             query = query.where((literal(",") + _KEYS.scopes + literal(",")).contains(f",{scope},", autoescape=True))
         if state or not include_ended:
             query = query.where(self._is(state or WORKING))
-        if before is not None:
-            query = query.where(older(api_keys, before))
-        return [_key(row) for row in await self._database.rows(query)]
+        return [_key(row) for row in await self._database.rows(page_of(query, api_keys, before, limit))]
 
     @transaction
     def revoke(self, connection: Connection, key_id: str, *, by: str) -> StoredKey:
@@ -156,19 +163,16 @@ class KeyStore(Queries):
         found = _locked(connection, key_id)
         if found.revoked_us is not None:
             return found
-        connection.execute(update(api_keys).where(_KEYS.id == key_id).values(revoked_us=self.clock()))
+        now = self.clock()
+        connection.execute(update(api_keys).where(_KEYS.id == key_id).values(revoked_us=now))
         self._record(connection, "key_revoked", found, by)
-        return _locked(connection, key_id)
+        return replace(found, revoked_us=now)
 
     @transaction
     def rotate(
         self, connection: Connection, key_id: str, *, overlap_us: int, by: str, request: KeyRequest | None = None
     ) -> tuple[StoredKey, NewKey]:
-        """Create a key like another one, with the same lifetime; the old one works until the overlap is over.
-
-        NotFound; InvalidArgument for a key that no longer works or was rotated already. For a repeated request as
-        add_requested.
-        """
+        """Create a key like another one, which works until the overlap is over; otherwise as add_requested."""
         old, now = _locked(connection, key_id), self.clock()
         key = make_key(old.scopes, operator=not old.tenant)
         again = self._asked_again(connection, request, key, by)
@@ -176,12 +180,12 @@ class KeyStore(Queries):
             return again, key
         if old.replaced_by is not None:
             raise InvalidArgument(f"key_id: {old.shown} was already rotated: rotate {old.replaced_by}")
-        if old.revoked_us is not None or (old.expires_us is not None and old.expires_us <= now):
+        if old.is_over(now):
             raise InvalidArgument(f"key_id: {old.shown} is expired or revoked: create a key")
         expires_us = None if old.expires_us is None else now + old.expires_us - old.created_us
         new = _stored(old.tenant, key, old.name, now, expires_us)
         ends_us = now + overlap_us if old.expires_us is None else min(now + overlap_us, old.expires_us)
-        self._insert(connection, made=(new,), keys=(key,), by=by, request=request)
+        self._insert(connection, (new,), (key,), by, request)
         connection.execute(update(api_keys).where(_KEYS.id == key_id).values(replaced_by=new.id, expires_us=ends_us))
         self._record(connection, "key_rotated", old, by, replaced_by=new.id, works_until_us=ends_us)
         return new, key
@@ -191,21 +195,18 @@ class KeyStore(Queries):
         expires_us = None if lifetime_us is None else now + lifetime_us
         return [_stored(tenant, key, name, now, expires_us) for key in keys]
 
-    def _works(self) -> Any:
-        return and_(_KEYS.revoked_us.is_(None), or_(_KEYS.expires_us.is_(None), _KEYS.expires_us > self.clock()))
-
-    def _is(self, state: str) -> Any:
+    def _is(self, state: str) -> ColumnElement[bool]:
         if state == KEY_REVOKED:
             return _KEYS.revoked_us.is_not(None)
-        over = and_(_KEYS.revoked_us.is_(None), _KEYS.expires_us <= self.clock())
-        return over if state == KEY_EXPIRED else self._works()
+        over = _KEYS.expires_us <= self.clock()
+        in_time = over if state == KEY_EXPIRED else or_(_KEYS.expires_us.is_(None), ~over)
+        return and_(_KEYS.revoked_us.is_(None), in_time)
 
     # --- in the writer's thread ---
 
     def _insert(
         self,
         connection: Connection,
-        *,
         made: Sequence[StoredKey],
         keys: Sequence[NewKey],
         by: str,
@@ -232,8 +233,7 @@ class KeyStore(Queries):
                 f"request_id: {request.id!r} was already used for a different key; use a new one for each key"
             )
         now, known = self.clock(), _key(found)
-        over = known.revoked_us is not None or (known.expires_us is not None and known.expires_us <= now)
-        if found.used_us is not None or over or known.created_us <= now - _ASKED_AGAIN_US:
+        if found.used_us is not None or known.is_over(now) or known.created_us <= now - _ASKED_AGAIN_US:
             raise Conflict(
                 f"request {request.id!r} created the key {known.id}, which has been used or is more than "
                 f"{_ASKED_AGAIN_US // 60_000_000} minutes old: revoke it if its secret is lost, and create another",
@@ -241,7 +241,7 @@ class KeyStore(Queries):
             )
         fresh = {"digest": key.digest, "shown": key.shown}
         connection.execute(update(api_keys).where(_KEYS.id == known.id).values(**fresh))
-        known = _locked(connection, known.id)
+        known = replace(known, shown=key.shown)
         self._record(connection, "key_reissued", known, by)
         return known
 
@@ -249,8 +249,7 @@ class KeyStore(Queries):
         facts: dict[str, JsonValue] = {"key_id": key.id, "shown": key.shown, "tenant": key.tenant}
         facts |= {"scopes": list(key.scopes), **more}
         chains = dict.fromkeys((OPERATORS, key.tenant))
-        entries = [AuditEntry(tenant=chain, kind=kind, actor=by, details=facts) for chain in chains]
-        self.audit.append(connection, entries=entries)
+        self.audit.append(connection, *(AuditEntry(chain, kind, by, details=facts) for chain in chains))
 
 
 def _stored(tenant: str, key: NewKey, name: str, now: int, expires_us: int | None) -> StoredKey:
@@ -270,3 +269,7 @@ def _key(row: Row[Any]) -> StoredKey:
 
 def _unknown(key_id: str) -> NotFound:
     return NotFound(f"key {key_id[:64]!r} not found: `airlock key list` lists the keys")
+
+
+def _under_way(tenant: str, shown: str) -> ColumnElement[bool]:
+    return and_(runs.c.tenant == tenant, runs.c.started_by == shown, runs.c.status.in_(RUNS_UNDER_WAY))

@@ -12,8 +12,7 @@ from sqlalchemy import Connection, Select, bindparam, func, insert, select
 from gateway.errors import NotFound
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.prepared import Prepared
-from gateway.storage.queries import Queries
-from gateway.storage.rows import mapped
+from gateway.storage.queries import Queries, mapped
 from gateway.storage.tables import policies, policy_changes
 
 OPERATOR = ""
@@ -88,7 +87,7 @@ class PolicyStore(Queries):
             if change.at_us == row["at_us"] and change.by == row["by"]:  # otherwise another gateway was faster
                 facts = {"tenant": tenant, "how": kind, "text_sha256": row["digest"], "change": change.id}
                 entries = [AuditEntry(chain, "policy_applied", by, details=facts) for chain in chains]
-                self.audit.append(connection, entries=entries)
+                self.audit.append(connection, *entries)
             return change
 
         return await self._database.transact(work)
@@ -102,22 +101,19 @@ class PolicyStore(Queries):
         return await self._database.transact(lambda connection: _is_new(connection, tenant, digest, after))
 
     async def current(self, tenant: str) -> Change | None:
-        """Return the change that is in force for a tenant, None if there never was one."""
         found = await self.history(tenant, 1)
         return found[0] if found else None
 
     async def history(self, tenant: str, limit: int, *, before: int | None = None) -> Sequence[Change]:
-        """Return a tenant's last changes, newest first; with `before`, those before that id."""
         query = select(policy_changes).where(_CHANGES.tenant == tenant).order_by(_CHANGES.id.desc()).limit(limit)
         if before is not None:
             query = query.where(_CHANGES.id < before)
-        return [mapped(Change, row) for row in await self._database.rows(query)]
+        return await self._all(Change, query)
 
     async def last_of_each(self) -> dict[str, Change]:
-        """Return each tenant's last change."""
         last = select(func.max(_CHANGES.id)).group_by(_CHANGES.tenant)
-        found = await self._database.rows(select(policy_changes).where(_CHANGES.id.in_(last)))
-        return {row.tenant: mapped(Change, row) for row in found}
+        found = await self._all(Change, select(policy_changes).where(_CHANGES.id.in_(last)))
+        return {change.tenant: change for change in found}
 
     async def changes_since(self, id_: int) -> Sequence[Change]:
         """Return the changes after one, oldest first, and a few before it, in case they became visible late."""
@@ -125,7 +121,7 @@ class PolicyStore(Queries):
 
     async def has(self, digest: str) -> bool:
         """Return whether a text was ever in force, and so has loaded."""
-        return bool(await self._database.rows(select(policies.c.digest).where(policies.c.digest == digest)))
+        return await self._has(policies.c.digest, policies.c.digest == digest)
 
     async def text(self, digest: str) -> str:
         """Return a version's text; NotFound for an unknown digest."""
@@ -149,19 +145,17 @@ def _is_new(connection: Connection, tenant: str, digest: str, after: int) -> boo
 
 def _apply(connection: Connection, *, text: str, row: dict[str, Any], expected: int | None, after: int) -> Change:
     standing = _last(connection, _CHANGES.tenant == row["tenant"])
-    if standing is not None:
-        if standing.digest == row["digest"]:
-            return standing
-        if row["kind"] == "file" and not _is_new(connection, row["tenant"], row["digest"], after):
-            return standing
+    if standing is not None and (
+        standing.digest == row["digest"]
+        or (row["kind"] == "file" and not _is_new(connection, row["tenant"], row["digest"], after))
+    ):
+        return standing
     if expected is not None and expected != (0 if standing is None else standing.id):
         raise NotStanding(standing)
     known = select(policies.c.digest).where(policies.c.digest == row["digest"])
     if connection.execute(known).first() is None:
-        version = {"digest": row["digest"], "text": text, "created_us": row["at_us"]}
-        connection.execute(insert(policies), version)
-    made = connection.execute(insert(policy_changes).values(row))
-    key: Any = made.inserted_primary_key
+        connection.execute(insert(policies).values(digest=row["digest"], text=text, created_us=row["at_us"]))
+    key: Any = connection.execute(insert(policy_changes).values(row)).inserted_primary_key
     return Change(id=key[0], **row)
 
 

@@ -1,17 +1,19 @@
-"""What every group of queries has: the database, the audit, and a clock."""
+"""What every group of queries has: the database, the audit, a clock; rows as dataclasses, filters, pages and slices."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, delete, literal, select, tuple_
 
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
+from gateway.storage.tables import threads
 from gateway.support.clock import MakeId, NowUs, make_id, now_us
+from gateway.support.paging import Place
 
 P = ParamSpec("P")
 S = TypeVar("S", bound="Queries")
@@ -42,3 +44,67 @@ class Queries:
         self.clock = clock
         self.gateway = gateway
         self.ids = ids
+
+    async def _all(self, kind: type[T], query: Select[Any]) -> Sequence[T]:
+        return [mapped(kind, row) for row in await self._database.rows(query)]
+
+    async def _one(self, kind: type[T], query: Select[Any]) -> T | None:
+        found = await self._database.first(query)
+        return None if found is None else mapped(kind, found)
+
+    async def _has(self, column: ColumnElement[Any], *where: ColumnElement[bool]) -> bool:
+        return bool(await self._database.rows(select(column).where(*where).limit(1)))
+
+    async def _drain(self, table: Table, which: ColumnElement[bool], batch_rows: int) -> int:
+        """Delete rows, a batch in each transaction, since all other writers wait meanwhile; return how many."""
+        key = tuple_(*table.primary_key.columns)
+        batch = select(*table.primary_key.columns).where(which).limit(batch_rows)
+        deletion, removed = delete(table).where(which, key.in_(batch)), 0
+        while gone := await self._database.transact(lambda connection: connection.execute(deletion).rowcount):
+            removed += gone
+        return removed
+
+
+def mapped(kind: type[T], row: Row[Any], **given: Any) -> T:
+    """Return a dataclass with the values of a row's columns of the same names, and the `given` fields."""
+    names: Mapping[str, object] = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    return kind(**{name: getattr(row, name) for name in names if name not in given}, **given)
+
+
+def with_thread(table: Table, *columns: Any) -> Select[Any]:
+    """Select columns of a table, all unless given, and the name of each row's thread as `thread`."""
+    query = select(*(columns or (table,)), threads.c.name.label("thread"))
+    return query.join(threads, table.c.thread_id == threads.c.id)
+
+
+def matching(wanted: Mapping[Any, object]) -> list[ColumnElement[bool]]:
+    """Return the conditions of a filter: each column has its value, or one of a tuple; an empty value matches all."""
+    return [
+        column.in_(value) if isinstance(value, tuple) else column == value for column, value in wanted.items() if value
+    ]
+
+
+def page_of(
+    query: Select[Any], table: Table, before: Place | None, limit: int | None, column: str = "created_us"
+) -> Select[Any]:
+    """Return the query of a page, newest first; `before` is the time and the id of the previous page's last row."""
+    if before is not None:
+        query = query.where(tuple_(table.c[column], table.c.id) < tuple_(literal(before[0]), literal(before[1])))
+    return query.order_by(table.c[column].desc(), table.c.id.desc()).limit(limit)
+
+
+def slice_of(rows: Iterable[Row[Any]], parse: Callable[[Row[Any]], T], limit_chars: int) -> tuple[list[T], Any]:
+    """Return the first rows, parsed: as many as fit the limit together, and at least one.
+
+    So a reader's thread is soon free for others. Also returns the key of the last one if there are more rows. The key
+    is a row's first column; its last one may be long.
+    """
+    parsed: list[T] = []
+    chars, last = 0, None
+    for row in rows:
+        chars += len(row[-1])
+        if parsed and chars > limit_chars:
+            return parsed, last
+        parsed.append(parse(row))
+        last = row[0]
+    return parsed, None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from sqlalchemy import Connection, Select, and_, bindparam, delete, func, insert, or_, select, text, update
 
@@ -18,6 +19,7 @@ from gateway.storage.queries import Queries, transaction
 from gateway.storage.tables import counters, holds, runs, snapshots, storage_use
 from gateway.support.clock import NowUs, now_us
 
+_NAME = attrgetter("name")
 # Windows kept of a counter: the current one, and the previous one for gateways whose clocks are behind.
 _KEPT_WINDOWS = 2
 
@@ -90,8 +92,8 @@ class QuotaStore(Queries):
 
         def work(connection: Connection) -> None:
             # In the same order everywhere, so that transactions do not deadlock.
-            refused = [take.name for take in sorted(takes, key=_name) if not _took(connection, tenant, take)]
-            refused += [hold.name for hold in sorted(holding, key=_name) if not self._hold(connection, tenant, hold)]
+            refused = [take.name for take in sorted(takes, key=_NAME) if not _took(connection, tenant, take)]
+            refused += [hold.name for hold in sorted(holding, key=_NAME) if not self._hold(connection, tenant, hold)]
             if refused:
                 raise _Refused(refused)
             self._forget_old(connection, tenant, takes)
@@ -105,22 +107,20 @@ class QuotaStore(Queries):
     @transaction
     def add(self, connection: Connection, tenant: str, takes: Sequence[Take]) -> None:
         """Count what was used already, even past its limit."""
-        for take in sorted(takes, key=_name):
+        for take in sorted(takes, key=_NAME):
             connection.execute(_ADD, _row(tenant, take))
         self._forget_old(connection, tenant, takes)
 
     async def give_back(self, tenant: str, takes: Sequence[Take]) -> None:
-        """Return what was taken and is not used."""
         rows = [
             {"whose": tenant, "of_name": take.name, "of_window_us": take.window_us, "amount": take.amount}
-            for take in sorted(takes, key=_name)
+            for take in sorted(takes, key=_NAME)
             if take.amount
         ]
         if rows:
             await self._database.write((_GIVE_BACK, rows))
 
     async def used(self, tenant: str, windows: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the use in each of these windows, by name."""
         if not windows:
             return {}
         asked = [and_(counters.c.name == name, counters.c.window_us == at_us) for name, at_us in windows.items()]
@@ -134,23 +134,17 @@ class QuotaStore(Queries):
         return (found[0].threads, found[0].bytes) if found else (0, 0)
 
     async def snapshots(self, tenant: str) -> tuple[int, int]:
-        """Return a tenant's number of snapshots, and how many bytes all of them added to the disk when they were taken.
-
-        Bytes that a deleted snapshot shared with others are not included.
-        """
+        """Return a tenant's number of snapshots, and the bytes that all of them added to the disk."""
         added = func.coalesce(func.sum(snapshots.c.stored_bytes), 0).label("added")
         query = select(func.count().label("snapshots"), added).where(snapshots.c.tenant == tenant)
-        found = (await self._database.rows(query))[0]
+        (found,) = await self._database.rows(query)
         return int(found.snapshots), int(found.added)
 
     async def runs_at_once(self, tenant: str, name: str) -> int:
-        """Return how many runs count as under way."""
-        query = select(func.count()).select_from(holds).where(holds.c.tenant == tenant, holds.c.name == name)
-        without = await self._database.scalar(_runs_without_a_hold(tenant, name))
-        return int(await self._database.scalar(query) + without)
+        counts = (_holds(tenant, name), _runs_without_a_hold(tenant, name))
+        return sum([int(await self._database.scalar(count)) for count in counts])
 
     async def release(self, ids: Collection[str]) -> None:
-        """Release holds of this gateway; others are ignored."""
         if ids:
             mine = holds.c.id.in_(ids) & (holds.c.gateway == self.gateway)
             await self._database.write((delete(holds).where(mine), None))
@@ -161,10 +155,9 @@ class QuotaStore(Queries):
 
     def _hold(self, connection: Connection, tenant: str, hold: Hold) -> bool:
         connection.execute(_ADD, {"tenant": tenant, "name": hold.name, **_LOCK})
-        query = select(func.count()).select_from(holds).where(holds.c.tenant == tenant, holds.c.name == hold.name)
-        count = int(connection.execute(query).scalar_one())
+        count = connection.execute(_holds(tenant, hold.name)).scalar_one()
         if hold.is_run:
-            count += int(connection.execute(_runs_without_a_hold(tenant, hold.name, hold.id)).scalar_one())
+            count += connection.execute(_runs_without_a_hold(tenant, hold.name, hold.id)).scalar_one()
         if count >= hold.limit:
             return False
         # A run that waited may continue here before its previous gateway has released its hold.
@@ -205,12 +198,12 @@ def _took(connection: Connection, tenant: str, take: Take) -> bool:
     return (connection.execute(query).scalar() or 0) < take.limit
 
 
-def _name(one: Take | Hold) -> str:
-    return one.name
-
-
 def _row(tenant: str, take: Take) -> dict[str, str | int]:
     return {"tenant": tenant, "name": take.name, "window_us": take.window_us, "amount": take.amount}
+
+
+def _holds(tenant: str, name: str) -> Select[int]:
+    return select(func.count()).select_from(holds).where(holds.c.tenant == tenant, holds.c.name == name)
 
 
 def _runs_without_a_hold(tenant: str, name: str, but: str = "") -> Select[int]:

@@ -57,7 +57,6 @@ class Readers:
                     reading.add_done_callback(_closing(places.pop_all(), asyncio.get_running_loop()))
 
     def shut_down(self) -> None:
-        """Wait for the current reads, and end the threads."""
         self._threads.shutdown()
         self._foremost.shutdown()
 

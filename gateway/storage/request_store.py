@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import bindparam, select, update
 
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.prepared import Prepared
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, mapped
 from gateway.storage.tables import runs, tool_calls
 
 REMEMBERED_US = 24 * 3600 * 1_000_000
 """How long a tool call's request id is remembered; a run's as long as the run."""
 
 _CALL = tool_calls.c
-_COLUMNS = (_CALL.id, _CALL.name, _CALL.request_digest, _CALL.state, _CALL.outcome, _CALL.result, _CALL.started_us)
 _CALL_OF = Prepared(
-    select(*_COLUMNS).where(_CALL.tenant == bindparam("of_tenant"), _CALL.request_id == bindparam("asked"))
+    select(_CALL.id, _CALL.name, _CALL.state, _CALL.outcome, _CALL.result, _CALL.started_us)
+    .add_columns(_CALL.request_digest.label("digest"))
+    .where(_CALL.tenant == bindparam("of_tenant"), _CALL.request_id == bindparam("asked"))
 )
 # The constraint in the databases' messages: PostgreSQL has its name, SQLite its columns.
 _REQUEST_ID = ("uq_tool_calls_request_id", "tool_calls.tenant, tool_calls.request_id")
@@ -53,25 +55,25 @@ class RequestStore(Queries):
         if row.started_us <= self.clock() - REMEMBERED_US and row.state != "executing":
             await self.forget(tenant, row.id)
             return None
-        return RequestedCall(row.id, row.name, row.request_digest, row.state, row.outcome, row.result)
+        return mapped(RequestedCall, row)
 
     async def remember(self, tenant: str, call_id: str, request_id: str, digest: str, result: str | None) -> bool:
         """Give a finished call its request id and remembered result; False if another call has the id."""
         kept = {"request_id": request_id, "request_digest": digest, "result": result}
-        whose = (_CALL.id == call_id) & (_CALL.tenant == tenant)
         try:
-            await self._database.write((update(tool_calls).where(whose).values(**kept), None))
+            await self._change(tenant, call_id, kept)
         except ConstraintViolated:
             return False
         return True
 
     async def forget(self, tenant: str, call_id: str) -> None:
-        """Free a call's request id."""
+        await self._change(tenant, call_id, FORGOTTEN)
+
+    async def _change(self, tenant: str, call_id: str, changes: Mapping[str, str | None]) -> None:
         whose = (_CALL.id == call_id) & (_CALL.tenant == tenant)
-        await self._database.write((update(tool_calls).where(whose).values(**FORGOTTEN), None))
+        await self._database.write((update(tool_calls).where(whose).values(changes), None))
 
     async def run_of(self, tenant: str, request_id: str) -> tuple[str, str] | None:
-        """Return the run that a request id was given to, and the digest of that request."""
         query = select(runs.c.id, runs.c.request_digest).where(runs.c.tenant == tenant, runs.c.request_id == request_id)
         found = await self._database.first(query)
         return None if found is None else (found.id, found.request_digest)

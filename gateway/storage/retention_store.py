@@ -3,22 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Delete,
-    Select,
-    Table,
-    delete,
-    exists,
-    func,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Select, Table, delete, exists, func, or_, select, update
 
 from gateway.storage.approval_writes import APPROVED, PENDING
 from gateway.storage.queries import Queries
@@ -57,21 +43,20 @@ class RetentionStore(Queries):
         found = select(runs.c.id, runs.c.last_sequence).where(ended, exists().where(earlier)).limit(_RUNS_AT_ONCE)
         removed = 0
         while page := await self._database.rows(found):
-            for run_id, last_sequence in (tuple(row) for row in page):
-                which = (events.c.run_id == run_id) & (events.c.sequence < last_sequence)
-                batch = select(events.c.sequence).where(which).limit(_BATCH_ROWS)
-                removed += await self._drained(which & events.c.sequence.in_(batch))
+            for run in page:
+                which = (events.c.run_id == run.id) & (events.c.sequence < run.last_sequence)
+                removed += await self._drain(events, which, _BATCH_ROWS)
         return removed
 
     async def prune_runs(self, before_us: int) -> int:
         """Delete the runs that ended before that time, with their events. Their messages stay in the threads."""
-        found = select(runs.c.id).where(_ended(before_us)).limit(_RUNS_AT_ONCE)
+        ended = _ended(before_us)
+        found = select(runs.c.id).where(ended).limit(_RUNS_AT_ONCE)
         removed = 0
         while ids := [row.id for row in await self._database.rows(found)]:
             for run_id in ids:
-                batch = select(events.c.sequence).where(events.c.run_id == run_id).limit(_BATCH_ROWS)
-                await self._drained((events.c.run_id == run_id) & events.c.sequence.in_(batch))
-            removed += await self._removed(delete(runs).where(runs.c.id.in_(ids), _ended(before_us)))
+                await self._drain(events, events.c.run_id == run_id, _BATCH_ROWS)
+            removed += await self._database.transact(partial(_removed, table=runs, which=runs.c.id.in_(ids) & ended))
         return removed
 
     async def prune_messages(self, before_us: int) -> int:
@@ -97,15 +82,13 @@ class RetentionStore(Queries):
         return removed
 
     async def prune_transitions(self, before_us: int) -> int:
-        """Delete the sandbox transitions before that time."""
-        old = sandbox_transitions.c.at_us < before_us
-        return await self._pruned_by_id(sandbox_transitions, sandbox_transitions.c.id, old)
+        return await self._pruned_by_id(sandbox_transitions, sandbox_transitions.c.at_us < before_us)
 
     async def prune_grants(self, before_us: int) -> int:
         """Delete the grants that were revoked before that time, or whose run ended before it."""
         goes_on = exists().where(runs.c.id == grants.c.run_id, ~_ended(before_us))
         of_ended = grants.c.run_id.is_not(None) & (grants.c.created_us < before_us) & ~goes_on
-        return await self._pruned_by_id(grants, grants.c.id, or_(grants.c.revoked_us < before_us, of_ended))
+        return await self._pruned_by_id(grants, or_(grants.c.revoked_us < before_us, of_ended))
 
     async def prune_approvals(self, before_us: int) -> int:
         """Delete the approvals finished before that time, unless their run is under way or they have a grant.
@@ -124,7 +107,7 @@ class RetentionStore(Queries):
         await self._database.write(
             (update(approvals).where(old, ~goes_on, is_granted, has_call).values(**emptied), None)
         )
-        return await self._pruned_by_id(approvals, approvals.c.id, old & ~goes_on & ~is_granted)
+        return await self._pruned_by_id(approvals, old & ~goes_on & ~is_granted)
 
     async def prune_policy_changes(self, before_us: int) -> int:
         """Delete the changes that were replaced before that time, and the texts that are no longer needed.
@@ -139,49 +122,36 @@ class RetentionStore(Queries):
         from_file = (changes.kind != "file") | exists().where(
             follows, later.c.kind == "file", later.c.digest == changes.digest
         )
-        removed = await self._pruned_by_id(policy_changes, changes.id, replaced & from_file)
+        removed = await self._pruned_by_id(policy_changes, replaced & from_file)
         pinned = exists().where(runs.c.status.in_(RUNS_UNDER_WAY), runs.c.checkpoint.contains(policies.c.digest))
         named = exists().where(changes.digest == policies.c.digest)
-        await self._pruned_by_id(policies, policies.c.digest, (policies.c.created_us < before_us) & ~named & ~pinned)
+        await self._pruned_by_id(policies, (policies.c.created_us < before_us) & ~named & ~pinned)
         return removed
 
-    async def _pruned_by_id(self, table: Table, key: Column[Any], which: ColumnElement[bool]) -> int:
-        """Delete what is found, in batches; the deleting transaction checks each row again."""
+    async def _pruned_by_id(self, table: Table, which: ColumnElement[bool]) -> int:
+        """Delete what a reader finds, in batches; the deleting transaction checks each row again."""
+        (key,) = table.primary_key.columns
         found = select(key).where(which).limit(_BATCH_ROWS)
         removed = 0
         while ids := [row[0] for row in await self._database.rows(found)]:
-            gone = await self._removed(delete(table).where(key.in_(ids), which))
+            gone = await self._database.transact(partial(_removed, table=table, which=key.in_(ids) & which))
             removed += gone
             if not gone:
                 break
         return removed
 
-    async def _drained(self, which: ColumnElement[bool]) -> int:
-        """Delete a run's events; `which` selects a batch at a time."""
-        removed = 0
-        while gone := await self._removed(delete(events).where(which)):
-            removed += gone
-        return removed
-
-    async def _removed(self, deletion: Delete) -> int:
-        return await self._database.transact(lambda connection: connection.execute(deletion).rowcount)
-
     async def prune_tool_calls(self, before_us: int) -> int:
-        """Delete the calls that ended before that time, unless their run is under way or they may be repeated.
-
-        A call with a request id may be repeated for REMEMBERED_US; forget_results() ends that.
-        """
+        """Delete the calls that ended before, unless their run is under way or they may be repeated (REMEMBERED_US)."""
         calls = tool_calls.c
         goes_on = exists().where(runs.c.id == calls.run_id, runs.c.status.in_(RUNS_UNDER_WAY))
         forgettable = calls.request_id.is_(None) | (calls.started_us <= self.clock() - REMEMBERED_US)
-        return await self._pruned_by_id(tool_calls, calls.id, (calls.finished_us < before_us) & forgettable & ~goes_on)
+        return await self._pruned_by_id(tool_calls, (calls.finished_us < before_us) & forgettable & ~goes_on)
 
     async def forget_results(self, before_us: int) -> int:
         """Delete the request ids and results of finished calls that began before that time."""
         calls = tool_calls.c
         known = calls.request_id.is_not(None) & (calls.started_us < before_us) & calls.finished_us.is_not(None)
         found = select(calls.id).where(known).limit(_BATCH_ROWS)
-
         forgotten = 0
         while ids := [row.id for row in await self._database.rows(found)]:
             await self._database.write((update(tool_calls).where(calls.id.in_(ids), known).values(**FORGOTTEN), None))
@@ -198,8 +168,11 @@ class RetentionStore(Queries):
         return removed
 
 
+def _removed(connection: Connection, *, table: Table, which: ColumnElement[bool]) -> int:
+    return connection.execute(delete(table).where(which)).rowcount
+
+
 def _prune_thread(connection: Connection, *, still: Select[tuple[str]]) -> int:
-    """Delete a thread's messages; return how many there were."""
     removed = connection.execute(delete(messages).where(messages.c.thread_id.in_(still))).rowcount
     if removed:
         connection.execute(update(snapshots).where(snapshots.c.thread_id.in_(still)).values(messages=0))

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from sqlalchemy import Connection, Row, String, bindparam, insert, select, update
+from sqlalchemy import Connection, String, bindparam, insert, select, update
 
 from gateway.credentials.caller import actor, caller_shown
+from gateway.storage.call_journal import interrupt_calls
 from gateway.storage.entities import LoggedEvent, Run, Thread
-from gateway.storage.interrupted_calls import interrupt_calls
 from gateway.storage.prepared import Prepared
-from gateway.storage.queries import Queries, transaction
-from gateway.storage.rows import mapped
-from gateway.storage.run_audit import run_changed, run_started
-from gateway.storage.run_writes import Claim, RunWrite, write_run
-from gateway.storage.slices import slice_of
-from gateway.storage.tables import RUNS_UNDER_WAY, events, runs, threads, tool_calls
+from gateway.storage.queries import Queries, mapped, slice_of, transaction, with_thread
+from gateway.storage.run_writes import Claim, RunWrite, run_changed, run_started, write_run
+from gateway.storage.tables import RUNS_UNDER_WAY, events, runs, tool_calls
 
 # A page of events ends after this many characters, whatever the number of events.
 _EVENTS_PAGE_CHARS = 256 * 1024
@@ -30,17 +26,12 @@ _ASKED_TO_CANCEL = Prepared(
         runs.c.status == "running", runs.c.gateway == bindparam("own", type_=String), runs.c.cancel_us.is_not(None)
     )
 )
-
-
 _EVENTS = select(events.c.sequence, events.c.type, events.c.at_us, events.c.payload).order_by(events.c.sequence)
 
 
 @dataclass(frozen=True)
 class NewRun:
-    """A run to store. `checkpoint` is the state it starts from, `request` its request id and the request's digest.
-
-    A run that is not `hosted` here may be taken by any gateway.
-    """
+    """A run to store; `checkpoint` is the state it starts from. Without `hosted` any gateway may take it."""
 
     agent: str
     task: str
@@ -55,7 +46,8 @@ class NewRun:
 class RunQueries(Queries):
     """Runs and their events."""
 
-    async def add_run(self, thread: Thread, new: NewRun) -> Run:
+    @transaction
+    def add_run(self, connection: Connection, thread: Thread, new: NewRun) -> Run:
         """Store a run that starts now; ConstraintViolated if another run has its request id."""
         run = Run(
             id=new.id or self.ids("run"),
@@ -65,12 +57,7 @@ class RunQueries(Queries):
             task=new.task,
             policy_version=new.policy_version,
             status="running",
-            stop_hook=None,
-            stop_rule=None,
-            stop_reason=None,
-            last_sequence=0,
             started_us=self.clock(),
-            finished_us=None,
             policy_mode=new.policy_mode,
             started_by=caller_shown(),
         )
@@ -82,24 +69,12 @@ class RunQueries(Queries):
             "request_id": request_id,
             "request_digest": digest,
         }
-        started = run_started(run)
-
-        def work(connection: Connection) -> None:
-            connection.execute(insert(runs), row)
-            self.audit.append(connection, entries=[started])
-
-        await self._database.transact(work)
+        connection.execute(insert(runs), row)
+        self.audit.append(connection, run_started(run))
         return run
 
     async def run(self, tenant: str, run_id: str) -> Run | None:
-        """Return a run of a tenant."""
-        query = (
-            select(runs, threads.c.name.label("thread"))
-            .join(threads, runs.c.thread_id == threads.c.id)
-            .where(runs.c.id == run_id, runs.c.tenant == tenant)
-        )
-        found = await self._database.first(query)
-        return None if found is None else mapped(Run, found)
+        return await self._one(Run, with_thread(runs).where(runs.c.id == run_id, runs.c.tenant == tenant))
 
     async def write_run(self, claim: Claim, write: RunWrite) -> None:
         """Write a run's progress atomically; LeaseLost if another gateway has the run."""
@@ -109,21 +84,21 @@ class RunQueries(Queries):
                 # A finished run has no open calls: those that a lost gateway began are recorded as interrupted.
                 left = (tool_calls.c.run_id == claim.run_id) & (tool_calls.c.state == "executing")
                 interrupt_calls(connection, self.audit, left, self.clock())
-                self.audit.append(connection, entries=run_changed(connection, "run_finished", claim.run_id))
+                self.audit.append(connection, *run_changed(connection, "run_finished", claim.run_id))
 
         await self._database.transact(work, apart=False)
 
     async def events_of(self, run_id: str, from_sequence: int, limit: int) -> Sequence[LoggedEvent]:
         """Return a run's events from a sequence number on: at most `limit`, fewer (at least one) if they are large."""
         query = _EVENTS.where(events.c.run_id == run_id, events.c.sequence >= from_sequence).limit(limit)
-        take = partial(slice_of, parse=_logged_event, limit_chars=_EVENTS_PAGE_CHARS)
+        take = partial(slice_of, parse=partial(mapped, LoggedEvent), limit_chars=_EVENTS_PAGE_CHARS)
         page, _ = await self._database.read(query, take)
         return page
 
     async def logged_since(self, run_id: str, sequence: int) -> Sequence[LoggedEvent]:
         """Return the events past a sequence number that must not be logged a second time."""
         query = _EVENTS.where(events.c.run_id == run_id, events.c.sequence > sequence, events.c.type.in_(ONCE))
-        return [_logged_event(row) for row in await self._database.rows(query)]
+        return await self._all(LoggedEvent, query)
 
     @transaction
     def ask_to_cancel(self, connection: Connection, run_id: str) -> None:
@@ -131,10 +106,9 @@ class RunQueries(Queries):
         under_way = (runs.c.id == run_id) & runs.c.status.in_(RUNS_UNDER_WAY) & runs.c.cancel_us.is_(None)
         by = actor()
         if connection.execute(update(runs).where(under_way).values(cancel_us=self.clock())).rowcount:
-            self.audit.append(connection, entries=run_changed(connection, "run_cancelled", run_id, by=by))
+            self.audit.append(connection, *run_changed(connection, "run_cancelled", run_id, by=by))
 
     async def asked_to_cancel(self) -> Sequence[str]:
-        """Return the runs of this gateway whose end was requested."""
         return [row.id for row in await self._database.look(_ASKED_TO_CANCEL, {"own": self.gateway})]
 
     async def hand_over(self, claim: Claim) -> None:
@@ -143,11 +117,6 @@ class RunQueries(Queries):
         await self._database.write((update(runs).where(ours).values(gateway=None, epoch=claim.epoch + 1), None))
 
     async def under_way(self, thread: Thread) -> str | None:
-        """Return the run that is under way in a thread, on any gateway."""
         query = select(runs.c.id).where(runs.c.thread_id == thread.id, runs.c.status.in_(RUNS_UNDER_WAY))
         run_id: str | None = await self._database.scalar(query)
         return run_id
-
-
-def _logged_event(row: Row[Any]) -> LoggedEvent:
-    return mapped(LoggedEvent, row)

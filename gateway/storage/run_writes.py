@@ -1,4 +1,4 @@
-"""What is written of a run under way: in one transaction, and only by the gateway that hosts the run.
+"""What is written of a run under way, in one transaction and only by the gateway that hosts it, and the audit of runs.
 
 A run is hosted under an epoch, which increases whenever a gateway takes the run. Each write is conditional on the
 writer's epoch: a gateway that was thought lost and is back can no longer write. Writers take turns
@@ -17,8 +17,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from agent.events import Event
 from agent.messages import Message
+from gateway.credentials.caller import actor
+from gateway.storage.audit_store import AuditEntry, shared
 from gateway.storage.database import Write
-from gateway.storage.entities import LoggedEvent, Thread
+from gateway.storage.entities import LoggedEvent, Run, Thread
+from gateway.storage.queries import with_thread
 from gateway.storage.stored_message import stored_text
 from gateway.storage.tables import events, holds, messages, runs, thread_metadata, threads, tool_calls
 
@@ -90,10 +93,7 @@ def check_claim(connection: Connection, claim: Claim) -> None:
 
 
 def write_run(connection: Connection, claim: Claim, write: RunWrite, now_us: Callable[[], int]) -> bool:
-    """Write it, or raise LeaseLost; return False if the end, or the begin of the wait, was written before.
-
-    Idempotent: a commit whose connection was lost may or may not have been done.
-    """
+    """Write it, or raise LeaseLost; False if its end or wait was written before, in a commit without a known result."""
     ours = (runs.c.id == claim.run_id) & (runs.c.epoch == claim.epoch)
     changes = _changes(claim, write)
     if not connection.execute(update(runs).where(ours, runs.c.status == "running").values(**changes)).rowcount:
@@ -140,10 +140,7 @@ def finish_changes(finished: Event, at_us: int) -> dict[str, Any]:
 
 
 def step_writes(run_id: str, step: KeptStep, now_us: int) -> list[Write]:
-    """Return the statements that append a step to its thread.
-
-    Idempotent: a write whose caller was cancelled may or may not have been done.
-    """
+    """Return the statements that append a step to its thread; idempotent."""
     thread_id = step.thread.id
     rows = [
         {"thread_id": thread_id, "position": step.position + n, "run_id": run_id, "message": stored_text(one)}
@@ -167,3 +164,40 @@ def step_writes(run_id: str, step: KeptStep, now_us: int) -> list[Write]:
 def metadata_rows(thread_id: str, values: Mapping[str, str], now_us: int) -> list[dict[str, Any]]:
     """Return metadata (JSON texts by key) as rows of a thread."""
     return [{"thread_id": thread_id, "key": key, "value": text, "updated_us": now_us} for key, text in values.items()]
+
+
+def run_started(run: Run) -> AuditEntry:
+    """Return the entry of a run that starts; the actor is the current caller."""
+    return AuditEntry(
+        run.tenant,
+        "run_started",
+        actor(),
+        **shared(run, "thread", "policy_version"),
+        run_id=run.id,
+        details={"agent": run.agent, "policy_mode": run.policy_mode},
+    )
+
+
+def run_changed(
+    connection: Connection, kind: str, run_id: str, *, by: str = "gateway", details: dict[str, str] | None = None
+) -> tuple[AuditEntry, ...]:
+    """Return the entry of a run as it is in this transaction; empty if the run no longer exists."""
+    columns = ("tenant", "policy_version", "status", "stop_hook", "stop_rule", "started_us", "finished_us")
+    query = with_thread(runs, *(runs.c[name] for name in columns)).where(runs.c.id == run_id)
+    found = connection.execute(query).first()
+    if found is None:
+        return ()
+    over = found.finished_us is not None
+    stop = {"stop_hook": found.stop_hook, "stop_rule": found.stop_rule} if over else {}
+    return (
+        AuditEntry(
+            found.tenant,
+            kind,
+            by,
+            **shared(found, "thread", "policy_version"),
+            run_id=run_id,
+            outcome=found.status,
+            duration_us=max(0, found.finished_us - found.started_us) if over else 0,
+            details={**stop, **(details or {})},
+        ),
+    )

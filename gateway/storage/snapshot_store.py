@@ -1,17 +1,16 @@
-"""The queries of snapshots. See also restore_store.py and fork_store.py."""
+"""The queries of snapshots. See also restore_store.py."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select
 
 from gateway.storage.audit_store import AuditEntry
-from gateway.storage.queries import Queries, transaction
-from gateway.storage.rows import mapped, newest_first, older
+from gateway.storage.queries import Queries, mapped, matching, page_of, transaction
 from gateway.storage.tables import messages, snapshots, threads
-from gateway.storage.thread_marks import lock_thread
+from gateway.storage.thread_store import lock_thread
 from gateway.support.paging import Place
 
 ASKED, STEP, RUN, FORK = "asked", "step", "run", "fork"
@@ -46,7 +45,6 @@ class Snapshot:
 
     @property
     def automatic(self) -> bool:
-        """Whether it was not taken on request."""
         return self.kind != ASKED
 
 
@@ -59,10 +57,9 @@ class SnapshotStore(Queries):
     ) -> frozenset[str]:
         """Write a snapshot and its audit entry; return the ids that it replaces.
 
-        `request` is the request id, or "", and digest.
-
-        A step's snapshot replaces those of the same run from that step on, taken by an earlier gateway. ThreadGoing if
-        its thread is being deleted, ConstraintViolated if another snapshot has the request id.
+        `request` is the request id, or "", and digest. A step's snapshot replaces those of the same run from that step
+        on, taken by an earlier gateway. ThreadGoing if its thread is being deleted, ConstraintViolated if another
+        snapshot has the request id.
         """
         id_, digest = request
         lock_thread(connection, snapshot.thread_id)
@@ -74,75 +71,53 @@ class SnapshotStore(Queries):
             connection.execute(delete(snapshots).where(later))
         said = snapshot.messages
         if not snapshot.step:  # without a run, retention may remove messages while the files are read
-            said = min(said, int(connection.execute(_message_count(snapshot.thread_id)).scalar_one()))
-        row = {
-            **asdict(snapshot),
-            "messages": said,
-            "request_id": id_ or None,
-            "request_digest": digest if id_ else None,
-        }
-        connection.execute(insert(snapshots), row)
-        self.audit.append(connection, entries=[entry])
+            count = select(func.count()).where(messages.c.thread_id == snapshot.thread_id)
+            said = min(said, connection.execute(count).scalar_one())
+        request_row = {"request_id": id_ or None, "request_digest": digest if id_ else None}
+        connection.execute(insert(snapshots), asdict(snapshot) | {"messages": said} | request_row)
+        self.audit.append(connection, entry)
         return replaced
 
     async def get(self, tenant: str, id_: str) -> Snapshot | None:
-        """Return a snapshot of a tenant."""
-        query = select(snapshots).where(snapshots.c.tenant == tenant, snapshots.c.id == id_)
-        found = await self._database.first(query)
-        return None if found is None else mapped(Snapshot, found)
+        return await self._one(Snapshot, select(snapshots).where(snapshots.c.tenant == tenant, snapshots.c.id == id_))
 
     async def of_request(self, tenant: str, request_id: str) -> tuple[Snapshot, str] | None:
-        """Return the snapshot that a request id was given to, and the digest of that request."""
         query = select(snapshots).where(snapshots.c.tenant == tenant, snapshots.c.request_id == request_id)
         found = await self._database.first(query)
         return None if found is None else (mapped(Snapshot, found), found.request_digest)
 
     async def page(self, tenant: str, *, thread: str, before: Place | None, limit: int) -> Sequence[Snapshot]:
-        """Return snapshots, newest first, of one thread if it is named."""
-        query = select(snapshots).where(snapshots.c.tenant == tenant)
-        if thread:
-            query = query.where(snapshots.c.thread == thread)
-        if before is not None:
-            query = query.where(older(snapshots, before))
-        found = await self._database.rows(query.order_by(*newest_first(snapshots)).limit(limit))
-        return [mapped(Snapshot, row) for row in found]
+        query = select(snapshots).where(snapshots.c.tenant == tenant, *matching({snapshots.c.thread: thread}))
+        return await self._all(Snapshot, page_of(query, snapshots, before, limit))
 
     async def ids_of(self, tenant: str) -> frozenset[str]:
-        """Return the ids of a tenant's snapshots."""
-        found = await self._database.rows(select(snapshots.c.id).where(snapshots.c.tenant == tenant))
-        return frozenset(row.id for row in found)
+        return await self._ids(snapshots.c.tenant == tenant)
 
     async def automatic(self, tenant: str) -> Sequence[Snapshot]:
-        """Return a tenant's automatic snapshots, oldest first."""
         return await self._oldest_first((snapshots.c.tenant == tenant) & (snapshots.c.kind != ASKED))
 
     async def of_thread(self, thread_id: str) -> Sequence[Snapshot]:
-        """Return the snapshots of a thread, oldest first."""
         return await self._oldest_first(snapshots.c.thread_id == thread_id)
 
     async def _oldest_first(self, which: ColumnElement[bool]) -> Sequence[Snapshot]:
         query = select(snapshots).where(which).order_by(snapshots.c.created_us, snapshots.c.id)
-        return [mapped(Snapshot, row) for row in await self._database.rows(query)]
+        return await self._all(Snapshot, query)
 
     async def threadless(self, tenant: str) -> frozenset[str]:
         """Return the ids of a tenant's snapshots whose threads are gone: nothing of the threads may be left."""
         there = select(threads.c.id).where(threads.c.tenant == tenant)
-        query = select(snapshots.c.id).where(snapshots.c.tenant == tenant, snapshots.c.thread_id.not_in(there))
-        return frozenset(row.id for row in await self._database.rows(query))
+        return await self._ids((snapshots.c.tenant == tenant) & snapshots.c.thread_id.not_in(there))
+
+    async def _ids(self, which: ColumnElement[bool]) -> frozenset[str]:
+        return frozenset(row.id for row in await self._database.rows(select(snapshots.c.id).where(which)))
 
     async def tenants(self) -> Sequence[str]:
-        """Return the tenants that have snapshots."""
         return [row.tenant for row in await self._database.rows(select(snapshots.c.tenant).distinct())]
 
     @transaction
     def remove(self, connection: Connection, tenant: str, id_: str, entry: AuditEntry) -> bool:
-        """Delete a snapshot; return whether it existed."""
         gone = delete(snapshots).where(snapshots.c.tenant == tenant, snapshots.c.id == id_)
         if not connection.execute(gone).rowcount:
             return False
-        self.audit.append(connection, entries=[entry])
+        self.audit.append(connection, entry)
         return True
-
-
-def _message_count(thread_id: str) -> Select[int]:
-    return select(func.count()).where(messages.c.thread_id == thread_id)

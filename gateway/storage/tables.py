@@ -1,9 +1,15 @@
-"""The tables. Times are UTC microseconds since 1970, which both databases order and compare alike."""
+"""The tables. Times are UTC microseconds since 1970, which both databases order and compare alike.
+
+The migrations create them, and a test compares both. The order of a table's columns has no meaning here.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text, text
 from sqlalchemy import UniqueConstraint as Unique
+from sqlalchemy.types import TypeEngine
 
 metadata = MetaData(
     naming_convention={
@@ -14,26 +20,43 @@ metadata = MetaData(
     }
 )
 
+
+def _columns(kind: TypeEngine[Any], *names: str, nullable: bool = False) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=nullable) for name in names]
+
+
+def _key(*names: str, length: int = 64) -> list[Column[Any]]:
+    return [Column(name, String(length), primary_key=True) for name in names]
+
+
+def _of_thread(*, index: bool = False, primary_key: bool = False) -> Column[Any]:
+    return Column(
+        "thread_id", String(64), ForeignKey("threads.id"), nullable=False, index=index, primary_key=primary_key
+    )
+
+
+def _requested() -> list[Column[Any]]:
+    """Return the request id that made a row, if any, and the digest of that request."""
+    return [Column("request_id", String(128)), Column("request_digest", String(64))]
+
+
 api_keys = Table(
     "api_keys",
     metadata,
-    Column("id", String(64), primary_key=True),
+    *_key("id"),
+    # The tenant is "" for an operator's key.
     Column("tenant", String(64), nullable=False, index=True),
     Column("shown", String(32), nullable=False),
     Column("digest", String(64), nullable=False, unique=True),
-    Column("created_us", BigInteger, nullable=False),
-    Column("revoked_us", BigInteger),
     # Comma-separated: run, tool, files, approve, operate, audit.
     Column("scopes", String(128), nullable=False, server_default="run,tool,files"),
-    # The tenant is "" for an operator's key.
     Column("name", String(128), nullable=False, server_default=""),
-    Column("expires_us", BigInteger),
     Column("replaced_by", String(64)),
-    # The request id that created it, if any, and the first use of such a key: until then the request may be repeated,
-    # since its secret may not have arrived.
-    Column("request_id", String(128)),
-    Column("request_digest", String(64)),
-    Column("used_us", BigInteger),
+    Column("created_us", BigInteger, nullable=False),
+    # The first use of a key that was created with a request id: until then the request may be repeated, since its
+    # secret may not have arrived.
+    *_columns(BigInteger(), "revoked_us", "expires_us", "used_us", nullable=True),
+    *_requested(),
     Unique("request_id", name="uq_api_keys_request_id"),
 )
 
@@ -41,30 +64,24 @@ RUNS_UNDER_WAY = ("running", "waiting")
 """The statuses of a run that has not ended."""
 
 # What all gateways on this database share, by name: "instance" labels their containers and volumes.
-settings = Table(
-    "settings",
-    metadata,
-    Column("name", String(64), primary_key=True),
-    Column("value", Text, nullable=False),
-)
+settings = Table("settings", metadata, *_key("name"), *_columns(Text(), "value"))
 
 # The gateway processes, each with a lease: the runs of a process whose lease has expired may be taken over.
 gateways = Table(
     "gateways",
     metadata,
-    Column("id", String(64), primary_key=True),
+    *_key("id"),
     # Its Docker engine and the directory of its sandboxes' sockets: a gateway that shares both can take over its runs.
     Column("engine", String(128), nullable=False),
     Column("channels", Text, nullable=False),
     Column("address", String(256), nullable=False, server_default=""),
-    Column("started_us", BigInteger, nullable=False),
-    Column("expires_us", BigInteger, nullable=False),
+    *_columns(BigInteger(), "started_us", "expires_us"),
 )
 
 threads = Table(
     "threads",
     metadata,
-    Column("id", String(64), primary_key=True),
+    *_key("id"),
     Column("tenant", String(64), nullable=False),
     Column("name", String(256), nullable=False),
     Column("created_us", BigInteger, nullable=False),
@@ -81,7 +98,7 @@ threads = Table(
 messages = Table(
     "messages",
     metadata,
-    Column("thread_id", String(64), ForeignKey("threads.id"), primary_key=True),
+    _of_thread(primary_key=True),
     Column("position", Integer, primary_key=True),
     Column("run_id", String(64), nullable=False),
     Column("message", Text, nullable=False),
@@ -91,8 +108,8 @@ messages = Table(
 thread_metadata = Table(
     "thread_metadata",
     metadata,
-    Column("thread_id", String(64), ForeignKey("threads.id"), primary_key=True),
-    Column("key", String(512), primary_key=True),
+    _of_thread(primary_key=True),
+    *_key("key", length=512),
     Column("value", Text, nullable=False),
     Column("updated_us", BigInteger, nullable=False),
 )
@@ -100,31 +117,26 @@ thread_metadata = Table(
 runs = Table(
     "runs",
     metadata,
-    Column("id", String(64), primary_key=True),
+    *_key("id"),
     Column("tenant", String(64), nullable=False, index=True),
-    Column("thread_id", String(64), ForeignKey("threads.id"), nullable=False, index=True),
-    Column("agent", String(64), nullable=False),
+    _of_thread(index=True),
+    *_columns(String(64), "agent", "policy_version"),
     Column("task", Text, nullable=False),
-    Column("policy_version", String(64), nullable=False),
     Column("status", String(16), nullable=False, index=True),
-    Column("stop_hook", String(128)),
-    Column("stop_rule", String(128)),
-    Column("stop_reason", Text),
+    *_columns(String(128), "stop_hook", "stop_rule", nullable=True),
     Column("last_sequence", Integer, nullable=False),
     Column("started_us", BigInteger, nullable=False),
-    Column("finished_us", BigInteger),
+    # When it ended, and when its end was requested, on any gateway.
+    *_columns(BigInteger(), "finished_us", "cancel_us", nullable=True),
     # The process (gateways.id) that hosts it; pin or follow; and the state that it continues from, as JSON.
     Column("gateway", String(64)),
     Column("policy_mode", String(8), nullable=False, server_default="pin"),
-    Column("checkpoint", Text),
+    *_columns(Text(), "checkpoint", "stop_reason", nullable=True),
     # Increases whenever a gateway takes the run: writes under an earlier epoch are refused.
     Column("epoch", Integer, nullable=False, server_default="0"),
-    # When its end was requested, on any gateway.
-    Column("cancel_us", BigInteger),
     # The credential that started it, as the audit shows it; "" for none.
     Column("started_by", String(128), nullable=False, server_default=""),
-    Column("request_id", String(128)),
-    Column("request_digest", String(64)),
+    *_requested(),
     Unique("tenant", "request_id", name="uq_runs_request_id"),
     Index("ix_runs_tenant_started", "tenant", "started_us"),
     # One run at a time in a thread, since two would write the same history.
@@ -150,35 +162,27 @@ events = Table(
 tool_calls = Table(
     "tool_calls",
     metadata,
-    Column("id", String(64), primary_key=True),
-    Column("tenant", String(64), nullable=False),
-    Column("thread_id", String(64), ForeignKey("threads.id"), nullable=False, index=True),
-    Column("run_id", String(64)),
+    *_key("id"),
+    _of_thread(index=True),
+    *_columns(String(64), "tenant", "arguments_digest", "policy_version"),
+    *_columns(String(64), "run_id", "gateway", "approval_id", nullable=True),
     Column("name", String(128), nullable=False),
     Column("arguments", Text, nullable=False),
-    Column("arguments_digest", String(64), nullable=False),
-    Column("policy_version", String(64), nullable=False),
     Column("state", String(16), nullable=False),
-    Column("verdict", String(16)),
-    Column("rule", String(128)),
+    # `would_be` is the verdict with the shadow rules, if it differs.
+    *_columns(String(16), "verdict", "would_be", nullable=True),
+    *_columns(String(128), "rule", "would_be_rule", nullable=True),
     Column("reason", Text),
     Column("outcome", String(32)),
     Column("exit_code", Integer),
     Column("is_error", Boolean),
-    Column("result_bytes", BigInteger),
     Column("started_us", BigInteger, nullable=False),
-    Column("finished_us", BigInteger),
-    Column("gateway", String(64)),
-    # The verdict with the shadow rules, if it differs.
-    Column("would_be", String(16)),
-    Column("would_be_rule", String(128)),
-    Column("approval_id", String(64)),
+    *_columns(BigInteger(), "result_bytes", "finished_us", nullable=True),
     # Whether it may be repeated after a crash; and the result as JSON: of a run's call until its step is stored, of a
     # call with a request id as long as that is remembered.
     Column("read_only", Boolean, nullable=False, server_default=text("false")),
     Column("result", Text),
-    Column("request_id", String(128)),
-    Column("request_digest", String(64)),
+    *_requested(),
     Unique("tenant", "request_id", name="uq_tool_calls_request_id"),
     Index("ix_tool_calls_run_id", "run_id"),
     Index("ix_tool_calls_tenant", "tenant", "started_us"),
@@ -189,25 +193,17 @@ tool_calls = Table(
 snapshots = Table(
     "snapshots",
     metadata,
-    Column("id", String(64), primary_key=True),
-    Column("tenant", String(64), nullable=False),
-    Column("thread", String(256), nullable=False),
-    Column("created_us", BigInteger, nullable=False),
-    Column("created_by", String(256), nullable=False),
+    *_key("id"),
+    *_columns(String(64), "tenant", "run_id"),
+    *_columns(String(256), "thread", "created_by"),
     Column("comment", Text, nullable=False),
-    Column("run_id", String(64), nullable=False),
-    Column("messages", Integer, nullable=False),
-    Column("files", Integer, nullable=False),
-    Column("size_bytes", BigInteger, nullable=False),
-    Column("stored_bytes", BigInteger, nullable=False),
-    Column("skipped", Integer, nullable=False),
-    Column("stripped", Integer, nullable=False),
+    *_columns(BigInteger(), "created_us", "size_bytes", "stored_bytes"),
+    *_columns(Integer(), "messages", "files", "skipped", "stripped"),
     # The thread, which may be gone; asked, step, run or fork; the step of run_id that it follows.
     Column("thread_id", String(64), nullable=False),
     Column("kind", String(8), nullable=False),
     Column("step", Integer, nullable=False),
-    Column("request_id", String(128)),
-    Column("request_digest", String(64)),
+    *_requested(),
     Unique("tenant", "request_id", name="uq_snapshots_request_id"),
     Index("ix_snapshots_tenant_created", "tenant", "created_us", "id"),
     Index("ix_snapshots_thread_id", "thread_id", "run_id", "step"),
@@ -217,10 +213,10 @@ snapshots = Table(
 workspace_requests = Table(
     "workspace_requests",
     metadata,
-    Column("tenant", String(64), primary_key=True),
-    Column("request_id", String(128), primary_key=True),
+    *_key("tenant"),
+    *_key("request_id", length=128),
     Column("request_digest", String(64), nullable=False),
-    Column("thread_id", String(64), ForeignKey("threads.id"), nullable=False, index=True),
+    _of_thread(index=True),
     Column("answer", Text),
     Column("at_us", BigInteger, nullable=False),
 )
@@ -230,10 +226,9 @@ sandbox_transitions = Table(
     "sandbox_transitions",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("tenant", String(64), nullable=False),
-    Column("thread_id", String(64), ForeignKey("threads.id"), nullable=False),
+    _of_thread(),
+    *_columns(String(64), "tenant", "sandbox"),
     Column("engine", String(128), nullable=False),
-    Column("sandbox", String(64), nullable=False),
     Column("state", String(16), nullable=False),
     Column("reason", String(512), nullable=False),
     Column("at_us", BigInteger, nullable=False, index=True),
@@ -245,11 +240,7 @@ sandbox_transitions = Table(
 
 # Every version of a policy that was ever applied, by the SHA-256 of its text.
 policies = Table(
-    "policies",
-    metadata,
-    Column("digest", String(64), primary_key=True),
-    Column("text", Text, nullable=False),
-    Column("created_us", BigInteger, nullable=False),
+    "policies", metadata, *_key("digest"), *_columns(Text(), "text"), *_columns(BigInteger(), "created_us")
 )
 
 # The changes of policies; a tenant's last one is in force. The operator's layer has the tenant "".
@@ -269,31 +260,21 @@ policy_changes = Table(
 approvals = Table(
     "approvals",
     metadata,
-    Column("id", String(64), primary_key=True),
-    Column("tenant", String(64), nullable=False),
-    Column("thread_id", String(64), ForeignKey("threads.id"), nullable=False),
+    *_key("id"),
+    _of_thread(),
     Column("run_id", String(64), index=True),
-    Column("call_id", String(64), nullable=False),
-    Column("tool", String(128), nullable=False),
-    Column("arguments", Text, nullable=False),
+    *_columns(String(64), "tenant", "call_id", "digest", "policy_version"),
+    *_columns(String(128), "tool", "rule"),
+    *_columns(Text(), "arguments", "reason", "asked"),
+    *_columns(Text(), "proposed_rule", "message", "edited_arguments", nullable=True),
     Column("arguments_bytes", Integer, nullable=False),
-    Column("digest", String(64), nullable=False),
-    Column("policy_version", String(64), nullable=False),
-    Column("rule", String(128), nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("asked", Text, nullable=False),
-    Column("proposed_rule", Text),
     Column("status", String(16), nullable=False),
     Column("answer", String(16)),
-    Column("message", Text),
-    Column("edited_arguments", Text),
     Column("edited_digest", String(64)),
     Column("resolved_by", String(128)),
-    Column("created_us", BigInteger, nullable=False),
-    Column("expires_us", BigInteger, nullable=False),
     Column("resolved_us", BigInteger),
-    # Increases with every change, so that watchers can query for what is new.
-    Column("changed_us", BigInteger, nullable=False),
+    # changed_us increases with every change, so that watchers can query for what is new.
+    *_columns(BigInteger(), "created_us", "expires_us", "changed_us"),
     Index("ix_approvals_tenant", "tenant", "status"),
     Index("ix_approvals_thread_id", "thread_id", "digest"),
     Index("ix_approvals_changed_us", "changed_us"),
@@ -303,9 +284,9 @@ approvals = Table(
 grants = Table(
     "grants",
     metadata,
-    Column("id", String(64), primary_key=True),
+    *_key("id"),
     Column("tenant", String(64), nullable=False),
-    Column("thread_id", String(64), ForeignKey("threads.id"), nullable=False, index=True),
+    _of_thread(index=True),
     Column("run_id", String(64)),
     Column("rule", Text, nullable=False),
     Column("approval_id", String(64), ForeignKey("approvals.id"), nullable=False),
@@ -317,8 +298,8 @@ grants = Table(
 counters = Table(
     "counters",
     metadata,
-    Column("tenant", String(64), primary_key=True),
-    Column("name", String(160), primary_key=True),
+    *_key("tenant"),
+    *_key("name", length=160),
     Column("window_us", BigInteger, primary_key=True),
     Column("used", BigInteger, nullable=False),
 )
@@ -327,47 +308,30 @@ counters = Table(
 holds = Table(
     "holds",
     metadata,
-    Column("id", String(64), primary_key=True),
-    Column("tenant", String(64), nullable=False),
+    *_key("id"),
+    *_columns(String(64), "tenant", "gateway"),
     Column("name", String(160), nullable=False),
-    Column("gateway", String(64), nullable=False),
     Column("since_us", BigInteger, nullable=False),
     Index("ix_holds_tenant", "tenant", "name"),
 )
 
 # A tenant's number of threads, and its stored bytes: of its rows' long texts, and 256 per row. Triggers maintain it
 # (migrations/versions/0004), so it is always exact.
-storage_use = Table(
-    "storage_use",
-    metadata,
-    Column("tenant", String(64), primary_key=True),
-    Column("threads", BigInteger, nullable=False),
-    Column("bytes", BigInteger, nullable=False),
-)
+storage_use = Table("storage_use", metadata, *_key("tenant"), *_columns(BigInteger(), "threads", "bytes"))
 
 # The audit: a chain of records for each tenant; the operators' own has the tenant "".
 audit_records = Table(
     "audit_records",
     metadata,
-    Column("tenant", String(64), primary_key=True),
+    *_key("tenant"),
     Column("sequence", BigInteger, primary_key=True, autoincrement=False),
-    Column("at_us", BigInteger, nullable=False),
-    Column("kind", String(32), nullable=False),
-    Column("actor", String(256), nullable=False),
-    Column("thread", String(256), nullable=False),
-    Column("run_id", String(64), nullable=False),
-    Column("call_id", String(64), nullable=False),
-    Column("tool", String(128), nullable=False),
-    Column("arguments_digest", String(64), nullable=False),
+    *_columns(String(64), "run_id", "call_id", "arguments_digest", "policy_version", "previous_digest", "digest"),
+    *_columns(String(256), "actor", "thread"),
+    *_columns(String(128), "tool", "rule"),
+    *_columns(String(32), "kind", "outcome"),
     Column("verdict", String(16), nullable=False),
-    Column("rule", String(128), nullable=False),
-    Column("policy_version", String(64), nullable=False),
-    Column("outcome", String(32), nullable=False),
-    Column("size_bytes", BigInteger, nullable=False),
-    Column("duration_us", BigInteger, nullable=False),
     Column("details", Text, nullable=False),
-    Column("previous_digest", String(64), nullable=False),
-    Column("digest", String(64), nullable=False),
+    *_columns(BigInteger(), "at_us", "size_bytes", "duration_us"),
     Index("ix_audit_records_tenant", "tenant", "at_us"),
     Index("ix_audit_records_run_id", "tenant", "run_id"),
 )
@@ -376,9 +340,8 @@ audit_records = Table(
 audit_heads = Table(
     "audit_heads",
     metadata,
-    Column("tenant", String(64), primary_key=True),
+    *_key("tenant"),
+    *_columns(String(64), "digest", "before_digest"),
     Column("sequence", BigInteger, nullable=False),
-    Column("digest", String(64), nullable=False),
     Column("first_sequence", BigInteger, nullable=False, server_default="1"),
-    Column("before_digest", String(64), nullable=False),
 )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import structlog
@@ -16,10 +15,8 @@ from agent.frozen import freeze
 from agent.messages import Message
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import Thread
-from gateway.storage.queries import Queries
+from gateway.storage.queries import Queries, slice_of
 from gateway.storage.quota_store import refuse_more_threads
-from gateway.storage.run_writes import KeptStep, step_writes
-from gateway.storage.slices import slice_of
 from gateway.storage.stored_message import read_message, whole_thread
 from gateway.storage.tables import messages, thread_metadata, threads
 
@@ -52,7 +49,6 @@ class ThreadQueries(Queries):
         return made
 
     async def thread_chars(self, thread: Thread) -> int:
-        """Return the length of a thread's messages as they are stored."""
         query = select(func.sum(func.length(messages.c.message))).where(messages.c.thread_id == thread.id)
         return await self._database.scalar(query) or 0
 
@@ -68,7 +64,6 @@ class ThreadQueries(Queries):
         return whole_thread(one.message for one in found)
 
     async def metadata_of(self, thread: Thread) -> dict[str, JsonValue]:
-        """Return a thread's metadata: values by key."""
         columns = thread_metadata.c
         query = select(columns.key, columns.value).where(columns.thread_id == thread.id)
 
@@ -92,21 +87,3 @@ class ThreadQueries(Queries):
             found += parsed
             parsed, last = await self._database.read(query.where(key > last), take)
         return found + parsed
-
-    async def keep_step(
-        self,
-        thread: Thread,
-        run_id: str,
-        position: int,
-        said: Sequence[Message],
-        *,
-        changed: Mapping[str, str] = MappingProxyType({}),
-        removed: Collection[str] = (),
-    ) -> None:
-        """Append messages from `position` on and change the thread's metadata (JSON texts by key), atomically.
-
-        Idempotent: a write whose caller was cancelled may or may not have been done.
-        """
-        writes = step_writes(run_id, KeptStep(thread, position, said, changed, removed), self.clock())
-        if writes:
-            await self._database.write(*writes)

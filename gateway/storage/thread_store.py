@@ -1,25 +1,29 @@
-"""Lists: a tenant's threads with their messages and metadata, and its runs."""
+"""Lists: a tenant's threads with their messages and metadata, and its runs; marks of threads that are closed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, LargeBinary, Select, cast, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, LargeBinary, Select, cast, delete, func, insert, or_, select, update
 
 from gateway.errors import NotFound
 from gateway.storage.entities import Run
-from gateway.storage.queries import Queries, transaction
-from gateway.storage.rows import mapped, newest_first, older
+from gateway.storage.queries import Queries, mapped, matching, page_of, slice_of, transaction, with_thread
 from gateway.storage.run_writes import metadata_rows
 from gateway.storage.tables import RUNS_UNDER_WAY, messages, runs, thread_metadata, threads
-from gateway.storage.thread_marks import ThreadGoing, is_visible
 from gateway.support.paging import Place
 
 TASK_LISTED_CHARS = 1024
 # A page of messages ends after this many characters, whatever their number.
 PAGE_CHARS = 4 * 1024 * 1024
+# Marks in threads.deletion besides the id of a deletion: nothing begins in a marked thread.
+RESTORING = "rst_"
+"""The mark's prefix for a thread whose files are being replaced. It outlives its gateway: the files are unknown."""
+FORKING = "frk_"
+"""The mark's prefix for a fork in progress, which is invisible, and removed if its gateway dies."""
 _RUN_COLUMNS = tuple(runs.c[name] for name in Run.__dataclass_fields__ if name not in ("thread", "task"))
 
 
@@ -58,19 +62,16 @@ class ThreadStore(Queries):
     """Typed access to lists; each query takes the tenant."""
 
     async def page(self, tenant: str, *, prefix: str, before: Place | None, limit: int) -> Sequence[ThreadRow]:
-        """Return threads, newest first."""
-        conditions = [threads.c.tenant == tenant, is_visible()]
+        query = select(threads).where(threads.c.tenant == tenant, is_visible())
         if prefix:
             # Not LIKE, which ignores case in SQLite.
-            conditions.append(func.substr(threads.c.name, 1, len(prefix)) == prefix)
-        if before is not None:
-            conditions.append(older(threads, before))
-        return await self._found(select(threads).where(*conditions).order_by(*newest_first(threads)).limit(limit))
+            query = query.where(func.substr(threads.c.name, 1, len(prefix)) == prefix)
+        return await self._found(page_of(query, threads, before, limit))
 
     async def get(self, tenant: str, name: str) -> ThreadRow | None:
-        """Return a thread, or None; a missing thread is not created."""
-        query = select(threads).where(threads.c.tenant == tenant, threads.c.name == name, is_visible())
-        found = await self._found(query)
+        found = await self._found(
+            select(threads).where(threads.c.tenant == tenant, threads.c.name == name, is_visible())
+        )
         return found[0] if found else None
 
     async def known(self, tenant: str, name: str) -> ThreadRow:
@@ -81,10 +82,7 @@ class ThreadStore(Queries):
         return row
 
     async def metadata(self, thread_id: str, *, limit_bytes: int) -> dict[str, str] | None:
-        """Return a thread's metadata, JSON texts by key; None if it exceeds `limit_bytes`.
-
-        Only metadata stored before there was a limit can exceed it.
-        """
+        """Return a thread's metadata, JSON texts by key; None if it exceeds a limit that it may be older than."""
         columns = thread_metadata.c
         query = select(columns.key, columns.value).where(columns.thread_id == thread_id).order_by(columns.key)
 
@@ -101,14 +99,10 @@ class ThreadStore(Queries):
         return await self._database.read(query, take)
 
     async def message_count(self, thread_id: str) -> int:
-        """Return how many messages a thread has."""
         return int(await self._database.scalar(select(func.count()).where(messages.c.thread_id == thread_id)))
 
     async def messages(self, thread_id: str, *, after: int, limit: int) -> tuple[Sequence[MessageRow], bool]:
-        """Return messages past a position, oldest first, and whether there are more.
-
-        At most `limit`, and fewer (at least one) if they are large.
-        """
+        """Return at most `limit` messages past a position, fewer if they are large, and whether there are more."""
         columns = messages.c
         query = (
             select(columns.position, columns.run_id, columns.message)
@@ -118,14 +112,8 @@ class ThreadStore(Queries):
         )
 
         def take(rows: Any) -> tuple[list[MessageRow], bool]:
-            page: list[MessageRow] = []
-            chars = 0
-            for row in rows:
-                chars += len(row.message)
-                if len(page) == limit or (page and chars > PAGE_CHARS):
-                    return page, True
-                page.append(mapped(MessageRow, row))
-            return page, False
+            page, more = slice_of(rows, partial(mapped, MessageRow), PAGE_CHARS)
+            return page[:limit], more is not None or len(page) > limit
 
         return await self._database.read(query, take)
 
@@ -172,23 +160,13 @@ class ThreadStore(Queries):
 
     async def runs(self, tenant: str, wanted: RunFilter, *, before: Place | None, limit: int) -> Sequence[Run]:
         """Return runs, newest first, with long tasks cut."""
-        conditions = [runs.c.tenant == tenant]
-        conditions += [threads.c.name == wanted.thread] if wanted.thread else []
-        conditions += [runs.c.status.in_(wanted.statuses)] if wanted.statuses else []
-        conditions += [runs.c.agent == wanted.agent] if wanted.agent else []
-        conditions += [runs.c.started_by == wanted.started_by] if wanted.started_by else []
+        names = {runs.c.status: wanted.statuses, runs.c.agent: wanted.agent, runs.c.started_by: wanted.started_by}
+        conditions = [runs.c.tenant == tenant, *matching({threads.c.name: wanted.thread, **names})]
         conditions += [runs.c.started_us >= wanted.since_us] if wanted.since_us is not None else []
         conditions += [runs.c.started_us < wanted.until_us] if wanted.until_us is not None else []
-        conditions += [older(runs, before, "started_us")] if before is not None else []
         task = func.substr(runs.c.task, 1, TASK_LISTED_CHARS).label("task")
-        query = (
-            select(*_RUN_COLUMNS, task, threads.c.name.label("thread"))
-            .join(threads, runs.c.thread_id == threads.c.id)
-            .where(*conditions)
-            .order_by(*newest_first(runs, "started_us"))
-            .limit(limit)
-        )
-        return [mapped(Run, row) for row in await self._database.rows(query)]
+        query = with_thread(runs, *_RUN_COLUMNS, task).where(*conditions)
+        return await self._all(Run, page_of(query, runs, before, limit, "started_us"))
 
     async def _found(self, query: Select[Any]) -> Sequence[ThreadRow]:
         found = await self._database.rows(query)
@@ -215,3 +193,27 @@ def _under_way_in(thread_ids: Sequence[str]) -> Any:
     return select(runs.c.thread_id, runs.c.id).where(
         runs.c.thread_id.in_(thread_ids), runs.c.status.in_(RUNS_UNDER_WAY)
     )
+
+
+class ThreadGoing(Exception):
+    """The thread is gone, or is being deleted."""
+
+
+def lock_thread(connection: Connection, thread_id: str) -> str | None:
+    """Lock a thread's row and return the mark of a restore, if any; ThreadGoing if it is gone, or is being deleted."""
+    query = select(threads.c.deletion).where(threads.c.id == thread_id).with_for_update()
+    found = connection.execute(query).first()
+    if found is None or (found.deletion is not None and not found.deletion.startswith(RESTORING)):
+        raise ThreadGoing
+    mark: str | None = found.deletion
+    return mark
+
+
+def is_there() -> ColumnElement[bool]:
+    """Return the condition for threads that are neither forks in progress nor being deleted."""
+    return or_(threads.c.deletion.is_(None), threads.c.deletion.startswith(RESTORING, autoescape=True))
+
+
+def is_visible() -> ColumnElement[bool]:
+    """Return the condition for threads that callers can see."""
+    return or_(threads.c.deletion.is_(None), ~threads.c.deletion.startswith(FORKING, autoescape=True))

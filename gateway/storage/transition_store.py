@@ -8,10 +8,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, insert, literal, or_, select, true
 
-from gateway.storage.queries import Queries
-from gateway.storage.rows import mapped
+from gateway.storage.queries import Queries, matching, with_thread
 from gateway.storage.tables import sandbox_transitions, threads
-from gateway.storage.thread_marks import is_there
+from gateway.storage.thread_store import is_there
 
 _ROWS = sandbox_transitions.c
 REASON_CHARS = 512
@@ -74,12 +73,9 @@ class TransitionStore(Queries):
         def work(connection: Connection) -> None:
             for one in transitions:
                 row: dict[str, str | int] = {
-                    "tenant": one.tenant,
-                    "engine": engine,
-                    "sandbox": one.sandbox,
-                    "state": one.state,
+                    name: getattr(one, name) for name in ("tenant", "sandbox", "state", "at_us")
                 }
-                row |= {"reason": one.reason[:REASON_CHARS], "at_us": one.at_us}
+                row |= {"engine": engine, "reason": one.reason[:REASON_CHARS]}
                 found = select(threads.c.id, *map(literal, row.values())).where(
                     threads.c.tenant == one.tenant, is_there(), _thread_of(one), _is_new(one)
                 )
@@ -92,47 +88,32 @@ class TransitionStore(Queries):
     async def page(
         self, tenant: str, *, thread: str | None, before: int | None, limit: int
     ) -> Sequence[StoredTransition]:
-        """Return a tenant's transitions, or those of one thread, newest first."""
         query = _listed(tenant, thread)
         if before is not None:
             query = query.where(_ROWS.id < before)
-        return await self._read(query.order_by(_ROWS.id.desc()).limit(limit))
+        return await self._all(StoredTransition, query.order_by(_ROWS.id.desc()).limit(limit))
 
     async def after(self, tenant: str, *, thread: str | None, after: int, limit: int) -> Sequence[StoredTransition]:
-        """Return a tenant's transitions, or those of one thread, after an id, oldest first.
-
-        No smaller id is written later: writers take turns (connecting.begin_writing()).
-        """
-        return await self._read(_listed(tenant, thread).where(_ROWS.id > after).order_by(_ROWS.id).limit(limit))
+        """Return transitions after an id, oldest first; no smaller id is written later, since writers take turns."""
+        query = _listed(tenant, thread).where(_ROWS.id > after).order_by(_ROWS.id).limit(limit)
+        return await self._all(StoredTransition, query)
 
     async def unfinished(self, engine: str, *, since: int) -> Sequence[Unfinished]:
-        """Return the last transition of each of an engine's sandboxes that is not at its end, from an id on.
-
-        A failed sandbox is at its end if it never ran: one that had run exists until it is removed.
-        """
+        """Return the last transition of each sandbox of an engine that still exists, from an id on."""
         later, earlier = sandbox_transitions.alias(), sandbox_transitions.alias()
         none_later = ~exists().where(later.c.sandbox == _ROWS.sandbox, later.c.id > _ROWS.id)
         ran = exists().where(earlier.c.sandbox == _ROWS.sandbox, earlier.c.state == "running")
         no_end = and_(_ROWS.state != "removed", or_(_ROWS.state != "failed", ran))
         query = (
-            select(_ROWS.id, _ROWS.tenant, threads.c.name.label("thread"), _ROWS.sandbox, _ROWS.state)
-            .join(threads, threads.c.id == _ROWS.thread_id)
+            with_thread(sandbox_transitions, _ROWS.id, _ROWS.tenant, _ROWS.sandbox, _ROWS.state)
             .where(_ROWS.id >= since, _ROWS.engine == engine, no_end, none_later)
             .order_by(_ROWS.id)
         )
-        return [mapped(Unfinished, row) for row in await self._database.rows(query)]
-
-    async def _read(self, query: Select[Any]) -> Sequence[StoredTransition]:
-        return [mapped(StoredTransition, row) for row in await self._database.rows(query)]
+        return await self._all(Unfinished, query)
 
 
 def _listed(tenant: str, thread: str | None) -> Select[Any]:
-    query = (
-        select(sandbox_transitions, threads.c.name.label("thread"))
-        .join(threads, threads.c.id == _ROWS.thread_id)
-        .where(_ROWS.tenant == tenant)
-    )
-    return query if thread is None else query.where(threads.c.name == thread)
+    return with_thread(sandbox_transitions).where(_ROWS.tenant == tenant, *matching({threads.c.name: thread}))
 
 
 def _thread_of(one: NewTransition) -> ColumnElement[bool]:

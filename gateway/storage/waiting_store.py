@@ -1,74 +1,70 @@
-"""The queries of unhosted runs: those that wait for an approval, and those whose gateway is lost.
+"""The queries of hosting: the leases of gateway processes, and the runs without a host, which one gateway claims.
 
-They find the runs that can continue, and claim a run for exactly one gateway.
+Times are those of the processes' clocks. Gateways that take over each other's runs share a Docker engine, and so
+usually a machine and its clock. Otherwise, a clock that is ahead by more than a lease's length takes over runs whose
+gateway lives. That costs an interruption, but nothing happens twice: the previous gateway can no longer write.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    String,
-    bindparam,
-    exists,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from agent.events import Event
 from gateway.storage.approval_writes import PENDING
+from gateway.storage.call_journal import interrupt_calls
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread
-from gateway.storage.lease_store import live_gateways
 from gateway.storage.prepared import Prepared
 from gateway.storage.queries import Queries, transaction
-from gateway.storage.run_audit import run_changed
-from gateway.storage.run_writes import Claim, finish_changes
-from gateway.storage.tables import approvals, events, gateways, runs, threads
+from gateway.storage.run_writes import Claim, finish_changes, run_changed
+from gateway.storage.tables import approvals, events, gateways, holds, runs, threads, tool_calls
 from gateway.support.clock import NowUs, now_us
 
 _READY_LIMIT = 100
 Because = Literal["approval", "gateway_lost", "gateway_stopped", "placed"]
 """Why a run can continue; a `placed` one was recorded for the gateways of another engine, and begins."""
 
+# Every gateway executes both all the time.
+_RENEW = Prepared(
+    sa.update(gateways)
+    .where(gateways.c.id == sa.bindparam("whose"))
+    .values({name: sa.bindparam(name) for name in ("engine", "channels", "address", "expires_us")})
+)
+_OVER = Prepared(sa.select(gateways.c.id).where(gateways.c.expires_us <= sa.bindparam("at_us")).limit(1))
 
-def _unhosted(which: ColumnElement[bool]) -> Prepared:
-    """Return the query for runs that can continue on engine `here` (NULL for any).
 
-    Prepared, since it runs all the time.
+def _unhosted(which: sa.ColumnElement[bool]) -> Prepared:
+    """Return the query for runs that can continue on engine `here` (NULL for any); it runs all the time.
 
     In turn, the oldest run of each tenant, then the second of each: runs that cannot continue, because of their
     tenant's quota or configuration, must not keep other tenants' runs out of the page.
     """
-    here = bindparam("here", type_=String)
-    turn = func.row_number().over(partition_by=runs.c.tenant, order_by=runs.c.started_us)
+    here = sa.bindparam("here", type_=sa.String)
+    turn = sa.func.row_number().over(partition_by=runs.c.tenant, order_by=runs.c.started_us)
     return Prepared(
-        select(runs.c.id, runs.c.tenant, runs.c.thread_id, runs.c.gateway, runs.c.epoch, runs.c.cancel_us)
+        sa.select(runs.c.id, runs.c.tenant, runs.c.thread_id, runs.c.gateway, runs.c.epoch, runs.c.cancel_us)
         .add_columns(threads.c.name, runs.c.gateway.in_(_LIVE).label("serves"))
         .join(threads, runs.c.thread_id == threads.c.id)
-        .where(which, or_(here.is_(None), threads.c.engine.is_(None), threads.c.engine == here))
+        .where(which, sa.or_(here.is_(None), threads.c.engine.is_(None), threads.c.engine == here))
         .order_by(turn, runs.c.started_us)
         .limit(_READY_LIMIT)
     )
 
 
-_LIVE = live_gateways(bindparam("at_us", type_=BigInteger))
-_ASKED = exists().where(
+_LIVE = sa.select(gateways.c.id).where(gateways.c.expires_us > sa.bindparam("at_us", type_=sa.BigInteger))
+_PENDING = approvals.c.status == PENDING
+_ASKED = sa.exists().where(
     approvals.c.run_id == runs.c.id,
-    approvals.c.status == PENDING,
-    approvals.c.expires_us > bindparam("at_us", type_=BigInteger),
+    _PENDING,
+    approvals.c.expires_us > sa.bindparam("at_us", type_=sa.BigInteger),
 )
-_HAS_NO_HOST = or_(
-    runs.c.gateway.is_(None), runs.c.gateway == bindparam("own", type_=String), runs.c.gateway.not_in(_LIVE)
+_HAS_NO_HOST = sa.or_(
+    runs.c.gateway.is_(None), runs.c.gateway == sa.bindparam("own", type_=sa.String), runs.c.gateway.not_in(_LIVE)
 )
 _READY = _unhosted((runs.c.status == "waiting") & (~_ASKED | runs.c.cancel_us.is_not(None)))
 _ABANDONED = _unhosted((runs.c.status == "running") & _HAS_NO_HOST)
@@ -76,10 +72,7 @@ _ABANDONED = _unhosted((runs.c.status == "running") & _HAS_NO_HOST)
 
 @dataclass(frozen=True)
 class WaitingRun:
-    """A run that can continue, and why.
-
-    `gateway` is its last host if that is still serving; `cancelled`: its end was requested.
-    """
+    """A run that can continue, and why; `gateway` is its last host if that is serving."""
 
     id: str
     thread: Thread
@@ -108,9 +101,55 @@ class WaitingCount:
 
 async def count_waiting(database: Database) -> WaitingCount:
     """Count what waits now."""
-    waiting = await database.scalar(select(func.count()).select_from(runs).where(runs.c.status == "waiting"))
-    asked = await database.scalar(select(func.count()).select_from(approvals).where(approvals.c.status == PENDING))
-    return WaitingCount(int(waiting), int(asked))
+    counts = (sa.select(sa.func.count()).where(runs.c.status == "waiting"), sa.select(sa.func.count()).where(_PENDING))
+    waiting, asked = [int(await database.scalar(count)) for count in counts]
+    return WaitingCount(waiting, asked)
+
+
+class LeaseStore(Queries):
+    """Typed access to the leases."""
+
+    @transaction
+    def take(
+        self,
+        connection: sa.Connection,
+        id_: str,
+        length_us: int,
+        *,
+        engine: str = "",
+        channels: str = "",
+        address: str = "",
+        started_us: int = 0,
+    ) -> None:
+        now = self.clock()
+        row = {"engine": engine, "channels": channels, "address": address, "expires_us": now + length_us}
+        if not _RENEW.execute(connection, {**row, "whose": id_}).rowcount:
+            connection.execute(sa.insert(gateways).values(id=id_, started_us=started_us or now, **row))
+
+    async def end(self, ids: Collection[str]) -> None:
+        if ids:
+            await self._database.write((sa.delete(gateways).where(gateways.c.id.in_(list(ids))), None))
+
+    async def reap(self, *, all_: bool = False) -> int:
+        """Clean up after processes without a valid lease; return how many services' calls were interrupted.
+
+        Their leases and quota holds are deleted, and their calls outside runs are interrupted. Without `all_`, which
+        searches all calls, this happens only if there is an expired lease. Runs are left to the gateway that hosts them
+        next.
+        """
+        now = self.clock()
+        if not all_ and not await self._database.look(_OVER, {"at_us": now}):
+            return 0
+
+        def work(connection: sa.Connection) -> int:
+            connection.execute(sa.delete(gateways).where(gateways.c.expires_us <= now))
+            live = sa.select(gateways.c.id)
+            connection.execute(sa.delete(holds).where(holds.c.gateway.not_in(live)))
+            lost = sa.or_(tool_calls.c.gateway.is_(None), tool_calls.c.gateway.not_in(live))
+            executing = (tool_calls.c.state == "executing") & tool_calls.c.run_id.is_(None) & lost
+            return interrupt_calls(connection, self.audit, executing, now)
+
+        return await self._database.transact(work)
 
 
 class WaitingStore(Queries):
@@ -123,10 +162,7 @@ class WaitingStore(Queries):
         self._engine = engine
 
     async def ready(self) -> Sequence[WaitingRun]:
-        """Return waiting runs without open approvals, and those whose end was requested.
-
-        An expired approval counts as answered.
-        """
+        """Return waiting runs without pending approvals in time, and those whose end was requested."""
         return await self._found(_READY, {}, waited=True)
 
     async def abandoned(self) -> Sequence[WaitingRun]:
@@ -148,49 +184,45 @@ class WaitingStore(Queries):
         ]
 
     async def serves(self, engine: str) -> bool:
-        """Return whether a gateway of an engine is serving."""
-        query = select(gateways.c.id).where(gateways.c.engine == engine, gateways.c.expires_us > self.clock())
-        return bool(await self._database.rows(query.limit(1)))
+        return await self._has(gateways.c.id, gateways.c.engine == engine, gateways.c.expires_us > self.clock())
 
     async def placed(self, tenant: str) -> int:
         """Return how many runs of a tenant are recorded for other gateways and not taken yet."""
         unhosted = (runs.c.status == "running") & runs.c.gateway.is_(None) & (runs.c.epoch == 0)
-        return int(await self._database.scalar(select(func.count()).where(runs.c.tenant == tenant, unhosted)))
+        return int(await self._database.scalar(sa.select(sa.func.count()).where(runs.c.tenant == tenant, unhosted)))
 
     async def in_thread(self, thread: Thread) -> str | None:
-        """Return the run that waits in a thread."""
-        query = select(runs.c.id).where(runs.c.thread_id == thread.id, runs.c.status == "waiting")
+        query = sa.select(runs.c.id).where(runs.c.thread_id == thread.id, runs.c.status == "waiting")
         run_id: str | None = await self._database.scalar(query)
         return run_id
 
     @transaction
-    def claim(self, connection: Connection, run: WaitingRun) -> ClaimedRun | None:
+    def claim(self, connection: sa.Connection, run: WaitingRun) -> ClaimedRun | None:
         """Claim a run for this gateway; None if another was first, or the run is over."""
         status = "waiting" if run.because == "approval" else "running"
         seen = (runs.c.id == run.id) & (runs.c.epoch == run.epoch) & (runs.c.status == status)
-        taken = update(runs).where(seen).values(status="running", gateway=self.gateway, epoch=run.epoch + 1)
+        taken = sa.update(runs).where(seen).values(status="running", gateway=self.gateway, epoch=run.epoch + 1)
         if not connection.execute(taken).rowcount:
             return None
-        query = select(runs.c.checkpoint, runs.c.last_sequence).where(runs.c.id == run.id)
+        query = sa.select(runs.c.checkpoint, runs.c.last_sequence).where(runs.c.id == run.id)
         row = connection.execute(query).one()
         if run.because not in ("approval", "placed"):
             entries = run_changed(connection, "run_taken_over", run.id, details={"because": run.because})
-            self.audit.append(connection, entries=entries)
+            self.audit.append(connection, *entries)
         return ClaimedRun(Claim(run.id, run.epoch + 1), row.checkpoint, row.last_sequence)
 
     @transaction
-    def end(self, connection: Connection, run_id: str, finished: Event) -> bool:
-        """End a waiting run; return whether it was waiting."""
+    def end(self, connection: sa.Connection, run_id: str, finished: Event) -> bool:
         payload = json.dumps(finished.payload)
         now = self.clock()
         waiting = (runs.c.id == run_id) & (runs.c.status == "waiting")
         changes = {**finish_changes(finished, now), "last_sequence": runs.c.last_sequence + 1}
-        if not connection.execute(update(runs).where(waiting).values(**changes)).rowcount:
+        if not connection.execute(sa.update(runs).where(waiting).values(**changes)).rowcount:
             return False
-        sequence = connection.execute(select(runs.c.last_sequence).where(runs.c.id == run_id)).scalar_one()
+        sequence = connection.execute(sa.select(runs.c.last_sequence).where(runs.c.id == run_id)).scalar_one()
         row = {"run_id": run_id, "sequence": sequence, "type": finished.type, "at_us": now, "payload": payload}
-        connection.execute(insert(events), row)
-        self.audit.append(connection, entries=run_changed(connection, "run_finished", run_id))
+        connection.execute(sa.insert(events), row)
+        self.audit.append(connection, *run_changed(connection, "run_finished", run_id))
         return True
 
 

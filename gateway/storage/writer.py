@@ -15,25 +15,14 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import (
-    DatabaseError,
-    DataError,
-    DBAPIError,
-    IntegrityError,
-    InterfaceError,
-    NotSupportedError,
-    ProgrammingError,
-)
-from sqlalchemy.exc import TimeoutError as NoConnection
+from sqlalchemy import Connection, Engine, exc
 
 from gateway.errors import Unavailable
 from gateway.storage.connecting import begin_writing, driver_message
-from gateway.storage.refusals import Refusals
 
 log = structlog.get_logger(__name__)
 TRIES = 3
@@ -42,11 +31,14 @@ TRIES = 3
 # One transaction takes at most this many writes, so that a burst does not block the database for long.
 _GROUP_LIMIT = 128
 # A locked, full or damaged database refuses every write. Other driver errors are about one write.
-_ABOUT_THE_DATABASE = (DatabaseError, InterfaceError, NoConnection, OSError)
-_ABOUT_A_WRITE = (IntegrityError, DataError, ProgrammingError, NotSupportedError)
+_ABOUT_THE_DATABASE = (exc.DatabaseError, exc.InterfaceError, exc.TimeoutError, OSError)
+_ABOUT_A_WRITE = (exc.IntegrityError, exc.DataError, exc.ProgrammingError, exc.NotSupportedError)
 # PostgreSQL's codes for transactions in conflict: each succeeds when it is repeated alone.
 _CONFLICTS = frozenset({"40001", "40P01"})
 _DEFERRED = "deferred"
+# A disk may stay full for hours, and a gateway writes several times a second: each line is logged this often at most,
+# also if the database alternates between taking and refusing writes.
+LOG_AGAIN_S = 30.0
 
 Finish = Callable[[Connection, Sequence[Any]], None]
 """Called once at a transaction's end, with all the items that its members deferred to it."""
@@ -66,6 +58,32 @@ class _Ended:
 
     result: Any = None
     error: Exception | None = None
+
+
+class Refusals:
+    """Counts the writes that one database refuses; for one thread."""
+
+    def __init__(self, database: str, clock: Callable[[], float] = monotonic) -> None:
+        """`database` is its URL without its password; `clock` counts seconds."""
+        self._database = database
+        self._clock = clock
+        self._logged_s: float | None = None
+        self._not_logged = 0
+        self._refusing = False
+
+    def refused(self, error: Exception, writes: int) -> None:
+        self._not_logged += writes
+        now_s = self._clock()
+        if self._logged_s is not None and now_s - self._logged_s < LOG_AGAIN_S:
+            return
+        said = driver_message(error)
+        log.error("the database refuses writes", error=said, refused_writes=self._not_logged, database=self._database)
+        self._logged_s, self._not_logged, self._refusing = now_s, 0, True
+
+    def taken(self) -> None:
+        if self._refusing:
+            log.info("the database takes writes again", refused_writes=self._not_logged, database=self._database)
+            self._not_logged, self._refusing = 0, False
 
 
 class Writer:
@@ -136,8 +154,7 @@ class Writer:
                 alone = len(group) == 1
                 if try_ < TRIES and (lost(error) or (alone and _is_conflict(error))):
                     continue
-                about_all = isinstance(error, _ABOUT_THE_DATABASE) and not isinstance(error, _ABOUT_A_WRITE)
-                if about_all and (alone or not _is_conflict(error)):
+                if _is_about_all(error) and (alone or not _is_conflict(error)):
                     self._refusals.refused(error, len(group))
                     reason = f"the database is locked, full or gone: {driver_message(error)}; try again later"
                     return [_Ended(error=Unavailable(reason)) for _ in group]
@@ -158,13 +175,11 @@ class Writer:
             ended = _all_ended(connection, group)
             try:
                 connection.commit()
-            except DBAPIError as error:
-                if error.connection_invalidated:
-                    said = driver_message(error)
-                    raise _Unknown(
-                        f"the database was lost in a commit, and whether it was done is open: {said}"
-                    ) from error
-                raise
+            except exc.DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+                said = driver_message(error)
+                raise _Unknown(f"the database was lost in a commit, and whether it was done is open: {said}") from error
         except BaseException:
             self._let_go()
             raise
@@ -179,7 +194,6 @@ class Writer:
     # --- what the event loop does ---
 
     def _settle(self, group: Sequence[_Pending], ended: Sequence[_Ended], taken_s: float) -> None:
-        """Give the callers that still wait their results."""
         if self.wrote is not None:
             self.wrote(len(group), taken_s)
         for pending, how in zip(group, ended, strict=True):
@@ -218,7 +232,6 @@ def _all_ended(connection: Connection, group: Sequence[_Pending]) -> Sequence[_E
 
 
 def _ended(connection: Connection, pending: _Pending, left: list[tuple[Finish, Any]]) -> _Ended:
-    """Run one member of a group. Raises what fails the whole transaction."""
     if not pending.apart:
         return _Ended(pending.work(connection))
     mark = len(left)
@@ -229,7 +242,7 @@ def _ended(connection: Connection, pending: _Pending, left: list[tuple[Finish, A
         del left[mark:]
         if connection.invalidated:
             raise _Lost(driver_message(error)) from error
-        if isinstance(error, _ABOUT_THE_DATABASE) and not isinstance(error, _ABOUT_A_WRITE):
+        if _is_about_all(error):
             raise
         return _Ended(error=error)
 
@@ -244,7 +257,11 @@ class _Unknown(Exception):
 
 def lost(error: Exception) -> bool:
     """Return whether an error means a lost connection."""
-    return isinstance(error, _Lost) or (isinstance(error, DBAPIError) and error.connection_invalidated)
+    return isinstance(error, _Lost) or (isinstance(error, exc.DBAPIError) and error.connection_invalidated)
+
+
+def _is_about_all(error: Exception) -> bool:
+    return isinstance(error, _ABOUT_THE_DATABASE) and not isinstance(error, _ABOUT_A_WRITE)
 
 
 def _is_conflict(error: Exception) -> bool:

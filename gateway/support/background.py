@@ -1,11 +1,24 @@
-"""Runs a task in the background for the duration of a block."""
+"""Runs work in the background, repeats it, and retries database reads."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import structlog
+
+from gateway.errors import Unavailable
+
+_ERROR_CHARS = 300
+log = structlog.get_logger(__name__)
+_FIRST_RETRY_S = 0.05
+_LAST_RETRY_S = 2.0
+T = TypeVar("T")
 
 
 @contextlib.asynccontextmanager
@@ -24,3 +37,54 @@ async def pause(event: asyncio.Event, timeout_s: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
+
+
+@dataclass(frozen=True)
+class Periodic:
+    """Runs `work` every `every_s` seconds. A round that fails is logged as `failed`; the next round tries again.
+
+    An error of the types in `expected` is logged on one line at `level`, any other with its traceback.
+    """
+
+    work: Callable[[], Awaitable[object]]
+    every_s: float
+    failed: str
+    expected: tuple[type[Exception], ...] = ()
+    level: int = logging.WARNING
+
+    def running(self, name: str, *, at_once: bool = True) -> AbstractAsyncContextManager[None]:
+        """Repeat the work in a task of that name until the block ends; `at_once` starts with a round."""
+        return in_background(self.repeat(at_once=at_once), name)
+
+    async def repeat(self, *, at_once: bool = True) -> None:
+        """Repeat the work until cancelled."""
+        if not at_once:
+            await asyncio.sleep(self.every_s)
+        while True:
+            await self.once()
+            await asyncio.sleep(self.every_s)
+
+    async def once(self) -> None:
+        """Run one round."""
+        try:
+            await self.work()
+        except self.expected as error:
+            log.log(self.level, self.failed, error=str(error)[:_ERROR_CHARS] or type(error).__name__)
+        except Exception:
+            log.exception(self.failed)
+
+
+async def retried(read: Callable[[], Awaitable[T]], *, run_id: str, what: str) -> T:
+    """Return the result of a read, repeated while it raises Unavailable.
+
+    The first failure is logged with the run that is delayed and `what` it waits for.
+    """
+    wait_s = _FIRST_RETRY_S
+    while True:
+        try:
+            return await read()
+        except Unavailable as error:
+            if wait_s == _FIRST_RETRY_S:
+                log.warning("a run is delayed", run_id=run_id, waits_for=what, error=str(error))
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, _LAST_RETRY_S)

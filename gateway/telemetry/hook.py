@@ -6,14 +6,12 @@ context as a note of the run, so that another gateway continues the trace.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 from opentelemetry import trace
 from opentelemetry.trace import INVALID_SPAN, Span
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
 from agent.call_context import Slot
@@ -21,27 +19,21 @@ from agent.hooks.hook import Hook, NextToolUse
 from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
 from gateway.policy import document as policy_tools
+from gateway.redaction.redactor import Redactor
 from gateway.telemetry import attributes as a
-from gateway.telemetry.bounded_names import BoundedNames
-from gateway.telemetry.telemetry import Telemetry, current, failed
+from gateway.telemetry.instruments import BoundedNames
+from gateway.telemetry.telemetry import PROPAGATOR, Telemetry, current, failed
 
 TRACEPARENT = "telemetry.traceparent"
 """The note of a run with the W3C traceparent of its span."""
 OUTERMOST_PRIORITY = 1_000_001
 _SHOWN_CHARS = 4096
 _NAME_CHARS = 128
-_PROPAGATOR = TraceContextTextMapPropagator()
 log = structlog.get_logger(__name__)
 
 TOOLS = (policy_tools.TOOLS - {policy_tools.CONNECT}) | policy_tools.AGENT_TOOLS
 """The tools that have a label of their own; a model may call any name."""
 tool_label = BoundedNames(len(TOOLS), TOOLS)
-
-
-class Redacts(Protocol):
-    """Removes secrets from text; see gateway.redaction.Redactor."""
-
-    def text(self, text: str) -> str: ...
 
 
 @dataclass
@@ -61,7 +53,7 @@ class TelemetryHook(Hook):
     mandatory = True
 
     def __init__(
-        self, telemetry: Telemetry, tenant: str, thread: str, run_id: str | None, redactor: Redacts | None
+        self, telemetry: Telemetry, tenant: str, thread: str, run_id: str | None, redactor: Redactor | None
     ) -> None:
         self._telemetry = telemetry
         self._tenant = tenant
@@ -71,18 +63,14 @@ class TelemetryHook(Hook):
     async def execution_start(self, state: AgentState) -> AgentState:
         """Store the trace of the run with it."""
         carrier: dict[str, str] = {}
-        _PROPAGATOR.inject(carrier)
+        PROPAGATOR.inject(carrier)
         # A subagent's run is part of its parent's.
         if "traceparent" not in carrier or state.depth:
             return state
         return state.with_note(TRACEPARENT, carrier["traceparent"])
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
-        try:
-            self._begin(state.current.tool, state.agent)
-        except Exception:  # telemetry must not fail the call
-            log.exception("a tool call is not observed")
-        return state
+        return self._observed(self._begin, state)
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         opened = tool.context.get(_OPEN)
@@ -93,8 +81,11 @@ class TelemetryHook(Hook):
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         """End the span of a call. This hook is the last to see the result."""
+        return self._observed(self._end, state)
+
+    def _observed(self, observe: Callable[[ToolExecution, str], object], state: AgentState) -> AgentState:
         try:
-            self._end(state.current.tool, state.agent)
+            observe(state.current.tool, state.agent)
         except Exception:  # telemetry must not fail the call
             log.exception("a tool call is not observed")
         return state

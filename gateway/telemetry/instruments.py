@@ -8,16 +8,33 @@ from typing import Literal
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+OTHER = "other"
 Labels = Mapping[str, str]
 Read = Callable[[], float | Iterable[tuple[float, Labels]]]
 """Reads a gauge or a counter: a number, or one for each set of labels. Called in the thread of the scrape."""
-
 # From a policy decision to a long run; a call takes a millisecond or two.
 _SECONDS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120, 600)
 # As the conventions define them.
 _MODEL_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _TOKENS = tuple(4**power for power in range(14))
 _GROUP = tuple(2**power for power in range(9))
+
+
+class BoundedNames:
+    """Maps the first names to themselves and all later ones to `other`, so that more tenants cost no memory."""
+
+    def __init__(self, limit: int, known: Iterable[str] = ()) -> None:
+        """Give a label to `limit` names, the `known` ones always among them."""
+        self._limit = limit
+        self._names = set(sorted(known)[:limit])
+
+    def __call__(self, name: str) -> str:
+        if name in self._names:
+            return name
+        if len(self._names) < self._limit:
+            self._names.add(name)
+            return name
+        return OTHER
 
 
 @dataclass(frozen=True)
@@ -75,14 +92,14 @@ class Instruments:
         self._metrics = {metric.name: metric for metric in METRICS}
         self._add: dict[str, Callable[[float, Mapping[str, str]], None]] = {}
         for metric in METRICS:
+            described = metric.name, metric.unit, metric.description
             if metric.kind == "histogram":
-                self._add[metric.name] = meter.create_histogram(
-                    metric.name, metric.unit, metric.description, explicit_bucket_boundaries_advisory=metric.buckets
-                ).record
+                histogram = meter.create_histogram(*described, explicit_bucket_boundaries_advisory=metric.buckets)
+                self._add[metric.name] = histogram.record
             elif metric.kind == "counter":
-                self._add[metric.name] = meter.create_counter(metric.name, metric.unit, metric.description).add
+                self._add[metric.name] = meter.create_counter(*described).add
             elif metric.kind == "updown":
-                self._add[metric.name] = meter.create_up_down_counter(metric.name, metric.unit, metric.description).add
+                self._add[metric.name] = meter.create_up_down_counter(*described).add
 
     def add(self, name: str, amount: float, labels: Mapping[str, str | None] | None = None) -> None:
         """Add to a counter, or record a value of a histogram; KeyError for an unknown metric."""

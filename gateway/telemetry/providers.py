@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import structlog
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -12,18 +12,18 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import Meter, NoOpMeter
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 from opentelemetry.trace import NoOpTracer, Tracer
+from opentelemetry.util.types import Attributes, AttributeValue
 from prometheus_client import CollectorRegistry, start_http_server
 
-from gateway.config.telemetry_settings import TelemetrySettings
+from gateway.config.operation_settings import TelemetrySettings
 from gateway.errors import Misconfigured
+from gateway.redaction.redactor import WELL_KNOWN_SECRETS
 from gateway.support.version import airlock_version
-from gateway.telemetry.bounded_names import BoundedNames
-from gateway.telemetry.instruments import Instruments
-from gateway.telemetry.redacted_spans import RedactingExporter
+from gateway.telemetry.instruments import BoundedNames, Instruments
 from gateway.telemetry.telemetry import Telemetry
 
 log = structlog.get_logger(__name__)
@@ -95,3 +95,48 @@ def _meter_of(
     address = f"{host}:{server.server_port}"
     log.info("metrics are served", address=address)
     return provider.get_meter(_NAME), address
+
+
+class RedactingExporter(SpanExporter):
+    """Exports spans through another exporter with names, attributes and events redacted."""
+
+    def __init__(self, inner: SpanExporter) -> None:
+        self._inner = inner
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return self._inner.export([_redacted(span) for span in spans])
+
+    def shutdown(self) -> None:
+        self._inner.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._inner.force_flush(timeout_millis)
+
+
+def _redacted(span: ReadableSpan) -> ReadableSpan:
+    return ReadableSpan(
+        name=WELL_KNOWN_SECRETS.shown(span.name),
+        context=span.context,
+        parent=span.parent,
+        resource=span.resource,
+        attributes=_attributes(span.attributes),
+        events=[Event(event.name, _attributes(event.attributes), event.timestamp) for event in span.events],
+        links=span.links,
+        kind=span.kind,
+        status=span.status,
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=span.instrumentation_scope,
+    )
+
+
+def _attributes(attributes: Attributes) -> Mapping[str, AttributeValue]:
+    return {name: _value(value) for name, value in (attributes or {}).items()}
+
+
+def _value(value: AttributeValue) -> AttributeValue:
+    if isinstance(value, str):
+        return WELL_KNOWN_SECRETS.shown(value)
+    if isinstance(value, Sequence):
+        return [WELL_KNOWN_SECRETS.shown(one) if isinstance(one, str) else one for one in value]
+    return value

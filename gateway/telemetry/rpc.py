@@ -18,15 +18,14 @@ import grpc.aio
 import structlog
 from opentelemetry import context, trace
 from opentelemetry.trace import Span, SpanKind
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from gateway.errors import AirlockError
 from gateway.telemetry import attributes as a
-from gateway.telemetry.telemetry import Telemetry, failed
+from gateway.telemetry.telemetry import PROPAGATOR, Telemetry, failed
 
-_OURS = "/gateway.v1."
+OURS = "/gateway.v1."
+"""What the full names of Airlock's own methods begin with."""
 _CARRIED = frozenset({"traceparent", "tracestate"})
-_PROPAGATOR = TraceContextTextMapPropagator()
 _GRPC = "grpc"
 
 
@@ -59,11 +58,12 @@ def refused(error: AirlockError) -> None:
         call.code, call.reason = error.code.name, error.reason
 
 
-class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
-    """Observes each RPC; a handler is wrapped once."""
+class WrappingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
+    """Wraps the handler of each method, once."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
-        self._telemetry = telemetry
+    def __init__(self, wrap: Callable[[str, Any], Any]) -> None:
+        """`wrap` returns the handler of a method, by its full name, in place of the given one."""
+        self._wrap = wrap
         self._wrapped: dict[str, Any] = {}
 
     async def intercept_service(
@@ -73,15 +73,25 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
     ) -> Any:
         """Return the wrapped handler of a method; None if there is no such method."""
         method: str = handler_call_details.method
-        if method in self._wrapped:
-            return self._wrapped[method]
-        handler = await continuation(handler_call_details)
-        if handler is None or not method.startswith(_OURS):
-            return handler
-        self._wrapped[method] = wrapped = self._around(method.removeprefix("/"), handler)
-        return wrapped
+        if method not in self._wrapped:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None
+            self._wrapped[method] = self._wrap(method, handler)
+        return self._wrapped[method]
 
-    def _around(self, method: str, handler: Any) -> Any:
+
+class RpcInterceptor(WrappingInterceptor):
+    """Observes each RPC of Airlock's own services."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        super().__init__(self._around)
+        self._telemetry = telemetry
+
+    def _around(self, name: str, handler: Any) -> Any:
+        if not name.startswith(OURS):
+            return handler
+        method = name.removeprefix("/")
         kind = "_".join(
             "stream" if streams else "unary" for streams in (handler.request_streaming, handler.response_streaming)
         )
@@ -111,7 +121,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
             key: value for key, value in rpc.invocation_metadata() or () if key in _CARRIED and isinstance(value, str)
         }
         attributes = {a.RPC_SYSTEM: _GRPC, a.RPC_METHOD: method}
-        parent = _PROPAGATOR.extract(carrier) if carrier else None
+        parent = PROPAGATOR.extract(carrier) if carrier else None
         span = telemetry.tracer.start_span(method, context=parent, kind=SpanKind.SERVER, attributes=attributes)
         context.attach(trace.set_span_in_context(span))
         call = _Call(span)

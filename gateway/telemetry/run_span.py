@@ -1,21 +1,24 @@
-"""Observes runs: one span for each time a gateway hosts a run, in the trace that the run started in."""
+"""Observes runs: one span for each time a gateway hosts one, in the trace that it started in; spans as log lines."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+import structlog
 from opentelemetry.trace import Span
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from agent.capabilities.tracing import Attribute, RecordedSpan
 from agent.events import Event, EventSink
 from agent.state import AgentState
 from gateway.telemetry import attributes as a
 from gateway.telemetry.hook import TRACEPARENT
-from gateway.telemetry.telemetry import Telemetry, current, failed
+from gateway.telemetry.telemetry import PROPAGATOR, Telemetry, current, failed
 
-_PROPAGATOR = TraceContextTextMapPropagator()
+# Content of a model, a tool or a program; at info, an error is only reported as having happened.
+_SAID = frozenset({"content", "arguments", "output", "error"})
 
 
 class RunSpan:
@@ -52,7 +55,7 @@ def hosted(telemetry: Telemetry, state: AgentState, *, tenant: str, agent: str, 
     parent = state.notes.get(TRACEPARENT)
     span = telemetry.tracer.start_span(
         f"invoke_agent {agent}",
-        context=_PROPAGATOR.extract({"traceparent": parent}) if isinstance(parent, str) else None,
+        context=PROPAGATOR.extract({"traceparent": parent}) if isinstance(parent, str) else None,
         attributes={
             a.OPERATION: "invoke_agent",
             a.PROVIDER: "openai",
@@ -82,3 +85,27 @@ def hosted(telemetry: Telemetry, state: AgentState, *, tenant: str, agent: str, 
         if run.status == "failed" and span.is_recording():
             failed(span, "failed")
         span.end()
+
+
+class TraceLog:
+    """A Recorder that logs each span when it ends; `facts` identify the run.
+
+    Counts and times are logged at info; at debug also the content, which may contain secrets.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, **facts: str) -> None:
+        self._clock = clock
+        self._log = structlog.get_logger(__name__).bind(**facts)
+
+    @contextmanager
+    def span(self, name: str, attributes: Mapping[str, Attribute]) -> Iterator[RecordedSpan]:
+        """Log one span."""
+        span = RecordedSpan(name, dict(attributes))
+        started_s = self._clock()
+        try:
+            yield span
+        finally:
+            duration_ms = round((self._clock() - started_s) * 1000, 3)
+            counted = {key: value for key, value in span.attributes.items() if key not in _SAID}
+            self._log.info("span", span=name, **counted, failed="error" in span.attributes, duration_ms=duration_ms)
+            self._log.debug("span said", span=name, **{k: v for k, v in span.attributes.items() if k in _SAID})

@@ -10,12 +10,14 @@ from typing import Self
 
 from opentelemetry import metrics, trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from gateway.config.telemetry_settings import TelemetrySettings
+from gateway.config.operation_settings import TelemetrySettings
 from gateway.telemetry import attributes as a
-from gateway.telemetry.bounded_names import BoundedNames
-from gateway.telemetry.instruments import Instruments
+from gateway.telemetry.instruments import BoundedNames, Instruments
+
+PROPAGATOR = TraceContextTextMapPropagator()
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,26 @@ class Telemetry:
                 raise
             finally:
                 span.end()
+
+    @contextmanager
+    def timed(
+        self,
+        metric: str,
+        labels: Mapping[str, str],
+        name: str,
+        attributes: Mapping[str, AttributeValue],
+        kind: SpanKind = SpanKind.INTERNAL,
+    ) -> Iterator[Span]:
+        """Make a child the current span until the block ends, and record its duration with the type of its error."""
+        started_s, error_type = self.clock(), None
+        try:
+            with self.within(name, attributes, kind) as span:
+                yield span
+        except BaseException as error:
+            error_type = type(error).__name__
+            raise
+        finally:
+            self.instruments.add(metric, self.clock() - started_s, {**labels, a.ERROR_TYPE: error_type})
 
 
 @contextmanager

@@ -1,12 +1,10 @@
 """Quotas and rates: what all runs and calls of a tenant may use together, exact over all gateways of a database.
 
-What can be told before it is used is taken before: a run's place, a tool call's place in its minute. Every call that is
-judged has one: to judge, journal and ask about what is then refused costs as much as what is not. Tokens, money and
-bytes are known only afterwards: they are looked at before and counted after, so that what is under way may come to its
-end past the limit.
-Windows are minutes, hours and days of the clock in UTC. What is not limited is not counted, and costs no query.
-What is stored is counted by the database, and looked at now and then: a tenant may go past that quota by what it stores
-within two seconds, and by what is under way.
+What is known before it is used is taken before: a run's place, a tool call's place in its minute. Every judged call has
+a place, since judging, journaling and asking costs as much for a refused one. Tokens, money and bytes are known only
+afterwards: they are checked before and counted after, so what is under way may end past the limit. Windows are minutes,
+hours and days of the clock in UTC. What is not limited is not counted, and costs no query. Stored bytes are counted by
+the database and read every two seconds, so a tenant may exceed that quota by what it stores meanwhile.
 """
 
 from __future__ import annotations
@@ -95,15 +93,15 @@ class Quotas:
         self._stored: dict[str, tuple[int, float]] = {}
 
     async def open(self) -> None:
-        """Let go of what this gateway held when it last ended."""
+        """Release what this gateway had reserved when it last ended."""
         await self._store.release_all()
 
     # --- what is stored ---
 
     async def check_stored(self, tenant: str, quotas: QuotasSection, *, reserved: bool = False) -> None:
-        """Raise QuotaExceeded where as much is stored of a tenant as may be: before anything is done.
+        """Raise QuotaExceeded if as much is stored of a tenant as may be.
 
-        What is `reserved` for has a little more: a tenant must come to its files, and their journal takes some room.
+        With `reserved` a little more is allowed: a tenant must reach its files, and their journal takes some space.
         """
         now_s, limit = self._monotonic_s(), quotas.stored_bytes_limit + (_RESERVE_BYTES if reserved else 0)
         stored, read_s = self._stored.get(tenant, (0, -math.inf))
@@ -126,15 +124,14 @@ class Quotas:
     async def hold_run(self, tenant: str, run_id: str, quotas: QuotasSection) -> None:
         """Take a run's place, before anything of the run is made. Raises QuotaExceeded."""
         await self.check_stored(tenant, quotas)
-        limit = quotas.runs_at_once
-        if limit is None:
+        if (limit := quotas.runs_at_once) is None:
             return
         await self._release(())
         self._run_holds.add(run_id)
         try:
             refused = await self._store.take(tenant, holding=(Hold(run_id, RUNS_AT_ONCE, limit, is_run=True),))
         except BaseException:
-            # A caller that went away does not undo what the writer has begun.
+            # The writer has begun, even if the caller was cancelled.
             await asyncio.shield(self.release_run(run_id))
             raise
         if refused:
@@ -163,22 +160,18 @@ class Quotas:
 
     async def take_place(self, tenant: str, quotas: QuotasSection) -> None:
         """Take a place in the minute for a call that is judged and does not run. Raises QuotaExceeded."""
-        if quotas.tool_calls_per_minute is None:
-            return
-        at_us = self._clock()
-        place = _take(TOOL_CALLS, at_us, _MINUTE_S, 1, quotas.tool_calls_per_minute)
-        refused = await self._store.take(tenant, (place,))
-        if refused:
-            raise _used_up(refused, {TOOL_CALLS: place}, {}, at_us)
+        await self._take_in_minute(tenant, TOOL_CALLS, quotas.tool_calls_per_minute)
 
     async def take_sandbox(self, tenant: str, quotas: QuotasSection) -> None:
-        """Take a place in the minute for a sandbox that is about to be made. Raises QuotaExceeded."""
-        if quotas.sandboxes_per_minute is None:
+        """Take a place in the minute for a sandbox that is about to be created. Raises QuotaExceeded."""
+        await self._take_in_minute(tenant, SANDBOXES, quotas.sandboxes_per_minute)
+
+    async def _take_in_minute(self, tenant: str, name: str, limit: int | None) -> None:
+        if limit is None:
             return
-        at_us = self._clock()
-        place = _take(SANDBOXES, at_us, _MINUTE_S, 1, quotas.sandboxes_per_minute)
+        place = _take(name, at_us := self._clock(), 1, limit)
         if await self._store.take(tenant, (place,)):
-            raise _used_up((SANDBOXES,), {SANDBOXES: place}, {}, at_us)
+            raise _used_up((name,), {name: place}, {}, at_us)
 
     async def take_call(
         self,
@@ -189,51 +182,47 @@ class Quotas:
         *,
         has_place: bool = False,
     ) -> None:
-        """Take what a tool call is about to use, or its place in the minute only. Raises QuotaExceeded.
-
-        With `has_place` the place was taken when the call was judged.
-        """
+        """Take what a call is about to use; if refused, only its place, unless it `has_place`. Raises QuotaExceeded."""
         at_us = self._clock()
         asked: dict[str, RuleLimit | None] = {}
         takes: list[Take] = []
-        held: list[Hold] = []
+        holds: list[Hold] = []
         if quotas.tool_calls_per_minute is not None and not has_place:
-            takes.append(_take(TOOL_CALLS, at_us, _MINUTE_S, 1, quotas.tool_calls_per_minute))
+            takes.append(_take(TOOL_CALLS, at_us, 1, quotas.tool_calls_per_minute))
         if quotas.bytes_per_day is not None:
-            takes.append(_take(BYTES, at_us, _DAY_S, 0, quotas.bytes_per_day))
+            takes.append(_take(BYTES, at_us, 0, quotas.bytes_per_day))
         for limit in limits:
             if limit.calls is not None and limit.per_s is not None:
-                takes.append(_take(f"rule:{limit.rule}:{limit.per_s}", at_us, limit.per_s, 1, limit.calls))
+                takes.append(_take(f"rule:{limit.rule}:{limit.per_s}", at_us, 1, limit.calls, limit.per_s))
                 asked[takes[-1].name] = limit
             if limit.at_once is not None:
-                held.append(Hold(f"{call.call_id}.{len(held)}"[-64:], f"rule:{limit.rule}:at_once", limit.at_once))
-                asked[held[-1].name] = limit
-        if not takes and not held:
+                holds.append(Hold(f"{call.call_id}.{len(holds)}"[-64:], f"rule:{limit.rule}:at_once", limit.at_once))
+                asked[holds[-1].name] = limit
+        if not takes and not holds:
             return
         await self._release(())
         before = call.taken
         if before is not None and before.hold_ids:
-            held = []  # a ring makes the same call again, which is under way already
+            holds = []  # a ring makes the same call again, which is under way already
         # Before the writing: a caller that is cancelled meanwhile gives back what may have been taken.
-        ids = (*(before.hold_ids if before else ()), *(hold.id for hold in held))
+        ids = (*(before.hold_ids if before else ()), *(hold.id for hold in holds))
         call.taken = TakenQuota(tenant, [take for take in takes if take.amount], ids)
-        refused = await self._store.take(tenant, takes, held)
+        refused = await self._store.take(tenant, takes, holds)
         if not refused:
             return
         call.taken = before
-        place = [take for take in takes if take.name == TOOL_CALLS and take.name not in refused]
-        if place:
+        if place := [take for take in takes if take.name == TOOL_CALLS and take.name not in refused]:
             await self._store.take(tenant, place)
         raise _used_up(refused, {take.name: take for take in takes}, asked, at_us)
 
     async def end_call(self, call: CallQuota) -> None:
-        """Release what a call held; what it used stays used."""
+        """Release a call's places among concurrent ones; what it used stays used."""
         taken, call.taken = call.taken, None
         if taken is not None:
             await self._release(taken.hold_ids)
 
     def give_up_call(self, call: CallQuota) -> None:
-        """Have what a call took given back with the next run that is released: it is not going to happen now."""
+        """Give back what a call took that will not run now, with the next run that is released."""
         if call.taken is not None:
             self._to_give_back.append(call.taken)
             call.taken = None
@@ -246,14 +235,12 @@ class Quotas:
             await self.check_stored(tenant, quotas)
         except QuotaExceeded as full:
             return full
-        limits = _limits(quotas, TOKENS, COST)
-        if not limits:
-            return None
         at_us = self._clock()
-        windows = {name: _start_us(at_us, _DAY_S) for name in limits}
-        used = await self._store.used(tenant, windows)
-        refused = [name for name in limits if used[name] >= limits[name]]
-        takes = {name: _take(name, at_us, _DAY_S, 0, limits[name]) for name in limits}
+        takes = {name: _take(name, at_us, 0, limit) for name, limit in _limits(quotas, TOKENS, COST).items()}
+        if not takes:
+            return None
+        used = await self._store.used(tenant, {name: take.window_us for name, take in takes.items()})
+        refused = [name for name, take in takes.items() if used[name] >= take.limit]
         return _used_up(refused, takes, {}, at_us) if refused else None
 
     async def add_inference(self, tenant: str, quotas: QuotasSection, *, tokens: int, micro_usd: int) -> None:
@@ -269,44 +256,37 @@ class Quotas:
         at_us = self._clock()
         limits = _limits(quotas, *_WINDOWS_S)
         used = await self._store.used(tenant, {name: _start_us(at_us, _WINDOWS_S[name]) for name in limits})
-        told = {
-            name: QuotaUsage(
-                used[name] / (_MICRO if name == COST else 1),
-                limit / (_MICRO if name == COST else 1),
-                _left_s(at_us, _WINDOWS_S[name]),
-            )
-            for name, limit in limits.items()
-        }
+        usage: dict[str, QuotaUsage] = {}
+        for name, limit in limits.items():
+            unit = _MICRO if name == COST else 1
+            usage[name] = QuotaUsage(used[name] / unit, limit / unit, _left_s(at_us, _WINDOWS_S[name]))
         if quotas.runs_at_once is not None:
             under_way = await self._store.runs_at_once(tenant, RUNS_AT_ONCE)
-            told[RUNS_AT_ONCE] = QuotaUsage(under_way, quotas.runs_at_once, None)
+            usage[RUNS_AT_ONCE] = QuotaUsage(under_way, quotas.runs_at_once, None)
         threads, stored = await self._store.stored(tenant)
-        told[THREADS] = QuotaUsage(threads, quotas.threads_limit, None)
-        told[STORED] = QuotaUsage(stored, quotas.stored_bytes_limit, None)
         snapshots, added_bytes = await self._store.snapshots(tenant)
-        told[SNAPSHOTS] = QuotaUsage(snapshots, quotas.snapshots_limit, None)
-        told[SNAPSHOT_BYTES] = QuotaUsage(added_bytes, quotas.snapshot_bytes_limit, None)
-        return told
+        return usage | {
+            THREADS: QuotaUsage(threads, quotas.threads_limit, None),
+            STORED: QuotaUsage(stored, quotas.stored_bytes_limit, None),
+            SNAPSHOTS: QuotaUsage(snapshots, quotas.snapshots_limit, None),
+            SNAPSHOT_BYTES: QuotaUsage(added_bytes, quotas.snapshot_bytes_limit, None),
+        }
 
     async def _add(self, tenant: str, quotas: QuotasSection, amounts: Mapping[str, int]) -> None:
-        limits = _limits(quotas, *amounts)
-        at_us = self._clock()
-        takes = [_take(name, at_us, _DAY_S, amounts[name], limits[name]) for name in limits if amounts[name] > 0]
+        at_us, limits = self._clock(), _limits(quotas, *amounts)
+        takes = [_take(name, at_us, amounts[name], limit) for name, limit in limits.items() if amounts[name] > 0]
         if takes:
             await self._store.add(tenant, takes)
 
     async def _release(self, ids: Iterable[str]) -> None:
         """Release holds, with those that the database had refused to release before."""
-        due = self._unreleased | set(ids)
-        if not due:
-            return
-        self._unreleased |= due
+        due = self._unreleased = self._unreleased | set(ids)
         try:
             await self._store.release(due)
         except Unavailable as error:
             log.warning("reservations will be released later", holds=len(due), error=str(error))
         else:
-            self._unreleased -= due
+            self._unreleased = self._unreleased - due
 
 
 def micro_usd(cost_usd: float) -> int:
@@ -315,16 +295,13 @@ def micro_usd(cost_usd: float) -> int:
 
 
 def _limits(quotas: QuotasSection, *names: str) -> dict[str, int]:
-    """Return the quotas of these that are set, in what they are counted in."""
-    found: dict[str, int] = {}
-    for name in names:
-        limit = getattr(quotas, name)
-        if limit is not None:
-            found[name] = max(1, micro_usd(limit)) if name == COST else limit
-    return found
+    """Return the quotas of these that are set, in the unit they are counted in."""
+    found = {name: limit for name in names if (limit := getattr(quotas, name)) is not None}
+    return found | ({COST: max(1, micro_usd(found[COST]))} if COST in found else {})
 
 
-def _take(name: str, at_us: int, length_s: int, amount: int, limit: int) -> Take:
+def _take(name: str, at_us: int, amount: int, limit: int, length_s: int | None = None) -> Take:
+    length_s = length_s or _WINDOWS_S[name]
     return Take(name, _start_us(at_us, length_s), length_s * _US_PER_S, amount, limit)
 
 
@@ -360,8 +337,7 @@ def _used_up(
             rule=rule.rule,
             limit=str(rule.at_once),
         )
-    wait_s = math.ceil(left_s(name))
-    again = f"try again in {wait_s} s"
+    again = f"try again in {math.ceil(left_s(name))} s"
     if rule is not None:
         return QuotaExceeded(
             f"rule {rule.rule} allows {_calls(rule.calls)} per {rule.per_s} s, and that many were made; {again}",

@@ -10,7 +10,7 @@ from gateway.config.config import Config
 from gateway.errors import NotFound, StillConfigured
 from gateway.policy_versions.policies import Policies
 from gateway.storage.database import Database
-from gateway.storage.tenant_rows import rows_of
+from gateway.storage.erasure_store import rows_of
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,6 @@ class TenantAdmin:
         self._erasure = erasure
 
     def check(self, name: str) -> None:
-        """Raise NotFound for a tenant that is not configured."""
         if name not in self._config.tenants:
             raise NotFound(
                 f"unknown tenant {name[:64]!r}; configured tenants: {', '.join(sorted(self._config.tenants))}"

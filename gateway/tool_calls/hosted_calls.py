@@ -9,7 +9,7 @@ from agent.messages import ToolCall
 from agent.tools.recovery import EarlierCall
 from gateway.storage.run_writes import Claim, LeaseLost
 from gateway.storage.store import Store
-from gateway.support.retry import retried
+from gateway.support.background import retried
 from gateway.tool_calls.journaled_result import earlier_call
 
 

@@ -16,7 +16,7 @@ from agent.filesystem import OutputStream
 from agent.hooks.hook import OutputFilter
 from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult
-from agent.tools.live_output import filtered, output_filters
+from agent.tools.call_events import filtered, output_filters
 from agent.tools.tool import ToolContext
 from gateway.errors import AirlockError, DeadlineExceeded, PermissionDenied, from_start
 from gateway.tool_calls.call_slots import REQUEST

@@ -24,8 +24,8 @@ from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
 from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
-from agent.models.argument_text import ArgumentReader
 from agent.state import AgentState, ToolExecution
+from agent.tools.intake import ArgumentReader
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolExecutor
 from agent.tools.toolbox import Toolbox

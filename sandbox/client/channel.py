@@ -11,7 +11,7 @@ import asyncio
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -59,6 +59,32 @@ class Call:
         """Return the next Reply, after the name of its member; raises DaemonLost when none arrives in time."""
         return self._noted(await _in_time(self.connection.receive(), timeout_s, "did not answer within"))
 
+    async def exchange(
+        self,
+        send: Coroutine[Any, Any, None],
+        receive: Coroutine[Any, Any, _Value],
+        *,
+        answer_timeout_s: float | None = None,
+    ) -> _Value:
+        """Send input while receiving, as the daemon may answer before it read everything; the rest is then dropped.
+
+        An exception of `send` ends the call. Raises DaemonLost without an answer `answer_timeout_s` after the input.
+        """
+        sending, receiving = asyncio.create_task(send), asyncio.create_task(receive)
+        try:
+            await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done() and not receiving.done():
+                sending.result()
+                if not (await asyncio.wait({receiving}, timeout=answer_timeout_s))[0]:
+                    raise DaemonLost("the sandbox daemon did not finish a write")
+            return await receiving
+        finally:
+            # Unless the input was read to its end, the rest of it is still in the connection.
+            self.spoiled = not sending.done() or sending.cancelled() or sending.exception() is not None
+            for task in (sending, receiving):
+                task.cancel()
+            await asyncio.gather(sending, receiving, return_exceptions=True)
+
     def _noted(self, reply: pb.Reply) -> tuple[str, pb.Reply]:
         member = reply.WhichOneof("reply")
         if member is None:
@@ -94,20 +120,6 @@ class Channel:
         finally:
             self._end(call)
 
-    async def ask(self, request: pb.Request, member: str, *, timeout_s: float) -> pb.Reply:
-        """Make a call with a single reply and return that: the given final member, or a failure."""
-        call = await self._begin(request)  # not call(): most calls come through here, and a context manager costs
-        try:
-            got, reply = await call.receive(timeout_s=timeout_s)
-            if got not in (member, "failure"):
-                raise DaemonLost(f"the sandbox daemon answered {got} where {member} was due")
-        except DaemonLost as error:
-            self.mark_lost(error)
-            raise
-        finally:
-            self._end(call)
-        return reply
-
     async def query(
         self,
         request: pb.Request,
@@ -118,26 +130,33 @@ class Channel:
         fail: Callable[[pb.Failure], NoReturn] = replies.raise_failure,
     ) -> _Value:
         """Make a call with a single reply and return what `read` makes of its member; `fail` raises failures."""
-        reply = await self.ask(request, member, timeout_s=timeout_s)
+        call = await self._begin(request)  # not call(): most calls come through here, and a context manager costs
         try:
-            if reply.HasField("failure"):
+            got, reply = await call.receive(timeout_s=timeout_s)
+            if got == "failure":
                 fail(reply.failure)
+            if got != member:
+                raise DaemonLost(f"the sandbox daemon answered {got} where {member} was due")
             return read(getattr(reply, member))
         except DaemonLost as error:
             self.mark_lost(error)
             raise
+        finally:
+            self._end(call)
 
     async def hello(self, *, timeout_s: float) -> pb.HelloReply:
         """Perform the handshake; raises DaemonLost when the peer is not a daemon of this protocol version."""
-        request = pb.Request(hello=pb.HelloRequest(protocol_version=PROTOCOL_VERSION))
-        reply = await self.ask(request, "hello", timeout_s=timeout_s)
-        if reply.hello.protocol_version != PROTOCOL_VERSION:  # 0 in a failure
-            lost = DaemonLost(
+
+        def refuse(_failure: pb.Failure | None = None) -> NoReturn:
+            raise DaemonLost(
                 f"the sandbox daemon does not speak protocol version {PROTOCOL_VERSION}; rebuild the runtime image"
             )
-            self.mark_lost(lost)
-            raise lost
-        return reply.hello
+
+        def checked(reply: pb.HelloReply) -> pb.HelloReply:
+            return reply if reply.protocol_version == PROTOCOL_VERSION else refuse()
+
+        request = pb.Request(hello=pb.HelloRequest(protocol_version=PROTOCOL_VERSION))
+        return await self.query(request, "hello", checked, timeout_s=timeout_s, fail=refuse)
 
     def mark_lost(self, error: DaemonLost) -> None:
         """Refuse every later call with the first error."""

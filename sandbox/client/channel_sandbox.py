@@ -55,11 +55,9 @@ class ChannelSandbox:
         self.spec = spec
         self.posture = posture
         self.channel = channel
-        record = record or EngineRecord()
-        self.lock = record.lock
-        self._outdated = record.outdated
-        self._overdue_s = record.overdue_s
-        self._ended_processes = record.ended_processes
+        self._record = record or EngineRecord()
+        self.lock = self._record.lock
+        self._ended_processes = self._record.ended_processes
         self._users = 0
         # The environment travels with each command, not with the container: pid 1 has no use for a tenant's secrets.
         # Evicted output leaves at least half of the workspace to the tenant's files.
@@ -76,11 +74,11 @@ class ChannelSandbox:
 
     @property
     def outdated(self) -> bool:
-        return self._outdated or self.overdue_s is not None
+        return self._record.outdated or self.overdue_s is not None
 
     @property
     def overdue_s(self) -> float | None:
-        return self._overdue_s()
+        return self._record.overdue_s()
 
     @property
     def busy(self) -> bool:

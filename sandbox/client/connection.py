@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
-from sandbox.daemon.frames import MAX_FRAME_BYTES, field_head, send_around
+from sandbox.daemon.frames import MAX_FRAME_BYTES, field_head, field_size, send_around
 from sandbox.errors import DaemonLost
 from sandbox.v1 import channel_pb2 as pb
 
@@ -34,7 +34,6 @@ class Connection:
         self._send_buffer_grown = False
 
     async def send(self, message: pb.Request | pb.Input) -> None:
-        """Send a frame; waits while the daemon does not read."""
         rest = self.send_at_once(message)
         if rest:
             await self.send_rest(rest)
@@ -53,7 +52,6 @@ class Connection:
             raise _closed(error) from error
 
     async def send_rest(self, rest: memoryview) -> None:
-        """Send the rest of a frame; waits while the daemon does not read."""
         try:
             await asyncio.get_running_loop().sock_sendall(self._socket, rest)
         except OSError as error:
@@ -103,19 +101,16 @@ class Connection:
             del self._buffer[:end]
             return memoryview(frame)
         # Receives exactly what is missing: the next frame stays in the socket.
-        frame_view = memoryview(self._large_buffer(length))[:length]
+        # The buffer is reused within a stream and grown only on demand, for the daemon announces any length it likes.
+        if len(self._frame) < length:
+            self._frame = bytearray(length)
+        frame_view = memoryview(self._frame)[:length]
         got = len(self._buffer) - _LENGTH.size
         frame_view[:got] = memoryview(self._buffer)[_LENGTH.size :]
         self._buffer = bytearray()
         while got < length:
             got += await _received(loop.sock_recv_into(self._socket, frame_view[got:]))
         return frame_view
-
-    def _large_buffer(self, length: int) -> bytearray:
-        # Reused within a stream and grown only on demand, for the daemon announces any length it likes.
-        if len(self._frame) < length:
-            self._frame = bytearray(length)
-        return self._frame
 
     def idle(self) -> bool:
         """Return whether the connection is open and silent, as it must be between calls."""
@@ -154,16 +149,3 @@ def _reply(frame: bytes) -> pb.Reply:
         return pb.Reply.FromString(frame)
     except DecodeError as error:
         raise DaemonLost("the sandbox daemon sent a frame that is no Reply") from error
-
-
-def field_size(frame: memoryview, at: int, number: int) -> tuple[int, int] | None:
-    """Return the start and size of the bytes field at `at`; None if it is another field."""
-    if at >= len(frame) or frame[at] != (number << 3 | 2):
-        return None
-    size = shift = 0
-    for index in range(at + 1, min(at + 5, len(frame))):
-        size |= (frame[index] & 0x7F) << shift
-        shift += 7
-        if frame[index] < 0x80:
-            return index + 1, size
-    return None

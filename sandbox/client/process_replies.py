@@ -36,14 +36,15 @@ def process(reply: pb.Process, process_id: str) -> Process:
     if reply.terminal and reply.HasField("stderr"):
         raise DaemonLost("the sandbox daemon gave a process a terminal and a stderr beside it")
     rows, columns = _size(reply)
+    outcome, exit_code, signal = ended or (None, None, None)
     return Process(
         id=process_id,
         pid=reply.pid,
         argv=_argv(reply),
         running=reply.running,
-        outcome=ended.outcome if ended else None,
-        exit_code=ended.exit_code if ended else None,
-        signal=ended.signal if ended else None,
+        outcome=outcome,
+        exit_code=exit_code,
+        signal=signal,
         started_ns=reply.started_ns,
         duration_us=replies.count(reply.duration_us),
         terminal=reply.terminal,

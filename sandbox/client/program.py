@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sandbox.arguments import checked_path
 from sandbox.daemon.frames import MAX_FRAME_BYTES
 from sandbox.errors import InvalidArgument, TooLarge
 from sandbox.file_rules import FileRules
@@ -56,11 +55,6 @@ def checked_environment(*parts: Mapping[str, str]) -> dict[str, str]:
                 f"{ARGUMENT_LIMIT_BYTES:,}: write the value to a file"
             )
     return merged
-
-
-def checked_directory(cwd: str) -> str:
-    """Return an absolute directory, or "" for the workspace; raises InvalidPath."""
-    return checked_path(cwd) if cwd else ""
 
 
 def file_rules_message(rules: FileRules) -> pb.FileRules:

@@ -7,8 +7,8 @@ and the program blocks.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 
 from sandbox.client import replies
 from sandbox.client.channel import Call, Channel
@@ -28,11 +28,7 @@ class CallersFault(Exception):
 
 
 async def receive_exec(
-    call: Call,
-    on_output: Callable[[pb.Output], Awaitable[None]] | None,
-    *,
-    limit_s: float,
-    clock: Callable[[], float],
+    call: Call, on_output: Callable[[pb.Output], Awaitable[None]] | None, *, limit_s: float, clock: Callable[[], float]
 ) -> pb.ExecReply:
     """Receive until the final reply, waiting `limit_s` in all: a slow `on_output` does not make the daemon late."""
     started = False
@@ -55,29 +51,22 @@ async def receive_exec(
             raise DaemonLost(f"the sandbox daemon sent {member} out of turn")
 
 
+@dataclass
 class ProgramStream:
     """The streams of one program; `limit_s` bounds the time spent waiting for the daemon."""
 
-    def __init__(
-        self,
-        request: pb.ExecRequest,
-        *,
-        stdin: AsyncIterable[bytes] | None,
-        on_output: OnProgramOutput,
-        limit_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._request = request
-        self._stdin = stdin
-        self._on_output = on_output
-        self._limit_s = limit_s
-        self._clock = clock
-        self.output_bytes = 0
+    request: pb.ExecRequest
+    stdin: AsyncIterable[bytes] | None
+    on_output: OnProgramOutput
+    limit_s: float
+    clock: Callable[[], float]
+    output_bytes: int = field(default=0, init=False)
 
     async def run(self, channel: Channel) -> pb.ExecReply:
         """Run the program; raises DaemonLost, a FileError that the daemon answered with, or CallersFault."""
-        async with channel.call(pb.Request(exec=self._request)) as call:
-            reply = await (self._receive(call) if self._stdin is None else self._exchange(call, self._stdin))
+        async with channel.call(pb.Request(exec=self.request)) as call:
+            receive = receive_exec(call, self._pass_on, limit_s=self.limit_s, clock=self.clock)
+            reply = await (receive if self.stdin is None else call.exchange(self._feed(call, self.stdin), receive))
             if reply.output or reply.tail or reply.HasField("evicted"):
                 raise DaemonLost("the sandbox daemon kept output that was to be streamed")
             lost_bytes = replies.count(reply.output_bytes) - self.output_bytes
@@ -87,32 +76,13 @@ class ProgramStream:
                 )
             return reply
 
-    async def _exchange(self, call: Call, stdin: AsyncIterable[bytes]) -> pb.ExecReply:
-        feeding = asyncio.create_task(self._feed(call, stdin))
-        receiving = asyncio.create_task(self._receive(call))
-        try:
-            await asyncio.wait({feeding, receiving}, return_when=asyncio.FIRST_COMPLETED)
-            if feeding.done() and not receiving.done():
-                feeding.result()  # an exception of the caller's stdin ends the call
-            # Once the program has ended the rest of the input is dropped.
-            return await receiving
-        finally:
-            # Unless the input was read to its end, the rest of it is still in the connection.
-            call.spoiled = not (feeding.done() and not feeding.cancelled() and feeding.exception() is None)
-            for task in (feeding, receiving):
-                task.cancel()
-            await asyncio.gather(feeding, receiving, return_exceptions=True)
-
-    async def _receive(self, call: Call) -> pb.ExecReply:
-        return await receive_exec(call, self._pass_on, limit_s=self._limit_s, clock=self._clock)
-
     async def _pass_on(self, output: pb.Output) -> None:
         stream = replies.output_stream(output)
         self.output_bytes += len(output.data)
-        if self.output_bytes > self._request.stream_limit_bytes:
+        if self.output_bytes > self.request.stream_limit_bytes:
             raise DaemonLost("the sandbox daemon sent more output than was asked for")
         try:
-            await self._on_output(stream, output.data)
+            await self.on_output(stream, output.data)
         except Exception as error:
             raise CallersFault(error) from error
 
@@ -123,7 +93,7 @@ class ProgramStream:
 
     async def _send(self, call: Call, message: pb.Input) -> None:
         try:
-            await call.send(message, timeout_s=self._limit_s)
+            await call.send(message, timeout_s=self.limit_s)
         except DaemonLost:
             # The reply, or its absence, tells what happened; until then this is only input that is not read.
             await asyncio.Event().wait()

@@ -6,9 +6,9 @@ Paths, patterns and answers are validated on this side too; memory is bounded by
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -44,6 +44,7 @@ _UPLOAD_TIMEOUT_S = 24 * 3600.0
 _Value = TypeVar("_Value")
 
 
+@dataclass(frozen=True, eq=False)
 class RemoteFS:
     """Files in one sandbox. `file_limit_bytes` bounds a read without a length.
 
@@ -51,18 +52,10 @@ class RemoteFS:
     distinguishes paths requires.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        *,
-        refuse_hard_links: bool = False,
-        file_limit_bytes: int = 2**40,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._channel = channel
-        self._refuse_hard_links = refuse_hard_links
-        self._file_limit_bytes = file_limit_bytes
-        self._clock = clock
+    channel: Channel
+    refuse_hard_links: bool = False
+    file_limit_bytes: int = 2**40
+    clock: Callable[[], float] = time.monotonic
 
     async def ls(self, path: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
         """Return a page of a directory, sorted by name; 10,000 entries at most."""
@@ -81,19 +74,19 @@ class RemoteFS:
         """Yield `length` bytes from `offset`, or everything to the end, in pieces of 1 MiB at most."""
         checked_range(offset, length)
         path = checked_path(path)
-        wanted_bytes = self._file_limit_bytes if length is None else length
+        wanted_bytes = self.file_limit_bytes if length is None else length
         if length == 0:
             length = 1  # 0 means "to the end" in the protocol; ask for a byte to find out whether the file is readable
         asked = pb.ReadRequest(path=path, offset=offset, length=length or 0)
-        request = pb.Request(read=asked, refuse_hard_links=self._refuse_hard_links)
+        request = pb.Request(read=asked, refuse_hard_links=self.refuse_hard_links)
         got_bytes = 0
         waited_s = 0.0
-        async with self._channel.call(request) as call:
+        async with self.channel.call(request) as call:
             while True:
-                started_s = self._clock()
+                started_s = self.clock()
                 allowed_s = _ANSWER_TIMEOUT_S + got_bytes / _STREAM_BYTES_PER_S - waited_s
                 piece = await call.receive_piece(timeout_s=max(allowed_s, 0.001))
-                waited_s += self._clock() - started_s
+                waited_s += self.clock() - started_s
                 data, final = (piece, False) if isinstance(piece, bytes) else _read_bytes(*piece)
                 if not final and not 0 < len(data) <= _CHUNK_BYTES:
                     raise DaemonLost("the sandbox daemon sent a chunk of a wrong size")
@@ -108,7 +101,6 @@ class RemoteFS:
                     return
 
     async def read_lines(self, path: str, *, offset: int = 0, limit: int = 2000, limit_bytes: int = 65536) -> LinesPage:
-        """Return a page of lines; 1 MiB at most."""
         limit = checked_lines(offset, limit, limit_bytes)
         asked = pb.ReadLinesRequest(path=checked_path(path), offset=offset, limit=limit, limit_bytes=limit_bytes)
         read = partial(replies.lines_page, limit=limit, limit_bytes=limit_bytes)
@@ -122,8 +114,8 @@ class RemoteFS:
                 request = pb.Request(write=pb.WriteRequest(path=path, data=data, inline=True))
                 return await self._query(request, "entry", partial(replies.entry, name=path))
             data = _pieces(data)
-        request = pb.Request(write=pb.WriteRequest(path=path), refuse_hard_links=self._refuse_hard_links)
-        async with self._channel.call(request) as call:
+        request = pb.Request(write=pb.WriteRequest(path=path), refuse_hard_links=self.refuse_hard_links)
+        async with self.channel.call(request) as call:
             reply = await _upload(call, data)
             return replies.entry(reply.entry, path)
 
@@ -168,15 +160,14 @@ class RemoteFS:
         await self._query(pb.Request(remove=asked), "entry", _nothing, timeout_s=_REMOVE_TIMEOUT_S)
 
     async def rename(self, path: str, new_path: str) -> None:
-        """Rename within one file system; a file at `new_path` is replaced."""
         asked = pb.RenameRequest(path=checked_path(path), new_path=checked_path(new_path))
         await self._query(pb.Request(rename=asked), "entry", _nothing)
 
     async def _query(
         self, request: pb.Request, member: str, read: Callable[[Any], _Value], *, timeout_s: float = _ANSWER_TIMEOUT_S
     ) -> _Value:
-        request.refuse_hard_links = self._refuse_hard_links
-        return await self._channel.query(request, member, read, timeout_s=timeout_s)
+        request.refuse_hard_links = self.refuse_hard_links
+        return await self.channel.query(request, member, read, timeout_s=timeout_s)
 
 
 def _nothing(_entry: pb.Entry) -> None:
@@ -184,7 +175,6 @@ def _nothing(_entry: pb.Entry) -> None:
 
 
 def _read_bytes(member: str, reply: pb.Reply) -> tuple[bytes, bool]:
-    """Return the bytes of an answer to a read, and whether it is the last one."""
     if member == "failure":
         replies.raise_failure(reply.failure)
     if member not in ("chunk", "read"):
@@ -202,22 +192,8 @@ async def _upload(call: Call, data: AsyncIterable[bytes]) -> pb.Reply:
                 await call.send_data(view[start : start + _INPUT_BYTES], timeout_s=_ANSWER_TIMEOUT_S)
         await call.send(pb.Input(end=True), timeout_s=_ANSWER_TIMEOUT_S)
 
-    sender = asyncio.create_task(send())
-    answer = asyncio.create_task(call.receive(timeout_s=_UPLOAD_TIMEOUT_S))
-    try:
-        await asyncio.wait({sender, answer}, return_when=asyncio.FIRST_COMPLETED)
-        if sender.done():
-            sender.result()
-            await asyncio.wait({answer}, timeout=_TREE_TIMEOUT_S)
-            if not answer.done():
-                raise DaemonLost("the sandbox daemon did not finish a write")
-        else:
-            call.spoiled = True
-        member, reply = answer.result()
-    finally:
-        for task in (sender, answer):
-            task.cancel()
-        await asyncio.gather(sender, answer, return_exceptions=True)
+    receive = call.receive(timeout_s=_UPLOAD_TIMEOUT_S)
+    member, reply = await call.exchange(send(), receive, answer_timeout_s=_TREE_TIMEOUT_S)
     if member == "failure":
         replies.raise_failure(reply.failure)
     if member != "entry" or call.spoiled:

@@ -12,19 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from signal import SIGKILL
 from typing import Any, NoReturn, TypeVar
 
+from sandbox.arguments import checked_path
 from sandbox.client import process_replies, replies
 from sandbox.client.channel import Channel
-from sandbox.client.program import (
-    checked_argv,
-    checked_directory,
-    checked_environment,
-    checked_request,
-    file_rules_message,
-)
+from sandbox.client.program import checked_argv, checked_environment, checked_request, file_rules_message
 from sandbox.errors import InvalidArgument
 from sandbox.file_rules import FileRules
 from sandbox.filesystem import PROCESSES_DIRECTORY
@@ -44,36 +40,22 @@ _ANSWER_TIMEOUT_S = 30.0
 _Value = TypeVar("_Value")
 
 
+@dataclass(frozen=True, eq=False)
 class RemoteProcesses:
     """Background processes of one sandbox. `env` is added to the environment of each.
 
     Output beyond the daemon's memory goes to /workspace/.airlock/processes, `file_limit_bytes` a stream at most.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        *,
-        env: Mapping[str, str] | None = None,
-        file_limit_bytes: int = DEFAULT_FILE_LIMIT_BYTES,
-        answer_timeout_s: float = _ANSWER_TIMEOUT_S,
-        file_rules: FileRules | None = None,
-    ) -> None:
-        self._channel = channel
-        self._env = dict(env or {})
-        self._file_limit_bytes = file_limit_bytes
-        self._answer_timeout_s = answer_timeout_s
-        self._file_rules = None if file_rules is None else file_rules_message(file_rules)
+    channel: Channel
+    env: Mapping[str, str] = field(default_factory=dict)
+    file_limit_bytes: int = DEFAULT_FILE_LIMIT_BYTES
+    answer_timeout_s: float = _ANSWER_TIMEOUT_S
+    file_rules: pb.FileRules | None = None
 
     def under(self, rules: FileRules) -> RemoteProcesses:
         """Return these processes with file rules for what start() starts."""
-        return RemoteProcesses(
-            self._channel,
-            env=self._env,
-            file_limit_bytes=self._file_limit_bytes,
-            answer_timeout_s=self._answer_timeout_s,
-            file_rules=rules,
-        )
+        return replace(self, file_rules=file_rules_message(rules))
 
     async def start(self, spec: ProcessSpec) -> Process:
         """Start a program. A call that is cancelled or lost may have started it; list() tells."""
@@ -83,16 +65,16 @@ class RemoteProcesses:
         asked = pb.ProcessStartRequest(
             id=_checked_id(spec.id),
             argv=checked_argv(spec.argv),
-            env=checked_environment(self._env, spec.env),
-            cwd=checked_directory(spec.cwd),
+            env=checked_environment(self.env, spec.env),
+            cwd=checked_path(spec.cwd) if spec.cwd else "",
             terminal=spec.terminal,
             size=_checked_size(spec.rows, spec.columns) if spec.terminal else None,
             stdin=spec.stdin,
             merge_stderr=spec.merge_stderr,
             output_directory=PROCESSES_DIRECTORY,
-            file_limit_bytes=self._file_limit_bytes,
+            file_limit_bytes=self.file_limit_bytes,
             timeout_ms=math.ceil(timeout_s * 1000) if timeout_s is not None else 0,
-            file_rules=self._file_rules,
+            file_rules=self.file_rules,
         )
         request = checked_request(pb.Request(process_start=asked))
         return await self._query(request, "process", partial(process_replies.started_process, asked=asked))
@@ -103,13 +85,7 @@ class RemoteProcesses:
         return await self._query(request, "process_list", process_replies.process_list)
 
     async def read(
-        self,
-        process_id: str,
-        *,
-        stderr: bool = False,
-        offset: int,
-        limit_bytes: int = 256 * 1024,
-        wait_s: float = 0,
+        self, process_id: str, *, stderr: bool = False, offset: int, limit_bytes: int = 256 * 1024, wait_s: float = 0
     ) -> ProcessPage:
         """Return a page of output from a byte offset, 1 MiB at most.
 
@@ -210,8 +186,8 @@ class RemoteProcesses:
         wait_ms: int = 0,
         fail: Callable[[pb.Failure], NoReturn] = replies.raise_failure,
     ) -> _Value:
-        timeout_s = wait_ms / 1000 + self._answer_timeout_s
-        return await self._channel.query(request, member, read, timeout_s=timeout_s, fail=fail)
+        timeout_s = wait_ms / 1000 + self.answer_timeout_s
+        return await self.channel.query(request, member, read, timeout_s=timeout_s, fail=fail)
 
 
 def _checked_id(process_id: str) -> str:

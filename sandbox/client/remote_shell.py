@@ -7,26 +7,132 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import re
 import time
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 
-from sandbox.client import endings, replies
+from sandbox.arguments import checked_path
+from sandbox.client import replies
 from sandbox.client.channel import Channel
-from sandbox.client.program import (
-    checked_argv,
-    checked_directory,
-    checked_environment,
-    checked_request,
-    file_rules_message,
-)
+from sandbox.client.program import checked_argv, checked_environment, checked_request, file_rules_message
 from sandbox.client.program_stream import CallersFault, ProgramStream, receive_exec
+from sandbox.client.replies import Ending
 from sandbox.daemon.programs.characters import BYTES_PER_CHARACTER, count_characters, prefix_length
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.file_rules import FileRules
 from sandbox.filesystem import OUTPUT_DIRECTORY, ExecResult, OnOutput, OutputPiece, OutputStream, SpilledOutput
 from sandbox.process import OnProgramOutput, ProgramResult, ProgramSpec
 from sandbox.v1 import channel_pb2 as pb
+
+_FAR_OVER_DISK = (
+    "the workspace is so far over its limit of disk that nothing is started; remove files with file calls, or write "
+    "something short over them"
+)
+_OVER_DISK = (
+    "the workspace took more disk than its limit, and everything that ran in the sandbox was killed; remove files "
+    "before anything is written"
+)
+_HOST_DISK_REFUSED = (
+    "the host's disk is nearly full, though the workspace is within its limit: nothing is started until the operator "
+    "makes room, or file calls remove files"
+)
+_HOST_DISK = (
+    "the host's disk is nearly full, though the workspace is within its limit: everything that ran in the sandbox was "
+    "killed, and nothing may grow until the operator makes room"
+)
+_OVER_KERNEL = (
+    "the sandbox exceeded its limit of sockets, terminals or open files, and everything that ran in it was killed; "
+    "close what is no longer used, and open fewer at once"
+)
+_FILE_RULES = {
+    errno.EPERM: (
+        "its file rules cannot be enforced here, so nothing is started: the sandbox's kernel has no Landlock of Linux "
+        "6.2 or later"
+    ),
+    errno.EOVERFLOW: (
+        "nothing is started under its file rules, because more than 4,096 files stand in the same directory as a "
+        "forbidden one: remove some with the file tools, or keep the forbidden files in a directory of their own"
+    ),
+}
+_MAKE_ROOM = "end background processes, or kill what earlier commands left behind (strays)"
+_START_FAILURES = {
+    errno.E2BIG: "arguments and environment are too long together; write them to a file and name the file",
+    **_FILE_RULES,
+    errno.ENOENT: "there is no such program, or not the interpreter that its first line names",
+    errno.EACCES: "the program may not be executed; chmod +x may be missing",
+    errno.ENOEXEC: "the file is no program; a script begins with #! and its interpreter",
+}
+
+
+def _command_message(ended: Ending, reply: pb.ExecReply) -> str:
+    """Return the message for a command line, to be shown after its outcome."""
+    message = ""
+    if ended.outcome == "failed_to_start":
+        number = replies.errno(reply.errno)
+        advice = _FILE_RULES.get(number or 0, "the sandbox image needs a /bin/sh and a /workspace")
+        message = f"/bin/sh did not start: {_strerror(number)}: {advice}"
+    elif ended.outcome == "pids_limit":
+        message = _MAKE_ROOM
+    return _message(message, ended, reply)
+
+
+def _program_message(ended: Ending, reply: pb.ExecReply, asked: pb.ExecRequest) -> str:
+    """Return the message for a program with streams."""
+    message = ""
+    match ended.outcome:
+        case "failed_to_start":
+            number = replies.errno(reply.errno)
+            advice = _START_FAILURES.get(number or 0)
+            program = asked.argv[0][:200].decode("utf-8", "replace")
+            message = f"{program!r} did not start: {_strerror(number)}" + (f": {advice}" if advice else "")
+        case "pids_limit":
+            message = f"the sandbox's limit of processes is reached and none could be made; {_MAKE_ROOM}"
+        case "out_of_memory" if not reply.errno:
+            message = "the sandbox's memory limit was reached and the kernel killed the program; use less memory"
+        case "output_limit":
+            message = (
+                f"the program wrote more than {asked.stream_limit_bytes:,} bytes and was killed; ask for more, or "
+                "write to a file and read that"
+            )
+        case "timed_out":
+            message = (
+                f"the time limit of {asked.timeout_ms / 1000:g} s was reached and everything the program had started "
+                "was killed"
+            )
+    return _message(message, ended, reply)
+
+
+def _survivors_message(reply: pb.ExecReply) -> str:
+    """Return the message about processes that could not be killed."""
+    return f"{reply.survivors} processes could not be killed; the next call gets a new sandbox with the same workspace"
+
+
+def _message(message: str, ended: Ending, reply: pb.ExecReply) -> str:
+    """Append what the daemon reports besides the outcome; with an errno, nothing was started for lack of disk."""
+    if ended.outcome == "disk_limit" and reply.host_disk:
+        message = _HOST_DISK_REFUSED if reply.errno else _HOST_DISK
+    elif ended.outcome == "disk_limit":
+        message = _FAR_OVER_DISK if reply.errno else _OVER_DISK
+    elif ended.outcome == "out_of_memory" and reply.errno:
+        message = _OVER_KERNEL
+    messages = [message] if message else []
+    # A shell reports this in its own words or not at all, and exits with 1, 2 or 254.
+    refused = replies.count(reply.pids_refused)
+    if refused and ended.outcome in ("exited", "signalled") and ended.exit_code != 0:
+        messages.append(
+            f"the sandbox refused a process or thread {refused:,} times meanwhile, for its limit of processes; run "
+            f"fewer at once, {_MAKE_ROOM}"
+        )
+    if reply.survivors:
+        messages.append(_survivors_message(reply))
+    return "; ".join(messages)
+
+
+def _strerror(number: int | None) -> str:
+    return f"{os.strerror(number)} (errno {number})" if number else "unknown reason"
+
 
 DEFAULT_SPILL_LIMIT_BYTES = 256 * 1024 * 1024
 # The kernel's limit for one argument (MAX_ARG_STRLEN).
@@ -41,6 +147,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SLACK_BYTES = 1024 * 1024
 
 
+@dataclass(frozen=True, eq=False)
 class RemoteShell:
     """A shell in one sandbox. `env` is added to every command's environment.
 
@@ -48,36 +155,17 @@ class RemoteShell:
     is no limit.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        *,
-        env: Mapping[str, str] | None = None,
-        spill_limit_bytes: int = DEFAULT_SPILL_LIMIT_BYTES,
-        spill_quota_bytes: int = 0,
-        grace_s: float = _GRACE_S,
-        clock: Callable[[], float] = time.monotonic,
-        file_rules: FileRules | None = None,
-    ) -> None:
-        self._channel = channel
-        self._env = dict(env or {})
-        self._spill_limit_bytes = spill_limit_bytes
-        self._spill_quota_bytes = spill_quota_bytes
-        self._grace_s = grace_s
-        self._clock = clock
-        self._file_rules = None if file_rules is None else file_rules_message(file_rules)
+    channel: Channel
+    env: Mapping[str, str] = field(default_factory=dict)
+    spill_limit_bytes: int = DEFAULT_SPILL_LIMIT_BYTES
+    spill_quota_bytes: int = 0
+    grace_s: float = _GRACE_S
+    clock: Callable[[], float] = time.monotonic
+    file_rules: pb.FileRules | None = None
 
     def under(self, rules: FileRules) -> RemoteShell:
         """Return this shell with file rules for everything it starts; where the kernel lacks them, nothing starts."""
-        return RemoteShell(
-            self._channel,
-            env=self._env,
-            spill_limit_bytes=self._spill_limit_bytes,
-            spill_quota_bytes=self._spill_quota_bytes,
-            grace_s=self._grace_s,
-            clock=self._clock,
-            file_rules=rules,
-        )
+        return replace(self, file_rules=file_rules_message(rules))
 
     async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
         self,
@@ -99,8 +187,7 @@ class RemoteShell:
         del context
         if not _CALL_ID.fullmatch(call_id):
             raise ValueError(f"call id {call_id!r}: 1 to 64 of A-Z a-z 0-9 _ - are allowed")
-        if not 0 < timeout_s <= _TIMEOUT_LIMIT_S:
-            raise ValueError(f"timeout_s {timeout_s!r}: more than 0 and {_TIMEOUT_LIMIT_S:.0f} at most")
+        _check_timeout(timeout_s)
         line = command.encode("utf-8", "surrogateescape")
         if b"\0" in line:
             return ExecResult("failed_to_start", message="the command has a NUL character; leave it out")
@@ -114,25 +201,25 @@ class RemoteShell:
             head_chars=head_chars,
             tail_chars=tail_chars,
             spill_path=f"{OUTPUT_DIRECTORY}/{call_id}.txt",
-            spill_limit_bytes=self._spill_limit_bytes,
-            spill_quota_bytes=self._spill_quota_bytes,
+            spill_limit_bytes=self.spill_limit_bytes,
+            spill_quota_bytes=self.spill_quota_bytes,
         )
         request = pb.ExecRequest(
             argv=[b"/bin/sh", b"-c", line],
-            env=self._env,
+            env=self.env,
             timeout_ms=math.ceil(timeout_s * 1000),
             output_limit=limit,
             stream=on_output is not None,
-            file_rules=self._file_rules,
+            file_rules=self.file_rules,
         )
         output = _Output(limit)
         try:
-            reply = await self._run(request, output, on_output, timeout_s + self._grace_s)
+            reply = await self._run(request, output, on_output, timeout_s + self.grace_s)
             result = _result(reply, output, limit)
             self._retire_with_survivors(reply)
             return result
         except DaemonLost as error:
-            self._channel.mark_lost(error)
+            self.channel.mark_lost(error)
             message = f"{error}. The command may have run; the workspace is kept and the next call gets a new sandbox."
             return ExecResult("daemon_lost", output=output.pieces(), output_bytes=output.size_bytes, message=message)
         except SandboxError as error:
@@ -148,8 +235,7 @@ class RemoteShell:
         killed: outcome output_limit. A program that cannot be requested has failed to start, and `message` says why.
         """
         timeout_s, output_limit_bytes = program.timeout_s, program.output_limit_bytes
-        if not 0 < timeout_s <= _TIMEOUT_LIMIT_S:
-            raise ValueError(f"timeout_s {timeout_s!r}: more than 0 and {_TIMEOUT_LIMIT_S:.0f} at most")
+        _check_timeout(timeout_s)
         if not 0 < output_limit_bytes <= _OUTPUT_LIMIT_BYTES:
             raise ValueError(
                 f"output_limit_bytes {output_limit_bytes!r}: more than 0 and {_OUTPUT_LIMIT_BYTES} at most"
@@ -157,38 +243,37 @@ class RemoteShell:
         try:
             request = pb.ExecRequest(
                 argv=checked_argv(program.argv),
-                env=checked_environment(self._env, program.env),
-                cwd=checked_directory(program.cwd),
+                env=checked_environment(self.env, program.env),
+                cwd=checked_path(program.cwd) if program.cwd else "",
                 timeout_ms=math.ceil(timeout_s * 1000),
                 stdin=stdin is not None,
                 stream=True,
                 stream_limit_bytes=output_limit_bytes,
-                file_rules=self._file_rules,
+                file_rules=self.file_rules,
             )
             checked_request(pb.Request(exec=request))
         except SandboxError as error:
             return ProgramResult("failed_to_start", message=str(error))
-        limit_s = timeout_s + self._grace_s
-        stream = ProgramStream(request, stdin=stdin, on_output=on_output, limit_s=limit_s, clock=self._clock)
+        stream = ProgramStream(request, stdin, on_output, timeout_s + self.grace_s, self.clock)
         try:
-            reply = await stream.run(self._channel)
+            reply = await stream.run(self.channel)
             result = _program_result(reply, request)
             self._retire_with_survivors(reply)
+            return result
         except CallersFault as fault:
             raise fault.error from None
         except DaemonLost as error:
-            self._channel.mark_lost(error)
+            self.channel.mark_lost(error)
             message = f"{error}. The program may have run; the workspace is kept and the next call gets a new sandbox."
             return ProgramResult("daemon_lost", output_bytes=stream.output_bytes, message=message)
         except SandboxError as error:
             outcome = "pids_limit" if error.errno == errno.EAGAIN else "failed_to_start"
             return ProgramResult(outcome, errno=error.errno, message=str(error))
-        return result
 
     def _retire_with_survivors(self, reply: pb.ExecReply) -> None:
         """Mark a sandbox lost that has processes which cannot be killed; its keeper replaces it."""
         if reply.survivors:
-            self._channel.mark_lost(DaemonLost(endings.survivors(reply)))
+            self.channel.mark_lost(DaemonLost(_survivors_message(reply)))
 
     async def _run(
         self, request: pb.ExecRequest, output: _Output, on_output: OnOutput | None, limit_s: float
@@ -198,9 +283,14 @@ class RemoteShell:
             if on_output is not None:
                 on_output(added.stream, added.data)
 
-        async with self._channel.call(pb.Request(exec=request)) as call:
+        async with self.channel.call(pb.Request(exec=request)) as call:
             wanted = None if on_output is None else take
-            return await receive_exec(call, wanted, limit_s=limit_s, clock=self._clock)
+            return await receive_exec(call, wanted, limit_s=limit_s, clock=self.clock)
+
+
+def _check_timeout(timeout_s: float) -> None:
+    if not 0 < timeout_s <= _TIMEOUT_LIMIT_S:
+        raise ValueError(f"timeout_s {timeout_s!r}: more than 0 and {_TIMEOUT_LIMIT_S:.0f} at most")
 
 
 class _Output:
@@ -224,11 +314,6 @@ class _Output:
             self._parts.append((stream, bytearray(output.data)))
         return OutputPiece(stream, output.data)
 
-    def add_all(self, outputs: Iterable[pb.Output]) -> _Output:
-        for output in outputs:
-            self.add(output)
-        return self
-
     def pieces(self) -> tuple[OutputPiece, ...]:
         return tuple(OutputPiece(stream, bytes(data)) for stream, data in self._parts)
 
@@ -249,18 +334,18 @@ def _result(reply: pb.ExecReply, output: _Output, limit: pb.OutputLimit) -> Exec
     ended = replies.ending(reply.outcome, reply.exit_code, reply.signal)
     if ended.outcome == "output_limit":
         raise DaemonLost("the sandbox daemon ended a command at a limit that it was not given")
-    output.add_all(reply.output)
-    tail = _Output(limit).add_all(reply.tail)
+    tail = _Output(limit)
+    for collected, pieces in ((output, reply.output), (tail, reply.tail)):
+        for piece in pieces:
+            collected.add(piece)
     evicted = _spilled(reply.evicted, limit) if reply.HasField("evicted") else None
     return ExecResult(
-        outcome=ended.outcome,
-        exit_code=ended.exit_code,
-        signal=ended.signal,
+        **ended._asdict(),
         output=output.head(limit.head_chars) if evicted else output.pieces(),
         tail=tail.pieces() if evicted else (),
         evicted=evicted,
         output_bytes=replies.count(reply.output_bytes),
-        message=endings.of_command(ended, reply),
+        message=_command_message(ended, reply),
         duration_us=replies.count(reply.duration_us),
     )
 
@@ -276,11 +361,9 @@ def _spilled(evicted: pb.Evicted, limit: pb.OutputLimit) -> SpilledOutput:
 def _program_result(reply: pb.ExecReply, asked: pb.ExecRequest) -> ProgramResult:
     ended = replies.ending(reply.outcome, reply.exit_code, reply.signal)
     return ProgramResult(
-        outcome=ended.outcome,
-        exit_code=ended.exit_code,
-        signal=ended.signal,
+        **ended._asdict(),
         errno=replies.errno(reply.errno) if ended.outcome == "failed_to_start" else None,
-        message=endings.of_program(ended, reply, asked),
+        message=_program_message(ended, reply, asked),
         output_bytes=replies.count(reply.output_bytes),
         duration_us=replies.count(reply.duration_us),
     )

@@ -11,16 +11,7 @@ from typing import NamedTuple, NoReturn
 
 from sandbox import errors
 from sandbox.errors import DaemonLost
-from sandbox.filesystem import (
-    EditResult,
-    EntriesPage,
-    Entry,
-    EntryType,
-    GrepMatch,
-    GrepPage,
-    LinesPage,
-    OutputStream,
-)
+from sandbox.filesystem import EditResult, EntriesPage, Entry, EntryType, GrepMatch, GrepPage, LinesPage, OutputStream
 from sandbox.v1 import channel_pb2 as pb
 
 _MESSAGE_CHARS = 4096
@@ -41,17 +32,7 @@ _ENTRY_TYPES: dict[int, EntryType] = {
     pb.ENTRY_TYPE_OTHER: "other",
 }
 
-_OUTCOMES: dict[int, str] = {
-    pb.OUTCOME_EXITED: "exited",
-    pb.OUTCOME_SIGNALLED: "signalled",
-    pb.OUTCOME_TIMED_OUT: "timed_out",
-    pb.OUTCOME_CANCELLED: "cancelled",
-    pb.OUTCOME_OUT_OF_MEMORY: "out_of_memory",
-    pb.OUTCOME_PIDS_LIMIT: "pids_limit",
-    pb.OUTCOME_FAILED_TO_START: "failed_to_start",
-    pb.OUTCOME_OUTPUT_LIMIT: "output_limit",
-    pb.OUTCOME_DISK_LIMIT: "disk_limit",
-}
+_OUTCOMES = {number: name.removeprefix("OUTCOME_").lower() for name, number in pb.Outcome.items() if number}
 
 _STREAMS: dict[int, OutputStream] = {pb.OUTPUT_STREAM_STDOUT: "stdout", pb.OUTPUT_STREAM_STDERR: "stderr"}
 

@@ -7,29 +7,20 @@ from sandbox.v1 import channel_pb2 as wire
 MESSAGE_LIMIT_BYTES = 4096
 
 _KINDS = {
-    errno.ENOENT: wire.FAILURE_KIND_NOT_FOUND,
-    errno.EACCES: wire.FAILURE_KIND_PERMISSION_DENIED,
-    errno.EPERM: wire.FAILURE_KIND_PERMISSION_DENIED,
-    errno.EROFS: wire.FAILURE_KIND_PERMISSION_DENIED,
-    errno.ETXTBSY: wire.FAILURE_KIND_PERMISSION_DENIED,
-    errno.EISDIR: wire.FAILURE_KIND_IS_A_DIRECTORY,
-    errno.ENOTDIR: wire.FAILURE_KIND_NOT_A_DIRECTORY,
-    errno.ELOOP: wire.FAILURE_KIND_INVALID_PATH,
-    errno.ENAMETOOLONG: wire.FAILURE_KIND_INVALID_PATH,
-    errno.ENOSPC: wire.FAILURE_KIND_NO_SPACE,
-    errno.EDQUOT: wire.FAILURE_KIND_NO_SPACE,
-    errno.EFBIG: wire.FAILURE_KIND_TOO_LARGE,
-    errno.EEXIST: wire.FAILURE_KIND_CONFLICT,
-    errno.ENOTEMPTY: wire.FAILURE_KIND_CONFLICT,
-    errno.EBUSY: wire.FAILURE_KIND_CONFLICT,
-    errno.EINVAL: wire.FAILURE_KIND_INVALID_ARGUMENT,
-    errno.EXDEV: wire.FAILURE_KIND_INVALID_ARGUMENT,
-    errno.E2BIG: wire.FAILURE_KIND_TOO_LARGE,
-    errno.ENXIO: wire.FAILURE_KIND_INVALID_ARGUMENT,
-    errno.ENODEV: wire.FAILURE_KIND_INVALID_ARGUMENT,
-    errno.EAGAIN: wire.FAILURE_KIND_EXHAUSTED,
-    errno.ENOMEM: wire.FAILURE_KIND_EXHAUSTED,
-    errno.ETIMEDOUT: wire.FAILURE_KIND_EXHAUSTED,
+    number: kind
+    for kind, numbers in {
+        wire.FAILURE_KIND_NOT_FOUND: (errno.ENOENT,),
+        wire.FAILURE_KIND_PERMISSION_DENIED: (errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY),
+        wire.FAILURE_KIND_IS_A_DIRECTORY: (errno.EISDIR,),
+        wire.FAILURE_KIND_NOT_A_DIRECTORY: (errno.ENOTDIR,),
+        wire.FAILURE_KIND_INVALID_PATH: (errno.ELOOP, errno.ENAMETOOLONG),
+        wire.FAILURE_KIND_NO_SPACE: (errno.ENOSPC, errno.EDQUOT),
+        wire.FAILURE_KIND_TOO_LARGE: (errno.EFBIG, errno.E2BIG),
+        wire.FAILURE_KIND_CONFLICT: (errno.EEXIST, errno.ENOTEMPTY, errno.EBUSY),
+        wire.FAILURE_KIND_INVALID_ARGUMENT: (errno.EINVAL, errno.EXDEV, errno.ENXIO, errno.ENODEV),
+        wire.FAILURE_KIND_EXHAUSTED: (errno.EAGAIN, errno.ENOMEM, errno.ETIMEDOUT),
+    }.items()
+    for number in numbers
 }
 
 _ADVICE = {
@@ -57,7 +48,6 @@ class Fault(Exception):
         self.taken_bytes = taken_bytes
 
     def failure(self) -> wire.Failure:
-        """Return the frame member for the gateway."""
         text = self.message.encode("utf-8", "backslashreplace")[:MESSAGE_LIMIT_BYTES].decode("utf-8", "ignore")
         return wire.Failure(kind=self.kind, message=text, errno=self.number, taken_bytes=self.taken_bytes)
 

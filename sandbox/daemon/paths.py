@@ -55,10 +55,8 @@ def join(names: list[str]) -> str:
 
 
 def open_directory(names: list[str], depth: int, *, make: bool = False) -> int:
-    """Return an O_PATH descriptor of the first `depth` names; `make` creates missing ones with mode 755.
-
-    The remaining names are for the message, which shows where the whole path leads.
-    """
+    """Return an O_PATH descriptor of the first `depth` names; `make` creates missing ones with mode 755."""
+    # The remaining names are for the message, which shows where the whole path leads.
     fd = os.open(_root, _DIRECTORY)
     try:
         for index, name in enumerate(names[:depth]):
@@ -138,7 +136,6 @@ class Place:
             raise fault_of(error, self.path) from None
 
     def open(self, flags: int, mode: int = 0o666) -> int:
-        """Open it without following a link at its end."""
         try:
             return os.open(self.name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=self.directory_fd)
         except OSError as error:
@@ -201,3 +198,14 @@ def _link_fault(directory_fd: int, names: list[str], depth: int) -> Fault:
     leads_to = os.path.normpath(os.path.join(join(names[:depth]), target, *names[depth + 1 :]))
     message = f"{at} is a symbolic link, and links are not followed; ask for {leads_to} if that is what you mean"
     return Fault(wire.FAILURE_KIND_INVALID_PATH, message, errno.ELOOP)
+
+
+def let_owner_in(workspace: str) -> None:
+    """Restore the tool user's access to the root of its workspace, which it may remove itself, if possible."""
+    place = real(workspace)
+    try:
+        mode = stat.S_IMODE(os.stat(place).st_mode)
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            os.chmod(place, mode | stat.S_IRWXU)
+    except OSError:
+        pass

@@ -49,10 +49,8 @@ class Settings:
 
 def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings:
     """Return the settings; arguments override the environment, which overrides defaults. ValueError if invalid."""
-    values = dict(DEFAULTS)
-    for name in DEFAULTS:
-        variable = "AIRLOCK_" + name.upper().replace("-", "_")
-        values[name] = environment.get(variable, values[name])
+    variables = {name: "AIRLOCK_" + name.upper().replace("-", "_") for name in DEFAULTS}
+    values = {name: environment.get(variables[name], default) for name, default in DEFAULTS.items()}
     rest = list(arguments)
     while rest:
         name, equals, value = rest.pop(0).removeprefix("--").partition("=")
@@ -63,12 +61,13 @@ def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings
                 raise ValueError(f"--{name} needs a value, such as --{name} {DEFAULTS[name]}")
             value = rest.pop(0)
         values[name] = value
-    ids = {}
+    ids = []
     for name in ("tool-uid", "tool-gid", "daemon-uid"):
         if not values[name].isdecimal() or not 0 < int(values[name]) < 2**30:
             raise ValueError(f"--{name} must be a number from 1 to {2**30 - 1}, not {values[name]!r}: never root")
-        ids[name] = int(values[name])
-    if ids["tool-uid"] == ids["daemon-uid"]:
+        ids.append(int(values[name]))
+    tool_uid, tool_gid, daemon_uid = ids
+    if tool_uid == daemon_uid:
         raise ValueError("--tool-uid and --daemon-uid must differ, or tool code could kill and read the daemon")
     amounts = {}
     for name in _AMOUNTS:
@@ -79,5 +78,4 @@ def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings
         if not values[name].startswith("/"):
             raise ValueError(f"--{name} must be an absolute path, not {values[name]!r}")
     workspace = values["workspace"].rstrip("/") or "/"
-    users = ids["tool-uid"], ids["tool-gid"], ids["daemon-uid"]
-    return Settings(values["socket"], workspace, users, **amounts)
+    return Settings(values["socket"], workspace, (tool_uid, tool_gid, daemon_uid), **amounts)

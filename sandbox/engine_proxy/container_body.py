@@ -37,20 +37,19 @@ class Refused(Exception):
     """The request is not allowed for a gateway; str() names the field."""
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
+def _is(kind: type) -> Check:
+    return lambda value: type(value) is kind
+
+
+_text, _flag = _is(str), _is(bool)
 
 
 def _texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
 def _number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return type(value) is int and value > 0
 
 
 def _mapping(value: Any) -> bool:
@@ -77,7 +76,7 @@ _CONTAINER: Mapping[str, Check] = {
     "Env": _texts,
     "NetworkDisabled": _flag,
     "Labels": _mapping,
-    "HostConfig": lambda value: isinstance(value, dict),
+    "HostConfig": _is(dict),
 }
 _HOST: Mapping[str, Check] = {
     "Runtime": _one_of("runc", "runsc"),
@@ -90,7 +89,7 @@ _HOST: Mapping[str, Check] = {
     "ReadonlyRootfs": _one_of(True),
     "Tmpfs": lambda value: _mapping(value) and all(map(_tmpfs, value.items())),
     "Sysctls": lambda value: _mapping(value) and all(_SYSCTL.fullmatch(name) for name in value),
-    "Mounts": lambda value: isinstance(value, list),
+    "Mounts": _is(list),
     "LogConfig": _one_of({"Type": "none", "Config": {}}),
     "RestartPolicy": _one_of({"Name": "no"}),
     "Memory": _number,
@@ -106,7 +105,7 @@ _VOLUME_MOUNT: Mapping[str, Check] = {
     "Source": lambda value: _text(value) and OWN_NAME.fullmatch(value) is not None,
     "Target": _text,
     "ReadOnly": _flag,
-    "VolumeOptions": lambda value: isinstance(value, dict),
+    "VolumeOptions": _is(dict),
 }
 _VOLUME_OPTIONS: Mapping[str, Check] = {
     "NoCopy": _flag,
@@ -195,12 +194,8 @@ def _check_mount(mount: Any, channel_root: Path, *, never_started: bool) -> None
     if isinstance(mount, dict) and mount.get("Type") == "bind":
         source = mount.get("Source")
         _check_source(source, channel_root)
-        if {**mount, "ReadOnly": False} != {
-            "Type": "bind",
-            "Source": source,
-            "Target": CHANNEL_DIRECTORY,
-            "ReadOnly": False,
-        }:
+        channel = {"Type": "bind", "Source": source, "Target": CHANNEL_DIRECTORY, "ReadOnly": False}
+        if {**mount, "ReadOnly": False} != channel:
             raise Refused(f"Mounts: a channel is mounted at {CHANNEL_DIRECTORY}, and in no special way")
         return
     _check("Mounts", mount, _VOLUME_MOUNT)
@@ -216,7 +211,6 @@ def _check_mount(mount: Any, channel_root: Path, *, never_started: bool) -> None
 
 
 def _directory(path: Path) -> bool:
-    """Return whether a path is a directory and not a link."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:

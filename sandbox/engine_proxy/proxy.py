@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from sandbox.background import BackgroundTasks
 from sandbox.engine_proxy.container_body import (
     NEVER_STARTED,
     Refused,
@@ -27,8 +28,7 @@ from sandbox.engine_proxy.container_body import (
     check_volume,
     fills_volume,
 )
-from sandbox.engine_proxy.request_head import LIMIT_BYTES, BadRequest, Head, read_head
-from sandbox.engine_proxy.routes import Route, route_of
+from sandbox.engine_proxy.routes import LIMIT_BYTES, BadRequest, Head, Route, read_head, route_of
 from sandbox.engines.docker.container_config import INSTANCE_LABEL
 
 log = logging.getLogger(__name__)
@@ -69,16 +69,14 @@ class EngineProxy:
     _connections: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONNECTIONS))
     _filling: asyncio.Lock = field(default_factory=asyncio.Lock)
     # Strong references: asyncio drops the task of a connection once the client has closed it.
-    _serving: set[asyncio.Task[None]] = field(default_factory=set)
+    _serving: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def serve(self, listen: socket.socket) -> asyncio.Server:
         """Serve on a socket from listening_socket()."""
         return await asyncio.start_unix_server(self._take, sock=listen, limit=LIMIT_BYTES)
 
     def _take(self, reader: StreamReader, writer: StreamWriter) -> None:
-        serving = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._serving.add(serving)
-        serving.add_done_callback(self._serving.discard)
+        self._serving.begin(self._serve(reader, writer))
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         async with self._connections:

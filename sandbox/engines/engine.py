@@ -27,15 +27,17 @@ Each caller takes the protocol that it needs. All methods raise SandboxError sub
     Removal      erasure of a thread or of a tenant
 
 Pooling, limits and metrics are creators around a creator, for no other operation concerns them; the order is in
-gateway/composition/creation.py. Every engine passes tests/conformance.
+gateway/composition/sandboxes.py. Every engine passes tests/conformance.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from sandbox.engines.workspace_archive import Contents
+from sandbox.owner import Owner
 from sandbox.sandbox import LeftSandbox, ListedSandbox, Sandbox, SandboxSpec
 from sandbox.transition import UNUSED
 from sandbox.usage import Usage
@@ -53,7 +55,6 @@ class Creator(Protocol):
         Otherwise it is replaced, unless calls are under way in it: then it is taken and `outdated`. A creation that
         fails or is cancelled leaves nothing behind, except a sandbox that it was about to take over.
         """
-        ...
 
 
 class Identity(Protocol):
@@ -61,7 +62,6 @@ class Identity(Protocol):
 
     async def id(self) -> str:
         """Return the engine's id, which says where a thread's workspace is."""
-        ...
 
 
 class Register(Protocol):
@@ -69,22 +69,18 @@ class Register(Protocol):
 
     def has(self, spec: SandboxSpec) -> bool:
         """Return whether the spec's tenant and thread seem to have a sandbox."""
-        ...
 
     def stopped(self, spec: SandboxSpec) -> str | None:
         """Return the id of the stopped sandbox of the spec's tenant and thread."""
-        ...
 
     def stopped_count(self) -> int:
         """Return how many sandboxes of all processes are stopped. Callable from any thread."""
-        ...
 
-    def owners(self) -> Sequence[tuple[str, str]]:
+    def owners(self) -> Sequence[Owner]:
         """Return the owner_of() each sandbox that lives or is being made, in any process.
 
         The sandbox that was used longest ago comes first.
         """
-        ...
 
 
 class Ending(Protocol):
@@ -96,14 +92,12 @@ class Ending(Protocol):
         It comes back as after stop_idle(). One that is stopped already is returned as it is; one that cannot be stopped
         is removed. Raises SandboxBusy while calls are under way in it.
         """
-        ...
 
     async def remove_of(self, tenant: str, thread: str) -> ListedSandbox | None:
         """Remove a thread's sandbox, stopped or dead ones too, and return it as it was; None where there is none.
 
         Raises SandboxBusy while calls are under way in it.
         """
-        ...
 
     async def end_calls(self, tenant: str, thread: str, *, overdue: bool = False) -> bool:
         """Remove a thread's sandbox if calls of any process are under way in it; return whether there were any.
@@ -111,7 +105,6 @@ class Ending(Protocol):
         For calls of a process that is lost and may still live: nothing more of them happens in the sandbox. With
         `overdue` only if the sandbox is past its lifetime.
         """
-        ...
 
 
 class Leasing(Register, Ending, Protocol):
@@ -124,11 +117,9 @@ class Leasing(Register, Ending, Protocol):
         other sandbox that an earlier process left is removed; workspaces stay. Sandboxes of this process or of another
         living one are left alone.
         """
-        ...
 
     async def find(self, spec: SandboxSpec) -> Sandbox | None:
         """Return the living sandbox of the spec's tenant and thread, however it was made; None where there is none."""
-        ...
 
     async def stop_idle(self, sandbox_id: str) -> bool:
         """Stop an unused sandbox, for create() to start again: its files stay, its memory is freed. None is no error.
@@ -137,32 +128,27 @@ class Leasing(Register, Ending, Protocol):
         cannot be stopped is removed. Return whether it is stopped. A stopped sandbox does not live: find(), has() and
         owners() do not report it.
         """
-        ...
 
     async def trim_stopped(self, *, timeout_s: float, limit: int) -> int:
         """Remove sandboxes stopped for `timeout_s`, or past `limit` of all processes; return how many were removed.
 
         Past the limit, the tenant with the most loses its longest stopped one.
         """
-        ...
 
     async def remove_idle(self, tenant: str | None, *, stop: bool = False) -> bool:
         """Remove the unused sandbox that was used longest ago, of any process; return False when all are in use.
 
         With `stop` it is stopped, as stop() does it. `tenant`, a digest, narrows the choice.
         """
-        ...
 
     async def remove(self, sandbox_id: str, reason: str = UNUSED) -> None:
         """Remove a sandbox, not its workspace; let go of one that another process also has. None is no error.
 
         The history records `reason`, unless the engine knows a better one: that it was lost, or is outdated.
         """
-        ...
 
     async def remove_workspaces(self) -> None:
         """Remove the files of every thread of this gateway instance for good, unless another process of it serves."""
-        ...
 
 
 class Listing(Identity, Register, Protocol):
@@ -170,15 +156,12 @@ class Listing(Identity, Register, Protocol):
 
     async def listed(self, tenant: str) -> Sequence[ListedSandbox]:
         """Return a tenant's sandboxes by id: running, stopped, being made, or dead and not yet removed."""
-        ...
 
     async def usage(self, sandbox: ListedSandbox) -> Usage | None:
         """Return what a sandbox of any process uses now; None where it is gone."""
-        ...
 
     async def owned(self) -> Mapping[str, bool]:
         """Return whether each sandbox of this gateway instance runs, by its id, whichever process made it."""
-        ...
 
 
 class Workspaces(Protocol):
@@ -191,7 +174,6 @@ class Workspaces(Protocol):
         where that is impossible, SandboxBusy while the workspace is already being saved or replaced, and
         TooManyWaiting.
         """
-        ...
 
     async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents], *, size_bytes: int = 0) -> None:
         """Replace a thread's files by what `give`, called in a worker thread, yields; its sandbox is removed.
@@ -200,7 +182,6 @@ class Workspaces(Protocol):
         reserve of the engine's disk; SandboxBusy while calls are under way; and TooManyWaiting. WorkspaceIncomplete
         means that it failed after the old files began to be removed.
         """
-        ...
 
 
 class Removal(Ending, Protocol):
@@ -211,18 +192,15 @@ class Removal(Ending, Protocol):
 
         Raises WorkspaceIncomplete where some of them may be gone; with any other error none is.
         """
-        ...
 
     async def remove_all_of(self, tenant: str) -> int:
         """Remove a tenant's sandboxes, busy ones too, and all its files; return how many threads had files.
 
         For a tenant that is deleted: files whose thread is unknown are removed too.
         """
-        ...
 
     async def left_of(self, tenant: str) -> Mapping[str, int]:
         """Return how many `volumes` and `containers` of a tenant the engine has, whichever process made them."""
-        ...
 
 
 class Engine(Creator, Leasing, Listing, Workspaces, Removal, Protocol):
@@ -233,16 +211,29 @@ class Engine(Creator, Leasing, Listing, Workspaces, Removal, Protocol):
 
         create() does it too. Called early, it reports at the start what would fail the first call.
         """
-        ...
 
     async def close(self, *, keep_sandboxes: bool = False) -> None:
         """Remove every sandbox that no other process has, and let go of the engine. Idempotent.
 
         With `keep_sandboxes` they live on, for the next process of this instance to take over.
         """
-        ...
 
 
 def is_new(register: Register, spec: SandboxSpec) -> bool:
     """Return whether create() would make a sandbox: the thread has neither a living one nor a stopped one."""
     return not register.has(spec) and register.stopped(spec) is None
+
+
+def surplus(stopped: Sequence[tuple[float, Owner]], *, until_s: float, limit: int) -> list[Owner]:
+    """Return whose sandboxes trim_stopped() removes, of those that are stopped since when, the longest first.
+
+    They are those stopped until a time. Past the limit, the tenant with the most loses its longest stopped one: a
+    tenant that leaves many threads behind costs the others none.
+    """
+    expired = [owner for since_s, owner in stopped if since_s <= until_s]
+    left = [owner for since_s, owner in stopped if since_s > until_s]
+    while len(left) > limit:
+        ((most, _),) = Counter(tenant for tenant, _ in left).most_common(1)
+        expired.append(next(owner for owner in left if owner[0] == most))
+        left.remove(expired[-1])
+    return expired

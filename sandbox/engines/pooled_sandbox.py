@@ -33,12 +33,10 @@ class PoolKind:
 
     @classmethod
     def of(cls, spec: SandboxSpec) -> Self:
-        """Return the kind that a spec asks for."""
         return cls(spec.image, spec.runtime, spec.limits)
 
     @property
     def spec(self) -> SandboxSpec:
-        """A spec without an owner that asks for this kind."""
         return SandboxSpec("", "", self.image, runtime=self.runtime, limits=self.limits)
 
 
@@ -62,11 +60,9 @@ class PooledSandbox(Protocol):
     @property
     def alive(self) -> bool:
         """Whether it may still be claimed."""
-        ...
 
     async def ping(self) -> bool:
         """Return whether it answers within a second; one that does not is not to be claimed."""
-        ...
 
 
 class PooledRefused(SandboxUnavailable):
@@ -78,7 +74,6 @@ class PoolSource(Protocol):
 
     async def make_pooled(self, kind: PoolKind) -> Any:
         """Return a pooled sandbox that came up and was verified, as create() does; what fails leaves nothing."""
-        ...
 
     async def claim(self, pooled: Any, spec: SandboxSpec) -> Sandbox | None:
         """Return a pooled sandbox as that of a thread without sandbox or files; None for any other thread.
@@ -87,8 +82,5 @@ class PoolSource(Protocol):
         the least doubt it is removed and PooledRefused raised. None leaves the pooled sandbox as it was. A caller that
         gives up leaves neither the pooled sandbox nor anything of the thread.
         """
-        ...
 
-    async def discard(self, pooled: Any) -> None:
-        """Remove a pooled sandbox and all that it has."""
-        ...
+    async def discard(self, pooled: Any) -> None: ...

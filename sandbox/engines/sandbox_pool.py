@@ -5,7 +5,7 @@ that takes milliseconds. Every other creation goes to the inner creator, and so 
 check. The last of several of a kind is reserved for a tenant that has not just taken one, so that one tenant's burst
 does not leave the others without.
 
-The number of pooled sandboxes follows demand (pool_demand.py), between a fixed minimum and a limit for all kinds
+The number of pooled sandboxes follows demand, between a fixed minimum and a limit for all kinds
 together. They are made in the background, a few at a time, and one by one while a caller waits for a creation. They
 are not paused meanwhile: threads that come a little faster than sandboxes are made would then never find one ready.
 Dead, old and surplus ones are removed; all of them when the engine is full, and at the end.
@@ -20,21 +20,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from sandbox.background import BackgroundTasks
 from sandbox.engines.engine import Creator, Register, is_new
-from sandbox.engines.pool_demand import Demand, shared_out
 from sandbox.engines.pooled_sandbox import PooledRefused, PooledSandbox, PoolKind, PoolSource
 from sandbox.errors import EngineFull, ImageMissing, SandboxError
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 log = logging.getLogger(__name__)
 
+Kind = TypeVar("Kind", bound=Hashable)
+
+# A kind that was asked for has one pooled sandbox at least for so long.
+MEMORY_S = 300.0
+# Half of what a busy moment asked for is still kept ready so much later.
+_HALF_LIFE_S = 60.0
+# A guess, until the first was made.
+_FIRST_MAKING_S = 2.0
+# The newest making counts as much as all before it.
+_WEIGHT = 0.5
+_ASKED_LIMIT = 1024
 # How often the pool is checked when nothing happens.
 _LOOK_S = 15.0
 # By then its image's name may be another image's.
@@ -47,23 +58,74 @@ _LAST_RETRY_S = 300.0
 _TOOK_S = 10.0
 
 
+class Demand:
+    """What was asked for of one kind: as many are worth having as are asked for while one is made.
+
+    `clock` is in seconds, from any moment on.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._asked_s: deque[float] = deque(maxlen=_ASKED_LIMIT)
+        self._level = 0.0
+        self._level_s = clock()
+        self._making_s = _FIRST_MAKING_S
+
+    def asked(self) -> None:
+        now_s = self._clock()
+        self._asked_s.append(now_s)
+        while now_s - self._asked_s[0] > self._making_s:
+            self._asked_s.popleft()
+        self._level = max(self._decayed(now_s), float(len(self._asked_s)))
+        self._level_s = now_s
+
+    def made(self, making_s: float) -> None:
+        """Note how long one took to make."""
+        self._making_s += _WEIGHT * (making_s - self._making_s)
+
+    @property
+    def wanted(self) -> int:
+        """How many pooled sandboxes to have; 0 without recent requests."""
+        now_s = self._clock()
+        if not self._asked_s or now_s - self._asked_s[-1] > MEMORY_S:
+            return 0
+        return max(1, math.ceil(self._decayed(now_s) - 0.5))
+
+    def _decayed(self, now_s: float) -> float:
+        return self._level * math.exp2((self._level_s - now_s) / _HALF_LIFE_S)
+
+
+def shared_out(wanted: Mapping[Kind, int], limit: int) -> dict[Kind, int]:
+    """Return how many each kind gets of a limit: one after another in turns, so that no kind leaves another without."""
+    given = dict.fromkeys(wanted, 0)
+    left = limit
+    while left > 0:
+        short = [kind for kind in wanted if given[kind] < wanted[kind]][:left]
+        if not short:
+            break
+        for kind in short:
+            given[kind] += 1
+        left -= len(short)
+    return given
+
+
 @dataclass(frozen=True)
 class _Ready:
     pooled: PooledSandbox
     made_s: float
 
 
+@dataclass(eq=False)
 class _Kind:
     """The pooled sandboxes of one kind, and the demand for it."""
 
-    def __init__(self, demand: Demand) -> None:
-        self.demand = demand
-        self.always = 0
-        self.ready: list[_Ready] = []  # the oldest first
-        self.took_s: dict[str, float] = {}  # when each tenant last did
-        self.making = 0
-        self.failures = 0
-        self.retry_at_s = 0.0
+    demand: Demand
+    always: int = 0
+    ready: list[_Ready] = field(default_factory=list)  # the oldest first
+    took_s: dict[str, float] = field(default_factory=dict)  # when each tenant last did
+    making: int = 0
+    failures: int = 0
+    retry_at_s: float = 0.0
 
     @property
     def wanted(self) -> int:
@@ -122,40 +184,43 @@ class SandboxPool:
         self._wake.set()
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        """Return a pooled sandbox if the thread is new and one is ready, else what the inner creator returns."""
         kind = PoolKind.of(spec)
         if is_new(self._register, spec) and not self._closed:
             claimed = await self._claimed(kind, spec)
             if claimed is not None:
                 return claimed
-        with self._creating():
-            try:
-                return await self.inner.create(spec)
-            except EngineFull:
-                if not await self._make_room():
-                    raise
+        self._waiting += 1
+        try:
             return await self.inner.create(spec)
+        except EngineFull:
+            if not await self._make_room():
+                raise
+            return await self.inner.create(spec)
+        finally:
+            self._waiting -= 1
+            self._wake.set()
 
     async def _claimed(self, kind: PoolKind, spec: SandboxSpec) -> Sandbox | None:
         ready = self._pop(kind, spec.tenant)
         if ready is None:
             self._count(kind, "miss")
             return None
-        claimed, kept = None, False
         try:
             claimed = await self._source.claim(ready.pooled, spec)
-            kept = claimed is None  # the thread has files: the pooled sandbox is still unclaimed
         except PooledRefused:
             # The others may have the same fault: a changed image, for instance.
             self._count(kind, "refused")
             await self._drop(self._known(kind))
             return None
         finally:
-            if kept:
-                await self._put_back(kind, ready)
             self._wake.set()
         if claimed is not None:
             self._count(kind, "hit")
+        # Else the thread has files: the pooled sandbox is still unclaimed.
+        elif self._closed or kind not in self._kinds or not ready.pooled.alive:
+            await self._discarded(ready.pooled)
+        else:
+            self._kinds[kind].ready.insert(0, ready)
         return claimed
 
     def _pop(self, kind: PoolKind, tenant: str) -> _Ready | None:
@@ -174,12 +239,6 @@ class SandboxPool:
         known.took_s[tenant] = now_s
         return known.ready.pop(0)
 
-    async def _put_back(self, kind: PoolKind, ready: _Ready) -> None:
-        if self._closed or kind not in self._kinds or not ready.pooled.alive:
-            await self._discarded(ready.pooled)
-            return
-        self._kinds[kind].ready.insert(0, ready)
-
     def _count(self, kind: PoolKind, result: str) -> None:
         self.claims[result] += 1
         self._known(kind).demand.asked()
@@ -189,15 +248,6 @@ class SandboxPool:
         if kind not in self._kinds:
             self._kinds[kind] = _Kind(Demand(self._clock))
         return self._kinds[kind]
-
-    @contextmanager
-    def _creating(self) -> Iterator[None]:
-        self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-            self._wake.set()
 
     async def _make_room(self) -> bool:
         """Remove every pooled sandbox for one that the engine is too full to make; return whether there were any."""
@@ -210,8 +260,6 @@ class SandboxPool:
         gone, known.ready = known.ready, []
         await asyncio.gather(*(self._discarded(ready.pooled) for ready in gone))
         return len(gone)
-
-    # --- in the background ---
 
     def begin(self) -> None:
         """Begin to fill the pool and to check it, in the background."""
@@ -227,7 +275,6 @@ class SandboxPool:
         await self.settled()
 
     async def settled(self) -> None:
-        """Wait for what is under way in the background."""
         await self._background.settled()
 
     async def drain(self) -> None:
@@ -258,15 +305,14 @@ class SandboxPool:
         for kind, known in list(self._kinds.items()):
             asked = [ready for ready in known.ready if now_s - ready.made_s < _OLD_AFTER_S]
             answers = await asyncio.gather(*(ready.pooled.ping() for ready in asked))
-            well = {id(ready) for ready, answer in zip(asked, answers, strict=True) if answer}
+            bad = [ready for ready, answer in zip(asked, answers, strict=True) if not answer]
             # Others may have been taken or made meanwhile: those are left alone.
-            judged = {id(ready) for ready in asked}
-            old = [ready for ready in known.ready if now_s - ready.made_s >= _OLD_AFTER_S]
-            bad = [ready for ready in known.ready if id(ready) in judged and id(ready) not in well]
-            kept = [ready for ready in known.ready if ready not in old and ready not in bad]
+            bad += [ready for ready in known.ready if now_s - ready.made_s >= _OLD_AFTER_S]
+            kept = [ready for ready in known.ready if ready not in bad]
             surplus = kept[: max(0, len(kept) - given[kind])]
+            gone = [ready for ready in known.ready if ready in bad or ready in surplus]
             known.ready = [ready for ready in kept if ready not in surplus]
-            for ready in (*old, *bad, *surplus):
+            for ready in gone:
                 self._background.begin(self._discarded(ready.pooled))
             if not known.wanted and not known.ready and not known.making:
                 del self._kinds[kind]
@@ -301,7 +347,11 @@ class SandboxPool:
             pooled = await self._source.make_pooled(kind)
         except (SandboxError, OSError) as error:
             if not known.failures:
-                self._log_failure(kind, error)
+                if isinstance(error, ImageMissing) and error.image and self._pulls(error.image):
+                    said = "the pool has no sandbox of image %s until the first call that needs it has it pulled"
+                    log.info(said, kind.image)
+                else:
+                    log.warning("no sandbox of image %s can be made for the pool: %s", kind.image, error)
             self._failed(known)
             return
         finally:
@@ -313,12 +363,6 @@ class SandboxPool:
             await self._discarded(pooled)
             return
         known.ready.append(_Ready(pooled, self._clock()))
-
-    def _log_failure(self, kind: PoolKind, error: SandboxError | OSError) -> None:
-        if isinstance(error, ImageMissing) and error.image and self._pulls(error.image):
-            log.info("the pool has no sandbox of image %s until the first call that needs it has it pulled", kind.image)
-        else:
-            log.warning("no sandbox of image %s can be made for the pool: %s", kind.image, error)
 
     def _failed(self, known: _Kind) -> None:
         known.retry_at_s = self._clock() + min(_FIRST_RETRY_S * 2**known.failures, _LAST_RETRY_S)

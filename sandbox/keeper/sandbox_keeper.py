@@ -3,7 +3,7 @@
 There is one sandbox per tenant and thread. It is created once however many calls ask at the same time, replaced over
 the same workspace when it died, stopped when idle, and started again by the next call. An idle one, of the tenant with
 the most, is stopped when too many live (places.py). One that is stopped for long is removed. Stopping and removal
-happen in the background (removals.py): no call waits for them, except the one that replaces a dead sandbox, whose
+happen in the background: no call waits for them, except the one that replaces a dead sandbox, whose
 processes may still write.
 
 No call begins in a sandbox past its lifetime: it waits for the calls under way there, of any process, and gets a new
@@ -25,9 +25,7 @@ from dataclasses import replace
 
 from sandbox.engines.engine import Creator, Leasing
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
-from sandbox.keeper.places import Place, Places
-from sandbox.keeper.removals import KeeperLimits, Removals
-from sandbox.keeper.sweeper import GRACE_S, Sweeper
+from sandbox.keeper.places import GRACE_S, KeeperLimits, Place, Places, Sweeper
 from sandbox.owner import Owner, owner_by_name, owner_of
 from sandbox.sandbox import LeftSandbox, ListedSandbox, Sandbox, SandboxSpec
 from sandbox.transition import MADE_OTHERWISE, NO_ANSWER, STOPPING, State
@@ -59,9 +57,8 @@ class SandboxKeeper:
         self._creator = creator
         self._limits = limits
         self._clock = clock
-        self._removals = Removals(engine, limits)
-        self._places = Places(engine, self._removals, limits)
-        self._sweeper = Sweeper(engine, self._places, self._removals, limits, clock)
+        self._places = Places(engine, limits)
+        self._sweeper = Sweeper(engine, self._places, limits, clock)
         self._closed = False
         self._keeps = False
 
@@ -87,7 +84,7 @@ class SandboxKeeper:
             was = await self._engine.remove_of(tenant, thread)
             return None if was is None else replace(was, state="removed")
         stopped = await self._engine.stop(tenant, thread)
-        self._removals.background.begin(self._removals.trim_logged())
+        self._places.background.begin(self._places.trim_logged())
         return stopped
 
     def ends_s(self, one: ListedSandbox, spec: SandboxSpec) -> float | None:
@@ -160,7 +157,6 @@ class SandboxKeeper:
         return 0 if place is None else place.users
 
     def sweep(self) -> None:
-        """Do what happens at intervals: begin to end what is idle for too long or past its lifetime."""
         self._sweeper.sweep()
 
     async def close(self, *, keep_sandboxes: bool = False, remove_workspaces: bool = False) -> None:
@@ -170,7 +166,7 @@ class SandboxKeeper:
         """
         self._closed = True
         self._keeps = keep_sandboxes
-        self._removals.closing = True
+        self._places.closing = True
         self._sweeper.close()
         if not keep_sandboxes:
             for owner, place in list(self._places.by_owner.items()):
@@ -183,8 +179,7 @@ class SandboxKeeper:
                 log.warning("workspaces could not be removed: %s", error)
 
     async def settled(self) -> None:
-        """Wait for the removals in the background."""
-        await self._removals.background.settled()
+        await self._places.background.settled()
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -204,7 +199,7 @@ class SandboxKeeper:
             spec = place.sandbox.spec
             log.warning("sandbox %s (tenant %s, thread %r) was lost", place.sandbox.id, spec.tenant, spec.thread)
             # At once, not at the next call: what its calls had started runs until the container is gone.
-            place.leaving = self._removals.begin_removal(owner, place.sandbox.id)
+            place.leaving = self._places.begin_removal(owner, place.sandbox.id)
             place.sandbox = None
         gone = not place.occupied and (place.leaving is None or place.leaving.done())
         if place.users == 0 and (gone or (self._closed and not self._keeps)):

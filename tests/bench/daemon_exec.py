@@ -69,7 +69,7 @@ class Bench:
     async def run(self, *argv: bytes, timeout_ms: int = 0) -> pb.ExecReply:
         """Run a program through the gateway's channel."""
         request = pb.Request(exec=pb.ExecRequest(argv=argv, timeout_ms=timeout_ms))
-        return (await self.channel.ask(request, "exec", timeout_s=60)).exec
+        return await self.channel.query(request, "exec", lambda reply: reply, timeout_s=60)
 
 
 @asynccontextmanager
@@ -112,6 +112,9 @@ async def _peer_runs(peer: Process, name: str) -> None:
 async def _exec_true(bench: Bench) -> Table:
     request = pb.ExecRequest(argv=[b"true"])
 
+    # What stands beside a forbidden directory is granted one by one.
+    crowd = b"mkdir -p secrets src && for i in $(seq 500); do echo > file$i; done"
+    await bench.run(b"/bin/sh", b"-c", crowd)
     ruled = pb.ExecRequest(argv=[b"true"], file_rules=_RULES)
 
     async def daemon(request: pb.ExecRequest = request) -> None:
@@ -150,7 +153,7 @@ async def _exec_true(bench: Bench) -> Table:
             table.add_row(what, f"{p50_s[name] * 1000:.2f}", beside, f"{p50_s[name] / p50_s[other]:.2f}", goal)
     more_us = (p50_s["ruled"] - p50_s["daemon"]) * 1e6
     table.add_row(
-        "the daemon, under file rules",
+        "the daemon, under file rules, 500 files beside a forbidden directory",
         f"{p50_s['ruled'] * 1000:.2f}",
         "the daemon alone",
         f"{more_us:+.0f} us",

@@ -15,9 +15,9 @@ from sandbox.engines.docker.container_config import (
     SANDBOX_LABEL,
     TENANT_LABEL,
     THREAD_LABEL,
-    pooled_volume,
-    workspace_volume,
+    volume_of,
 )
+from sandbox.owner import owner_by_name
 from tests.chaos.own_engine import OwnEngine
 from tests.gateway_process import Home
 
@@ -58,9 +58,9 @@ def orphans(engine: OwnEngine, home: Home, channels: Path, threads: Iterable[tup
     wrong += [f"{path} is left" for path in (*channels.glob("carriers/*"), *channels.glob("stopped/*.half"))]
 
     # A claim and the volume that it names are there both, or neither.
-    held = {pooled_volume(home.instance, name) for name in found.claimed | pooled}
+    held = {volume_of(home.instance, name) for name in found.claimed | pooled}
     wrong += [f"volume {name} is claimed, and is not there" for name in held - found.volumes]
-    mine = {workspace_volume(home.instance, tenant, thread) for tenant, thread in threads}
+    mine = {volume_of(home.instance, owner_by_name(tenant, thread)[1]) for tenant, thread in threads}
     wrong += [f"volume {name} is no thread's" for name in found.volumes - mine - held if "workspace" in name]
     return wrong
 

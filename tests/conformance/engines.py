@@ -15,7 +15,7 @@ from typing import cast
 import pytest
 import pytest_asyncio
 
-from gateway.composition.creation import Creation, decorated_creation
+from gateway.composition.sandboxes import Creation, decorated_creation
 from gateway.policy.document import QuotasSection
 from gateway.storage.quota_store import Hold, QuotaStore, Take
 from gateway.tenancy.quotas import Quotas

@@ -1,19 +1,32 @@
-"""What of the rules on files is not what it seems where the sandbox's kernel enforces them."""
+"""Where commands are not held to the rules on files and programs as they seem, and how the kernel can hold them."""
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 
+from agent.tools.paths import WORKSPACE
 from gateway.policy.file_rules import NOTHING, forbids, grants_of, is_below
 from gateway.policy.lint.findings import Finding, Linted
 from gateway.policy.scoped_rule import ScopedRule
 
 _TOOLS = (("read_file", "read"), ("write_file", "change"))
+# What programs read by themselves, and can be told in to run others.
+_CONFIGURED = {
+    "git": ".git/config",
+    "gmake": "Makefile",
+    "make": "Makefile",
+    "npm": "package.json",
+    "pnpm": "package.json",
+    "pytest": "conftest.py",
+    "yarn": "package.json",
+}
 
 
 def kernel_rules(linted: Linted) -> Iterator[Finding]:
     """Yield allow rules that grant commands nothing, and what keeps commands from more than a rule forbids."""
     if linted.loosest.file_rules is None:
+        yield from _by_reading(linted)
         return
     for placed in linted.own:
         rule = placed.rule
@@ -35,14 +48,43 @@ def kernel_rules(linted: Linted) -> Iterator[Finding]:
                     yield linted.finding("forbidden-always", "note", placed, what, mend)
         for path in _inside(placed, granted["write_file"]):
             what = f"commands can create nothing beside {path}, as the kernel only grants what there is"
-            mend = "have what commands may change in a directory of its own, which has nothing forbidden in it"
+            mend = (
+                f"allow writing in the directories that commands change, such as {posixpath.dirname(path)}/src/**, "
+                f"instead of in all of {posixpath.dirname(path)}"
+            )
             yield linted.finding("forbidden-inside", "note", placed, what, mend)
+    yield from _planted(linted, granted["write_file"])
     for placed in linted.own:
         if placed.rule.effect == "allow" and "write_file" in placed.rule.tools:
             for path in grants_of(placed.rule).trees:
                 if not any(is_below(path, readable) for readable in granted["read_file"]):
                     what = f"commands may write below {path} and read nothing there"
                     yield linted.finding("unreadable", "note", placed, what, f"allow read_file of {path}/** too")
+
+
+def _by_reading(linted: Linted) -> Iterator[Finding]:
+    """Yield the first rule that keeps commands with certain words from files, which only the kernel does for sure."""
+    if not any(placed.rule.effect == "allow" and placed.rule.argv for placed in linted.rules):
+        return
+    for placed in linted.own:
+        if placed.rule.effect == "deny" and placed.rule.paths and "read_file" in placed.rule.tools:
+            what = "commands are kept from these files by reading their lines, which is a guard rail and no wall"
+            mend = "write enforcement: kernel at the top of the policy, and name directories in place of patterns"
+            yield linted.finding("by-reading", "note", placed, what, mend)
+            return
+
+
+def _planted(linted: Linted, writable: list[str]) -> Iterator[Finding]:
+    """Yield the rules that allow some uses of a program that reads what to run from a file commands may change."""
+    for placed in linted.own:
+        for name, *rest in placed.rule.argv or () if placed.rule.effect == "allow" else ():
+            for program in (name,) if isinstance(name, str) else name if isinstance(name, tuple) else ():
+                path = posixpath.join(WORKSPACE, _CONFIGURED.get(program, ""))
+                if rest and program in _CONFIGURED and any(is_below(path, top) for top in writable):
+                    what = f"commands may change {path}, and with it what {program} runs, of the programs rules name"
+                    mend = f"allow writing in directories without it, such as {WORKSPACE}/src/**, or accept it"
+                    yield linted.finding("planted", "note", placed, what, mend)
+                    return
 
 
 def _granted(linted: Linted, tool: str) -> list[str]:

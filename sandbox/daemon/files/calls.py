@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sandbox.daemon.failures import invalid_argument
-from sandbox.daemon.files import edit_files, read_files, search, tree_files, write_files
-from sandbox.daemon.input_stream import InputStream
+from sandbox.daemon.files import read_files, search, tree_files, write_files
+from sandbox.daemon.frames import InputStream
 
 if TYPE_CHECKING:
     from sandbox.daemon.frames import FrameSocket
@@ -21,7 +21,8 @@ async def answer_file_call(
 ) -> wire.Reply | None:
     """Return the final frame of a call, None if it has been sent. `given` is the input that follows the request.
 
-    Searches skip the private directory of `workspace`. `disk` admits what is written.
+    Searches skip the private directory of `workspace`, and temporary files are created there. `disk` admits what is
+    written. `one_name` refuses files with hard links, which searches of directories skip and count.
     """
     one_name = request.refuse_hard_links
     match request.WhichOneof("call"):
@@ -33,7 +34,7 @@ async def answer_file_call(
         case "write":
             return await write_files.write(request.write, given, workspace=workspace, one_name=one_name, disk=disk)
         case "edit":
-            return await edit_files.edit(request.edit, workspace=workspace, one_name=one_name, disk=disk)
+            return await write_files.edit(request.edit, workspace=workspace, one_name=one_name, disk=disk)
         case "stat":
             return tree_files.stat_path(request.stat)
         case "list":

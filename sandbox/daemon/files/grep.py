@@ -12,13 +12,12 @@ import re
 from collections.abc import Callable, Iterator
 
 from sandbox.daemon.failures import invalid_argument
-from sandbox.daemon.files.child_work import Emit
 from sandbox.daemon.files.entries import Page
+from sandbox.daemon.files.slow_work import Emit
 from sandbox.daemon.files.walk import Found, is_directory, private_below, walk
 from sandbox.daemon.paths import Place, join, refuse_other_names, require_regular
 from sandbox.v1 import channel_pb2 as wire
 
-PATTERN_LIMIT_BYTES = 64 * 1024
 TEXT_LIMIT_BYTES = 1000
 _BINARY_PROBE_BYTES = 8192
 _BLOCK_BYTES = 1024 * 1024
@@ -32,10 +31,7 @@ _SPECIAL = re.compile(r"[.^$*+?{}\[\]\\|()]")
 
 
 def grep(request: wire.GrepRequest, limit: int, workspace: str, emit: Emit, *, one_name: bool = False) -> None:
-    """Emit GrepReply fragments: each match of the page as it is found, then the totals.
-
-    `one_name` refuses a file with hard links, and skips such files in a directory.
-    """
+    """Emit GrepReply fragments: each match of the page as it is found, then the totals."""
     search = _Search(request, limit, emit, one_name=one_name)
     with Place(request.path) as place:
         names = place.names
@@ -76,7 +72,6 @@ class _Search:
         self.unsearched = 0
 
     def miss(self) -> None:
-        """Count a file or directory that cannot be searched."""
         self.unsearched += 1
 
     def found(self, found: Found, path: str) -> None:
@@ -92,7 +87,6 @@ class _Search:
         self.file(fd, path)
 
     def file(self, fd: int, path: str) -> None:
-        """Search one file and close it."""
         try:
             if self._one_name and os.fstat(fd).st_nlink > 1:
                 self.hard_linked_files += 1
@@ -155,10 +149,8 @@ def _finder(pattern: str) -> Callable[[bytes, bool, bool], tuple[int, int] | Non
 
 
 def _lines(fd: int) -> Iterator[tuple[int, bytes, bool, bool]]:
-    """Yield (number from 1, line without its end, begins, ends), the latter two for pieces of a very long line.
-
-    A piece that does not begin its line repeats the last 64 KiB of the previous one.
-    """
+    """Yield (number from 1, line without its end, begins, ends), the latter two for pieces of a very long line."""
+    # A piece that does not begin its line repeats the last 64 KiB of the previous one.
     number = 1
     begins = True
     rest = b""

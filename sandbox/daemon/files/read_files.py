@@ -21,11 +21,9 @@ _OFFSET_LIMIT = 2**63 - 1
 
 
 async def read(request: wire.ReadRequest, frames: FrameSocket, *, one_name: bool = False) -> None:
-    """Send the bytes in the final frame if they fit, otherwise as chunks before it.
-
-    `one_name` refuses a file with hard links.
-    """
-    _check_offset(request.offset)
+    """Send the bytes in the final frame if they fit, otherwise as chunks before it."""
+    if request.offset > _OFFSET_LIMIT:
+        raise invalid_argument(f"offset is {request.offset}; no file is larger than {_OFFSET_LIMIT} bytes")
     with Place(request.path) as place:
         fd, state = place.open_regular(one_name=one_name)
         path = place.path
@@ -80,13 +78,8 @@ def _read_at(fd: int, length: int, offset: int, path: str) -> bytes:
         raise fault_of(error, path) from None
 
 
-def _check_offset(offset: int) -> None:
-    if offset > _OFFSET_LIMIT:
-        raise invalid_argument(f"offset is {offset}; no file is larger than {_OFFSET_LIMIT} bytes")
-
-
 async def read_lines(request: wire.ReadLinesRequest, *, one_name: bool = False) -> wire.Reply:
-    """Return a page of lines, in constant memory. `one_name` refuses a file with hard links."""
+    """Return a page of lines, in constant memory."""
     limit_bytes = request.limit_bytes
     if not 1 <= request.limit <= LINES_LIMIT:
         raise invalid_argument(f"limit is {request.limit} lines; give 1 to {LINES_LIMIT}")
@@ -139,7 +132,6 @@ async def _line_start(fd: int, skip_lines: int, path: str) -> int:
 
 
 def _end_of_lines(data: bytes, lines: int) -> int:
-    """Return the length of the first `lines` lines of data, or of all data."""
     end = 0
     for _ in range(lines):
         newline = data.find(b"\n", end)
@@ -161,10 +153,8 @@ def _without_started_character(page: bytes) -> bytes:
 
 
 def _is_binary(page: bytes, *, complete: bool) -> bool:
-    if b"\0" in page:
-        return True
     try:
         codecs.getincrementaldecoder("utf-8")().decode(page, final=complete)
     except UnicodeDecodeError:
         return True
-    return False
+    return b"\0" in page

@@ -15,7 +15,7 @@ import stat
 from contextlib import suppress
 
 from sandbox.daemon.failures import Fault, fault_of
-from sandbox.daemon.files.thread_work import HERE_LIMIT_BYTES
+from sandbox.daemon.files.slow_work import HERE_LIMIT_BYTES
 from sandbox.daemon.paths import Place, components, open_directory, refuse_other_names, require_regular
 from sandbox.v1 import channel_pb2 as wire
 
@@ -45,7 +45,10 @@ class Replacement:
             require_regular(existing, place.path)
             if one_name:
                 refuse_other_names(existing, place.path)
-            _require_writable(place)
+            # A rename would replace a read-only file as well.
+            if not os.access(place.name, os.W_OK, dir_fd=place.directory_fd, effective_ids=True):
+                message = f"{place.path} is not writable for the tool user; change its mode first if it may be replaced"
+                raise Fault(wire.FAILURE_KIND_PERMISSION_DENIED, message, errno.EACCES)
             # setuid and setgid were granted to the old content.
             mode = stat.S_IMODE(existing.st_mode) & ~(stat.S_ISUID | stat.S_ISGID)
         self._place = place
@@ -83,7 +86,12 @@ class Replacement:
         """Replace the target; return the state of the new file."""
         try:
             state = os.fstat(self._fd)
-            if self._named or not self._is_new or not self._link_to_target():
+            linked = False
+            if self._is_new and not self._named:
+                with suppress(FileExistsError):  # the target exists by now
+                    self._link(self._place.name, self._place.directory_fd)
+                    linked = True
+            if not linked:
                 self._rename_over_target()
         except OSError as error:
             raise fault_of(error, self._place.path) from None
@@ -118,14 +126,6 @@ class Replacement:
         fd = os.open(self._name, flags, 0o600, dir_fd=self._temporary_fd)
         self._named = True
         return fd
-
-    def _link_to_target(self) -> bool:
-        """Link it to the target's name; return False if that exists by now."""
-        try:
-            self._link(self._place.name, self._place.directory_fd)
-        except FileExistsError:
-            return False
-        return True
 
     def _rename_over_target(self) -> None:
         if not self._named:
@@ -193,10 +193,3 @@ def _temporary_directory(place: Place, workspace: str) -> int:
 def _unlink(directory_fd: int, name: str) -> None:
     with suppress(OSError):
         os.unlink(name, dir_fd=directory_fd)
-
-
-def _require_writable(place: Place) -> None:
-    # A rename would replace a read-only file as well.
-    if not os.access(place.name, os.W_OK, dir_fd=place.directory_fd, effective_ids=True):
-        message = f"{place.path} is not writable for the tool user; change its mode first if it may be replaced"
-        raise Fault(wire.FAILURE_KIND_PERMISSION_DENIED, message, errno.EACCES)

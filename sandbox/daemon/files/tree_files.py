@@ -6,11 +6,11 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from functools import partial
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument, invalid_path
-from sandbox.daemon.files.child_work import Emit, work_in_child
 from sandbox.daemon.files.entries import Page, entry_of
-from sandbox.daemon.files.thread_work import HERE_LIMIT_BYTES, work_in_thread
+from sandbox.daemon.files.slow_work import HERE_LIMIT_BYTES, Emit, work_in_child, work_in_thread
 from sandbox.daemon.paths import Place, components, join, open_directory
 from sandbox.v1 import channel_pb2 as wire
 
@@ -108,10 +108,9 @@ async def remove(request: wire.RemoveRequest) -> wire.Reply:
         try:
             if stat.S_ISDIR(state.st_mode):
                 os.rmdir(place.name, dir_fd=place.directory_fd)
-            elif state.st_size > HERE_LIMIT_BYTES:
-                await work_in_thread(lambda: os.unlink(place.name, dir_fd=place.directory_fd))
             else:
-                os.unlink(place.name, dir_fd=place.directory_fd)
+                unlink = partial(os.unlink, place.name, dir_fd=place.directory_fd)
+                await work_in_thread(unlink, slow=state.st_size > HERE_LIMIT_BYTES)
         except OSError as error:
             raise fault_of(error, place.path) from None
     return wire.Reply(entry=entry)
@@ -142,10 +141,8 @@ def empty_directory(fd: int, *, opened: Callable[[int, str], int] | None = None)
 
 
 def _empty(top_fd: int, directory_fd: int, *, levels: int, opened: Callable[[int, str], int]) -> bool:
-    """Empty a directory; return whether something below it was moved to `top_fd`, and so still exists.
-
-    Deeper directories than `levels` are moved there, so neither descriptors nor the stack grow with the tree's depth.
-    """
+    """Empty a directory; return whether something below it was moved to `top_fd`, and so still exists."""
+    # Deeper directories than `levels` are moved there, so neither descriptors nor the stack grow with the tree's depth.
     moved = False
     with os.scandir(directory_fd) as listing:
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]
@@ -179,15 +176,10 @@ async def rename(request: wire.RenameRequest) -> wire.Reply:
         if existing is not None:
             target.refuse_link(existing)
             size_bytes = max(size_bytes, existing.st_size)
-
-        def work() -> None:
-            os.rename(place.name, target.name, src_dir_fd=place.directory_fd, dst_dir_fd=target.directory_fd)
-
+        fds = {"src_dir_fd": place.directory_fd, "dst_dir_fd": target.directory_fd}
         try:
-            if existing is not None and size_bytes > HERE_LIMIT_BYTES:
-                await work_in_thread(work)
-            else:
-                work()
+            work = partial(os.rename, place.name, target.name, **fds)
+            await work_in_thread(work, slow=existing is not None and size_bytes > HERE_LIMIT_BYTES)
         except OSError as error:
             raise fault_of(error, f"{place.path} to {target.path}") from None
         return wire.Reply(entry=entry_of(target.path, target.stat()))

@@ -33,8 +33,8 @@ class Found:
 def walk(
     top_fd: int,
     skip: tuple[str, ...] | None,
-    enter: Callable[[Found], bool] | None = None,
-    missed: Callable[[], None] | None = None,
+    enter: Callable[[Found], bool] = lambda _: True,
+    missed: Callable[[], None] = lambda: None,
     *,
     top: Sequence[str] = (),
 ) -> Iterator[Found]:
@@ -43,62 +43,60 @@ def walk(
     `enter` decides whether to walk a directory, and `skip` is the path of one to omit. `missed` is called for each
     directory that cannot be read, is too deep, or has a longer path than calls accept. `top` is the path of the top.
     """
-    above_bytes = sum(1 + len(os.fsencode(name)) for name in top)
-    yield from _walk(top_fd, (), above_bytes, skip, enter or (lambda _: True), missed or (lambda: None))
+
+    def below(fd: int, above: tuple[str, ...], above_bytes: int) -> Iterator[Found]:
+        try:
+            listed, directories, others = _listing(fd)
+        except OSError:
+            missed()
+            return
+        if above_bytes + 1 + _NAME_LIMIT_BYTES > PATH_LIMIT_BYTES:
+            short = [name for name in listed if above_bytes + 1 + len(os.fsencode(name)) <= PATH_LIMIT_BYTES]
+            if len(short) < len(listed):
+                missed()
+            listed = short
+        for name in listed:
+            names = (*above, name)
+            if names == skip:
+                continue
+            is_directory = name in directories
+            found = Found(fd, names, is_directory=is_directory, is_regular=not is_directory and name not in others)
+            yield found
+            if not is_directory or not enter(found):
+                continue
+            if len(names) >= DEPTH_LIMIT:
+                missed()
+                continue
+            try:
+                child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            except FileNotFoundError:
+                continue  # removed since the listing
+            except OSError:
+                missed()
+                continue
+            try:
+                yield from below(child, names, above_bytes + 1 + len(os.fsencode(name)))
+            finally:
+                os.close(child)
+
+    yield from below(top_fd, (), sum(1 + len(os.fsencode(name)) for name in top))
 
 
-def _walk(
-    fd: int,
-    above: tuple[str, ...],
-    above_bytes: int,
-    skip: tuple[str, ...] | None,
-    enter: Callable[[Found], bool],
-    missed: Callable[[], None],
-) -> Iterator[Found]:
+def _listing(fd: int) -> tuple[list[str], set[str], set[str]]:
+    """Return the sorted names in a directory, and which are directories, and which neither that nor files."""
     # Names only: a directory may have a million of them, and entries take four times the memory.
     listed: list[str] = []
     directories: set[str] = set()
     others: set[str] = set()
-    try:
-        with os.scandir(fd) as listing:
-            for entry in listing:
-                listed.append(entry.name)
-                if entry.is_dir(follow_symlinks=False):
-                    directories.add(entry.name)
-                elif not entry.is_file(follow_symlinks=False):
-                    others.add(entry.name)
-    except OSError:
-        missed()
-        return
+    with os.scandir(fd) as listing:
+        for entry in listing:
+            listed.append(entry.name)
+            if entry.is_dir(follow_symlinks=False):
+                directories.add(entry.name)
+            elif not entry.is_file(follow_symlinks=False):
+                others.add(entry.name)
     listed.sort()
-    if above_bytes + 1 + _NAME_LIMIT_BYTES > PATH_LIMIT_BYTES:
-        short = [name for name in listed if above_bytes + 1 + len(os.fsencode(name)) <= PATH_LIMIT_BYTES]
-        if len(short) < len(listed):
-            missed()
-        listed = short
-    for name in listed:
-        names = (*above, name)
-        if names == skip:
-            continue
-        is_directory = name in directories
-        found = Found(fd, names, is_directory=is_directory, is_regular=not is_directory and name not in others)
-        yield found
-        if not is_directory or not enter(found):
-            continue
-        if len(names) >= DEPTH_LIMIT:
-            missed()
-            continue
-        try:
-            child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-        except FileNotFoundError:
-            continue  # removed since the listing
-        except OSError:
-            missed()
-            continue
-        try:
-            yield from _walk(child, names, above_bytes + 1 + len(os.fsencode(name)), skip, enter, missed)
-        finally:
-            os.close(child)
+    return listed, directories, others
 
 
 def private_below(names: list[str], workspace: str) -> tuple[str, ...] | None:

@@ -1,9 +1,8 @@
 """Limits on tool code: usage is counted while it runs, and tool code is stopped past a limit.
 
-    disk_watch, disk_ledger, disk_use          keeps the workspace within its disk limit
-    kernel_use                                 sockets, terminals and open files, counted by the same watch
-    disk_reading                               disk usage for callers
-    cgroup                                     the kernel's own accounting
+    disk_watch, disk_ledger    keeps the workspace within its disk limit
+    disk_use                   counts disk usage, for the watch and for callers
+    kernel                     the cgroup; sockets, terminals and open files
 
 Imports the supervisor; files, programs and the server import it.
 """

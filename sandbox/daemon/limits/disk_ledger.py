@@ -49,12 +49,8 @@ def _over(amount: Amount, limit: Amount, slack: Amount = (0, 0)) -> bool:
     return amount[0] > limit[0] + slack[0] or amount[1] > limit[1] + slack[1]
 
 
-class Shrunk:
-    """How much the disk had shrunk since the last count when another one began, and when that was."""
-
-    def __init__(self, amount: Amount, began_s: float) -> None:
-        self.amount = amount
-        self.began_s = began_s
+Shrunk = tuple[Amount, float]
+"""How much the disk had shrunk since the last count when another one began, and when that was."""
 
 
 class DiskLedger:
@@ -65,11 +61,11 @@ class DiskLedger:
     ) -> None:
         self._limit: tuple[int, int] = limit_bytes or _ANY, limit_files or _ANY
         self._reserve_bytes = reserve_bytes
-        self._clock = clock
+        self.clock = clock
         self._used: DiskUse | None = None  # the last count
         # How much the disk has shrunk since, and what was free at the last look; None while nothing looks.
         self._shrunk: Amount = (0.0, 0)
-        self._free: Free | None = None
+        self.free: Free | None = None
         # What is being written where no count sees it.
         self._unseen_bytes = 0
         # What a workspace over its limit may have, so that files can be removed by commands.
@@ -79,15 +75,10 @@ class DiskLedger:
         self._counted_s = clock()
         self._took_s = 0.0
         self.counted_from_s = float("-inf")
-        """When the last count began, by clock_s."""
-
-    @property
-    def clock_s(self) -> float:
-        return self._clock()
+        """When the last count began, by clock()."""
 
     @property
     def used(self) -> tuple[int, int]:
-        """The bytes and files of the workspace by the last count."""
         size_bytes, files = self._known()
         return int(size_bytes), files
 
@@ -96,49 +87,36 @@ class DiskLedger:
         return self._used is not None
 
     @property
-    def free(self) -> Free | None:
-        """What was free at the last look; None while nothing looks."""
-        return self._free
-
-    @property
     def full_message(self) -> str:
         size_bytes, files = self.used
         return FULL.format(size=size_bytes, files=files, limit=self._limit[0], most=self._limit[1])
 
     def look(self, free: Free) -> None:
-        before = self._free or free
+        before = self.free or free
         # A sum of decreases: space that others free in between does not count against it.
         self._shrunk = _sum(self._shrunk, (max(before[0] - free[0], 0), max(before[1] - free[1], 0)))
-        self._free = free
+        self.free = free
 
     def look_away(self) -> None:
         """Ignore what the disk shrinks by until the next look."""
-        self._free = None
+        self.free = None
 
     def expect(self, size_bytes: int, files: int = 0) -> None:
         """Count what is about to be written."""
         self._shrunk = _sum(self._shrunk, (size_bytes, files))
 
     def hide(self, size_bytes: int) -> None:
-        """Keep expected bytes counted, whatever a count finds."""
+        """Keep expected bytes counted, whatever a count finds; less than 0 lets the next count see them again."""
         self._shrunk = _sum(self._shrunk, (-size_bytes, 0))
         self._unseen_bytes += size_bytes
 
-    def show(self, size_bytes: int) -> None:
-        """Let the next count see hidden bytes."""
-        self._unseen_bytes -= size_bytes
-        self._shrunk = _sum(self._shrunk, (size_bytes, 0))
-
     def begin_count(self) -> Shrunk:
-        """Return what take_count() needs at the end of the count."""
-        return Shrunk(self._shrunk, self._clock())
+        return self._shrunk, self.clock()
 
     def take_count(self, use: DiskUse, shrunk: Shrunk, *, running: bool = False) -> None:
-        """Record a count, and what the disk shrank by during it.
-
-        A `running` process may move files to where was counted already, so a lower count is not trusted then.
-        """
-        shrunk_bytes, shrunk_files = shrunk.amount
+        """Record a count, and what the disk shrank by during it."""
+        # A `running` process may move files to where was counted already, so a lower count is not trusted then.
+        (shrunk_bytes, shrunk_files), began_s = shrunk
         known = self._used
         if known is None:
             self.allow_current_use()
@@ -160,8 +138,8 @@ class DiskLedger:
             max(limit_bytes, min(allowed_bytes, use.size_bytes)),
             max(limit_files, min(allowed_files, use.files)),
         )
-        self._counted_s, self.counted_from_s = self._clock(), shrunk.began_s
-        self._took_s = self._counted_s - shrunk.began_s
+        self._counted_s, self.counted_from_s = self.clock(), began_s
+        self._took_s = self._counted_s - began_s
 
     def allow_current_use(self) -> None:
         """Allow whatever the next count finds, so that files can be removed by commands."""
@@ -185,7 +163,7 @@ class DiskLedger:
     def is_count_due(self, free: Free) -> bool:
         if self._used is None:
             return True
-        since_s = self._clock() - self._counted_s
+        since_s = self.clock() - self._counted_s
         pause_s = 0.0 if self._is_far(self._most()) else self._took_s * _PAUSE
         if since_s < pause_s or not (self._shrunk[0] or self._shrunk[1]):
             return False
@@ -197,17 +175,15 @@ class DiskLedger:
 
     def is_suspected(self) -> bool:
         """Return whether a call that hides files from counts has a reason to."""
-        return self.may_be_past() or (self._free is not None and self.is_short(self._free))
+        return self.may_be_past() or (self.free is not None and self.is_short(self.free))
 
     def may_be_past(self) -> bool:
         """Return whether the workspace is over what is allowed if all that the disk shrank by was written here."""
         return _over(self._most(), self._allowed, _SLACK)
 
     def is_past(self, free: Free) -> bool:
-        """Return whether the counted use is over what is allowed.
-
-        While the disk is short that is the use when it became short, which the first call records.
-        """
+        """Return whether the counted use is over what is allowed."""
+        # While the disk is short that is the use when it became short, which the first call records.
         if self.is_past_own():
             return True
         if not self.is_short(free) or self._used is None:
@@ -228,18 +204,16 @@ class DiskLedger:
         return self._floor is not None and self._grew(free, self._known())
 
     def is_short(self, free: Free) -> bool:
-        """Return whether less than the reserve is free."""
         return self._reserve_bytes > 0 and (free[0] < self._reserve_bytes or free[1] < _RESERVE_FILES)
 
     def is_spent(self, free: Free) -> bool:
-        """Return whether less than half of the reserve is free."""
         return self._reserve_bytes > 0 and (free[0] < self._reserve_bytes // 2 or free[1] < _RESERVE_FILES // 2)
 
     def interval_s(self) -> float:
         """Return when to look again: before what is left can be filled."""
         left_bytes = self._allowed[0] - self._most()[0]
-        if self._free is not None and self._reserve_bytes:
-            left_bytes = min(left_bytes, self._free[0] - self._reserve_bytes)
+        if self.free is not None and self._reserve_bytes:
+            left_bytes = min(left_bytes, self.free[0] - self._reserve_bytes)
         return min(max(left_bytes / _WRITTEN_PER_S, INTERVAL_LEAST_S), _INTERVAL_MOST_S)
 
     def _is_far(self, amount: Amount) -> bool:

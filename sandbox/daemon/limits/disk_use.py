@@ -11,13 +11,15 @@ ever had. These cannot be found from a file or socket, so `keeping` has the call
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 
-from sandbox.daemon.kernel import is_gvisor
+from sandbox.daemon.limits.kernel import is_gvisor
 from sandbox.daemon.paths import open_with_rights
-from sandbox.daemon.supervisor.call_tree import call_of, is_dead, read_status
+from sandbox.daemon.supervisor.call_tree import tool_processes
 
 BLOCK_BYTES = 512
 # Each level takes two descriptors. Of deeper directories, so many are counted afterwards.
@@ -139,21 +141,14 @@ class _Directory:
 
 
 def count_unlinked(top: str, use: DiskUse) -> Iterator[None]:
-    """Count removed files on a directory's disk that tool processes and this one have open; yields as well.
-
-    This process has files open that it sends or receives, and outputs that tool code has removed.
-    """
+    """Count removed files on a directory's disk that tool processes and this one have open; yields as well."""
+    # This process has files open that it sends or receives, and outputs that tool code has removed.
     unlinked = _UnlinkedFiles(top, use)
-    unlinked.count_own()
-    for name in os.listdir("/proc"):
-        if not name.isdecimal():
-            continue
-        status = read_status(int(name))
-        call = call_of(status) if status is not None and not is_dead(status) else 0
-        if not call:
-            continue
+    for fd, state in _own_descriptors():
+        unlinked.add(state, f"/proc/self/fd/{fd}")
+    for pid, call, _ in tool_processes():
         try:
-            yield from unlinked.count(name, call)
+            yield from unlinked.count(pid, call)
         except (FileNotFoundError, ProcessLookupError):
             pass  # it has ended
         except OSError:
@@ -187,11 +182,7 @@ class _UnlinkedFiles:
         self._bound = _bound_sockets()
         self._looked = 0
 
-    def count_own(self) -> None:
-        for fd, state in _own_descriptors():
-            self._add(state, f"/proc/self/fd/{fd}")
-
-    def count(self, pid: str, call: int) -> Iterator[None]:
+    def count(self, pid: int, call: int) -> Iterator[None]:
         in_memory = False
         # Threads may have their own descriptors and directory. The first one may have ended, and has none then.
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -226,12 +217,12 @@ class _UnlinkedFiles:
                 return
         except FileNotFoundError:
             return  # closed since the listing
-        self._add(state, f"{place}/fd/{fd}", call)
+        self.add(state, f"{place}/fd/{fd}", call)
 
     def _count_link(self, link: str, call: int) -> bool:
         """Count the target of a /proc link; return whether it has one."""
         try:
-            self._add(os.stat(link), link, call)
+            self.add(os.stat(link), link, call)
         except (FileNotFoundError, ProcessLookupError):
             return False  # a thread that has ended
         except PermissionError:
@@ -241,7 +232,7 @@ class _UnlinkedFiles:
             return False
         return True
 
-    def _add(self, state: os.stat_result, link: str, call: int = 0) -> None:
+    def add(self, state: os.stat_result, link: str, call: int = 0) -> None:
         """Count a file without a name, once."""
         if state.st_dev != self._device:
             return
@@ -257,15 +248,12 @@ class _UnlinkedFiles:
 
     def _maps_hide(self, path: str) -> bool:
         """Return whether removed files that are not open may be mapped: their size is unknown."""
-        data = bytearray()
         try:
-            with open(path, "rb", buffering=0) as file:
-                while piece := file.read(65_536):
-                    data += piece
-                    if len(data) > _MAPS_LIMIT_BYTES:
-                        return True
+            data = _read_up_to(path, _MAPS_LIMIT_BYTES)
         except ProcessLookupError:
             return False  # a thread that has ended
+        if data is None:
+            return True
         for line in data.splitlines():
             if line.endswith(b" (deleted)"):
                 words = line.split(None, 5)
@@ -277,23 +265,108 @@ class _UnlinkedFiles:
 def _bound_sockets() -> set[int] | None:
     """Return the Unix sockets that have a name, None if there are too many."""
     try:
-        with open("/proc/net/unix", "rb", buffering=0) as file:
-            data = bytearray()
-            while piece := file.read(65_536):
-                data += piece
-                if len(data) > _SOCKETS_LIMIT_BYTES:
-                    return None
+        data = _read_up_to("/proc/net/unix", _SOCKETS_LIMIT_BYTES)
     except OSError:
         return set()
+    if data is None:
+        return None
     # The last word is the inode, or the inode, a space and the socket's name of any characters.
     found = (line.split(None, 6) for line in data.split(b"\n"))
     ends = (words[6].partition(b" ") for words in found if len(words) == 7)
     return {int(number) for number, named, _ in ends if named and number.isdigit()}
 
 
+def _read_up_to(path: str, limit_bytes: int) -> bytearray | None:
+    """Return what the kernel reports in a file, None if it is more than the limit."""
+    data = bytearray()
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(65_536):
+            data += piece
+            if len(data) > limit_bytes:
+                return None
+    return data
+
+
 def _target(link: str) -> bytes:
-    """Return the target of a link, b"" if it is gone."""
     try:
         return os.readlink(os.fsencode(link))
     except OSError:
         return b""
+
+
+# A count is followed by a pause of so many times its duration.
+_PAUSE = 9
+# A longer count continues, for the next caller.
+_WAIT_S = 1.0
+
+
+class DiskReading:
+    """Disk usage for callers, counted on request but only as often as is cheap, with the lock `counting`.
+
+    `unlinked` includes removed files that processes have open. The watch has numbers of its own (disk_ledger.py), of
+    the last time it had a reason to count, and rather too large.
+    """
+
+    def __init__(
+        self,
+        tops: Sequence[str],
+        counting: asyncio.Lock,
+        *,
+        unlinked: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tops = tops
+        self._counting = counting
+        self._unlinked = unlinked
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._found: Sequence[DiskUse | None] = [None] * len(tops)
+        self._due_s = 0.0
+
+    async def read(self) -> Sequence[DiskUse | None]:
+        """Return the usage of each directory, possibly a little old; None if it is unknown."""
+        if self._task is None and self._clock() >= self._due_s:
+            self._task = asyncio.get_running_loop().create_task(self._count())
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=_WAIT_S)
+        return self._found
+
+    async def _count(self) -> None:
+        try:
+            # A count may change a directory's mode temporarily, which must not happen twice at once.
+            async with self._counting:
+                began_s = self._clock()
+                self._found = [await self._count_below(top) for top in self._tops]
+                now_s = self._clock()
+                self._due_s = now_s + (now_s - began_s) * _PAUSE
+        finally:
+            self._task = None
+
+    async def _count_below(self, top: str) -> DiskUse | None:
+        use = DiskUse()
+        try:
+            if self._unlinked:
+                await through(count_unlinked(top, use))
+            await through(count_tree(top, use))
+        except OSError:
+            return None
+        return use
+
+
+def mounted_use(top: str) -> DiskUse | None:
+    """Return the usage of a whole file system; None if it does not report it."""
+    # A count would find the same except on gVisor, whose tmpfs reports the full size for sparse files.
+    try:
+        state = os.statvfs(top)
+    except OSError:
+        return None
+    use = DiskUse()
+    use.size_bytes = (state.f_blocks - state.f_bfree) * state.f_frsize
+    use.files = state.f_files - state.f_ffree
+    return use
+
+
+async def through(steps: Iterator[None]) -> None:
+    """Run the steps of a count, and other tasks in between."""
+    for _ in steps:
+        await asyncio.sleep(0)

@@ -5,7 +5,7 @@ been this sandbox's: if it could exceed the limit, the daemon pauses all tool pr
 including removed files that processes or the daemon have open. Within the limit they are resumed. Over it they are
 killed, and their calls report it. Commands may then still run to remove files, and are killed if they take more than
 there was; far over the limit none is started, and only file calls can free space. A separate task counts kernel objects
-(kernel_use.py), also during a count, and kills tool processes over those limits.
+(kernel.py), also during a count, and kills tool processes over those limits.
 
 Processes that cannot be paused, because they resume each other, are killed as well. No program starts before the
 workspace was counted once: a new daemon does not know what the previous one allowed, and would allow more each time.
@@ -29,9 +29,8 @@ from contextlib import asynccontextmanager, suppress
 
 from sandbox.daemon.failures import Fault
 from sandbox.daemon.limits.disk_ledger import DiskLedger, Free
-from sandbox.daemon.limits.disk_reading import through
-from sandbox.daemon.limits.disk_use import BLOCK_BYTES, DiskUse, count_tree, count_unlinked, is_open_here
-from sandbox.daemon.limits.kernel_use import KernelUse
+from sandbox.daemon.limits.disk_use import BLOCK_BYTES, DiskUse, count_tree, count_unlinked, is_open_here, through
+from sandbox.daemon.limits.kernel import KernelUse
 from sandbox.daemon.paths import components, join
 from sandbox.daemon.settings import Settings
 from sandbox.daemon.supervisor.call_tree import count_living
@@ -99,9 +98,11 @@ class DiskWatch:
                 return self._ledger.full_message
         if self._ledger.is_spent(self._disk()):
             return SPENT
-        if await self._grew_while_short():
-            return SHORT
-        return ""
+        free = self._disk()
+        self._ledger.update_floor(free)
+        if self._ledger.is_past_floor(free):
+            await self._count_still()
+        return SHORT if self._ledger.is_past_floor(free) else ""
 
     async def refuse_process(self, limit_s: float | None = None) -> None:
         """Raise NO_SPACE if no program may start now, and TimeoutError as refuse_start()."""
@@ -111,7 +112,7 @@ class DiskWatch:
 
     async def admit_parents(self, path: str) -> bool:
         """Return whether the missing directories above a path fit, and count them."""
-        if not self._concerns(path) or _is_directory(os.path.dirname(path)):
+        if not self._concerns(path) or os.path.isdir(os.path.dirname(path)):  # noqa: ASYNC240
             return True
         try:
             await self.admit_directory(os.path.dirname(path))
@@ -149,7 +150,7 @@ class DiskWatch:
         try:
             yield
         finally:
-            self._ledger.show(size_bytes)
+            self._ledger.hide(-size_bytes)
 
     async def admit(self, path: str, size_bytes: int, files: int = 1) -> None:
         """Count what a file call is about to write to a path; NO_SPACE if it does not fit."""
@@ -251,7 +252,6 @@ class DiskWatch:
         return True
 
     async def _pauses(self) -> bool:
-        """Pause all tool processes; return whether that succeeded."""
         try:
             await self._spawner.pause_everything()
         except OSError:
@@ -263,7 +263,7 @@ class DiskWatch:
         if self._task is None:
             await self._count()
             return
-        asked_s = self._ledger.clock_s
+        asked_s = self._ledger.clock()
         async with self._pausing:
             if self._ledger.counted_from_s >= asked_s:
                 return  # another caller counted meanwhile
@@ -284,10 +284,8 @@ class DiskWatch:
         return True
 
     async def _count_first(self, limit_s: float | None = None) -> None:
-        """Count a workspace for the first time; TimeoutError if that takes longer.
-
-        The count continues without a caller: a large workspace on a slow disk would never be counted otherwise.
-        """
+        """Count a workspace for the first time; TimeoutError if that takes longer."""
+        # The count continues without a caller: a large workspace on a slow disk would never be counted otherwise.
         first = self._first = self._first or asyncio.get_running_loop().create_task(self._count())
         done, _ = await asyncio.wait([first], timeout=limit_s)
         if not done:
@@ -325,20 +323,12 @@ class DiskWatch:
         return use
 
     async def _end_everything(self) -> None:
-        """Kill all tool processes; the next program may have what they leave behind."""
         host = self._ledger.is_short(self._disk()) and not self._ledger.is_past_own()
         self._spawner.mark_for_disk(host=host)
         await self._spawner.kill_everything()
         self._ledger.allow_current_use()
         await self._count()
         self._ledger.lower_floor()
-
-    async def _grew_while_short(self) -> bool:
-        free = self._disk()
-        self._ledger.update_floor(free)
-        if self._ledger.is_past_floor(free):
-            await self._count_still()
-        return self._ledger.is_past_floor(free)
 
     def _disk(self) -> Free:
         """Return the free bytes and inodes of the workspace's disk; some file systems have no inodes."""
@@ -347,10 +337,6 @@ class DiskWatch:
         except OSError:
             return self._ledger.free or (2**62, 2**62)
         return state.f_bavail * state.f_frsize, state.f_favail if state.f_files else 2**62
-
-
-def _is_directory(path: str) -> bool:
-    return os.path.isdir(path)
 
 
 def _no_space(why: str) -> Fault:

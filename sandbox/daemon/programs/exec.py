@@ -5,19 +5,162 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import signal
 import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 
-from sandbox.daemon.frames import FrameSocket
-from sandbox.daemon.input_stream import InputStream
-from sandbox.daemon.limits.cgroup import Cgroup
+from sandbox.daemon.frames import FrameSocket, InputStream
 from sandbox.daemon.limits.disk_watch import HOST_DISK, DiskWatch
-from sandbox.daemon.programs.ending import outcome_of
+from sandbox.daemon.limits.kernel import Cgroup
 from sandbox.daemon.programs.exec_request import Program
-from sandbox.daemon.programs.pipes import InputPipe, LingeringPipes
-from sandbox.daemon.programs.program_io import ProgramIO
-from sandbox.daemon.programs.spill_quota import SpillQuotas
+from sandbox.daemon.programs.output import KeptOutput, LimitedOutput
+from sandbox.daemon.programs.pipes import LingeringPipes, OutputPipe, ProgramPipes, Writer, until_silent
+from sandbox.daemon.programs.spill import Spill, SpillQuotas
 from sandbox.daemon.supervisor.spawner import START_LIMIT_S, Process, Spawner
 from sandbox.v1 import channel_pb2 as wire
+
+
+class ProgramIO(ProgramPipes):
+    """The pipes of one program. Past stream_limit_bytes they are closed and `past_limit` is done."""
+
+    def __init__(self, program: Program, workspace: str, frames: FrameSocket, quotas: SpillQuotas) -> None:
+        super().__init__()
+        self.stdin: Writer | None = None
+        self.past_limit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.sender = OutputSender(frames, self._pause, self._resume) if program.stream else None
+        limit = program.limit
+
+        def open_spill() -> Spill:
+            quota_bytes = limit.spill_quota_bytes
+            return Spill(limit.spill_path, limit.spill_limit_bytes, workspace, quotas=quotas, quota_bytes=quota_bytes)
+
+        self._output: KeptOutput | LimitedOutput
+        if program.stream_limit_bytes:
+            self._output = LimitedOutput(program.stream_limit_bytes, self._pass_limit)
+        else:
+            self._output = KeptOutput(limit, open_spill)
+        try:
+            for stream in (wire.OUTPUT_STREAM_STDOUT, wire.OUTPUT_STREAM_STDERR):
+                self._pipes.append(OutputPipe(partial(self._take, stream)))
+            if program.stdin:
+                self.stdin = Writer(self._open_stdin())
+        except OSError:
+            self.close()
+            raise
+
+    def _take(self, stream: wire.OutputStream, buffer: bytearray, size: int) -> None:
+        within = self._output.add(stream, buffer, size)
+        if self.sender is not None:
+            self.sender.add(stream, within)
+
+    def _pause(self) -> None:
+        for pipe in self._pipes:
+            pipe.pause()
+
+    def _resume(self) -> None:
+        for pipe in self._pipes:
+            pipe.resume()
+
+    def _pass_limit(self) -> None:
+        self.past_limit.set_result(None)
+        for pipe in self._pipes:
+            pipe.close()
+
+    async def drain(self) -> None:
+        """Read what an ended program has written, then wait until its pipes are closed or silent."""
+        # What it wrote itself is never cut: a caller that does not read makes this wait, without a limit.
+        if all(pipe.closed.done() for pipe in self._pipes):
+            return
+        await asyncio.wait([pipe.emptied() for pipe in self._pipes])
+        await until_silent([pipe.closed for pipe in self._pipes], lambda: sum(pipe.pieces for pipe in self._pipes))
+
+    def report(self, reply: wire.ExecReply) -> None:
+        self._output.report(reply, streamed=self.sender is not None)
+
+    def close(self) -> None:
+        if self.sender is not None:
+            self.sender.close()
+        super().close()
+        if self.stdin is not None:
+            self.stdin.close()
+        self._output.abandon()
+
+
+# Reading from the program pauses above the first and resumes below the second; one last piece may come on top.
+PAUSE_ABOVE_BYTES = 256 * 1024
+RESUME_BELOW_BYTES = 128 * 1024
+# Memory of a piece besides its bytes, so that a program that writes single bytes is paused in time too.
+_PIECE_COST_BYTES = 160
+_JOIN_BELOW_BYTES = 64 * 1024
+
+Piece = tuple[wire.OutputStream, bytes | bytearray]
+
+
+class OutputSender:
+    """Sends Started and then pieces of output, no faster than the gateway reads; `pause` and `resume` its source."""
+
+    def __init__(self, frames: FrameSocket, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        self._frames = frames
+        self._pause = pause
+        self._resume = resume
+        self._unsent: deque[Piece] = deque()
+        self._unsent_bytes = 0
+        self._paused = False
+        self._more = asyncio.Event()
+        self._over = False
+        self._sending: asyncio.Task[None] | None = None
+
+    def start(self, pid: int) -> asyncio.Task[None]:
+        """Start sending; the task fails when the caller is gone."""
+        self._sending = asyncio.ensure_future(self._send_all(pid))
+        return self._sending
+
+    def add(self, stream: wire.OutputStream, data: bytes) -> None:
+        if not data:
+            return
+        last_stream, last = self._unsent[-1] if self._unsent else (None, b"")
+        if last_stream == stream and len(last) + len(data) <= _JOIN_BELOW_BYTES:
+            if isinstance(last, bytes):
+                last = bytearray(last)
+                self._unsent[-1] = (stream, last)
+            last += data
+            self._unsent_bytes += len(data)
+        else:
+            self._unsent.append((stream, data))
+            self._unsent_bytes += len(data) + _PIECE_COST_BYTES
+        self._more.set()
+        if self._unsent_bytes > PAUSE_ABOVE_BYTES and not self._paused:
+            self._paused = True
+            self._pause()
+
+    async def finish(self) -> None:
+        """Send the rest; waits while the caller does not read."""
+        if self._sending is not None:
+            self._over = True
+            self._more.set()
+            await self._sending
+
+    def close(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+
+    async def _send_all(self, pid: int) -> None:
+        await self._frames.send(wire.Reply(started=wire.Started(pid=pid)))
+        while True:
+            while self._unsent:
+                stream, data = self._unsent.popleft()
+                await self._frames.send(wire.Reply(output={"stream": stream, "data": bytes(data)}))
+                self._unsent_bytes -= len(data) + _PIECE_COST_BYTES
+                if self._paused and self._unsent_bytes < RESUME_BELOW_BYTES:
+                    self._paused = False
+                    self._resume()
+            if self._over:
+                return
+            self._more.clear()
+            await self._more.wait()
+
 
 # Start failures that have an outcome of their own.
 _START_OUTCOMES = {
@@ -89,7 +232,8 @@ class Executor:
             reply.pids_refused = max(self._cgroup.pids_refused() - refused_before, 0)
             reply.duration_us = (time.monotonic_ns() - started_ns) // 1000
             io.report(reply)
-            await io.finish_streaming()
+            if io.sender is not None:
+                await io.sender.finish()
             await frames.send(wire.Reply(exec=reply))
         except BaseException:
             await self._spawner.kill(process)
@@ -100,9 +244,8 @@ class Executor:
     async def _see_through(self, process: Process, io: ProgramIO, program: Program, reply: wire.ExecReply) -> None:
         """Wait for the end and read all output; set the outcome of a program that has to be killed."""
         io.close_tool_ends()
-        sending = io.start_streaming(process.started.result())
-        if sending is not None:
-            _cancel_call_on_failure(sending)
+        if io.sender is not None:
+            _cancel_call_on_failure(io.sender.start(process.started.result()))
         io.past_limit.add_done_callback(lambda _: process.wake())
         if not process.ended.done() and not io.past_limit.done():
             await process.changed(program.timeout_s)
@@ -140,8 +283,25 @@ def _cancel_call_on_failure(task: asyncio.Task[None]) -> asyncio.Task[None]:
     return task
 
 
-async def _feed(stdin: InputPipe, given: InputStream) -> None:
+async def _feed(stdin: Writer, given: InputStream) -> None:
     """Pass input to the program until the caller ends it."""
     while (data := await given.read()) is not None:
         await stdin.write_all(data)
-    stdin.close_write_end()
+    stdin.close()
+
+
+_SHELL_SIGKILL_STATUS = 128 + signal.SIGKILL
+
+
+def outcome_of(process: Process, cgroup: Cgroup, kills_before: int, *, killed_by_caller: bool = False) -> wire.Outcome:
+    """Return the outcome of an ended process; `kills_before` is what observe_kills() returned at its start."""
+    status = process.ended.result()
+    signalled = os.WIFSIGNALED(status)
+    # A shell exits with this status if the program it ran was killed.
+    killed = os.WTERMSIG(status) == signal.SIGKILL if signalled else os.WEXITSTATUS(status) == _SHELL_SIGKILL_STATUS
+    out_of_memory = cgroup.killed_since(kills_before)  # at every end, so that the next one is judged correctly
+    if killed and process.past_disk:
+        return wire.OUTCOME_DISK_LIMIT
+    if killed and (process.past_kernel or (out_of_memory and not killed_by_caller)):
+        return wire.OUTCOME_OUT_OF_MEMORY
+    return wire.OUTCOME_SIGNALLED if signalled else wire.OUTCOME_EXITED

@@ -9,8 +9,7 @@ from functools import lru_cache
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.daemon.paths import components, real
 from sandbox.daemon.supervisor.control_wire import FILE_RULES_LIMIT_BYTES
-from sandbox.daemon.supervisor.executables import PATH
-from sandbox.daemon.supervisor.file_rules import FileRules
+from sandbox.daemon.supervisor.file_rules import PATH, FileRules
 from sandbox.v1 import channel_pb2 as wire
 
 ENV_LIMIT = 4096
@@ -22,44 +21,45 @@ EXCERPT_LIMIT_CHARS = 150_000
 TIMEOUT_LIMIT_MS = 7 * 24 * 3600 * 1000
 
 _DEFAULT_LIMIT = wire.OutputLimit(limit_chars=80_000, head_chars=2_000, tail_chars=2_000)
-_DEFAULT_ENVIRONMENT = {
-    b"PATH": PATH,
-    b"LANG": b"C.UTF-8",
-}
+_DEFAULT_ENVIRONMENT = {b"PATH": PATH, b"LANG": b"C.UTF-8"}
 
 
-class Program:
-    """What to run, from a request; Fault says which field is wrong.
+class ProgramFields:
+    """What to start, from a request; Fault says which field is wrong."""
 
-    Without `stream_limit_bytes`, `limit` bounds what is kept and streamed. With it everything is streamed.
-    """
+    def __init__(
+        self, request: wire.ExecRequest | wire.ProcessStartRequest, workspace: str, environment: dict[bytes, bytes]
+    ) -> None:
+        self.argv = _checked_argv(request.argv)
+        self.timeout_s = request.timeout_ms / 1000 or None
+        if request.timeout_ms > TIMEOUT_LIMIT_MS:
+            raise invalid_argument(f"timeout_ms is {request.timeout_ms}; {TIMEOUT_LIMIT_MS} (7 days) is the most")
+        self.env = _checked_environment(request.env, environment)
+        rules = request.file_rules.SerializeToString(deterministic=True)
+        self.file_rules = _file_rules(rules) if request.HasField("file_rules") else None
+        self.cwd = _checked_directory(request.cwd or workspace)
+        self.stdin = request.stdin
 
-    __slots__ = ("argv", "cwd", "env", "file_rules", "limit", "stdin", "stream", "stream_limit_bytes", "timeout_s")
+
+class Program(ProgramFields):
+    """A program of exec. Without `stream_limit_bytes`, `limit` bounds what is kept and streamed."""
 
     def __init__(self, request: wire.ExecRequest, workspace: str, environment: dict[bytes, bytes]) -> None:
-        self.argv = check_argv(request.argv)
-        self.timeout_s = check_timeout(request.timeout_ms)
+        super().__init__(request, workspace, environment)
         _check_stream(request)
-        self.env = check_environment(request.env, environment)
-        self.cwd = check_directory(request.cwd or workspace)
         self.limit = _limit(request)
-        self.stdin = request.stdin
         self.stream = request.stream
         self.stream_limit_bytes = request.stream_limit_bytes
-        self.file_rules = check_file_rules(request.file_rules) if request.HasField("file_rules") else None
 
 
 def tool_environment(environment: dict[bytes, bytes], home: str) -> dict[bytes, bytes]:
-    """Return what programs inherit: the image's environment without the daemon's variables.
-
-    HOME is the same in every image: a writable directory that is kept.
-    """
+    """Return what programs inherit: the image's environment without the daemon's variables."""
+    # HOME is the same in every image: a writable directory that is kept.
     inherited = {name: value for name, value in environment.items() if not name.startswith(b"AIRLOCK_")}
     return {**_DEFAULT_ENVIRONMENT, **inherited, b"HOME": os.fsencode(home)}
 
 
-def check_argv(given: Iterable[bytes]) -> list[bytes]:
-    """Return the program and its arguments."""
+def _checked_argv(given: Iterable[bytes]) -> list[bytes]:
     argv = list(given)
     if not argv or not argv[0]:
         raise invalid_argument("argv is empty; its first member is the program to run")
@@ -74,13 +74,9 @@ def check_argv(given: Iterable[bytes]) -> list[bytes]:
     return argv
 
 
-def check_file_rules(given: wire.FileRules) -> bytes:
-    """Return file rules as the spawner takes them."""
-    return _checked_file_rules(given.SerializeToString(deterministic=True))
-
-
 @lru_cache(maxsize=16)  # the same ones come with each call
-def _checked_file_rules(serialized: bytes) -> bytes:
+def _file_rules(serialized: bytes) -> bytes:
+    """Return file rules as the spawner takes them."""
     given = wire.FileRules.FromString(serialized)
     lists = [getattr(given, name) for name in FileRules.LISTS]
     if odd := [path for paths in lists for path in paths if not path.startswith("/") or "\0" in path]:
@@ -98,14 +94,7 @@ def _checked_file_rules(serialized: bytes) -> bytes:
     return rules
 
 
-def check_timeout(timeout_ms: int) -> float | None:
-    """Return a time limit in seconds, None for none."""
-    if timeout_ms > TIMEOUT_LIMIT_MS:
-        raise invalid_argument(f"timeout_ms is {timeout_ms}; {TIMEOUT_LIMIT_MS} (7 days) is the most")
-    return timeout_ms / 1000 if timeout_ms else None
-
-
-def check_environment(given: Mapping[str, str], environment: dict[bytes, bytes]) -> list[bytes]:
+def _checked_environment(given: Mapping[str, str], environment: dict[bytes, bytes]) -> list[bytes]:
     """Return `environment` with the given variables added, as NAME=value."""
     if len(given) > ENV_LIMIT:
         raise invalid_argument(f"env has {len(given)} entries; {ENV_LIMIT} are allowed; pass such data by a file")
@@ -117,7 +106,7 @@ def check_environment(given: Mapping[str, str], environment: dict[bytes, bytes])
     return [name + b"=" + value for name, value in result.items()]
 
 
-def check_directory(cwd: str) -> bytes:
+def _checked_directory(cwd: str) -> bytes:
     """Return the real path of a working directory that the tool user can enter."""
     if not cwd.startswith("/") or "\0" in cwd or len(cwd.encode()) > 4096:
         raise invalid_argument(f"cwd {cwd[:200]!r} must be an absolute path of 4096 bytes at most, without NUL")

@@ -114,8 +114,7 @@ class LimitedOutput:
             self._on_passed()
         return within
 
-    def report(self, reply: wire.ExecReply, *, streamed: bool) -> None:
-        del streamed
+    def report(self, reply: wire.ExecReply, *, streamed: bool) -> None:  # noqa: ARG002 - as KeptOutput
         reply.output_bytes = self.total_bytes
 
     def abandon(self) -> None: ...
@@ -150,7 +149,6 @@ class _Tail:
             self._kept_bytes -= len(self._pieces.popleft()[1])
 
     def last_characters(self) -> list[tuple[wire.OutputStream, bytes]]:
-        """Return the pieces with the last characters, in order."""
         result: list[tuple[wire.OutputStream, bytes]] = []
         left_chars = self._chars
         left_bytes = self._needed_bytes

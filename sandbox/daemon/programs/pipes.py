@@ -40,24 +40,52 @@ async def until_silent(closed: Sequence[asyncio.Future[None]], count: Callable[[
             return
 
 
-class OutputPipe:
-    """A pipe a program writes to. `on_data(buffer, size)` gets each piece; `closed` is done at the end.
+class Source:
+    """A descriptor that is read by `_readable` except while it is paused; `closed` is done at the end.
 
-    While it is paused it is not read, so the program blocks once the pipe is full.
+    While it is paused, the program blocks once its pipe or terminal is full.
     """
 
-    def __init__(self, on_data: Callable[[bytearray, int], None]) -> None:
+    def __init__(self, fd: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._fd, self.write_fd = os.pipe()
-        os.set_blocking(self._fd, False)
+        self._fd = fd
+        self._paused = False
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        os.set_blocking(fd, False)
+        self._loop.add_reader(fd, self._readable)
+
+    def _readable(self) -> None:
+        raise NotImplementedError
+
+    def pause(self) -> None:
+        if self._fd >= 0 and not self._paused:
+            self._paused = True
+            self._loop.remove_reader(self._fd)
+
+    def resume(self) -> None:
+        if self._fd >= 0 and self._paused:
+            self._paused = False
+            self._loop.add_reader(self._fd, self._readable)
+
+    def _release(self) -> int:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._loop.remove_reader(fd)
+        _set(self.closed)
+        return fd
+
+
+class OutputPipe(Source):
+    """A pipe a program writes to. `on_data(buffer, size)` gets each piece."""
+
+    def __init__(self, on_data: Callable[[bytearray, int], None]) -> None:
+        fd, self.write_fd = os.pipe()
+        super().__init__(fd)
         self._on_data = on_data
         self._large = False
-        self._paused = False
         self._due_bytes = 0
         self._emptied: asyncio.Future[None] | None = None
-        self.closed: asyncio.Future[None] = self._loop.create_future()
         self.pieces = 0
-        self._loop.add_reader(self._fd, self._readable)
 
     def close_write_end(self) -> None:
         if self.write_fd >= 0:
@@ -86,20 +114,12 @@ class OutputPipe:
             if self._due_bytes <= 0:
                 _set(self._emptied)
 
-    def pause(self) -> None:
-        if self._fd >= 0 and not self._paused:
-            self._paused = True
-            self._loop.remove_reader(self._fd)
-
-    def resume(self) -> None:
-        if self._fd >= 0 and self._paused:
-            self._paused = False
-            self._loop.add_reader(self._fd, self._readable)
-
     def emptied(self) -> asyncio.Future[None]:
         """Return a future for when everything that is in the pipe now has been read, or the pipe is released."""
         self._emptied = self._loop.create_future()
-        self._due_bytes = _waiting_bytes(self._fd) if self._fd >= 0 else 0
+        self._due_bytes = 0
+        if self._fd >= 0:
+            self._due_bytes = int.from_bytes(fcntl.ioctl(self._fd, _FIONREAD, bytes(4)), sys.byteorder, signed=True)
         if self._due_bytes <= 0:
             self._emptied.set_result(None)
         return self._emptied
@@ -112,12 +132,8 @@ class OutputPipe:
             os.close(fd)
 
     def _release(self) -> int:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            self._loop.remove_reader(fd)
-        _set(self.closed)
         _set(self._emptied)
-        return fd
+        return super()._release()
 
     def leave_to(self, lingering: LingeringPipes) -> None:
         """Release a pipe that a background process may still write to."""
@@ -129,10 +145,6 @@ class OutputPipe:
 def _set(future: asyncio.Future[None] | None) -> None:
     if future is not None and not future.done():
         future.set_result(None)
-
-
-def _waiting_bytes(fd: int) -> int:
-    return int.from_bytes(fcntl.ioctl(fd, _FIONREAD, bytes(4)), sys.byteorder, signed=True)
 
 
 class LingeringPipes:
@@ -198,6 +210,12 @@ class Writer:
             if self._fd >= 0:
                 self._loop.remove_writer(self._fd)
 
+    async def write_all(self, data: bytes) -> None:
+        """Write all of `data`; it is dropped once there is no reader."""
+        view = memoryview(data)
+        while view and (size := await self.write_some(view)):
+            view = view[size:]
+
     def release(self) -> int:
         """Stop writing and leave the descriptor to the caller; -1 if it is closed already."""
         fd, self._fd = self._fd, -1
@@ -213,30 +231,37 @@ class Writer:
             os.close(fd)
 
 
-class InputPipe(Writer):
-    """A pipe a program reads from."""
+class ProgramPipes:
+    """The pipes of one program: stdout and stderr, which may be one, and optionally stdin."""
 
     def __init__(self) -> None:
-        self.read_fd, fd = os.pipe()
+        self._pipes: list[OutputPipe] = []
+        self._stdin_fd = -1  # the program's end
+
+    def _open_stdin(self) -> int:
+        self._stdin_fd, fd = os.pipe()
         os.set_blocking(fd, False)
-        super().__init__(fd)
+        return fd
 
-    def close_read_end(self) -> None:
-        if self.read_fd >= 0:
-            os.close(self.read_fd)
-            self.read_fd = -1
+    def stdio(self) -> list[int]:
+        """Return what the program gets: stdout, stderr and optionally stdin."""
+        ends = [self._pipes[0].write_fd, self._pipes[-1].write_fd]
+        return [*ends, self._stdin_fd] if self._stdin_fd >= 0 else ends
 
-    async def write_all(self, data: bytes) -> None:
-        """Write all of `data`; it is dropped once the pipe has no reader."""
-        view = memoryview(data)
-        while view and (size := await self.write_some(view)):
-            view = view[size:]
+    def close_tool_ends(self) -> None:
+        """Close this process' copies of what the program got."""
+        for pipe in self._pipes:
+            pipe.close_write_end()
+        if self._stdin_fd >= 0:
+            os.close(self._stdin_fd)
+            self._stdin_fd = -1
 
-    def close_write_end(self) -> None:
-        """Close the write end; a program that has yet to start still reads what was written."""
-        super().close()
+    def leave_to(self, lingering: LingeringPipes) -> None:
+        """Release pipes that other processes may still write to."""
+        for pipe in self._pipes:
+            pipe.leave_to(lingering)
 
     def close(self) -> None:
-        """Close both ends this process has."""
-        self.close_read_end()
-        self.close_write_end()
+        for pipe in self._pipes:
+            pipe.close()
+        self.close_tool_ends()

@@ -8,31 +8,33 @@ from __future__ import annotations
 import asyncio
 import errno
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
-from sandbox.daemon.limits.cgroup import Cgroup
 from sandbox.daemon.limits.disk_watch import DiskWatch
-from sandbox.daemon.programs.background_process import BackgroundProcess
-from sandbox.daemon.programs.pipes import LingeringPipes
-from sandbox.daemon.programs.process_request import (
+from sandbox.daemon.limits.kernel import Cgroup
+from sandbox.daemon.programs.background_process import (
+    BackgroundProcess,
+    ProcessStreams,
     StartRequest,
     check_id,
-    check_input,
-    check_page,
-    check_signal,
     check_size,
     check_wait,
-    check_write_id,
 )
-from sandbox.daemon.programs.process_streams import ProcessStreams
-from sandbox.daemon.programs.rate_limit import RateLimit
+from sandbox.daemon.programs.pipes import LingeringPipes
+from sandbox.daemon.programs.process_io import RateLimit
 from sandbox.daemon.supervisor.call_tree import count_living
 from sandbox.daemon.supervisor.spawner import START_LIMIT_S, Spawner
 from sandbox.v1 import channel_pb2 as wire
 
 KEPT_LIMIT = 64
+PAGE_LIMIT_BYTES = 1024 * 1024
+INPUT_LIMIT_BYTES = 1024 * 1024
+WRITE_ID_LIMIT = 128
+SIGNAL_LIMIT = 64
+_OFFSET_LIMIT = 2**63 - 1
 # Each waiting call occupies a connection; health and kill calls must always get one (server.CONNECTIONS_LIMIT).
 WAITERS_LIMIT = 128
 # A killed tree has closed its streams, which are drained at once; a tree that survives may never end.
@@ -62,30 +64,26 @@ class Processes:
 
     async def answer(self, call: str, request: wire.Request) -> wire.Reply:
         """Return the final frame of a call whose name starts with process_."""
-        match call:
-            case "process_start":
-                return wire.Reply(process=await self._start(request.process_start))
-            case "process_list":
-                return wire.Reply(process_list=await self._list())
-            case "process_read":
-                return wire.Reply(process_read=await self._read(request.process_read))
-            case "process_write":
-                return wire.Reply(process=await self._write(request.process_write))
-            case "process_resize":
-                return wire.Reply(process=self._resize(request.process_resize))
-            case "process_signal":
-                return wire.Reply(process=await self._signal(request.process_signal))
-            case "process_wait":
-                return wire.Reply(process=await self._wait(request.process_wait))
-            case _:
-                return wire.Reply(process=await self._remove(request.process_remove))
+        asked = getattr(request, call)
+        if call == "process_list":
+            return wire.Reply(process_list=await self._list())
+        if call == "process_read":
+            return wire.Reply(process_read=await self._read(asked))
+        answers: dict[str, Callable[[Any], Awaitable[wire.Process]]] = {
+            "process_start": self._start,
+            "process_write": self._write,
+            "process_resize": self._resize,
+            "process_signal": self._signal,
+            "process_wait": self._wait,
+            "process_remove": self._remove,
+        }
+        return wire.Reply(process=await answers[call](asked))
 
     async def _start(self, asked: wire.ProcessStartRequest) -> wire.Process:
         request = StartRequest(asked, self._workspace, self._environment)
         if request.id in self._kept or request.id in self._starting:
             raise Fault(
-                wire.FAILURE_KIND_CONFLICT,
-                f"id {request.id!r} is in use: choose another, or remove that process first",
+                wire.FAILURE_KIND_CONFLICT, f"id {request.id!r} is in use: choose another, or remove that process first"
             )
         if self.running() + len(self._starting) >= KEPT_LIMIT:
             raise Fault(
@@ -98,46 +96,38 @@ class Processes:
         finally:
             self._starting.discard(request.id)
         self._kept[request.id] = process
-        self._forget_oldest()
+        while len(self._kept) > KEPT_LIMIT:
+            # The oldest one that has ended, which exists: fewer than the limit run.
+            oldest = next(kept for kept in self._kept.values() if not kept.running)
+            # What it left behind keeps running, as after an exec.
+            oldest.streams.leave_to(self._lingering)
+            self._forget(oldest)
         return process.report()
 
     async def _spawn(self, request: StartRequest) -> BackgroundProcess:
-        name = repr(request.argv[0][:200])[1:]
+        streams = None
         try:
             await self._disk.refuse_process(START_LIMIT_S)
-        except OSError as error:
-            raise _start_fault(error, name) from None
-        self._disk.begin()
-        try:
+            self._disk.begin()
             streams = ProcessStreams(request, self._workspace, self._rate_limit)
-        except OSError as error:
-            raise fault_of(error, name) from None
-        try:
             process = await self._spawner.start(
                 *(request.argv, request.env, request.cwd, streams.stdio()),
                 terminal=request.size is not None,
                 file_rules=request.file_rules,
             )
         except BaseException as error:
-            streams.close()
+            if streams is not None:
+                streams.close()
             if isinstance(error, OSError):
-                raise _start_fault(error, name) from None
+                raise _start_fault(error, repr(request.argv[0][:200])[1:]) from None
             raise
         self._disk.begin()  # the watch may have ended while the start waited
-        streams.started()
+        streams.close_tool_ends()
         background = BackgroundProcess(request, process, streams, self._cgroup)
         if request.timeout_s is not None:
             loop = asyncio.get_running_loop()
             background.time_limit = loop.call_later(request.timeout_s, self._time_out, background)
         return background
-
-    def _forget_oldest(self) -> None:
-        """Remove the oldest ended ones over the limit, which exist: fewer than the limit run."""
-        while len(self._kept) > KEPT_LIMIT:
-            oldest = next(process for process in self._kept.values() if not process.running)
-            # What it left behind keeps running, as after an exec.
-            oldest.streams.leave_to(self._lingering)
-            self._forget(oldest)
 
     def _forget(self, process: BackgroundProcess) -> None:
         if process.time_limit is not None:
@@ -149,10 +139,7 @@ class Processes:
 
     def _time_out(self, process: BackgroundProcess) -> None:
         process.ending = wire.OUTCOME_TIMED_OUT
-        self._run(self._spawner.kill(process.process))
-
-    def _run(self, work: Coroutine[None, None, int]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(self._spawner.kill(process.process))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -167,7 +154,6 @@ class Processes:
         return process
 
     async def _living(self) -> dict[int, int]:
-        """Return the number of live processes of each call."""
         calls: dict[int, int] = {}
         for _ in count_living(calls):
             await asyncio.sleep(0)
@@ -199,7 +185,12 @@ class Processes:
             self._waiters -= 1
 
     async def _read(self, request: wire.ProcessReadRequest) -> wire.ProcessReadReply:
-        check_page(request)
+        if request.stream not in (wire.OUTPUT_STREAM_STDOUT, wire.OUTPUT_STREAM_STDERR):
+            raise invalid_argument(f"stream is {request.stream}; give stdout (1) or stderr (2)")
+        if not 1 <= request.limit_bytes <= PAGE_LIMIT_BYTES:
+            raise invalid_argument(f"limit_bytes is {request.limit_bytes}; give 1 to {PAGE_LIMIT_BYTES}")
+        if request.offset > _OFFSET_LIMIT:
+            raise invalid_argument(f"offset is {request.offset}; no output is longer than {_OFFSET_LIMIT} bytes")
         wait_s = check_wait(request.wait_ms)
         streams = self._find(request.id).streams
         output = streams.stdout if request.stream == wire.OUTPUT_STREAM_STDOUT else streams.stderr
@@ -212,9 +203,13 @@ class Processes:
         return output.page(request.offset, request.limit_bytes)
 
     async def _write(self, request: wire.ProcessWriteRequest) -> wire.Process:
-        data = check_input(request.data)
+        data, request_id = request.data, request.request_id
+        if len(data) > INPUT_LIMIT_BYTES:
+            why = f"{INPUT_LIMIT_BYTES} are allowed at once; write them in pieces"
+            raise Fault(wire.FAILURE_KIND_TOO_LARGE, f"0 of {len(data)} bytes were taken; {why}")
+        if len(request_id) > WRITE_ID_LIMIT:
+            raise invalid_argument(f"request_id has {len(request_id)} characters; {WRITE_ID_LIMIT} are the most")
         wait_s = check_wait(request.wait_ms)
-        request_id = check_write_id(request.request_id)
         process = self._find(request.id)
         terminal, stdin = process.streams.terminal, process.streams.input
         if stdin is None:
@@ -242,7 +237,7 @@ class Processes:
             stdin.close()
         return process.report()
 
-    def _resize(self, request: wire.ProcessResizeRequest) -> wire.Process:
+    async def _resize(self, request: wire.ProcessResizeRequest) -> wire.Process:
         process = self._find(request.id)
         if not request.HasField("size"):
             raise invalid_argument("size is missing; give rows and columns")
@@ -255,8 +250,14 @@ class Processes:
         return process.report()
 
     async def _signal(self, request: wire.ProcessSignalRequest) -> wire.Process:
-        number = check_signal(request)
+        number = request.signal
+        if not 1 <= number <= SIGNAL_LIMIT:
+            raise invalid_argument(f"signal is {number}; give 1 to {SIGNAL_LIMIT}, such as 15 to ask it to end")
         if not request.id:
+            if number != signal.SIGKILL or not request.tree:
+                raise invalid_argument(
+                    "id is empty, which means all strays; they can only be killed: signal 9 with tree"
+                )
             return wire.Process(tree=await self._spawner.kill_strays())
         process = self._find(request.id)
         process.signalled(number)

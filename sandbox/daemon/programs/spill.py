@@ -1,15 +1,170 @@
-"""The file for the output of a call that is too large to cross the socket."""
+"""The file for the output of a call that is too large to cross the socket, and the quota of such files."""
 
 from __future__ import annotations
 
 import os
+import stat
+from collections import deque
 from typing import Any
 
 from sandbox.daemon.failures import Fault
-from sandbox.daemon.paths import Place
-from sandbox.daemon.programs.private_file import create_private_file
-from sandbox.daemon.programs.spill_quota import SpillQuotas, SpillShare
+from sandbox.daemon.files.walk import PRIVATE_NAME
+from sandbox.daemon.paths import Place, components
 from sandbox.v1 import channel_pb2 as wire
+
+# Tool code can create a million names. So many are read, and a directory with more accepts no spill. The oldest files
+# are removed before there are that many, so each spill also removes some files of tool code.
+SCAN_LIMIT_NAMES = 4096
+FILES_LIMIT = 2048
+
+
+class SpillQuotas:
+    """The accounts of all directories with an open spill; concurrent spills to one directory share one account.
+
+    The directory is read when a spill opens: files that tool code adds later count from the next spill on.
+    """
+
+    def __init__(self) -> None:
+        self._accounts: dict[tuple[int, int], _Account] = {}
+
+    def open(self, directory_fd: int, name: str, quota_bytes: int) -> SpillShare:
+        """Add a new, empty file to its directory's account; the caller closes the share."""
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory_fd)
+        try:
+            state = os.fstat(fd)
+            key = (state.st_dev, state.st_ino)
+            account = self._accounts.get(key) or _Account()
+            share = SpillShare(account, fd, name, quota_bytes)
+            account.scan(fd, {name, *(other.name for other in account.shares)})
+        except BaseException:
+            os.close(fd)
+            raise
+        for unused in [place for place, other in self._accounts.items() if not other.shares]:
+            del self._accounts[unused]
+        self._accounts[key] = account
+        account.shares.add(share)
+        share.allow(0)
+        return share
+
+
+class _Account:
+    """The files of one directory."""
+
+    def __init__(self) -> None:
+        self.shares: set[SpillShare] = set()
+        self.others: deque[tuple[int, str, int]] = deque()  # (mtime in ns, name, bytes), the oldest first
+        self.used_bytes = 0
+        self.overfull = False
+
+    def scan(self, fd: int, written: set[str]) -> None:
+        """Read the regular files of the directory, except those being written."""
+        others = []
+        self.overfull = False
+        with os.scandir(fd) as entries:
+            for seen, entry in enumerate(entries):
+                if seen >= SCAN_LIMIT_NAMES:
+                    self.overfull = True
+                    break
+                try:
+                    state = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue  # it was removed meanwhile
+                if stat.S_ISREG(state.st_mode) and entry.name not in written:
+                    others.append((state.st_mtime_ns, entry.name, state.st_size))
+        self.others = deque(sorted(others))
+        self.used_bytes = sum(size for _, _, size in others) + sum(share.size_bytes for share in self.shares)
+        while len(self.others) >= FILES_LIMIT:
+            self.remove_oldest(fd)
+
+    def remove_oldest(self, fd: int) -> None:
+        _, name, size = self.others.popleft()
+        try:
+            # unlink() does not follow links, and fails for a directory of that name.
+            os.unlink(name, dir_fd=fd)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return  # it stays, and still counts
+        self.used_bytes -= size
+
+
+class SpillShare:
+    """One open file's share of its directory's quota."""
+
+    def __init__(self, account: _Account, fd: int, name: str, quota_bytes: int) -> None:
+        self.name = name
+        self.size_bytes = 0
+        self._account = account
+        self._fd = fd
+        self._quota_bytes = quota_bytes
+
+    def allow(self, wanted_bytes: int) -> int:
+        """Return how much of `wanted_bytes` may be written now, after removing old files."""
+        account = self._account
+        if account.overfull:
+            return 0
+        while account.others and account.used_bytes + wanted_bytes > self._quota_bytes:
+            account.remove_oldest(self._fd)
+        return min(wanted_bytes, max(self._quota_bytes - account.used_bytes, 0))
+
+    def add(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        self._account.used_bytes += size_bytes
+
+    def close(self) -> None:
+        """Make the file the newest of those that may be removed. Safe to call twice."""
+        if self._fd < 0:
+            return
+        os.close(self._fd)
+        self._fd = -1
+        account = self._account
+        account.shares.discard(self)
+        if any(share.name == self.name for share in account.shares):
+            account.used_bytes -= self.size_bytes  # another call replaced this file
+        else:
+            account.others.append((0, self.name, self.size_bytes))
+
+
+def create_private_file(place: Place, workspace: str) -> int:
+    """Return a descriptor for writing a new file at `place`. Raises Fault and OSError.
+
+    It replaces whatever had its name, and is never created through a link. The private directory is hidden from git.
+    """
+    private = [*components(workspace), PRIVATE_NAME]
+    if place.names[: len(private)] == private:
+        _hide_from_git(workspace)
+    try:
+        os.unlink(place.name, dir_fd=place.directory_fd)
+    except FileNotFoundError:
+        pass
+    return place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+
+
+def write_what_fits(fd: int, data: memoryview) -> int:
+    """Write until all is written or it fails, and return how many bytes were written."""
+    done = 0
+    try:
+        while done < len(data):
+            done += os.write(fd, data[done:])
+    except OSError:
+        pass
+    return done
+
+
+def _hide_from_git(workspace: str) -> None:
+    try:
+        with Place(f"{workspace}/{PRIVATE_NAME}/.gitignore") as place:
+            fd = place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            try:
+                os.write(fd, b"*\n")
+            except OSError:
+                # The disk is full. An empty file would never be completed.
+                os.unlink(place.name, dir_fd=place.directory_fd)
+            finally:
+                os.close(fd)
+    except (Fault, OSError):
+        pass  # usually it exists
+
 
 # hashlib loads OpenSSL, which an idle daemon does not need; the others are built into Python.
 _DIGEST_MODULES = ("hashlib", "_sha2", "_sha256")
@@ -39,15 +194,12 @@ class Spill:
             self._incomplete = True  # nothing is written without a digest
             return
         try:
-            self._create(path, workspace, quotas if quota_bytes else None, quota_bytes)
+            with Place(path, make_parents=True, what="spill_path") as place:
+                self._fd = create_private_file(place, workspace)
+                if quotas is not None and quota_bytes:
+                    self._share = quotas.open(place.directory_fd, place.name, quota_bytes)
         except (Fault, OSError):
             self._incomplete = True
-
-    def _create(self, path: str, workspace: str, quotas: SpillQuotas | None, quota_bytes: int) -> None:
-        with Place(path, make_parents=True, what="spill_path") as place:
-            self._fd = create_private_file(place, workspace)
-            if quotas is not None:
-                self._share = quotas.open(place.directory_fd, place.name, quota_bytes)
 
     def write(self, data: bytes | bytearray, size: int) -> None:
         """Append the first `size` bytes, as far as they fit."""
@@ -56,15 +208,9 @@ class Spill:
         allowed_bytes = min(size, self._left_bytes)
         if self._share is not None:
             allowed_bytes = self._share.allow(allowed_bytes)
-        self._incomplete = allowed_bytes < size
-        view = memoryview(data)[:allowed_bytes]
-        done = 0
-        try:
-            while done < len(view):
-                done += os.write(self._fd, view[done:])
-        except OSError:
-            self._incomplete = True
-        view = view[:done]
+        done = write_what_fits(self._fd, memoryview(data)[:allowed_bytes])
+        self._incomplete = done < size
+        view = memoryview(data)[:done]
         self._left_bytes -= done
         self._size_bytes += done
         if self._share is not None:

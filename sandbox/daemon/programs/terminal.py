@@ -6,15 +6,13 @@ never becomes the server's controlling terminal: O_NOCTTY, and the server leads 
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import struct
 import termios
 
-from sandbox.daemon.programs.process_input import ProcessInput
-from sandbox.daemon.programs.process_output import StreamOutput
-from sandbox.daemon.programs.rate_limit import RateLimit
+from sandbox.daemon.programs.pipes import Source
+from sandbox.daemon.programs.process_io import ProcessInput, RateLimit, StreamOutput
 
 _READ_BYTES = 64 * 1024
 _SIZE = struct.Struct("4H")  # rows, columns, and two for pixels
@@ -28,28 +26,23 @@ class TerminalInput(ProcessInput):
         self.release()
 
 
-class Terminal:
+class Terminal(Source):
     """Both ends of a pseudo-terminal; the program gets the slave."""
 
     def __init__(self, output: StreamOutput, rows: int, columns: int, rate_limit: RateLimit) -> None:
-        self._loop = asyncio.get_running_loop()
+        fd, self._slave = os.openpty()
+        super().__init__(fd)
         self._output = output
         self._rate_limit = rate_limit
-        self._fd, self._slave = os.openpty()
-        self.closed: asyncio.Future[None] = self._loop.create_future()
-        os.set_blocking(self._fd, False)
-        self.input = TerminalInput(self._fd)
+        self.input = TerminalInput(fd)
         self.resize(rows, columns)
-        self._loop.add_reader(self._fd, self._readable)
 
     def stdio(self) -> list[int]:
         return [self._slave]
 
     def close_tool_ends(self) -> None:
-        """Let the terminal close with the last process that has it open.
-
-        Called when the first process has ended: until then a program that closed its terminal may open /dev/tty.
-        """
+        """Let the terminal close with the last process that has it open."""
+        # Called when the first process has ended: until then a program that closed its terminal may open /dev/tty.
         if self._slave >= 0:
             os.close(self._slave)
             self._slave = -1
@@ -80,22 +73,11 @@ class Terminal:
         else:
             self.close()
 
-    def pause(self) -> None:
-        if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
-
-    def resume(self) -> None:
-        if self._fd >= 0:
-            self._loop.add_reader(self._fd, self._readable)
-
     def close(self) -> None:
         """Close both ends; the remaining processes get SIGHUP."""
         self.close_tool_ends()
         self.input.close()
-        fd, self._fd = self._fd, -1
+        fd = self._release()
         if fd >= 0:
-            self._loop.remove_reader(fd)
             os.close(fd)
-        if not self.closed.done():
-            self.closed.set_result(None)
             self._output.end()

@@ -1,8 +1,7 @@
-"""The server: connections, calls, and its reports about itself.
+"""The server.
 
-    server, calls                      connections and calls
-    health, posture, mounts            reports about the daemon and the sandbox
-    loop_log                           the event loop's log, without the logging package
+    server, calls  connections, calls, health
+    posture        the isolation of the sandbox as the kernel reports it
 
 Imports all other packages of the daemon; start at server.py.
 """

@@ -44,7 +44,6 @@ class Hangups:
         asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._hung_up)
 
     def watch(self, connection: socket.socket) -> None:
-        """Watch a connection that the current task serves."""
         task = asyncio.current_task()
         if task is not None:
             self._tasks[connection.fileno()] = task

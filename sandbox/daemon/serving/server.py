@@ -12,26 +12,21 @@ import os
 import socket
 import struct
 import sys
+import time
 import traceback
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sandbox.daemon.build import BUILD
 from sandbox.daemon.files.calls import PROTOCOL_VERSION, answer_file_call
 from sandbox.daemon.files.replacement import remove_unfinished
-from sandbox.daemon.files.workspace_mode import let_owner_in
-from sandbox.daemon.frames import FrameSocket
-from sandbox.daemon.input_stream import InputStream
-from sandbox.daemon.limits.cgroup import Cgroup
-from sandbox.daemon.limits.disk_reading import DiskReading, mounted_use
-from sandbox.daemon.limits.disk_use import DiskUse
+from sandbox.daemon.frames import FrameSocket, InputStream
+from sandbox.daemon.limits.disk_use import DiskReading, DiskUse, mounted_use
 from sandbox.daemon.limits.disk_watch import DiskWatch
-from sandbox.daemon.limits.kernel_use import KernelUse
-from sandbox.daemon.paths import real
+from sandbox.daemon.limits.kernel import Cgroup, KernelUse
+from sandbox.daemon.paths import let_owner_in, real
 from sandbox.daemon.programs.exec import Executor
 from sandbox.daemon.programs.exec_request import tool_environment
 from sandbox.daemon.serving.calls import CONNECTION_ERRORS, Hangups, reply_of
-from sandbox.daemon.serving.health import Health
 from sandbox.daemon.serving.posture import read_posture
 from sandbox.daemon.settings import Settings
 from sandbox.daemon.supervisor.spawner import Spawner
@@ -39,6 +34,37 @@ from sandbox.v1 import channel_pb2 as wire
 
 if TYPE_CHECKING:
     from sandbox.daemon.programs.processes import Processes
+
+
+class Health:
+    """Records when the server began to listen, and counts calls in flight."""
+
+    def __init__(self, cgroup: Cgroup) -> None:
+        self.calls = 0
+        self._cgroup = cgroup
+        self._listening_since_ns = time.monotonic_ns()
+
+    def reply(self, processes: int, workspace: DiskUse | None = None, tmp: DiskUse | None = None) -> wire.Reply:
+        return wire.Reply(
+            health=wire.HealthReply(
+                uptime_ms=(time.monotonic_ns() - self._listening_since_ns) // 1_000_000,
+                calls=self.calls,
+                processes=processes,
+                pids=self._cgroup.pids(),
+                memory_bytes=self._cgroup.memory_bytes(),
+                memory_kills=self._cgroup.memory_kills(),
+                pids_refused=self._cgroup.pids_refused(),
+                workspace=_disk_count(workspace),
+                tmp=_disk_count(tmp),
+            )
+        )
+
+
+def _disk_count(use: DiskUse | None) -> wire.DiskCount | None:
+    if use is None:
+        return None
+    return wire.DiskCount(size_bytes=int(use.size_bytes), files=use.files, partial=use.hidden)
+
 
 # Limits of connections, and of concurrent file and program calls, beyond which new ones wait. Other calls are cheap and
 # never wait, so the daemon's health and processes can always be inspected.
@@ -111,10 +137,8 @@ class Server:
                 frames = FrameSocket(connection)
                 while (frame := await frames.read()) is not None:
                     await self._serve_call(wire.Request.FromString(frame), frames)
-            except CONNECTION_ERRORS:
-                pass  # closing is the answer; other connections are not affected
-            except asyncio.CancelledError:
-                pass  # the caller hung up
+            except (*CONNECTION_ERRORS, asyncio.CancelledError):
+                pass  # closing is the answer, or the caller hung up; other connections are not affected
             except Exception:
                 traceback.print_exc()
             finally:
@@ -151,36 +175,28 @@ class Server:
         """Return the final frame, None if it has been sent."""
         if call == "health":
             running = self._processes.running() if self._processes else 0
-            disk = await self._count_disk() if request.health.count_disk else ()
+            disk = await self._disk_reading.read() if request.health.count_disk else ()
+            if disk and self._settings.contained:
+                disk = (*disk, mounted_use(_TMP))
             return self._health.reply(running, *disk)
         if call is not None and call.startswith("process_"):
             let_owner_in(self._workspace)
-            return await self._background().answer(call, request)
+            if self._processes is None:
+                # Loaded with the first such call.
+                from sandbox.daemon.programs.processes import Processes
+
+                self._processes = Processes(self._spawner, self._cgroup, self._workspace, self._environment, self._disk)
+            return await self._processes.answer(call, request)
         async with self._call_slots:
             let_owner_in(self._workspace)
             if call == "hello":
-                return await self._hello()
+                posture = await self._read_posture()
+                hello = wire.HelloReply(protocol_version=PROTOCOL_VERSION, posture=posture, build=BUILD)
+                return wire.Reply(hello=hello)
             if call == "exec":
                 await self._executor.execute(request.exec, frames, given)
                 return None
             return await answer_file_call(request, frames, given, self._workspace, self._disk)
-
-    async def _count_disk(self) -> Sequence[DiskUse | None]:
-        """Return the disk usage of the workspace and /tmp."""
-        counted = await self._disk_reading.read()
-        return (*counted, mounted_use(_TMP)) if self._settings.contained else counted
-
-    def _background(self) -> Processes:
-        """Return the background processes, whose code is loaded with the first call."""
-        if self._processes is None:
-            from sandbox.daemon.programs.processes import Processes
-
-            self._processes = Processes(self._spawner, self._cgroup, self._workspace, self._environment, self._disk)
-        return self._processes
-
-    async def _hello(self) -> wire.Reply:
-        posture = await self._read_posture()
-        return wire.Reply(hello=wire.HelloReply(protocol_version=PROTOCOL_VERSION, posture=posture, build=BUILD))
 
     async def _read_posture(self) -> wire.Posture:
         """Return the posture, read once: nothing in the sandbox can change it."""

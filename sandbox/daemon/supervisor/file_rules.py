@@ -7,10 +7,11 @@ they would come out the same now.
 
 import os
 import stat
-from collections.abc import Iterator
+import struct
+import time
+from collections.abc import Iterable, Iterator
 
-from sandbox.daemon.supervisor.executables import PATH, executables
-from sandbox.daemon.supervisor.landlock import EXECUTE, READ, READ_DIR, READ_FILE, WRITE, WRITE_FILE
+from sandbox.daemon.supervisor.landlock import EXECUTE, READ, READ_DIR, READ_FILE, WRITE, WRITE_FILE, open_without_links
 
 # What tool code itself can change is granted by the rules alone.
 _BY_RULES = frozenset({b"workspace", b"tmp"})
@@ -24,6 +25,8 @@ _DAEMON = b"/opt/airlock"
 Identity = tuple[int, int, int] | None
 _NOT_LISTED_NS = -1
 _ANOTHER = -1, -1, -1  # no file's
+# Changes that follow each other faster may leave a directory with the same time: more than a tick of the clock.
+_SAME_TIME_NS = 100_000_000
 
 
 class TooManyFiles(Exception):
@@ -52,12 +55,10 @@ class FileRules:
         *,
         programs: tuple[bytes, ...] | None = None,
     ) -> None:
-        self.readable = tuple(map(_plain, readable))
-        self.writable = tuple(map(_plain, writable))
-        self.unreadable = tuple(map(_plain, unreadable))
-        self.unwritable = tuple(map(_plain, unwritable))
-        self.readable_files = tuple(map(_plain, readable_files))
-        self.writable_files = tuple(map(_plain, writable_files))
+        lists = readable, writable, unreadable, unwritable, readable_files, writable_files
+        self.readable, self.writable, self.unreadable, self.unwritable, self.readable_files, self.writable_files = (
+            tuple(map(_plain, paths)) for paths in lists
+        )
         self.programs = programs
 
     def encode(self) -> bytes:
@@ -69,17 +70,26 @@ class FileRules:
 
     @classmethod
     def decode(cls, data: bytes) -> "FileRules":
-        """Return the rules of encode()."""
         items = data.split(b"\0") if data else []
         lists = (tuple(item[1:] for item in items if item[:1] == b"%d" % flag) for flag in range(len(cls.LISTS)))
         programs = tuple(item[1:] for item in items if item[:1] == _PROGRAM)
         return cls(*lists, programs=programs[1:] if programs else None)
 
 
+def make_writable(rules: FileRules) -> None:
+    """Create the directories that commands may write, so that a rule on one holds before anything is in it."""
+    for path in rules.writable:
+        if not any(_is_at_or_below(path, one) for one in (*rules.unwritable, *rules.unreadable)):
+            try:
+                os.close(open_without_links(path, make=True))
+            except OSError:
+                pass  # it grants nothing
+
+
 class Grants:
     """The grants that rules make of the files that there are, and what they depend on."""
 
-    __slots__ = ("_image", "_seen", "files", "rights")
+    __slots__ = ("_beside", "_image", "_seen", "files", "rights")
 
     def __init__(self, rules: FileRules) -> None:
         """Raises TooManyFiles."""
@@ -87,7 +97,10 @@ class Grants:
         self.files: dict[bytes, int] = {}
         """Rights on single files, which no directory gets."""
         self._seen: dict[tuple[bytes, bool], Identity] = {}  # by path and whether it was listed
-        self._image = _read_only_device()
+        # What stands in listed directories: whoever exchanges one of these changes its directory, too.
+        self._beside: set[tuple[bytes, bool]] = set()
+        # The device of the image, None where it may be written.
+        self._image = os.lstat(b"/").st_dev if os.statvfs(b"/").f_flag & os.ST_RDONLY else None
         read = READ if rules.programs is None else READ & ~EXECUTE
         # Nor what leads to an unreadable one: under another name it would be granted the next time.
         unwritable = (*rules.unwritable, *rules.unreadable)
@@ -104,7 +117,10 @@ class Grants:
 
     def _add_image(self, rules: FileRules, read: int) -> None:
         """Grant what the image has; of its programs, where rules name some, those alone: a loader needs no more."""
-        image = _image_directories()
+        # Links aside: what they lead to is granted where it is.
+        with os.scandir(b"/") as entries:
+            found = [entry for entry in entries if entry.name not in _BY_RULES | _NOT_LISTED]
+            image = tuple(entry.path for entry in found if not entry.is_symlink())
         if rules.programs is None:
             self._add(image, (_DAEMON, *rules.unreadable), read)
             return
@@ -118,13 +134,19 @@ class Grants:
 
     def is_current(self) -> bool:
         """Return whether the same grants would be made now."""
-        return all(_identity(path, listed=listed) == seen for (path, listed), seen in self._seen.items())
+        now_ns = time.time_ns()
+        if not all(_identity(path, listed=listed) == seen for (path, listed), seen in self._seen.items()):
+            return False
+        changed_ns = max((seen[2] for seen in self._seen.values() if seen is not None), default=_NOT_LISTED_NS)
+        if self._beside and changed_ns + _SAME_TIME_NS < now_ns:
+            for key in self._beside:
+                del self._seen[key]
+            self._beside.clear()
+        return True
 
     def is_meant(self, path: bytes, state: os.stat_result) -> bool:
-        """Return whether a file is the one that was granted; tool code may have put another one in its place.
-
-        With another one the grants are not current any more, even if the first one comes back.
-        """
+        """Return whether a file is the one that was granted; tool code may have put another one in its place."""
+        # With another one the grants are not current any more, even if the first one comes back.
         seen = self._seen.get((path, False))
         if seen == (state.st_dev, state.st_ino, _NOT_LISTED_NS) or (path, False) not in self._seen:
             return True
@@ -159,20 +181,10 @@ class Grants:
             yield path
         elif identity is not None:
             for name in _names(path):
-                yield from self._allowed(os.path.join(path, name), inner)
-
-
-def _read_only_device() -> int | None:
-    """Return the device of the image, None where it may be written."""
-    return os.lstat(b"/").st_dev if os.statvfs(b"/").f_flag & os.ST_RDONLY else None
-
-
-def _image_directories() -> tuple[bytes, ...]:
-    """Return what stands at the root of the image, links aside: what they lead to is granted where it is."""
-    with os.scandir(b"/") as entries:
-        return tuple(
-            entry.path for entry in entries if entry.name not in _BY_RULES | _NOT_LISTED and not entry.is_symlink()
-        )
+                beside = os.path.join(path, name)
+                yield from self._allowed(beside, inner)
+                if (beside, False) in self._seen:
+                    self._beside.add((beside, False))
 
 
 def _names(directory: bytes) -> list[bytes]:
@@ -190,12 +202,12 @@ def _names(directory: bytes) -> list[bytes]:
 
 
 def _identity(path: bytes, *, listed: bool) -> Identity:
-    """Return which file a path names, and of a directory that was listed when it changed."""
+    """Return which file a path names, and of a directory that was listed when it changed; tool code sets no ctime."""
     try:
         found = os.lstat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns if listed and stat.S_ISDIR(found.st_mode) else _NOT_LISTED_NS
+    return found.st_dev, found.st_ino, found.st_ctime_ns if listed and stat.S_ISDIR(found.st_mode) else _NOT_LISTED_NS
 
 
 def _is_at_or_below(path: bytes, directory: bytes) -> bool:
@@ -206,3 +218,74 @@ def _plain(path: bytes) -> bytes:
     if b"\0" in path:
         raise ValueError(f"{path!r} has NUL, which no path has")
     return os.path.normpath(b"/" + path.lstrip(b"/"))
+
+
+PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where a program without a path is looked for."""
+
+_SHELL = b"/bin/sh"
+_LIMIT_LINE_BYTES = 256  # as the kernel has it
+_LIMIT_HEADERS_BYTES = 64 * 1024
+_ELF, _SCRIPT = b"\x7fELF", b"#!"
+_PT_INTERP = 3
+
+
+def executables(programs: Iterable[bytes], writable: tuple[bytes, ...]) -> set[bytes]:
+    """Return the paths, without links, of what may be executed for programs: names, or absolute paths.
+
+    The kernel starts the interpreter of a script and the loader of a program by itself, and both need the right to be
+    executed. What the image has is followed through links and interpreters. What tool code could write, in the
+    directories `writable`, is taken as it stands: a link or a first line of its own must not name another program.
+    """
+    found: set[bytes] = set()
+    waiting = [_SHELL, *programs]
+    seen = set(waiting)
+    while waiting:
+        name = waiting.pop()
+        for path in (name,) if b"/" in name else [os.path.join(directory, name) for directory in PATH.split(b":")]:
+            if _is_below(path, writable):
+                found.add(path)
+                continue
+            target = os.path.realpath(path)
+            if target in found or _is_below(target, writable):
+                continue
+            try:
+                started = _started_for(target)
+            except (OSError, struct.error):
+                continue
+            found.add(target)
+            waiting += set(started) - seen
+            seen.update(started)
+    return found
+
+
+def _is_below(path: bytes, directories: tuple[bytes, ...]) -> bool:
+    return any(path.startswith(directory + b"/") for directory in directories)
+
+
+def _started_for(path: bytes) -> list[bytes]:
+    """Return what the kernel starts for a file: its interpreter, with what `env` runs, or its loader.
+
+    Raises OSError, and struct.error for a header that is cut.
+    """
+    with open(path, "rb") as file:
+        head = file.read(_LIMIT_LINE_BYTES)
+        if head.startswith(_SCRIPT):
+            words = head[2:].partition(b"\n")[0].split()
+            by_env = words[:1] and os.path.basename(words[0]) == b"env"
+            return [word for word in words[: 3 if by_env else 1] if not word.startswith(b"-")]
+        if not head.startswith(_ELF):
+            return []
+        wide, order = head[4] == 2, "<" if head[5] == 1 else ">"
+        (offset,) = struct.unpack_from(order + ("Q" if wide else "I"), head, 32 if wide else 28)
+        size, count = struct.unpack_from(order + "HH", head, 54 if wide else 42)
+        file.seek(offset)
+        headers = file.read(min(size * count, _LIMIT_HEADERS_BYTES))
+        for place in range(0, len(headers), size or 1):
+            if struct.unpack_from(order + "I", headers, place)[0] == _PT_INTERP:
+                fields = order + ("Q" if wide else "I")
+                (begin,) = struct.unpack_from(fields, headers, place + (8 if wide else 4))
+                (length,) = struct.unpack_from(fields, headers, place + (32 if wide else 16))
+                file.seek(begin)
+                return [file.read(min(length, _LIMIT_LINE_BYTES)).rstrip(b"\0")]
+    return []

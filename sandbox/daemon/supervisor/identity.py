@@ -37,23 +37,23 @@ def become_server(settings: Settings) -> None:
     os.setresgid(settings.tool_gid, settings.tool_gid, settings.tool_gid)
     call = libc()
     if call is not None and _files_as(call, settings.tool_uid):
-        _become(call, settings.tool_uid, settings.daemon_uid)
+        # Leaving root drops every capability, and setting the file system user requires one of them.
+        call("prctl", _PR_SET_KEEPCAPS, 1, 0, 0, 0)
+        os.setresuid(settings.daemon_uid, settings.daemon_uid, settings.daemon_uid)
+        _set_capabilities(call, _SETUID_MASK)
+        taken = _files_as(call, settings.tool_uid)
+        _set_capabilities(call, 0)
+        call("prctl", _PR_SET_KEEPCAPS, 0, 0, 0, 0)
+        if not taken:
+            raise NotSafe(f"the server could not take the rights of user {settings.tool_uid} on files")
     else:
         # gVisor has no file system user. It checks the effective user, also for who may slow this process down.
         os.setresuid(settings.daemon_uid, settings.tool_uid, settings.daemon_uid)
-    _refuse_capabilities()
-
-
-def _become(call: _Call, tool_uid: int, daemon_uid: int) -> None:
-    # Leaving root drops every capability, and setting the file system user requires one of them.
-    call("prctl", _PR_SET_KEEPCAPS, 1, 0, 0, 0)
-    os.setresuid(daemon_uid, daemon_uid, daemon_uid)
-    _set_capabilities(call, _SETUID_MASK)
-    taken = _files_as(call, tool_uid)
-    _set_capabilities(call, 0)
-    call("prctl", _PR_SET_KEEPCAPS, 0, 0, 0, 0)
-    if not taken:
-        raise NotSafe(f"the server could not take the rights of user {tool_uid} on files")
+    with open("/proc/self/status", "rb") as file:
+        status = dict(line.split(b":", 1) for line in file if b":" in line)
+    for name in (b"CapPrm", b"CapEff"):
+        if int(status[name], 16):
+            raise NotSafe(f"the server would keep capabilities ({name.decode()} {status[name].decode().strip()})")
 
 
 def _files_as(call: _Call, uid: int) -> bool:
@@ -64,11 +64,3 @@ def _files_as(call: _Call, uid: int) -> bool:
 
 def _set_capabilities(call: _Call, mask: int) -> None:
     call("capset", _CAPABILITY_HEADER, struct.pack("=6I", mask, mask, 0, 0, 0, 0))
-
-
-def _refuse_capabilities() -> None:
-    with open("/proc/self/status", "rb") as file:
-        status = dict(line.split(b":", 1) for line in file if b":" in line)
-    for name in (b"CapPrm", b"CapEff"):
-        if int(status[name], 16):
-            raise NotSafe(f"the server would keep capabilities ({name.decode()} {status[name].decode().strip()})")

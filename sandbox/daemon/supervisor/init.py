@@ -13,8 +13,14 @@ import sys
 from types import FrameType
 
 from sandbox.daemon.supervisor import control_wire, tool_spawner
-from sandbox.daemon.supervisor.call_pause import PausedCalls, pause_everything, resume
-from sandbox.daemon.supervisor.call_tree import kill_call_tree, kill_strays, signal_call_tree
+from sandbox.daemon.supervisor.call_tree import (
+    PausedCalls,
+    kill_call_tree,
+    kill_strays,
+    pause_everything,
+    resume,
+    signal_call_tree,
+)
 from sandbox.daemon.supervisor.file_rules import FileRules
 from sandbox.daemon.supervisor.launch import ToolIdentity
 
@@ -65,7 +71,9 @@ class Init:
             if news:
                 self._reap()
             self._end_lost()
-        print(f"airlock daemon: the server ended, {_describe(self._server_status)}; the sandbox ends", file=sys.stderr)
+        status = os.waitstatus_to_exitcode(self._server_status)
+        how = f"exit status {status}" if status >= 0 else f"killed by signal {-status}"
+        print(f"airlock daemon: the server ended, {how}; the sandbox ends", file=sys.stderr)
         return 70
 
     def _end_lost(self) -> None:
@@ -111,21 +119,17 @@ class Init:
                 case control_wire.SIGNAL_TREE:
                     return signal_call_tree(call, number)
                 case control_wire.SIGNAL:
-                    return self._signal_group(call, number)
+                    # A session's first process leads a process group of the same number, reused only once it is reaped.
+                    for pid in (pid for pid, owner in self._calls.items() if owner == call):
+                        os.killpg(pid, number)
+                        return 0
+                    return -errno.ESRCH
                 case _:
                     return -errno.EINVAL
         except OSError as error:
             return -(error.errno or errno.EIO)
         except Exception:  # a malformed order must not end the sandbox
             return -errno.EINVAL
-
-    def _signal_group(self, call: int, number: int) -> int:
-        # A session's first process leads a process group of the same number, which is not reused until it is reaped.
-        for pid, owner in self._calls.items():
-            if owner == call:
-                os.killpg(pid, number)
-                return 0
-        return -errno.ESRCH
 
     def _all_spawners(self) -> list[tool_spawner.ToolSpawner]:
         return [*self._spawners.values(), *self._retired]
@@ -200,9 +204,3 @@ class Init:
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
     os._exit(0)  # the kernel then kills everything in the sandbox
-
-
-def _describe(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        return f"killed by signal {os.WTERMSIG(status)}"
-    return f"exit status {os.waitstatus_to_exitcode(status)}"

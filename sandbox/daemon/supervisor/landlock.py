@@ -89,15 +89,24 @@ def _grant(
         os.close(fd)
 
 
-def open_without_links(path: bytes) -> int:
-    """Return an O_PATH descriptor of an absolute path; OSError where a part of it is a symbolic link."""
+def open_without_links(path: bytes, *, make: bool = False) -> int:
+    """Return an O_PATH descriptor of an absolute path; OSError where a part of it is a symbolic link.
+
+    `make` creates the directories that are missing.
+    """
     fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for name in path.split(b"/"):
         if not name:
             continue
         try:
             # A link is opened itself, and then is no directory to go on from, nor one to grant.
-            following = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            try:
+                following = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            except FileNotFoundError:
+                if not make:
+                    raise
+                os.mkdir(name, 0o755, dir_fd=fd)
+                following = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
         finally:
             os.close(fd)
         fd = following

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sandbox.daemon.supervisor.control_wire import call_gid
+from sandbox.daemon.supervisor.landlock import REFER, REFER_VERSION, WRITE_FILE, landlock_version, restrict
 from sandbox.daemon.supervisor.libc import libc
 
 if TYPE_CHECKING:
@@ -113,11 +114,9 @@ def start(
 
 
 def _is_open_to_all(directory: bytes) -> bool:
-    """Return whether fork_exec may enter a directory, which it does before it changes the user.
-
-    Root lacks the capability to enter a directory that tool code keeps private; and tool code must not enter one that
-    is open to root and its groups only.
-    """
+    """Return whether fork_exec may enter a directory, which it does before it changes the user."""
+    # Root lacks the capability to enter a directory that tool code keeps private; and tool code must not enter one that
+    # is open to root and its groups only.
     try:
         return bool(os.stat(directory).st_mode & stat.S_IXOTH)
     except OSError:
@@ -125,7 +124,6 @@ def _is_open_to_all(directory: bytes) -> bool:
 
 
 def _candidates(name: bytes, env: list[bytes]) -> list[bytes]:
-    """Return the paths to try: the name itself, or in each directory of PATH."""
     if b"/" in name:
         return [name]
     paths = [item[5:] for item in env if item.startswith(b"PATH=")]
@@ -161,3 +159,30 @@ def drop_to_tool(tool: ToolIdentity, gid: int) -> None:
     os.setgroups([gid])
     os.setresgid(tool.gid, tool.gid, tool.gid)
     os.setresuid(tool.uid, tool.uid, tool.uid)
+
+
+# Above any score of the daemon: the kernel adds its size, in thousandths of the memory limit.
+TOOL_OOM_SCORE_ADJ = 800
+# A tenth of the daemon's CPU weight, which leaves room for `nice`. Between sandboxes the kernel divides CPU time by
+# cgroup, so this costs tool code only what the daemon needs.
+TOOL_NICE = 10
+
+
+def lower_oom_priority() -> None:
+    """Set tool code's OOM score and nice value for good; the posture shows whether the kernel lacks what that takes.
+
+    Tool processes are killed first for memory, and yield the processor to the daemon. A process may lower its own OOM
+    score again through /proc/self/oom_score_adj, and not every engine can withhold the capability for that. A Landlock
+    domain, which children inherit, prevents it: no file under /proc can be opened for writing.
+    """
+    try:
+        # A process may always raise its own score.
+        with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+            file.write(b"%d" % TOOL_OOM_SCORE_ADJ)
+    except OSError:
+        pass
+    os.nice(TOOL_NICE)
+    # Fails unless no_new_privs is set, which it is in every sandbox; the posture shows it.
+    if landlock_version() >= REFER_VERSION:
+        allowed = WRITE_FILE | REFER
+        restrict(allowed, {b"/" + os.fsencode(name): allowed for name in os.listdir("/") if name != "proc"})

@@ -6,12 +6,19 @@ import asyncio
 import errno
 import os
 import socket
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from sandbox.daemon.supervisor import control_wire
-from sandbox.daemon.supervisor.control_wire import ORDER, PROGRAM_LIMIT_BYTES, encode_calls, encode_program
-from sandbox.daemon.supervisor.rule_numbers import RuleNumbers
+from sandbox.daemon.supervisor.control_wire import (
+    FILE_RULES_LIMIT,
+    FILE_RULES_LIMIT_BYTES,
+    ORDER,
+    PROGRAM_LIMIT_BYTES,
+    encode_calls,
+    encode_program,
+)
 
 # How long a start may take unless its call says less.
 START_LIMIT_S = 10.0
@@ -38,10 +45,8 @@ class Process:
         self._waiting: asyncio.Future[None] | None = None
 
     async def changed(self, limit_s: float | None) -> None:
-        """Wait until it starts or ends, wake() is called, or `limit_s` passes; for one waiter at a time.
-
-        Like asyncio.wait(), but saves an iteration of the event loop.
-        """
+        """Wait until it starts or ends, wake() is called, or `limit_s` passes; for one waiter at a time."""
+        # Like asyncio.wait(), but saves an iteration of the event loop.
         self._waiting = self._loop.create_future()
         timer = None if limit_s is None else self._loop.call_later(limit_s, self.wake)
         try:
@@ -153,7 +158,7 @@ class Spawner:
 
     async def kill(self, process: Process) -> int:
         """SIGKILL everything the call started; return how many processes survived, normally 0."""
-        return await self._ask_until_none(lambda: ORDER.pack(control_wire.KILL, process.call, 0))
+        return await self.kill_call(process.call)
 
     async def kill_strays(self) -> int:
         """SIGKILL what finished calls left behind; return how many processes survived."""
@@ -207,10 +212,9 @@ class Spawner:
     async def _ask_until_none(self, order: Callable[[], bytes]) -> int:
         # Init gives up after a while to serve other orders, and a fork bomb may take longer.
         alive = 1
-        attempts = 0
-        while alive and attempts < _KILL_ATTEMPTS:
-            alive = await self._ask(order())
-            attempts += 1
+        for _ in range(_KILL_ATTEMPTS):
+            if not (alive := await self._ask(order())):
+                break
         return alive
 
     async def _ask(self, order: bytes) -> int:
@@ -223,7 +227,6 @@ class Spawner:
         return value
 
     def is_live(self, call: int) -> bool:
-        """Return whether a call is current."""
         return call in self._processes
 
     def forget(self, process: Process) -> None:
@@ -291,3 +294,46 @@ def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+class RuleNumbers:
+    """Gives a number to each file rules in use, and that of the least recently used ones to new ones."""
+
+    def __init__(self, announce: Callable[[int, bytes], None]) -> None:
+        """`announce` tells init what a number means."""
+        self._announce = announce
+        self._numbers: dict[bytes, int] = {}  # the least recently used first
+        self._starts: Counter[int] = Counter()
+
+    @contextmanager
+    def used(self, rules: bytes | None) -> Iterator[int]:
+        """Have a number of file rules, 0 for none, during a start.
+
+        BlockingIOError when all have a start under way; OSError for rules that are too long, which init would cut.
+        """
+        if rules is None:
+            yield 0
+            return
+        if len(rules) > FILE_RULES_LIMIT_BYTES:
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+        number = self._numbers.pop(rules, 0)
+        if not number:
+            number = self._free()
+            self._announce(number, rules)
+        self._numbers[rules] = number
+        self._starts[number] += 1
+        try:
+            yield number
+        finally:
+            self._starts[number] -= 1
+
+    def _free(self) -> int:
+        # Also one that could not be announced, so not the next after those in use.
+        free = set(range(1, FILE_RULES_LIMIT + 1)).difference(self._numbers.values())
+        if free:
+            return min(free)
+        for rules, number in self._numbers.items():
+            if not self._starts[number]:
+                del self._numbers[rules]
+                return number
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))

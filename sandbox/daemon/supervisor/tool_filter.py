@@ -14,6 +14,8 @@ without effect, as they do at the kernel's maximum.
 BPF: programs on sockets, packet rings and, unless the policy allows them, seccomp filters of tool code's own. Freeing
 many of them at once has deadlocked kernels. 32-bit x86 programs cannot use socketcall(), whose arguments are in memory,
 which a filter cannot read; Linux has had separate calls since 4.3.
+
+Extended attributes: Landlock does not restrict them, so tool code under file rules cannot set any.
 """
 
 import os
@@ -41,11 +43,11 @@ _ALLOCATING = (*(0x5800 | number for number in (10, 36, 40, 42, 57, 32)), 0x6602
 # Numbers that are the same on all machines: io_uring_setup, file_setattr (as FSSETXATTR, since Linux 6.17),
 # landlock_create_ruleset, landlock_add_rule and landlock_restrict_self.
 _UNKNOWN = (425, 469, 444, 445, 446)
+_SET_ATTRIBUTES = (463, 466)  # setxattrat, removexattrat
 # The bit in the call numbers of x32 programs on x86_64 is ignored, so x32 calls are filtered like others.
 _WITHOUT_X32 = 0xFFFFFFFF ^ 0x40000000
 
 AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
-ALLOWED_FAMILIES = frozenset({AF_UNIX, _AF_INET, _AF_INET6})
 _SOCKET_TYPE = 0x0F
 _STREAM_DATAGRAM_RAW = (1, 2, 3)  # the kernel refuses raw sockets, with an error that programs know
 _IP_PROTOCOLS = (0, 1, 6, 17, 58)  # the type's own, ICMP, TCP, UDP, ICMPv6
@@ -61,31 +63,55 @@ MODE_FILTER = 2
 _SECCOMP_SET_MODE_FILTER = 1
 
 # For each machine, the architectures of the programs it runs, each with its numbers of these calls.
-_NAMES = ("io_setup", "fallocate", "ioctl", "socket", "socketpair", "setsockopt", "prctl", "seccomp", "socketcall")
+_NAMES = (
+    "io_setup", "fallocate", "ioctl", "socket", "socketpair", "setsockopt", "prctl", "seccomp", "socketcall",
+    "setxattr",
+)  # fmt: skip
 _Numbers = tuple[tuple[int, ...], ...]
 _CALLS: dict[str, tuple[tuple[int, _Numbers], ...]] = {
     "x86_64": (
-        (0xC000003E, ((206, 543), (285,), (16, 514), (41,), (53,), (54, 541), (157,), (317,), ())),
-        (0x40000003, ((245,), (324,), (54,), (359,), (360,), (366,), (172,), (354,), (102,))),
+        (
+            0xC000003E,
+            (
+                (206, 543),
+                (285,),
+                (16, 514),
+                (41,),
+                (53,),
+                (54, 541),
+                (157,),
+                (317,),
+                (),
+                (188, 189, 190, 197, 198, 199),
+            ),
+        ),
+        (
+            0x40000003,
+            ((245,), (324,), (54,), (359,), (360,), (366,), (172,), (354,), (102,), (226, 227, 228, 235, 236, 237)),
+        ),
     ),
     "aarch64": (
-        (0xC00000B7, ((0,), (47,), (29,), (198,), (199,), (208,), (167,), (277,), ())),
-        (0x40000028, ((243,), (352,), (54,), (281,), (288,), (294,), (172,), (383,), ())),
+        (0xC00000B7, ((0,), (47,), (29,), (198,), (199,), (208,), (167,), (277,), (), (5, 6, 7, 14, 15, 16))),
+        (
+            0x40000028,
+            ((243,), (352,), (54,), (281,), (288,), (294,), (172,), (383,), (), (226, 227, 228, 235, 236, 237)),
+        ),
     ),
 }
 
 Instruction = tuple[int, int, int, int]  # operation, how many to skip if true, and if not, operand
 _Program = list[Instruction]
+_ALLOWED: Instruction = (_RETURN, 0, 0, _ALLOW)
 
 
-def filter_tool_code(*, own_filters: bool = False) -> bool:
+def filter_tool_code(*, own_filters: bool = False, attributes: bool = True) -> bool:
     """Install the filter in this process and its future children, for good; return whether it is installed.
 
-    `own_filters` lets tool code install seccomp filters. The filter requires a known machine and no_new_privs, which
-    every sandbox sets.
+    `own_filters` lets tool code install seccomp filters, `attributes` set extended attributes. The filter requires a
+    known machine and no_new_privs, which every sandbox sets.
     """
     call = libc()
-    program = tool_filter(os.uname().machine, own_filters=own_filters)
+    program = tool_filter(os.uname().machine, own_filters=own_filters, attributes=attributes)
     if call is None or not program:
         return False
     body = array("B", b"".join(struct.pack("=HBBI", *instruction) for instruction in program))
@@ -93,11 +119,11 @@ def filter_tool_code(*, own_filters: bool = False) -> bool:
     return call("prctl", PR_SET_SECCOMP, MODE_FILTER, struct.pack("@HP", len(program), address), 0, 0) == 0
 
 
-def tool_filter(machine: str, *, own_filters: bool = False) -> list[Instruction]:
+def tool_filter(machine: str, *, own_filters: bool = False, attributes: bool = True) -> list[Instruction]:
     """Return the filter's program for a machine, empty for an unknown one."""
     program: _Program = []
     for architecture, numbers in _CALLS.get(machine, ()):
-        part = _of_architecture(numbers, own_filters=own_filters)
+        part = _of_architecture(numbers, own_filters=own_filters, attributes=attributes)
         program += [
             (_LOAD, 0, 0, _ARCHITECTURE_AT),
             # A conditional jump reaches 255 instructions, this one any number.
@@ -105,25 +131,15 @@ def tool_filter(machine: str, *, own_filters: bool = False) -> list[Instruction]
             (_JUMP, 0, 0, len(part)),
             *part,
         ]
-    return [*program, (_RETURN, 0, 0, _ALLOW)] if program else []
+    return [*program, _ALLOWED] if program else []
 
 
-def _of_architecture(numbers: _Numbers, *, own_filters: bool) -> _Program:
+def _of_architecture(numbers: _Numbers, *, own_filters: bool, attributes: bool) -> _Program:
     filtered = {
         "io_setup": _refuse(_ENOSYS),
         "socketcall": _refuse(_ENOSYS),
-        "fallocate": [
-            _argument(1),
-            (_IF_ANY_BIT, 0, 1, _FREEING),
-            *_allow(),
-            *_refuse(_EOPNOTSUPP),
-        ],
-        "ioctl": [
-            _argument(1),
-            (_AND, 0, 0, _TYPE_AND_NUMBER),
-            *_for(_ALLOCATING, _refuse(_EOPNOTSUPP)),
-            *_allow(),
-        ],
+        "fallocate": [_argument(1), (_IF_ANY_BIT, 0, 1, _FREEING), _ALLOWED, *_refuse(_EOPNOTSUPP)],
+        "ioctl": [_argument(1), (_AND, 0, 0, _TYPE_AND_NUMBER), *_for(_ALLOCATING, _refuse(_EOPNOTSUPP)), _ALLOWED],
         "socket": _socket(),
         "socketpair": _socket(),
         "setsockopt": _setsockopt(),
@@ -133,51 +149,43 @@ def _of_architecture(numbers: _Numbers, *, own_filters: bool) -> _Program:
         filtered["prctl"] = [
             _argument(0),
             *_for((PR_SET_SECCOMP,), [_argument(1), *_for((MODE_FILTER,), _refuse(_EINVAL))]),
-            *_allow(),
+            _ALLOWED,
         ]
-        filtered["seccomp"] = [_argument(0), *_for((_SECCOMP_SET_MODE_FILTER,), _refuse(_EINVAL)), *_allow()]
+        filtered["seccomp"] = [_argument(0), *_for((_SECCOMP_SET_MODE_FILTER,), _refuse(_EINVAL)), _ALLOWED]
     part = [(_LOAD, 0, 0, _NUMBER_AT), (_AND, 0, 0, _WITHOUT_X32), *_for(_UNKNOWN, _refuse(_ENOSYS))]
+    if not attributes:
+        filtered["setxattr"] = _refuse(_EOPNOTSUPP)
+        part += _for(_SET_ATTRIBUTES, _refuse(_EOPNOTSUPP))
     for name, then in filtered.items():
         part += _for(numbers[_NAMES.index(name)], then)
-    return [*part, *_allow()]
+    return [*part, _ALLOWED]
 
 
 def _socket() -> _Program:
-    """Filter by family, type and protocol."""
     ip = [
         _argument(1),
         (_AND, 0, 0, _SOCKET_TYPE),
         *_unless(_STREAM_DATAGRAM_RAW, _refuse(_ESOCKTNOSUPPORT)),
         _argument(2),
         *_unless(_IP_PROTOCOLS, _refuse(_EPROTONOSUPPORT)),
-        *_allow(),
+        _ALLOWED,
     ]
-    return [_argument(0), *_for((AF_UNIX,), _allow()), *_for((_AF_INET, _AF_INET6), ip), *_refuse(_EAFNOSUPPORT)]
+    return [_argument(0), *_for((AF_UNIX,), [_ALLOWED]), *_for((_AF_INET, _AF_INET6), ip), *_refuse(_EAFNOSUPPORT)]
 
 
 def _setsockopt() -> _Program:
-    """Filter by level and option."""
     of_sockets = [
         _argument(2),
         *_for(_SIZES_OF_BUFFERS, [(_RETURN, 0, 0, _SUCCEED_WITHOUT_EFFECT)]),
         *_for(_FORCED_SIZES_OF_BUFFERS, _refuse(_EPERM)),
         *_for(PROGRAMS_ON_SOCKETS, _refuse(_ENOPROTOOPT)),
-        *_allow(),
+        _ALLOWED,
     ]
-    return [
-        _argument(1),
-        *_for((SOL_PACKET,), _refuse(_ENOPROTOOPT)),
-        *_for((SOL_SOCKET,), of_sockets),
-        *_allow(),
-    ]
+    return [_argument(1), *_for((SOL_PACKET,), _refuse(_ENOPROTOOPT)), *_for((SOL_SOCKET,), of_sockets), _ALLOWED]
 
 
 def _argument(index: int) -> Instruction:
     return _LOAD, 0, 0, _ARGUMENTS_AT[index]
-
-
-def _allow() -> _Program:
-    return [(_RETURN, 0, 0, _ALLOW)]
 
 
 def _refuse(error: int) -> _Program:

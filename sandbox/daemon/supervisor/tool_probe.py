@@ -28,16 +28,17 @@ def describe_tool(output: int, daemon_socket: bytes, become_tool: Callable[[], N
         # Opened first: a process that changed its user without an exec may not open its own files in /proc.
         score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        score = -1  # no such file, or not writable for tool processes (oom_priority.py)
+        score = -1  # no such file, or not writable for tool processes (launch.py)
     become_tool()
-    lowest = _lowest_score(score) if score >= 0 else _own_score()
+    lowest = _lowest_score(score) if score >= 0 else own_oom_score_adj()
     with open("/proc/self/status", "rb") as file:
         report = file.read() + b"OomScoreAdjMin:\t%d\n" % lowest
     call = libc()
     if call is not None:
         report += b"NoNewPrivs:\t%d\n" % call("prctl", _PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
         report += b"SeccompFilters:\t%d\n" % _takes_filter(call)
-    report += b"SocketFamilies:\t%s\n" % " ".join(map(str, _open_families())).encode()
+    families = " ".join(str(family) for family in range(1, _FAMILIES) if _opens(family))
+    report += b"SocketFamilies:\t%s\n" % families.encode()
     report += b"SocketPrograms:\t%d\n" % _takes_socket_program()
     os.write(output, report + b"SocketClosed:\t%d\n" % _is_closed(daemon_socket))
 
@@ -53,10 +54,6 @@ def _is_closed(path: bytes) -> bool:
         except (OSError, ValueError):
             return False
     return False
-
-
-def _open_families() -> list[int]:
-    return [family for family in range(1, _FAMILIES) if _opens(family)]
 
 
 def _opens(family: int) -> bool:
@@ -91,7 +88,6 @@ def _takes_filter(call: Callable[..., int]) -> bool:
 
 
 def _lowest_score(score: int) -> int:
-    """Bisect between refused and accepted scores."""
     refused, taken = LOWEST_OOM_SCORE_ADJ - 1, int(os.pread(score, 16, 0))
     while taken - refused > 1:
         middle = (taken + refused) // 2
@@ -103,7 +99,8 @@ def _lowest_score(score: int) -> int:
     return taken
 
 
-def _own_score() -> int:
+def own_oom_score_adj() -> int:
+    """Return this process' OOM score, 0 if it cannot be read."""
     try:
         with open("/proc/self/oom_score_adj", "rb") as file:
             return int(file.read())

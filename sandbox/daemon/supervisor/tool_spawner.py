@@ -27,10 +27,16 @@ from array import array
 from types import FrameType
 
 from sandbox.daemon.supervisor.control_wire import ORDER_LIMIT_BYTES, PROBE, SPAWN_TTY, call_gid, decode_program
-from sandbox.daemon.supervisor.file_rules import FileRules, Grants, TooManyFiles
+from sandbox.daemon.supervisor.file_rules import FileRules, Grants, TooManyFiles, make_writable
 from sandbox.daemon.supervisor.landlock import ALL, TRUNCATE_VERSION, landlock_version, restrict
-from sandbox.daemon.supervisor.launch import ToolIdentity, drop_to_tool, error_number, files_as_tool, start
-from sandbox.daemon.supervisor.oom_priority import lower_oom_priority
+from sandbox.daemon.supervisor.launch import (
+    ToolIdentity,
+    drop_to_tool,
+    error_number,
+    files_as_tool,
+    lower_oom_priority,
+    start,
+)
 from sandbox.daemon.supervisor.tool_filter import filter_tool_code
 from sandbox.daemon.supervisor.tool_probe import describe_tool
 
@@ -116,7 +122,6 @@ class ToolSpawner:
         return lost
 
     def open(self) -> socket.socket:
-        """Fork a tool spawner in place of the last one."""
         self._close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -166,54 +171,48 @@ def _serve(line: socket.socket, tool: ToolIdentity, rules: FileRules | None) -> 
     os.closerange(line.fileno() + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
     if tool.contained:
         lower_oom_priority()
-    grants = None if rules is None else _enter_domain(tool, rules)
-    held = rules is None or grants is not None
     # Tool code never runs without the filter, nor out of its domain.
-    ready = held and (not tool.contained or filter_tool_code(own_filters=tool.own_filters))
-    _Children(line, tool, grants, held=held, ready=ready).serve()
+    grants, refusal = (None, 0) if rules is None else _enter_domain(tool, rules)
+    attributes = rules is None
+    filtered = not tool.contained or filter_tool_code(own_filters=tool.own_filters, attributes=attributes)
+    _Children(line, tool, grants, refusal or (0 if filtered else errno.EPERM), in_domain=not refusal).serve()
 
 
-def _enter_domain(tool: ToolIdentity, rules: FileRules) -> Grants | None:
-    """Enter the domain that the rules make of the files there are; None if that cannot be done."""
+def _enter_domain(tool: ToolIdentity, rules: FileRules) -> tuple[Grants | None, int]:
+    """Enter the domain that the rules make of the files there are; return the grants, or the errno of a refusal."""
     if landlock_version() < TRUNCATE_VERSION:
-        return None
+        return None, errno.EPERM
 
-    def enter() -> Grants | None:
+    def enter() -> tuple[Grants | None, int]:
+        make_writable(rules)
         grants = Grants(rules)
-        return grants if restrict(ALL, grants.rights, grants.files, grants.is_meant) else None
+        entered = restrict(ALL, grants.rights, grants.files, grants.is_meant)
+        return (grants, 0) if entered else (None, errno.EPERM)
 
     try:
         return files_as_tool(tool, enter)
-    except (OSError, TooManyFiles):
-        return None
-
-
-class _PendingChild:
-    """A process that has not executed its program yet; `message` is what it reports if it cannot."""
-
-    __slots__ = ("call", "message", "pid")
-
-    def __init__(self, call: int, pid: int) -> None:
-        self.call = call
-        self.pid = pid
-        self.message = b""
+    except TooManyFiles:
+        return None, errno.EOVERFLOW
+    except OSError:
+        return None, errno.EPERM
 
 
 class _Children:
-    """The tool spawner's end: starts children and reports them. It is not `held` where its rules made no domain."""
+    """The tool spawner's end: starts children and reports them, or refuses them all with the errno `refusal`."""
 
     def __init__(
-        self, line: socket.socket, tool: ToolIdentity, grants: Grants | None, *, held: bool, ready: bool
+        self, line: socket.socket, tool: ToolIdentity, grants: Grants | None, refusal: int, *, in_domain: bool
     ) -> None:
         self._line = line
         self._tool = tool
         self._grants = grants
-        self._held = held
-        self._ready = ready
+        self._refusal = refusal
+        self._in_domain = in_domain
         self._fresh = True
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._poller = select.poll()
-        self._pending: dict[int, _PendingChild] = {}  # by the descriptor for the outcome of the exec
+        # By the descriptor for the outcome of the exec: call, pid, and the message of a failure so far.
+        self._pending: dict[int, tuple[int, int, bytearray]] = {}
         self._running: set[int] = set()  # children whose end was not reported yet
         self._refused: set[int] = set()  # children that ended without executing a program
 
@@ -249,7 +248,7 @@ class _Children:
     def _is_outdated(self) -> bool:
         """Return whether another fork may have another domain; never of the first order, so that each fork has one."""
         fresh, self._fresh = self._fresh, False
-        if fresh or not self._held:
+        if fresh or not self._in_domain:
             return not fresh
         return self._grants is not None and not files_as_tool(self._tool, self._grants.is_current)
 
@@ -261,8 +260,8 @@ class _Children:
             if self._is_outdated():
                 _send(self._line, _NEWS.pack(RETURNED, call, kind, 0) + program, fds)
                 return
-            if not self._ready:
-                self._report(REFUSED, call, errno.EPERM, 0)
+            if self._refusal:
+                self._report(REFUSED, call, self._refusal, 0)
                 return
             if not program:
                 file, *fds = fds
@@ -282,23 +281,22 @@ class _Children:
             stdout, stderr, *stdin = stdio
             given = (stdin[0] if stdin else self._null, stdout, stderr)
         pid, outcome = start(argv, env, cwd, given, self._tool, call, terminal=terminal)
-        self._pending[outcome] = _PendingChild(call, pid)
+        self._pending[outcome] = call, pid, bytearray()
         self._poller.register(outcome, select.POLLIN)
 
     def _read_outcome(self, fd: int) -> None:
-        child = self._pending[fd]
-        message = os.read(fd, 4096)
-        if message:
-            child.message += message
+        call, pid, message = self._pending[fd]
+        if piece := os.read(fd, 4096):
+            message += piece
             return
         self._poller.unregister(fd)
         os.close(fd)
         del self._pending[fd]
-        if child.message:
-            self._refused.add(child.pid)
-            self._report(REFUSED, child.call, error_number(child.message), 0)
+        if message:
+            self._refused.add(pid)
+            self._report(REFUSED, call, error_number(bytes(message)), 0)
         else:
-            self._report_running(child.call, child.pid)
+            self._report_running(call, pid)
         self._report_ends()  # the signal of its end may have come before
 
     def _report_running(self, call: int, pid: int) -> None:
@@ -355,10 +353,8 @@ def drain(fd: int) -> None:
 
 
 def receive(control: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
-    """Return an order and its descriptors, which are close-on-exec: a program gets nothing but its stdio.
-
-    socket.recv_fds drops the flags on Python 3.11.
-    """
+    """Return an order and its descriptors, which are close-on-exec: a program gets nothing but its stdio."""
+    # socket.recv_fds drops the flags on Python 3.11.
     room = socket.CMSG_LEN(MAX_DESCRIPTORS * _DESCRIPTOR.size)
     data, ancillary, _, _ = control.recvmsg(ORDER_LIMIT_BYTES, room, socket.MSG_CMSG_CLOEXEC | flags)
     fds: list[int] = []

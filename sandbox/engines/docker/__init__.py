@@ -1,20 +1,19 @@
 """Sandboxes in Docker containers.
 
     docker_engine                                    the engine, put together from the parts below
-    parts                                            what most of them share, lifetimes and transitions among it
-    creation, blueprint, boot, handshake, build      how a sandbox comes up: its configuration, start and first messages
-    attached_sandboxes, thread_gates                 those of this process; the gate behind which a thread's is changed
-    endings, stopped_containers, tenant_removal      how sandboxes are stopped and removed
+    parts                                            what they share: attached sandboxes, lifetimes, gates of threads
+    creation, boot, handshake, build                 how a sandbox comes up: its configuration, start and first messages
+    endings, stopped_containers                      how sandboxes are stopped and removed, and all of a tenant
     reconciliation                                   what dead processes left
-    docker_pool, pooled_checks                       sandboxes that are made ahead
+    docker_pool                                      sandboxes that are made ahead
     sandbox_listing                                  what is shown of them
-    workspace_transfer, carriers, engine_disk        a thread's files as a whole, and the reserve of the engine's disk
-    workspace_claims, volume_emptying                which volume has a thread's files, and its removal, however deep
+    workspace_transfer, engine_disk                  a thread's files as a whole, and the reserve of the engine's disk
+    workspace_claims                                 which volume has a thread's files, and its removal, however deep
     containers, docker_requests, request_threads     what Docker is asked, in threads; one module imports docker
     container_config, shared_memory_limits           the configuration of a container: all its isolation
-    posture, mount_rules, host_kernel                what the kernel reports, and whether that is weaker than asked
-    engine_setup, runtime_volume, image_pulls        the daemon's volume, and images that are pulled
-    lock_directory, stopped_sandboxes                what several processes of a gateway know of each other's sandboxes
+    posture                                          what the kernel reports, and whether that is weaker than asked
+    engine_setup, image_pulls                        the daemon's volume, and images that are pulled
+    lock_directory                                   what several processes of a gateway know of each other's sandboxes
     channel_directory                                which directory has the sockets, and which containers use it
 
 Docker sees digests and sizes. Ownership is in labels, and in files that are locked (lock_directory.py).

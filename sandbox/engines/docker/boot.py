@@ -1,35 +1,103 @@
-"""Boot: starts the container of a new sandbox, and leaves nothing of one that does not come up."""
+"""Boot: what a sandbox of a spec is made of, and the start of its container. Nothing stays of one that fails."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
+import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from sandbox.background import over
 from sandbox.client.channel import Channel
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
-from sandbox.engines.docker.blueprint import Blueprint
-from sandbox.engines.docker.handshake import connected
+from sandbox.engines.docker.docker_requests import FoundImage
+from sandbox.engines.docker.engine_setup import BundleBroken
+from sandbox.engines.docker.handshake import connected, introduced, refuse_weak
 from sandbox.engines.docker.parts import Parts
-from sandbox.engines.docker.request_threads import over
-from sandbox.engines.docker.runtime_volume import BundleBroken
+from sandbox.engines.docker.posture import HostKernel
 from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.owner import Owner, owner_of
+from sandbox.sandbox import SandboxSpec
 from sandbox.thread_lock import ThreadLock
 from sandbox.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Boot:
-    """Starts containers; what does not come up is removed in the background."""
+@dataclasses.dataclass(frozen=True)
+class Blueprint:
+    """A spec with the id of its image, for a tag may move, and with what the engine's host can do.
 
-    parts: Parts
-    runtime_image: str
+    `volumes` are the paths of the image's volumes, each of which an empty mount covers.
+    """
+
+    spec: SandboxSpec
+    image_id: str
+    volumes: tuple[str, ...]
+    site: config.Site
+    host: HostKernel
+
+    @property
+    def owner(self) -> Owner:
+        return owner_of(self.spec)
+
+    def body(self, sandbox_id: str, *, pooled: str = "") -> dict[str, Any]:
+        """Return the configuration of a container; `pooled` as for container_config()."""
+        spec = dataclasses.replace(self.spec, image=self.image_id)
+        return config.container_config(spec, self.site, sandbox_id, volumes=self.volumes, pooled=pooled)
+
+    def made(self, sandbox_id: str, *, pooled: str = "") -> str:
+        """Return the digest of that configuration."""
+        return config.made_digest(self.body(sandbox_id, pooled=pooled))
+
+    async def verified(self, channel: Channel, sandbox_id: str) -> pb.Posture:
+        """Return the posture of a sandbox, by its daemon; raises SandboxError where it is weaker than the spec."""
+        posture = await introduced(channel)
+        self.refuse_weak(sandbox_id, posture)
+        return posture
+
+    def refuse_weak(self, sandbox_id: str, posture: pb.Posture) -> None:
+        """Raise PostureTooWeak for a sandbox that is weaker than the spec asks."""
+        refuse_weak(sandbox_id, posture, self.spec, host=self.host, volumes=self.volumes)
+
+
+class Boot:
+    """Makes blueprints and starts containers; what does not come up is removed in the background.
+
+    `channels_identity` labels the containers that are made from now on; see channel_directory.py.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._inspections: dict[str, asyncio.Future[FoundImage]] = {}
+        self.channels_identity = ""
+
+    async def blueprint(self, spec: SandboxSpec) -> Blueprint:
+        """Return the blueprint of a spec; SandboxUnavailable for an image that cannot be used."""
+        parts, context = self._parts, await self._parts.setup.prepared()
+        found = await self._inspected(spec.image)
+        try:
+            volumes = config.image_volumes(found.volumes)
+        except ValueError as error:
+            raise SandboxUnavailable(
+                f"image {spec.image!r} cannot be used: {error}; rebuild it without that VOLUME"
+            ) from error
+        where = (parts.instance, parts.channel_root, os.getgid())
+        site = config.Site(*where, context.runtime, context.workspace_quota, self.channels_identity)
+        return Blueprint(spec, found.id, volumes, site, context.host)
+
+    async def _inspected(self, name: str) -> FoundImage:
+        """Inspect an image, once for all callers of the same moment."""
+        inspection = self._inspections.get(name)
+        if inspection is None:
+            inspection = asyncio.ensure_future(self._parts.requests.ask(docker_requests.inspect_image, name))
+            self._inspections[name] = inspection
+            inspection.add_done_callback(lambda _: self._inspections.pop(name))
+        return await asyncio.shield(inspection)
 
     async def started(
         self,
@@ -46,14 +114,14 @@ class Boot:
         channel: Channel | None = None
         boot: asyncio.Future[None] | None = None
         try:
-            channel = self.parts.containers.make_channel(sandbox_id)
-            boot = asyncio.ensure_future(self._boot(blueprint.spec.image, sandbox_id, body))
+            channel = self._parts.containers.make_channel(sandbox_id)
+            boot = asyncio.ensure_future(self._start(blueprint.spec.image, sandbox_id, body))
             await self.connected(channel, boot, sandbox_id)
             return channel, await blueprint.verified(channel, sandbox_id)
         except BaseException as error:
             if channel is not None:
                 channel.close()
-            undoing = self.parts.background.begin(_undone(boot, undo, lock, sandbox_id))
+            undoing = self._parts.background.begin(_undone(boot, undo, lock, sandbox_id))
             if isinstance(error, Exception):
                 await asyncio.shield(undoing)
             raise
@@ -64,21 +132,21 @@ class Boot:
         await connected(channel, boot, partial(self._refuse_dead, sandbox_id))
         await asyncio.shield(boot)
 
-    async def _boot(self, image: str, sandbox_id: str, body: dict[str, Any]) -> None:
+    async def _start(self, image: str, sandbox_id: str, body: dict[str, Any]) -> None:
         body["Labels"][config.MADE_LABEL] = config.made_digest(body)
         try:
-            await self.parts.containers.start(sandbox_id, body, image=image)
+            await self._parts.containers.start(sandbox_id, body, image=image)
         except docker_requests.StartRefused as error:
             if config.RUNTIME_DIRECTORY in str(error):
                 raise BundleBroken(f"the sandbox daemon could not be started: {error}") from error
             raise SandboxUnavailable(f"the engine failed to start a sandbox from image {image!r}: {error}") from error
 
     async def _refuse_dead(self, sandbox_id: str) -> None:
-        state = await self.parts.containers.state(sandbox_id)
+        state = await self._parts.containers.state(sandbox_id)
         if not state["Running"]:
             raise BundleBroken(
                 f"the sandbox daemon exited immediately with code {state['ExitCode']}: image "
-                f"{self.runtime_image!r} may not fit this machine; run `make setup` to rebuild it"
+                f"{self._parts.runtime_image!r} may not fit this machine; run `make setup` to rebuild it"
             )
 
 

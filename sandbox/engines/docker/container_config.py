@@ -45,6 +45,14 @@ _USER_PAIRS = 200_000_000
 _EMPTIER_BYTES = 512 * 1024 * 1024
 # How many of the host's tasks a process in gVisor takes, most of them its kernel's; idle, that one has some seventy.
 _GVISOR_TASKS = 16
+# Of every container that runs. Nothing is said of seccomp, so the engine's default filter stays.
+_WALLS: Mapping[str, Any] = {
+    "CapDrop": ["ALL"],
+    "SecurityOpt": ["no-new-privileges"],
+    "ReadonlyRootfs": True,
+    "LogConfig": {"Type": "none", "Config": {}},
+    "RestartPolicy": {"Name": "no"},
+}
 # What lies over a path that the image declares as a volume: Docker would make a writable one there, without a limit and
 # filled from the image, which could put its own files over the daemon's.
 _NOTHING = "ro,size=4k,mode=755,nosuid,nodev,noexec"
@@ -111,19 +119,9 @@ def carrier_name(instance: str, owner: Owner) -> str:
     return container_name(instance, f"carrier-{owner[1]}")
 
 
-def workspace_volume(instance: str, tenant: str, thread: str) -> str:
-    """Return the name of a thread's workspace volume."""
-    return volume_of(instance, digest(tenant, thread))
-
-
-def volume_of(instance: str, thread: str) -> str:
-    """Return what workspace_volume() does, of a thread's digest as owner_of() has it."""
-    return f"airlock-{instance}-workspace-{thread}"
-
-
-def pooled_volume(instance: str, sandbox_id: str) -> str:
-    """Return the name of a pooled sandbox's workspace volume, which it keeps when it is claimed."""
-    return volume_of(instance, sandbox_id)
+def volume_of(instance: str, holder: str) -> str:
+    """Return the name of a workspace volume: of a thread, by its digest, or of a pooled sandbox, which keeps it."""
+    return f"airlock-{instance}-workspace-{holder}"
 
 
 def user_ids(instance: str, tenant: str, thread: str) -> tuple[int, int]:
@@ -174,17 +172,12 @@ def container_config(
             "Init": False,  # pid 1 is ours and reaps
             "NetworkMode": "none",
             "IpcMode": "private",
-            "CapDrop": ["ALL"],
+            **_WALLS,
             "CapAdd": list(CAPABILITIES),
-            # Nothing is said of seccomp, so the engine's default filter stays.
-            "SecurityOpt": ["no-new-privileges"],
-            "ReadonlyRootfs": True,
             "Tmpfs": {**dict.fromkeys(volumes, _NOTHING), **lasting_tmpfs(spec.limits)},
             # gVisor has IPC and network namespaces of its own, which know none of these.
             "Sysctls": {**lasting_ipc(spec.limits), **socket_buffers()} if spec.runtime == "runc" else {},
             "Mounts": _mounts(spec, site, sandbox_id, pooled),
-            "LogConfig": {"Type": "none", "Config": {}},
-            "RestartPolicy": {"Name": "no"},
             **_limits(spec),
         },
     }
@@ -206,38 +199,18 @@ def _command(spec: SandboxSpec, site: Site, pooled: str) -> list[str]:
 
 
 def _mounts(spec: SandboxSpec, site: Site, sandbox_id: str, pooled: str) -> list[dict[str, Any]]:
+    options = {"NoCopy": True, "Labels": {KIND_LABEL: "runtime"}}
     return [
         _workspace_mount(spec, site.instance, pooled, quota=site.workspace_quota),
-        {
-            "Type": "volume",
-            "Source": site.runtime.volume,
-            "Target": RUNTIME_DIRECTORY,
-            "ReadOnly": True,
-            "VolumeOptions": {"NoCopy": True, "Labels": {KIND_LABEL: "runtime"}},
-        },
+        {**_volume_mount(site.runtime.volume, RUNTIME_DIRECTORY, options), "ReadOnly": True},
         {"Type": "bind", "Source": str(site.channel_root / sandbox_id), "Target": CHANNEL_DIRECTORY},
     ]
 
 
 def filler_config(image: str, volume: str, instance: str) -> dict[str, Any]:
     """Return a container that is created and never started: creating it fills an empty volume from the image."""
-    return {
-        "Image": image,
-        "Entrypoint": ["/never-started"],
-        "Labels": {INSTANCE_LABEL: instance, KIND_LABEL: "runtime"},
-        "NetworkDisabled": True,
-        "HostConfig": {
-            "NetworkMode": "none",
-            "Mounts": [
-                {
-                    "Type": "volume",
-                    "Source": volume,
-                    "Target": RUNTIME_DIRECTORY,
-                    "VolumeOptions": {"Labels": {KIND_LABEL: "runtime"}},
-                }
-            ],
-        },
-    }
+    mount = _volume_mount(volume, RUNTIME_DIRECTORY, {"Labels": {KIND_LABEL: "runtime"}})
+    return _never_started(image, {INSTANCE_LABEL: instance, KIND_LABEL: "runtime"}, mount)
 
 
 def carrier_config(image: str, spec: SandboxSpec, instance: str, *, quota: bool, pooled: str = "") -> dict[str, Any]:
@@ -250,8 +223,7 @@ def carrier_config(image: str, spec: SandboxSpec, instance: str, *, quota: bool,
 
 def emptier_config(image: str, volume: str, instance: str, owner: Owner) -> dict[str, Any]:
     """Return a carrier's container for a volume that is there, whatever it was made of."""
-    mount = {"Type": "volume", "Source": volume, "Target": WORKSPACE, "VolumeOptions": {"NoCopy": True}}
-    return _carrier(image, instance, owner, mount)
+    return _carrier(image, instance, owner, _volume_mount(volume, WORKSPACE, {"NoCopy": True}))
 
 
 def deep_emptier_config(command: Sequence[str], image: str, volume: str, instance: str, owner: Owner) -> dict[str, Any]:
@@ -267,12 +239,8 @@ def deep_emptier_config(command: Sequence[str], image: str, volume: str, instanc
         "Cmd": [],
         "HostConfig": {
             **body["HostConfig"],
-            "CapDrop": ["ALL"],
+            **_WALLS,
             "CapAdd": ["SETUID", "SETGID"],
-            "SecurityOpt": ["no-new-privileges"],
-            "ReadonlyRootfs": True,
-            "LogConfig": {"Type": "none", "Config": {}},
-            "RestartPolicy": {"Name": "no"},
             "Memory": _EMPTIER_BYTES,
             "MemorySwap": _EMPTIER_BYTES,
             "NanoCpus": 1_000_000_000,
@@ -282,21 +250,31 @@ def deep_emptier_config(command: Sequence[str], image: str, volume: str, instanc
 
 
 def _carrier(image: str, instance: str, owner: Owner, mount: dict[str, Any]) -> dict[str, Any]:
-    tenant, thread = owner
+    return _never_started(image, {**owner_labels(instance, owner), KIND_LABEL: "carrier"}, mount)
+
+
+def _never_started(image: str, labels: dict[str, str], mount: dict[str, Any]) -> dict[str, Any]:
     return {
         "Image": image,
         "Entrypoint": ["/never-started"],
-        "Labels": {INSTANCE_LABEL: instance, TENANT_LABEL: tenant, THREAD_LABEL: thread, KIND_LABEL: "carrier"},
+        "Labels": labels,
         "NetworkDisabled": True,
         "HostConfig": {"NetworkMode": "none", "Mounts": [mount]},
     }
 
 
+def owner_labels(instance: str, owner: Owner) -> dict[str, str]:
+    """Return the labels that say whose a container or volume is."""
+    return {INSTANCE_LABEL: instance, TENANT_LABEL: owner[0], THREAD_LABEL: owner[1]}
+
+
+def owner_in(labels: Mapping[str, str]) -> Owner:
+    """Return whose a container or volume is by its owner_labels()."""
+    return labels[TENANT_LABEL], labels[THREAD_LABEL]
+
+
 def _owner_labels(spec: SandboxSpec, instance: str, pooled: str) -> dict[str, str]:
-    if pooled:
-        return {INSTANCE_LABEL: instance, POOL_LABEL: pooled}
-    tenant, thread = owner_of(spec)
-    return {INSTANCE_LABEL: instance, TENANT_LABEL: tenant, THREAD_LABEL: thread}
+    return {INSTANCE_LABEL: instance, POOL_LABEL: pooled} if pooled else owner_labels(instance, owner_of(spec))
 
 
 def _workspace_mount(spec: SandboxSpec, instance: str, pooled: str, *, quota: bool) -> dict[str, Any]:
@@ -304,12 +282,12 @@ def _workspace_mount(spec: SandboxSpec, instance: str, pooled: str, *, quota: bo
     options: dict[str, Any] = {"NoCopy": True, "Labels": labels}
     if quota:
         options["DriverConfig"] = {"Name": "local", "Options": {"size": str(spec.limits.workspace_bytes)}}
-    return {
-        "Type": "volume",
-        "Source": pooled_volume(instance, pooled) if pooled else workspace_volume(instance, spec.tenant, spec.thread),
-        "Target": WORKSPACE,
-        "VolumeOptions": options,
-    }
+    volume = volume_of(instance, pooled or owner_of(spec)[1])
+    return _volume_mount(volume, WORKSPACE, options)
+
+
+def _volume_mount(volume: str, target: str, options: dict[str, Any]) -> dict[str, Any]:
+    return {"Type": "volume", "Source": volume, "Target": target, "VolumeOptions": options}
 
 
 def _limits(spec: SandboxSpec) -> dict[str, Any]:

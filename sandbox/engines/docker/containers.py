@@ -13,7 +13,7 @@ from sandbox.client.channel import SOCKET_NAME, Channel
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_requests import DockerRequests
-from sandbox.owner import Owner, digest
+from sandbox.owner import Owner
 from sandbox.sandbox import ListedSandbox
 from sandbox.usage import Usage, usage_of
 
@@ -30,7 +30,6 @@ class Containers:
         self._channel_root = channel_root
 
     def name(self, sandbox_id: str) -> str:
-        """Return the name of a sandbox's container."""
         return config.container_name(self._instance, sandbox_id)
 
     async def start(self, sandbox_id: str, body: dict[str, Any], *, image: str) -> None:
@@ -38,7 +37,6 @@ class Containers:
         await self._requests.ask(docker_requests.start_container, body, self.name(sandbox_id), image=image)
 
     async def start_again(self, sandbox_id: str) -> None:
-        """Start a stopped container."""
         await self._requests.ask(docker_requests.start_again, self.name(sandbox_id))
 
     async def stop(self, sandbox_id: str) -> None:
@@ -46,7 +44,6 @@ class Containers:
         await self._requests.ask(docker_requests.stop_container, self.name(sandbox_id))
 
     async def state(self, sandbox_id: str) -> dict[str, Any]:
-        """Return the State of GET /containers/{name}/json."""
         return await self._requests.ask(docker_requests.container_state, self.name(sandbox_id))
 
     async def remove(self, sandbox_id: str) -> None:
@@ -61,7 +58,6 @@ class Containers:
             await self._requests.ask(docker_requests.remove_container, container["Id"])
 
     async def usage(self, sandbox: ListedSandbox) -> Usage | None:
-        """Return what a sandbox uses now; None where it is gone."""
         stats = await self._requests.ask(docker_requests.container_stats, self.name(sandbox.id))
         if stats is None:
             return None
@@ -72,24 +68,16 @@ class Containers:
         # more than the tenant's. In a group of its own, most of what counts as processes are threads of its kernel.
         return Usage() if found.pids_limit is None else dataclasses.replace(found, pids=None, pids_limit=None)
 
-    # --- lists ---
-
     async def labelled(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Return the instance's containers that have these labels."""
-        labels = {config.INSTANCE_LABEL: self._instance, **labels}
-        return await self._requests.ask(docker_requests.list_containers, labels)
+        return await self._requests.ask(
+            docker_requests.list_containers, {config.INSTANCE_LABEL: self._instance, **labels}
+        )
 
     async def of_kind(self, kind: str, owner: Owner | None = None) -> list[dict[str, Any]]:
-        """Return the containers of a kind, of all owners or of one."""
-        labels = {} if owner is None else {config.TENANT_LABEL: owner[0], config.THREAD_LABEL: owner[1]}
+        labels = {} if owner is None else config.owner_labels(self._instance, owner)
         return await self.labelled({config.KIND_LABEL: kind, **labels})
 
-    async def of_tenant(self, tenant: str) -> list[dict[str, Any]]:
-        """Return all containers with a tenant's label, whatever they are for."""
-        return await self.labelled({config.TENANT_LABEL: digest(tenant)})
-
     async def named(self, sandbox_ids: Collection[str]) -> list[dict[str, Any]]:
-        """Return the containers of some sandboxes."""
         names = [self.name(sandbox_id) for sandbox_id in sandbox_ids]
         return await self._requests.ask(docker_requests.named_containers, names) if names else []
 
@@ -97,10 +85,7 @@ class Containers:
         """Return whether each sandbox of this instance runs, by its id, pooled ones too."""
         return {id_of(one): one["State"] == "running" for one in await self.of_kind("sandbox")}
 
-    # --- channels ---
-
     def channel(self, sandbox_id: str) -> Channel:
-        """Return a new channel to a sandbox."""
         return Channel(self._channel_root / sandbox_id)
 
     def make_channel(self, sandbox_id: str) -> Channel:

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
+from dataclasses import dataclass, replace
 from functools import partial
 
-from sandbox.client.channel import Channel
-from sandbox.engines.docker.attached_sandboxes import AttachedSandboxes
-from sandbox.engines.docker.blueprint import Blueprint, Blueprints
-from sandbox.engines.docker.boot import Boot
-from sandbox.engines.docker.engine_setup import EngineSetup
+from sandbox.engines.docker.boot import Blueprint, Boot
+from sandbox.engines.docker.engine_setup import BundleBroken
 from sandbox.engines.docker.handshake import introduced
 from sandbox.engines.docker.parts import Parts
-from sandbox.engines.docker.runtime_volume import BundleBroken
 from sandbox.engines.docker.stopped_containers import StoppedContainers
-from sandbox.engines.docker.thread_gates import ThreadGates
 from sandbox.errors import SandboxError, SandboxUnavailable, reason_of
 from sandbox.owner import owner_of
 from sandbox.sandbox import Sandbox, SandboxSpec
-from sandbox.thread_lock import Note, ThreadLock
+from sandbox.thread_lock import ThreadLock
 from sandbox.transition import MADE_OTHERWISE
 
 log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Creation:
     """Satisfies Creator, and finds living sandboxes."""
 
     parts: Parts
-    setup: EngineSetup
-    blueprints: Blueprints
     boot: Boot
-    gates: ThreadGates
-    attached: AttachedSandboxes
     stopped: StoppedContainers
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
@@ -42,20 +33,19 @@ class Creation:
             return await self._create(spec)
         except BundleBroken as error:
             log.warning("making sandbox again after filling the runtime volume: %s", error)
-            await self.setup.refill()
+            await self.parts.setup.refill()
             return await self._create(spec)
 
     async def find(self, spec: SandboxSpec) -> Sandbox | None:
-        """Return the living sandbox of a tenant and thread, however it was made."""
         owner = owner_of(spec)
         if not self.parts.locks.has(owner):
             return None
-        blueprint = await self.blueprints.of(spec)
-        lock = await self.gates.enter_existing(owner)
-        return None if lock is None else await self._shared(blueprint, lock, replace=False)
+        blueprint = await self.boot.blueprint(spec)
+        lock = await self.parts.enter_existing(owner)
+        return None if lock is None else await self._shared(blueprint, lock, replacing=False)
 
     async def _create(self, spec: SandboxSpec) -> Sandbox:
-        blueprint, locks = await self.blueprints.of(spec), self.parts.locks
+        blueprint, locks = await self.boot.blueprint(spec), self.parts.locks
         shared = await self._shared(blueprint, await locks.enter(blueprint.owner))
         if shared is not None:
             return shared
@@ -64,103 +54,82 @@ class Creation:
             lock.close()
             return await self._create(spec)
         resumed = await self.stopped.resume(blueprint, lock)
-        if resumed is None:
-            return await self._make(blueprint, lock)
-        return self.attached.use(resumed.note, spec, resumed.channel, resumed.posture, lock)
+        return await self._make(blueprint, lock) if resumed is None else resumed
 
     async def _make(self, blueprint: Blueprint, lock: ThreadLock) -> Sandbox:
-        """Make a sandbox behind its thread's gate."""
-        spec, owner, record = blueprint.spec, blueprint.owner, self.parts.record
-        sandbox_id = f"{owner[1][:12]}-{self.parts.new_suffix()}"
+        spec, owner, parts = blueprint.spec, blueprint.owner, self.parts
+        sandbox_id = f"{owner[1][:12]}-{parts.new_suffix()}"
         dropped = lock.read()  # what was stopped and did not fit
         try:
-            pooled = await self.parts.claims.pooled_of(owner)
+            pooled = await parts.claims.pooled_of(owner)
             body = blueprint.body(sandbox_id, pooled=pooled)
+            note = parts.note(spec, sandbox_id, blueprint.made(sandbox_id, pooled=pooled), pooled)
+            if dropped is not None:
+                note = replace(note, ended_processes=dropped.ended_processes)
             # Noted first: after a crash meanwhile, the next process knows what to look for.
-            note = Note(
-                sandbox_id,
-                blueprint.made(sandbox_id, pooled=pooled),
-                spec.thread,
-                spec.image,
-                spec.runtime,
-                created_s=self.parts.lifetime.clock(),
-                held=pooled,
-                ended_processes=0 if dropped is None else dropped.ended_processes,
-            )
             lock.write(note)
         except BaseException:
             lock.retire()
             raise
-        record(owner, note, "creating", f"image {spec.image}, runtime {spec.runtime}")
-        undo = partial(self.parts.containers.remove, sandbox_id)
+        parts.record(owner, note, "creating", f"image {spec.image}, runtime {spec.runtime}")
+        undo = partial(parts.containers.remove, sandbox_id)
         try:
             channel, posture = await self.boot.started(blueprint, sandbox_id, body, lock, undo)
         except BaseException as error:
-            record(owner, note, "failed", reason_of(error))
+            parts.record(owner, note, "failed", reason_of(error))
             raise
-        record(owner, note, "running", "it came up")
-        return self.attached.use(note, spec, channel, posture, lock)
+        parts.record(owner, note, "running", "it came up")
+        return parts.attached.use(note, spec, channel, posture, lock)
 
-    async def _shared(self, blueprint: Blueprint, lock: ThreadLock, *, replace: bool = True) -> Sandbox | None:
+    async def _shared(self, blueprint: Blueprint, lock: ThreadLock, *, replacing: bool = True) -> Sandbox | None:
         """Return the sandbox that a lock notes, if it lives; the lock, behind its gate, goes with it or is closed.
 
-        With `replace` one that was made otherwise is removed first, unless calls are under way in it.
+        With `replacing` one that was made otherwise is removed first, unless calls are under way in it.
         """
-        spec, note = blueprint.spec, lock.read()
-        if note is not None and note.unchecked:
-            await self.gates.give_up_claim(blueprint.owner, note, lock)
-            return None
+        spec, owner, parts, note = blueprint.spec, blueprint.owner, self.parts, lock.read()
         if note is None:
             lock.close()
             return None
-        attached = self.attached.get(note.sandbox)
+        if note.unchecked:
+            await parts.give_up_claim(owner, note, lock)
+            return None
+        attached = parts.attached.by_id.get(note.sandbox)
         mine = None if attached is None else attached.sandbox
-        if mine is not None and mine.alive and not (replace and (mine.spec != spec or mine.outdated)):
+        if mine is not None and mine.alive and not (replacing and (mine.spec != spec or mine.outdated)):
             lock.close()
             return mine
         adopted = attached is not None and mine is None
-        channel = attached.channel if attached is not None and adopted else self.parts.containers.channel(note.sandbox)
+        channel = attached.channel if attached is not None and adopted else parts.containers.channel(note.sandbox)
         made = blueprint.made(note.sandbox, pooled=note.held) == note.made
         try:
-            if replace and not (made and not self.parts.lifetime.is_over(note)) and lock.unused():
+            if replacing and not (made and not parts.lifetime.is_over(note)) and lock.unused():
                 raise SandboxUnavailable(MADE_OTHERWISE)
             posture = await introduced(channel)
             if made:
                 blueprint.refuse_weak(note.sandbox, posture)
-        except SandboxError as error:
-            if _is_slow(error) and not lock.hold_alone():
-                # The process that has it finds out what is wrong; a busy host is no reason to remove it.
+        except BaseException as error:
+            # A cancelled caller leaves it where it is. Of a slow one the process that has it finds out what is wrong: a
+            # busy host is no reason to remove it.
+            if not isinstance(error, SandboxError) or (_is_slow(error) and not lock.hold_alone()):
                 if not adopted:
                     channel.close()
                 lock.close()
                 raise
-            await self._replace(blueprint, note, channel, lock, error)
+            log.info("sandbox %s is replaced: %s", note.sandbox, error)
+            channel.close()
+            parts.attached.let_go(note.sandbox)
+            try:
+                await parts.containers.remove(note.sandbox)
+                lock.retire()
+            finally:
+                lock.close()
+            parts.record(owner, note, "removed", reason_of(error))
             return None
-        except BaseException:  # a cancelled caller leaves it where it is
-            if not adopted:
-                channel.close()
-            lock.close()
-            raise
-        self.attached.let_go(note.sandbox)
+        parts.attached.let_go(note.sandbox)
         log.info("sandbox %s, which lives already, is taken", note.sandbox)
         if not note.thread:
-            lock.write(dataclasses.replace(note, thread=spec.thread, image=spec.image, runtime=spec.runtime))
-        return self.attached.use(note, spec, channel, posture, lock, outdated=not made)
-
-    async def _replace(
-        self, blueprint: Blueprint, note: Note, channel: Channel, lock: ThreadLock, error: SandboxError
-    ) -> None:
-        """Remove a sandbox that is not to be used, behind its gate."""
-        log.info("sandbox %s is replaced: %s", note.sandbox, error)
-        channel.close()
-        self.attached.let_go(note.sandbox)
-        try:
-            await self.parts.containers.remove(note.sandbox)
-        except BaseException:
-            lock.close()
-            raise
-        lock.retire()
-        self.parts.record(blueprint.owner, note, "removed", reason_of(error))
+            lock.write(replace(note, thread=spec.thread, image=spec.image, runtime=spec.runtime))
+        return parts.attached.use(note, spec, channel, posture, lock, outdated=not made)
 
 
 def _is_slow(error: SandboxError) -> bool:

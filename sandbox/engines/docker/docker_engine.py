@@ -7,33 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sandbox.background import BackgroundTasks
 from sandbox.engines.docker import docker_requests
-from sandbox.engines.docker.attached_sandboxes import AttachedSandboxes
-from sandbox.engines.docker.blueprint import Blueprints
 from sandbox.engines.docker.boot import Boot
-from sandbox.engines.docker.carriers import Carriers
-from sandbox.engines.docker.containers import Containers
 from sandbox.engines.docker.creation import Creation
 from sandbox.engines.docker.docker_pool import DockerPool
 from sandbox.engines.docker.docker_requests import DockerRequests, EngineFacts
 from sandbox.engines.docker.endings import Endings
 from sandbox.engines.docker.engine_disk import EngineDisk
-from sandbox.engines.docker.engine_setup import EngineSetup
-from sandbox.engines.docker.lock_directory import LockDirectory, PoolLocks
-from sandbox.engines.docker.parts import Lifetime, Parts, recorder
+from sandbox.engines.docker.parts import Lifetime, Parts
 from sandbox.engines.docker.reconciliation import Reconciliation
 from sandbox.engines.docker.sandbox_listing import SandboxListing
 from sandbox.engines.docker.stopped_containers import StoppedContainers
-from sandbox.engines.docker.stopped_sandboxes import StoppedSandboxes
-from sandbox.engines.docker.tenant_removal import TenantRemoval
-from sandbox.engines.docker.thread_gates import ThreadGates
-from sandbox.engines.docker.workspace_claims import WorkspaceClaims
 from sandbox.engines.docker.workspace_transfer import WorkspaceTransfer
 from sandbox.errors import EngineUnavailable
 from sandbox.transition import STOPPING, OnTransition, ignored
@@ -66,32 +54,20 @@ class DockerEngine:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.instance = instance
-        self.channel_root = channel_root = channel_root.absolute()
+        self.channel_root = channel_root.absolute()
         requests = DockerRequests() if requests is None else requests
-        self._parts = parts = Parts(
-            requests,
-            Containers(requests, instance, channel_root),
-            LockDirectory(channel_root, instance),
-            StoppedSandboxes(channel_root, instance, clock),
-            WorkspaceClaims(requests, instance, runtime_image),
-            Lifetime(lifetime_s, clock),
-            recorder(on_transition),
-            BackgroundTasks(),
-            new_suffix=lambda: secrets.token_hex(4),
+        lifetime = Lifetime(lifetime_s, clock)
+        self._parts = parts = Parts(instance, self.channel_root, runtime_image, requests, lifetime, on_transition)
+        self.boot, listing, transfer = (
+            Boot(parts),
+            SandboxListing(parts),
+            WorkspaceTransfer(parts, EngineDisk(requests)),
         )
-        pool_locks = PoolLocks(channel_root, instance)
-        gates, boot, listing = ThreadGates(parts), Boot(parts, runtime_image), SandboxListing(parts)
-        self._setup = setup = EngineSetup(requests, parts.locks, instance, runtime_image)
-        self._attached = attached = AttachedSandboxes(parts.lifetime)
-        self._stopped = stopped = StoppedContainers(parts, boot)
-        carriers = Carriers(parts, setup, instance, channel_root, runtime_image)
-        self.blueprints = blueprints = Blueprints(requests, setup, instance, channel_root)
-        self.pool = DockerPool(parts, pool_locks, setup, blueprints, boot, gates, attached)
-        self._endings = endings = Endings(parts, gates, attached, stopped, listing)
-        self._reconciliation = Reconciliation(parts, gates, attached, stopped, self.pool, carriers)
-        creation = Creation(parts, setup, blueprints, boot, gates, attached, stopped)
-        transfer = WorkspaceTransfer(parts, carriers, setup, pool_locks, EngineDisk(requests), instance)
-        removal = TenantRemoval(parts, setup, gates, stopped, self.pool, carriers)
+        self._stopped = stopped = StoppedContainers(parts, self.boot)
+        self.pool = DockerPool(parts, self.boot)
+        self._endings = endings = Endings(parts, stopped, listing, self.pool, transfer)
+        self._reconciliation = Reconciliation(parts, stopped, self.pool, transfer)
+        creation = Creation(parts, self.boot, stopped)
         self._closed = False
 
         # The protocols' methods, each by the part that does it. Creator and Leasing:
@@ -99,30 +75,29 @@ class DockerEngine:
         self.reconcile = self._reconciliation.reconcile
         self.stop_idle, self.remove, self.remove_idle = endings.stop_idle, endings.remove, endings.remove_idle
         self.trim_stopped = stopped.trim
-        self.remove_workspaces = removal.remove_workspaces
+        self.remove_workspaces = endings.remove_workspaces
         # Register and Listing:
         self.has, self.stopped, self.stopped_count = listing.has, listing.stopped, listing.stopped_count
-        self.owners, self.listed = listing.owners, listing.listed
+        self.owners, self.listed = parts.locks.owners, listing.listed
         self.usage, self.owned = parts.containers.usage, parts.containers.owned
         # Ending, Workspaces and Removal:
         self.stop, self.remove_of, self.end_calls = endings.stop, endings.remove_of, endings.end_calls
         self.save_workspace, self.replace_workspace = transfer.save_workspace, transfer.replace_workspace
         self.remove_workspace = transfer.remove_workspace
-        self.remove_all_of, self.left_of = removal.remove_all_of, removal.left_of
+        self.remove_all_of, self.left_of = endings.remove_all_of, endings.left_of
         # The engine itself:
-        self.id, self.ping = setup.engine_id, requests.ping
+        self.id, self.ping = parts.setup.engine_id, requests.ping
 
     @property
     def bounds_workspaces(self) -> bool:
         """Whether the engine's disk enforces workspace_bytes in all; else the daemon watches it, and may be late."""
-        return self._setup.bounds_workspaces
+        return self._parts.setup.bounds_workspaces
 
     async def describe(self) -> EngineFacts:
-        """Return the engine's facts; EngineUnavailable when it does not answer."""
         return await self._parts.requests.ask(docker_requests.describe)
 
     async def prepare(self) -> None:
-        await self._setup.prepared()
+        await self._parts.setup.prepared()
 
     async def close(self, *, keep_sandboxes: bool = False) -> None:
         if self._closed:
@@ -136,9 +111,9 @@ class DockerEngine:
         except EngineUnavailable as error:
             log.warning("sandboxes stay until the next start: %s", error)
         finally:
-            self._attached.close()
+            parts.attached.close()
             self.pool.close()
-            self._setup.close()
+            parts.setup.close()
             parts.locks.close()
             parts.stopped.close()
             parts.requests.close()
@@ -149,7 +124,7 @@ class DockerEngine:
         if not keep_sandboxes:
             running = await self._reconciliation.running()
             await asyncio.gather(*(self._endings.remove_for(sandbox_id, STOPPING) for sandbox_id in running))
-        if await self._setup.is_last():
+        if await self._parts.setup.is_last():
             if not keep_sandboxes:
                 await self._stopped.remove_all()
-            await self._setup.release()
+            await self._parts.setup.release()

@@ -17,24 +17,22 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from collections.abc import Sequence
 from functools import partial
 
+from sandbox.background import over
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.engines.docker import container_config as config
-from sandbox.engines.docker.attached_sandboxes import AttachedSandboxes
-from sandbox.engines.docker.blueprint import Blueprint, Blueprints
-from sandbox.engines.docker.boot import Boot
-from sandbox.engines.docker.engine_setup import EngineSetup
+from sandbox.engines.docker.boot import Blueprint, Boot
+from sandbox.engines.docker.engine_setup import BundleBroken
 from sandbox.engines.docker.handshake import introduced
-from sandbox.engines.docker.lock_directory import PoolLocks
 from sandbox.engines.docker.parts import Parts
-from sandbox.engines.docker.pooled_checks import refuse_used, settled
-from sandbox.engines.docker.request_threads import over
-from sandbox.engines.docker.runtime_volume import BundleBroken
-from sandbox.engines.docker.thread_gates import ThreadGates
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind, pooled_id
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
+from sandbox.filesystem import EntriesPage
+from sandbox.health import Health
 from sandbox.owner import Owner, owner_of
+from sandbox.process import ProcessList
 from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.v1 import channel_pb2 as pb
@@ -42,6 +40,13 @@ from sandbox.v1 import channel_pb2 as pb
 log = logging.getLogger(__name__)
 
 _FROM_POOL = "it was made ahead, for the pool"
+# Every place that tool code can write to.
+_EMPTY = ("/workspace", "/tmp", "/dev/shm")  # noqa: S108
+_LOOKS = 3
+# The fewest processes seen so often, and so far apart, are the daemon's own.
+_ALIKE = 5
+_SETTLING_LOOKS = 50
+_SETTLING_S = 0.02
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,44 +61,35 @@ class DockerPooled:
 
     @property
     def id(self) -> str:
-        """The id of its sandbox, which it keeps."""
         return self.sandbox.id
 
     @property
     def alive(self) -> bool:
-        """Whether its daemon has kept the protocol so far."""
         return self.sandbox.alive
 
     async def ping(self) -> bool:
-        """Return whether the daemon answers within a second."""
         return await self.sandbox.ping()
 
 
 @dataclasses.dataclass(frozen=True)
 class DockerPool:
-    """Satisfies PoolSource. `locks` are the lock files of pooled sandboxes."""
+    """Satisfies PoolSource."""
 
     parts: Parts
-    locks: PoolLocks
-    setup: EngineSetup
-    blueprints: Blueprints
     boot: Boot
-    gates: ThreadGates
-    attached: AttachedSandboxes
     unclaimed: dict[str, DockerPooled] = dataclasses.field(default_factory=dict)
 
     async def make_pooled(self, kind: PoolKind) -> DockerPooled:
-        """Return a pooled sandbox that came up and was verified."""
-        blueprint = await self.blueprints.of(kind.spec)
+        blueprint = await self.boot.blueprint(kind.spec)
         sandbox_id = pooled_id(self.parts.new_suffix() + self.parts.new_suffix())
         body = blueprint.body(sandbox_id, pooled=sandbox_id)
         made = config.made_digest(body)
-        lock = self.locks.enter_new(sandbox_id)
+        lock = self.parts.pool_locks.enter_new(sandbox_id)
         undo = partial(self._destroy, sandbox_id)
         try:
             channel, posture = await self.boot.started(blueprint, sandbox_id, body, lock, undo)
         except BundleBroken:
-            self.setup.forget()
+            self.parts.setup.forget()
             raise
         sandbox = ChannelSandbox(sandbox_id, kind.spec, channel, posture)
         try:
@@ -106,23 +102,13 @@ class DockerPool:
         return pooled
 
     async def claim(self, pooled: DockerPooled, spec: SandboxSpec) -> Sandbox | None:
-        """Return a pooled sandbox as that of a thread without sandbox or files; None for any other thread."""
         if pooled.id not in self.unclaimed:
             raise PooledRefused("this sandbox of the pool was claimed or removed already")
         owner = owner_of(spec)
         lock = self._locked_free(owner)
         if lock is None:
             return None
-        note = Note(
-            pooled.id,
-            pooled.made,
-            spec.thread,
-            spec.image,
-            spec.runtime,
-            created_s=self.parts.lifetime.clock(),
-            held=pooled.id,
-            unchecked=True,
-        )
+        note = dataclasses.replace(self.parts.note(spec, pooled.id, pooled.made, pooled.id), unchecked=True)
         del self.unclaimed[pooled.id]
         try:
             lock.write(note)
@@ -138,7 +124,7 @@ class DockerPool:
         pooled.lock.retire()
         self.parts.record(owner, note, "creating", _FROM_POOL)
         self.parts.record(owner, note, "running", "it was ready")
-        return self.attached.use(note, spec, pooled.sandbox.channel, posture, lock)
+        return self.parts.attached.use(note, spec, pooled.sandbox.channel, posture, lock)
 
     async def discard(self, pooled: DockerPooled) -> None:
         """Remove a pooled sandbox and all that it has, even if the caller is cancelled."""
@@ -147,17 +133,13 @@ class DockerPool:
         await asyncio.shield(self.parts.background.begin(self._drop(pooled.id, pooled.lock)))
 
     async def discard_all(self) -> None:
-        """Remove every unclaimed sandbox of this process."""
         await asyncio.gather(*(self.discard(pooled) for pooled in [*self.unclaimed.values()]))
 
     def close(self) -> None:
-        """Close the channels and drop the locks of what is left."""
         for pooled in self.unclaimed.values():
             pooled.sandbox.close()
             pooled.lock.close()
-        self.locks.close()
-
-    # --- the steps of a claim ---
+        self.parts.pool_locks.close()
 
     def _locked_free(self, owner: Owner) -> ThreadLock | None:
         """Return the lock, behind its gate, of a thread without a sandbox; None for any other thread."""
@@ -201,7 +183,7 @@ class DockerPool:
     async def _checked(self, pooled: DockerPooled, spec: SandboxSpec) -> pb.Posture:
         """Return the posture of a pooled sandbox; raises SandboxError for one that the thread may not have."""
         blueprint, posture, _ = await asyncio.gather(
-            self.blueprints.of(spec),
+            self.boot.blueprint(spec),
             introduced(pooled.sandbox.channel),
             refuse_used(pooled.sandbox, pooled.pids),
         )
@@ -216,7 +198,7 @@ class DockerPool:
         try:
             await over(claiming)
             pooled.sandbox.close()
-            await self.gates.unclaim(owner, pooled.id)
+            await self.parts.unclaim(owner, pooled.id)
             lock.retire()
             pooled.lock.retire()
         except SandboxError as error:
@@ -224,8 +206,6 @@ class DockerPool:
         finally:
             lock.close()
             pooled.lock.close()
-
-    # --- removal ---
 
     async def _drop(self, pooled: str, lock: ThreadLock) -> None:
         try:
@@ -247,17 +227,15 @@ class DockerPool:
                 log.info("the volume of spare %s is emptied first: %s", pooled, error)
         await self.parts.claims.give_back(("", pooled), pooled, filled=True)
 
-    # --- what processes left that are gone ---
-
     async def reconcile(self) -> list[str]:
         """Remove unclaimed sandboxes whose process is gone, with files that a restore left; return those that stay."""
         parts = self.parts
-        found = {*await parts.claims.pooled_volumes(), *self.locks.ids()}
+        found = {*await parts.claims.pooled_volumes(), *self.parts.pool_locks.ids()}
         found |= {one["Labels"][config.POOL_LABEL] for one in await parts.containers.labelled({config.POOL_LABEL: ""})}
         claimed = await parts.claims.owners() if found else {}
         left = []
         for pooled in found - {*claimed, *self.unclaimed}:
-            lock = self.locks.try_enter(pooled)
+            lock = self.parts.pool_locks.try_enter(pooled)
             if lock is None:
                 continue  # its maker lives
             try:
@@ -271,8 +249,8 @@ class DockerPool:
                 left.append(pooled)
             finally:
                 lock.close()
-        for pooled in self.locks.ids() & {*claimed}:
-            lock = self.locks.try_enter(pooled)
+        for pooled in self.parts.pool_locks.ids() & {*claimed}:
+            lock = self.parts.pool_locks.try_enter(pooled)
             if lock is not None:
                 lock.retire()
         return left
@@ -290,6 +268,45 @@ class DockerPool:
                 await self.parts.claims.take(owner, pooled)
                 return True
         return False
+
+
+async def refuse_used(sandbox: ChannelSandbox, pids: int) -> None:
+    """Raise PooledRefused for a sandbox in which something runs or lies; SandboxError when its daemon does not say.
+
+    Nothing can have been in it before its claim, for a pooled sandbox has no owner and no network. So whatever is found
+    there was not put there by any way that Airlock knows of, and is no reason to look closer: the pooled sandbox goes.
+    `pids` is what settled() returned of it.
+    """
+    health, listed, pages = await _asked(sandbox)
+    for _ in range(_LOOKS):
+        if health.pids > pids:  # what answers just now has processes, too
+            health = await sandbox.health()
+    if listed.processes or listed.strays:
+        raise PooledRefused("something runs in a sandbox of the pool that nobody has used")
+    if health.pids > pids or health.memory_kills or health.pids_refused:
+        raise PooledRefused(f"{health.pids} processes and threads are in a sandbox of the pool that had {pids}")
+    for path, page in zip(_EMPTY, pages, strict=True):
+        if page.entries:
+            raise PooledRefused(f"there is something in {path} of a sandbox of the pool that nobody has used")
+
+
+async def settled(sandbox: ChannelSandbox) -> int:
+    """Return how many processes and threads the daemon itself has, once it has done what refuse_used() asks of it.
+
+    A process that starting left behind may take a while to end on a busy machine. Counted here, it would hide another
+    one later, so the fewest must be seen several times.
+    """
+    await _asked(sandbox)
+    seen: list[int] = []
+    while len(seen) < _SETTLING_LOOKS and seen.count(min(seen, default=0)) < _ALIKE:
+        seen.append((await sandbox.health()).pids)
+        await asyncio.sleep(_SETTLING_S)
+    return min(seen)
+
+
+async def _asked(sandbox: ChannelSandbox) -> tuple[Health, ProcessList, Sequence[EntriesPage]]:
+    pages = asyncio.gather(*(sandbox.files.ls(path, limit=1) for path in _EMPTY))
+    return await asyncio.gather(sandbox.health(), sandbox.processes.list(), pages)
 
 
 def refuse_other(pooled: DockerPooled, blueprint: Blueprint) -> None:

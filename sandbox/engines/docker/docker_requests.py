@@ -84,7 +84,6 @@ class DockerRequests:
 
     @property
     def connected(self) -> bool:
-        """Whether the engine has answered so far."""
         return self._client is not None
 
     async def ask(
@@ -184,19 +183,10 @@ def describe(client: Client) -> EngineFacts:
     )
 
 
-def engine_id(client: Client) -> str:
-    """Return what the engine calls itself; it stays as long as its data do."""
-    return str(client.info().get("ID") or "")
-
-
-def data_directory(client: Client) -> str:
-    """Return where the engine has its data, on its own machine; "" where it does not say."""
-    return str(client.info().get("DockerRootDir") or "")
-
-
-def limits_swap(client: Client) -> bool:
-    """Return whether the engine's kernel limits swap."""
-    return bool(client.info().get("SwapLimit", True))
+def engine_info(client: Client) -> dict[str, Any]:
+    """Return what GET /info does: the engine's own id, where its data are, what its kernel limits."""
+    info: dict[str, Any] = client.info()
+    return info
 
 
 def inspect_image(client: Client, name: str) -> FoundImage:
@@ -321,11 +311,6 @@ def volume_labels(client: Client, name: str) -> Mapping[str, str] | None:
         return client.inspect_volume(name)["Labels"] or {}
     except NotFound:
         return None
-
-
-def has_volume(client: Client, name: str) -> bool:
-    """Return whether there is a volume of this name."""
-    return volume_labels(client, name) is not None
 
 
 def is_mounted(client: Client, name: str) -> bool:

@@ -1,42 +1,44 @@
-"""Endings: how a thread's sandbox is stopped or removed, always behind the gate of its lock."""
+"""Endings: how sandboxes are stopped and removed, and everything of a tenant; always behind the gate of a lock."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sandbox.engines.docker import container_config as config
-from sandbox.engines.docker.attached_sandboxes import AttachedSandboxes
+from sandbox.engines.docker.docker_pool import DockerPool
 from sandbox.engines.docker.lock_directory import shut
-from sandbox.engines.docker.parts import Parts
+from sandbox.engines.docker.parts import Gate, Parts
 from sandbox.engines.docker.sandbox_listing import SandboxListing, shown
 from sandbox.engines.docker.stopped_containers import StoppedContainers
-from sandbox.engines.docker.thread_gates import Gate, ThreadGates
+from sandbox.engines.docker.workspace_transfer import WorkspaceTransfer
 from sandbox.engines.pooled_sandbox import is_pooled
-from sandbox.errors import SandboxBusy
-from sandbox.owner import Owner, owner_by_name
+from sandbox.errors import SandboxBusy, SandboxUnavailable
+from sandbox.owner import Owner, digest, owner_by_name
 from sandbox.sandbox import ListedSandbox
 from sandbox.thread_lock import Note, ThreadLock
-from sandbox.transition import ASKED, CALLS_LOST, MADE_OTHERWISE, OVERDUE, ROOM, UNUSED
+from sandbox.transition import ASKED, CALLS_LOST, DELETED, MADE_OTHERWISE, OVERDUE, ROOM, UNUSED
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Endings:
-    """The methods of Ending and Leasing that stop or remove sandboxes; their workspaces stay."""
+    """The methods of Ending and Leasing that stop or remove sandboxes, and those of Removal."""
 
     parts: Parts
-    gates: ThreadGates
-    attached: AttachedSandboxes
     stopped: StoppedContainers
     listing: SandboxListing
+    pool: DockerPool
+    transfer: WorkspaceTransfer
 
     # --- a thread's, whichever process has it ---
 
     async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
         owner = owner_by_name(tenant, thread)
-        async with self.gates.existing(owner) as gate:
+        async with self.parts.gate(owner) as gate:
             if gate is None:
                 return self.listing.at_rest(owner)
             if not await self._stop_unused(gate, ASKED):
@@ -45,7 +47,7 @@ class Endings:
 
     async def remove_of(self, tenant: str, thread: str) -> ListedSandbox | None:
         owner = owner_by_name(tenant, thread)
-        async with self.gates.existing(owner) as gate:
+        async with self.parts.gate(owner) as gate:
             if gate is not None:
                 was = next((one for one in await self.listing.listed(tenant) if one.id == gate.note.sandbox), None)
                 if not await self._remove_unused(gate, ASKED):
@@ -55,7 +57,7 @@ class Endings:
         return was if await self.stopped.remove(owner, ASKED) else None
 
     async def end_calls(self, tenant: str, thread: str, *, overdue: bool = False) -> bool:
-        async with self.gates.existing(owner_by_name(tenant, thread)) as gate:
+        async with self.parts.gate(owner_by_name(tenant, thread)) as gate:
             if gate is None or gate.lock.unused() or (overdue and not self.parts.lifetime.is_over(gate.note)):
                 return False
             log.warning("removing sandbox %s with the calls in progress in it", gate.note.sandbox)
@@ -100,7 +102,7 @@ class Endings:
     # --- one of this process ---
 
     async def stop_idle(self, sandbox_id: str) -> bool:
-        attached = self.attached.pop(sandbox_id)
+        attached = self.parts.attached.by_id.pop(sandbox_id, None)
         if attached is None:
             await self.remove(sandbox_id)
             return False
@@ -117,7 +119,7 @@ class Endings:
             attached.close()
 
     async def remove(self, sandbox_id: str, reason: str = UNUSED) -> None:
-        attached = self.attached.get(sandbox_id)
+        attached = self.parts.attached.by_id.get(sandbox_id)
         sandbox = None if attached is None else attached.sandbox
         if sandbox is not None and not sandbox.alive:
             reason = f"it was lost: {sandbox.channel.lost}"
@@ -127,7 +129,7 @@ class Endings:
 
     async def remove_for(self, sandbox_id: str, reason: str) -> None:
         """Remove a sandbox for this reason, whatever else is known of it."""
-        attached = self.attached.pop(sandbox_id)
+        attached = self.parts.attached.by_id.pop(sandbox_id, None)
         if attached is not None:
             attached.channel.close()
             await shut(attached.lock)
@@ -148,7 +150,7 @@ class Endings:
             return await self.parts.claims.owner_of(sandbox_id)
         labels = {config.KIND_LABEL: "sandbox", config.SANDBOX_LABEL: sandbox_id}
         found = await self.parts.containers.labelled(labels)
-        return (found[0]["Labels"][config.TENANT_LABEL], found[0]["Labels"][config.THREAD_LABEL]) if found else None
+        return config.owner_in(found[0]["Labels"]) if found else None
 
     async def _remove_unshared(self, owner: Owner, lock: ThreadLock, sandbox_id: str, reason: str) -> None:
         """Remove a sandbox unless another process has it; its lock is behind the gate, or gone."""
@@ -158,7 +160,67 @@ class Endings:
                 note = lock.read()
                 if note is None or note.sandbox == sandbox_id:
                     lock.retire()
-                known = note if note is not None and note.sandbox == sandbox_id else Note(sandbox_id, "")
-                self.parts.record(owner, known, "removed", reason)
+                self.parts.record(owner, Note.known(note, sandbox_id), "removed", reason)
         finally:
             lock.close()
+
+    # --- everything of a tenant or of the instance, by labels, whichever process made it ---
+
+    async def remove_all_of(self, tenant: str) -> int:
+        """Remove all of a tenant, with replaced files that could not be removed at once.
+
+        Such files are in a volume that no longer says whose it is, so SandboxUnavailable is raised at the end if any
+        volume without an owner stays.
+        """
+        await self.transfer.remove_left()  # a carrier that a dead process left would keep its volume in use
+        left = await self.pool.reconcile()
+        removed = await self._remove_labelled(digest(tenant))
+        if left:
+            raise SandboxUnavailable(
+                f"volumes of {', '.join(sorted(left))} could not be removed and may have files of this tenant; "
+                "the gateway's log has the reasons"
+            )
+        return removed
+
+    async def left_of(self, tenant: str) -> Mapping[str, int]:
+        mine = digest(tenant)
+        # The volume of a claimed pooled sandbox is not counted beside its claim, which outlives it.
+        volumes = await self.parts.claims.workspaces({config.TENANT_LABEL: mine})
+        return {"volumes": len(volumes), "containers": len(await self._containers_of(mine))}
+
+    async def remove_workspaces(self) -> None:
+        parts = self.parts
+        await parts.background.settled()  # a sandbox that never came up may still use its workspace
+        if not await parts.setup.stop_serving():
+            return
+        await self.stopped.remove_all()
+        left = []
+        for name, labels in (await parts.claims.workspaces({config.KIND_LABEL: "workspace"})).items():
+            thread = labels.get(config.THREAD_LABEL, labels.get(config.POOL_LABEL, ""))
+            try:
+                await parts.claims.remove_volume(name, (labels.get(config.TENANT_LABEL, ""), thread))
+            except SandboxUnavailable as error:
+                left.append(str(error))
+        if left:
+            raise SandboxUnavailable("; ".join(left))
+
+    async def _remove_labelled(self, mine: str) -> int:
+        parts = self.parts
+        for owner in parts.locks.owners():
+            if owner[0] != mine:
+                continue
+            async with parts.gate(owner) as gate:
+                if gate is not None:
+                    await parts.containers.remove(gate.note.sandbox)
+                    gate.lock.retire()
+        for owner in parts.stopped.owners():
+            if owner[0] == mine:
+                await self.stopped.remove(owner, DELETED)
+        await parts.containers.remove_each(await self._containers_of(mine))
+        volumes = await parts.claims.workspaces({config.TENANT_LABEL: mine})
+        return sum([await parts.claims.remove_files(config.owner_in(labels)) for labels in volumes.values()])
+
+    async def _containers_of(self, mine: str) -> list[dict[str, Any]]:
+        """Return every container of a tenant, claimed pooled ones too, which do not have its label."""
+        containers, claimed = self.parts.containers, await self.parts.claims.of_tenant(mine)
+        return [*await containers.labelled({config.TENANT_LABEL: mine}), *await containers.named([*claimed])]

@@ -32,9 +32,8 @@ class EngineDisk:
             _refuse_short(await self.free_bytes(), reserve_bytes, coming_bytes)
 
     async def free_bytes(self) -> int:
-        """Return how much is free on the disk, as far as it can be seen."""
         if self._data is None:
-            said = await self._requests.ask(docker_requests.data_directory)
+            said = (await self._requests.ask(docker_requests.engine_info)).get("DockerRootDir")
             self._data = Path(said) if said else None
         return self._free()
 

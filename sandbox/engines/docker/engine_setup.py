@@ -1,14 +1,104 @@
-"""EngineSetup: what all sandboxes of an engine share, made once, and which processes of the instance serve."""
+"""EngineSetup: what all sandboxes of an engine share, made once, and which processes of the instance serve.
+
+Above all that is the runtime volume with the daemon's bundle. It is filled from the runtime image, read-only in every
+sandbox, and shared by all gateways of an engine. Each function runs as one request (docker_requests.py): a cancelled
+caller leaves no container behind.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 
+from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
-from sandbox.engines.docker.docker_requests import DockerRequests
+from sandbox.engines.docker.build import BUILD_FILE, own_build
+from sandbox.engines.docker.docker_requests import Client, DockerRequests
+from sandbox.engines.docker.handshake import refuse_other_build
 from sandbox.engines.docker.lock_directory import LockDirectory
-from sandbox.engines.docker.runtime_volume import EngineContext, prepare, release_runtime
+from sandbox.engines.docker.posture import HostKernel, has_landlock
+from sandbox.errors import ImageMissing, SandboxUnavailable
 from sandbox.thread_lock import ThreadLock
+
+log = logging.getLogger(__name__)
+
+_BUILD = PurePosixPath(config.RUNTIME_DIRECTORY, BUILD_FILE)
+
+
+@dataclass(frozen=True)
+class EngineContext:
+    """What is known of an engine and its host. `workspace_quota`: its disk enforces the size of a volume."""
+
+    runtime: config.Runtime
+    host: HostKernel
+    workspace_quota: bool
+
+
+class BundleBroken(SandboxUnavailable):
+    """The daemon did not come up: another gateway may have removed or half filled its bundle."""
+
+
+def prepare(client: Client, image: str, instance: str) -> EngineContext:
+    """Inspect the engine's host and fill the runtime volume; raises what fill_runtime() does."""
+    host = HostKernel(
+        swap_limited=bool(docker_requests.engine_info(client).get("SwapLimit", True)), landlock=has_landlock()
+    )
+    if not host.landlock:
+        log.warning("this kernel has no Landlock (Linux 5.19 on): its own code can have a sandbox killed for memory")
+    quota = docker_requests.has_quotas(client, f"airlock-{instance}-quota-probe")
+    if not quota:
+        log.info("the engine's disk has no quotas: a workspace's size (workspace_mib) is watched by its daemon")
+    return EngineContext(fill_runtime(client, image, instance), host, quota)
+
+
+def fill_runtime(client: Client, image: str, instance: str) -> config.Runtime:
+    """Return the bundle of a runtime image, its volume filled and of this release.
+
+    Raises ImageMissing, and SandboxUnavailable for an image that is no runtime or another release's. What fills the
+    volume is labelled as of `instance`.
+    """
+    try:
+        found = docker_requests.inspect_image(client, image)
+    except ImageMissing as error:
+        raise ImageMissing(f"runtime image {image!r} is not on the engine: run `make setup` to build it") from error
+    label = found.labels.get(config.COMMAND_LABEL)
+    if not label:
+        raise SandboxUnavailable(
+            f"image {image!r} is not an Airlock runtime, because it has no label {config.COMMAND_LABEL}: run "
+            "`make setup` to build one"
+        )
+    volume = f"airlock-runtime-{found.id.removeprefix('sha256:')[:12]}"
+    if _fill(client, found.id, volume, instance) != own_build():
+        # The volume may be half filled or changed: unless a gateway uses it, it is made anew. Else the image is wrong.
+        release_runtime(client, volume)
+        build = _fill(client, found.id, volume, instance)
+        try:
+            refuse_other_build(build)
+        except SandboxUnavailable:
+            release_runtime(client, volume)
+            raise
+    return config.Runtime(volume, tuple(json.loads(label)))
+
+
+def release_runtime(client: Client, volume: str) -> None:
+    """Remove a runtime volume unless a container uses it."""
+    try:
+        docker_requests.remove_volume(client, volume)
+    except SandboxUnavailable:
+        log.debug("the runtime volume stays: another gateway uses it")
+
+
+def _fill(client: Client, image_id: str, volume: str, instance: str) -> str:
+    """Fill a volume from the runtime image if it is empty; return what it says of its build."""
+    filler = docker_requests.create_container(client, config.filler_config(image_id, volume, instance))
+    try:
+        build = docker_requests.read_file(client, filler, _BUILD)
+    finally:
+        docker_requests.remove_container(client, filler)
+    return build.decode("ascii", "replace").strip() if build is not None else ""
 
 
 class EngineSetup:
@@ -27,9 +117,8 @@ class EngineSetup:
         self._was_last = False
 
     async def engine_id(self) -> str:
-        """Return the id that the engine gave itself."""
         if not self._engine_id:
-            self._engine_id = await self._requests.ask(docker_requests.engine_id)
+            self._engine_id = str((await self._requests.ask(docker_requests.engine_info)).get("ID") or "")
         return self._engine_id
 
     @property
@@ -52,7 +141,6 @@ class EngineSetup:
         return self._context
 
     def forget(self) -> None:
-        """Have the next prepared() ask the engine again."""
         self._context = None
 
     async def refill(self) -> None:
@@ -78,12 +166,10 @@ class EngineSetup:
         return self._was_last or (self._serving is not None and await self.stop_serving())
 
     async def release(self) -> None:
-        """Remove the runtime volume if no gateway uses it."""
         if self._context is not None:
             await self._requests.ask(release_runtime, self._context.runtime.volume)
 
     def close(self) -> None:
-        """Drop the serving lock."""
         if self._serving is not None:
             self._serving.close()
             self._serving = None

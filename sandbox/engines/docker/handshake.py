@@ -10,8 +10,7 @@ from google.protobuf import text_format
 
 from sandbox.client.channel import Channel
 from sandbox.engines.docker.build import own_build
-from sandbox.engines.docker.host_kernel import HostKernel
-from sandbox.engines.docker.posture import own_namespaces, weaknesses
+from sandbox.engines.docker.posture import HostKernel, own_namespaces, weaknesses
 from sandbox.errors import DaemonLost, PostureTooWeak, SandboxError, SandboxUnavailable
 from sandbox.sandbox import SandboxSpec
 from sandbox.v1 import channel_pb2 as pb

@@ -80,7 +80,6 @@ class ImagePulls:
             raise failure
 
     async def has(self, image: str) -> bool:
-        """Return whether an image is on the engine."""
         try:
             await self._requests.ask(inspect_image, image)
         except ImageMissing:

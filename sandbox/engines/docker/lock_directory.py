@@ -1,16 +1,19 @@
-"""The lock files of one gateway instance: by the owners of sandboxes, by pooled sandboxes, and by carriers.
+"""The files of one gateway instance: locks, of owners, pooled sandboxes and carriers, and notes of stopped sandboxes.
 
-The names of the files say whose sandboxes live, so counting them asks no engine.
+The names of the files say whose the sandboxes are, so counting them asks no engine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sandbox.engines.engine import surplus
 from sandbox.errors import SandboxUnavailable
 from sandbox.owner import Owner
 from sandbox.thread_lock import Note, ThreadLock
@@ -18,9 +21,10 @@ from sandbox.thread_lock import Note, ThreadLock
 # Longer than a sandbox takes to come up on a busy host, or to be removed.
 _GATE_LIMIT_S = 60.0
 _SERVING = "ground"  # the name on disk
+_RECORD_LIMIT_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True)
+@dataclass
 class NamedFiles:
     """The files `<prefix><name><suffix>` of a directory, which is removed with the last of them."""
 
@@ -29,7 +33,6 @@ class NamedFiles:
     suffix: str
 
     def path(self, name: str) -> Path:
-        """Return where the file of a name is."""
         return self.directory / f"{self.prefix}{name}{self.suffix}"
 
     def found(self) -> Iterator[tuple[float, str]]:
@@ -47,13 +50,12 @@ class NamedFiles:
         return sorted((changed_s, (tenant, thread)) for changed_s, (tenant, _, thread) in names if thread)
 
     def close(self) -> None:
-        """Remove the directory if it is empty."""
         with contextlib.suppress(OSError):
             self.directory.rmdir()
 
 
 class LockFiles(NamedFiles):
-    """Lock files."""
+    """The lock files of a directory."""
 
     def __init__(self, directory: Path, prefix: str) -> None:
         super().__init__(directory, prefix, ".lock")
@@ -93,7 +95,6 @@ class PoolLocks(LockFiles):
         return lock
 
     def ids(self) -> set[str]:
-        """Return which pooled sandboxes have a lock file, whichever process made them."""
         return {pooled for _, pooled in self.found()}
 
 
@@ -116,7 +117,6 @@ class LockDirectory:
         self._files = LockFiles(channel_root / "locks", f"{instance}-")
 
     async def enter(self, owner: Owner) -> ThreadLock:
-        """Return an owner's lock as LockFiles.enter() does."""
         return await self._files.enter(_name(owner))
 
     async def enter_existing(self, owner: Owner) -> ThreadLock | None:
@@ -145,21 +145,17 @@ class LockDirectory:
         """Return a look at the lock of each of a tenant's sandboxes; `tenant` is its digest."""
         found = []
         for used_s, owner in self._files.found_owners():
-            lock = ThreadLock.open_existing(self._path(owner)) if owner[0] == tenant else None
-            if lock is not None:
-                note = lock.read()
-                if note is not None:
+            with self._opened(owner if owner[0] == tenant else None) as lock:
+                note = lock.read() if lock is not None else None
+                if lock is not None and note is not None:
                     found.append(Look(note, None if lock.in_use() else used_s, at_work=lock.is_shut()))
-                lock.close()
         return found
 
     def noted(self) -> Iterator[tuple[Owner, Note]]:
         """Yield the note of each sandbox that lives, is being made or removed, in any process."""
         for owner in self.owners():
-            lock = ThreadLock.open_existing(self._path(owner))
-            note = lock.read() if lock is not None else None
-            if lock is not None:
-                lock.close()
+            with self._opened(owner) as lock:
+                note = lock.read() if lock is not None else None
             if note is not None:
                 yield owner, note
 
@@ -172,8 +168,17 @@ class LockDirectory:
         return ThreadLock.open(self._files.path(_SERVING))
 
     def close(self) -> None:
-        """Remove the directory if it is empty."""
         self._files.close()
+
+    @contextlib.contextmanager
+    def _opened(self, owner: Owner | None) -> Iterator[ThreadLock | None]:
+        """Look at an owner's lock without its gate; None for no owner or no lock."""
+        lock = None if owner is None else ThreadLock.open_existing(self._path(owner))
+        try:
+            yield lock
+        finally:
+            if lock is not None:
+                lock.close()
 
     def _path(self, owner: Owner) -> Path:
         return self._files.path(_name(owner))
@@ -190,3 +195,74 @@ async def shut(lock: ThreadLock) -> None:
 
 def _name(owner: Owner) -> str:
     return f"{owner[0]}-{owner[1]}"
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A sandbox as it was when it was stopped.
+
+    `processes` ran in the background, ended with it or with an earlier stop, and were not reported yet.
+    """
+
+    note: Note
+    processes: int = 0
+
+
+class StoppedSandboxes(NamedFiles):
+    """Which sandboxes of an instance are stopped: a file for each, by its owner. `clock` is in seconds since 1970.
+
+    A file is written before its container is stopped, and removed after the container runs again or is removed. After a
+    crash in between, the container may run or be gone: a process changes a file behind the gate of its owner's
+    ThreadLock, and looks at the container. The time of a file is since when its sandbox is stopped.
+    """
+
+    def __init__(self, channel_root: Path, instance: str, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(channel_root / "stopped", f"{instance}-", ".stopped")
+        self._clock = clock
+
+    def write(self, owner: Owner, stopped: Stopped) -> None:
+        """Note that an owner's sandbox is stopped, from now on; raises OSError."""
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self._of(owner)
+        half = path.with_suffix(".half")
+        try:
+            half.write_text(json.dumps({**asdict(stopped.note), "processes": stopped.processes}))
+            now_s = self._clock()
+            os.utime(half, (now_s, now_s))
+            half.rename(path)
+        except OSError:
+            half.unlink(missing_ok=True)
+            raise
+
+    def read(self, owner: Owner) -> Stopped | None:
+        """Return an owner's stopped sandbox; None for none, or one that cannot be read."""
+        try:
+            with self._of(owner).open("rb") as file:
+                said = json.loads(file.read(_RECORD_LIMIT_BYTES))
+            return Stopped(Note.of(said), int(said["processes"]))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    def has(self, owner: Owner) -> bool:
+        """Return whether an owner's sandbox is stopped, by its file only."""
+        return self._of(owner).exists()
+
+    def since_s(self, owner: Owner) -> float | None:
+        """Return since when an owner's sandbox is stopped, in seconds since 1970; None where none is."""
+        try:
+            return self._of(owner).stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    def remove(self, owner: Owner) -> None:
+        self._of(owner).unlink(missing_ok=True)
+
+    def owners(self) -> Sequence[Owner]:
+        return [owner for _, owner in self.found_owners()]
+
+    def surplus(self, *, timeout_s: float, limit: int) -> Sequence[Owner]:
+        """Return the owners of sandboxes to remove: stopped for `timeout_s`, or past `limit` of all."""
+        return surplus(self.found_owners(), until_s=self._clock() - timeout_s, limit=limit)
+
+    def _of(self, owner: Owner) -> Path:
+        return self.path(_name(owner))

@@ -1,19 +1,27 @@
-"""The parts of a Docker engine that own one thing each. What combines them takes this."""
+"""What the collaborators of a Docker engine share: the parts that own one thing each, and the gates of threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from sandbox.background import BackgroundTasks
+from sandbox.client.channel import Channel
+from sandbox.client.channel_sandbox import ChannelSandbox, EngineRecord
 from sandbox.engines.docker.containers import Containers
 from sandbox.engines.docker.docker_requests import DockerRequests
-from sandbox.engines.docker.lock_directory import LockDirectory
-from sandbox.engines.docker.stopped_sandboxes import StoppedSandboxes
+from sandbox.engines.docker.engine_setup import EngineSetup
+from sandbox.engines.docker.lock_directory import LockDirectory, PoolLocks, StoppedSandboxes
 from sandbox.engines.docker.workspace_claims import WorkspaceClaims
-from sandbox.owner import Owner
-from sandbox.thread_lock import Note
-from sandbox.transition import OnTransition, State, Transition
+from sandbox.owner import Owner, owner_of
+from sandbox.sandbox import LeftSandbox, SandboxSpec
+from sandbox.thread_lock import Note, ThreadLock
+from sandbox.transition import CLAIM_LOST, OnTransition, State, Transition
+from sandbox.v1 import channel_pb2 as pb
 
 
 class Lifetime:
@@ -31,33 +39,152 @@ class Lifetime:
         return past_s if past_s >= 0 else None
 
     def is_over(self, note: Note) -> bool:
-        """Return whether a sandbox is past its lifetime."""
         return self.overdue_s(note) is not None
 
 
-Record = Callable[[Owner, Note, State, str], None]
-"""Records a transition of an owner's sandbox, with its reason."""
+@dataclass(frozen=True)
+class Attached:
+    """A sandbox with this process' channel to it, and its thread's lock; `sandbox` is None until it is used."""
+
+    owner: Owner
+    channel: Channel
+    lock: ThreadLock
+    sandbox: ChannelSandbox | None = None
+
+    def close(self) -> None:
+        self.channel.close()
+        self.lock.close()
 
 
-def recorder(on_transition: OnTransition) -> Record:
-    """Return what emits a transition for each record."""
+class AttachedSandboxes:
+    """The sandboxes that this process uses, or has adopted from an earlier one and not used yet, by their ids."""
 
-    def record(owner: Owner, note: Note, state: State, reason: str) -> None:
-        on_transition(Transition(*owner, note.sandbox, state, reason, note.thread))
+    def __init__(self, lifetime: Lifetime) -> None:
+        self._lifetime = lifetime
+        self.by_id: dict[str, Attached] = {}
 
-    return record
+    def adopt(self, sandbox_id: str, owner: Owner, channel: Channel, lock: ThreadLock) -> None:
+        """Attach a sandbox that an earlier process left; its lock is behind its gate, which opens."""
+        self.by_id[sandbox_id] = Attached(owner, channel, lock)
+        lock.hold()
+        lock.leave()
+
+    def adopted(self) -> Sequence[LeftSandbox]:
+        return [LeftSandbox(id_, *one.owner) for id_, one in self.by_id.items() if one.sandbox is None]
+
+    def use(
+        self,
+        note: Note,
+        spec: SandboxSpec,
+        channel: Channel,
+        posture: pb.Posture,
+        lock: ThreadLock,
+        *,
+        outdated: bool = False,
+    ) -> ChannelSandbox:
+        """Return a sandbox that came up or was found, attached; its lock is behind its gate, which opens."""
+        record = EngineRecord(lock, outdated, note.ended_processes, partial(self._lifetime.overdue_s, note))
+        sandbox = ChannelSandbox(note.sandbox, spec, channel, posture, record)
+        lock.hold()
+        lock.leave()
+        self.let_go(note.sandbox)
+        self.by_id[note.sandbox] = Attached(owner_of(spec), channel, lock, sandbox)
+        return sandbox
+
+    def let_go(self, sandbox_id: str) -> None:
+        """Drop a sandbox, but for the channel of an adopted one, which its next use has."""
+        attached = self.by_id.pop(sandbox_id, None)
+        if attached is not None:
+            attached.lock.close()
+            if attached.sandbox is not None:
+                attached.channel.close()
+
+    def close(self) -> None:
+        """Close all of them. They live on."""
+        for attached in self.by_id.values():
+            attached.close()
+        self.by_id.clear()
 
 
 @dataclass(frozen=True)
+class Gate:
+    """A thread's lock behind its gate, and its note."""
+
+    owner: Owner
+    lock: ThreadLock
+    note: Note
+
+
 class Parts:
     """Shared by the collaborators of one engine. What is in `background` is waited for before the engine closes."""
 
-    requests: DockerRequests
-    containers: Containers
-    locks: LockDirectory
-    stopped: StoppedSandboxes
-    claims: WorkspaceClaims
-    lifetime: Lifetime
-    record: Record
-    background: BackgroundTasks
-    new_suffix: Callable[[], str]
+    def __init__(
+        self,
+        instance: str,
+        channel_root: Path,
+        runtime_image: str,
+        requests: DockerRequests,
+        lifetime: Lifetime,
+        on_transition: OnTransition,
+    ) -> None:
+        self.instance = instance
+        self.channel_root = channel_root
+        self.runtime_image = runtime_image
+        self.requests = requests
+        self.containers = Containers(requests, instance, channel_root)
+        self.locks = LockDirectory(channel_root, instance)
+        self.pool_locks = PoolLocks(channel_root, instance)
+        self.stopped = StoppedSandboxes(channel_root, instance, lifetime.clock)
+        self.claims = WorkspaceClaims(requests, instance, runtime_image)
+        self.setup = EngineSetup(requests, self.locks, instance, runtime_image)
+        self.lifetime = lifetime
+        self.attached = AttachedSandboxes(lifetime)
+        self.background = BackgroundTasks()
+        self._on_transition = on_transition
+
+    def new_suffix(self) -> str:
+        return secrets.token_hex(4)
+
+    def record(self, owner: Owner, note: Note, state: State, reason: str) -> None:
+        self._on_transition(Transition(*owner, note.sandbox, state, reason, note.thread))
+
+    def note(self, spec: SandboxSpec, sandbox_id: str, made: str, pooled: str) -> Note:
+        """Return the note of a sandbox that is made now. `pooled` has its files; "" for the thread's own volume."""
+        created_s = self.lifetime.clock()
+        return Note(sandbox_id, made, spec.thread, spec.image, spec.runtime, created_s=created_s, held=pooled)
+
+    # --- the gate of a thread's lock; the claims of dead processes are undone there ---
+
+    @asynccontextmanager
+    async def gate(self, owner: Owner) -> AsyncIterator[Gate | None]:
+        """Enter the gate of an owner's sandbox, which is there or is being made; None for none."""
+        lock = await self.enter_existing(owner)
+        note = lock.read() if lock is not None else None
+        try:
+            yield None if lock is None or note is None else Gate(owner, lock, note)
+        finally:
+            if lock is not None:
+                lock.close()
+
+    async def enter_existing(self, owner: Owner) -> ThreadLock | None:
+        """Return the lock of an owner's sandbox behind its gate, as LockDirectory does; None where there is none."""
+        lock = await self.locks.enter_existing(owner)
+        note = lock.read() if lock is not None else None
+        if lock is not None and note is not None and note.unchecked:
+            await self.give_up_claim(owner, note, lock)
+            return None
+        return lock
+
+    async def give_up_claim(self, owner: Owner, note: Note, lock: ThreadLock) -> None:
+        """Remove what a process left that died during a claim, behind the thread's gate, and the lock."""
+        try:
+            await self.unclaim(owner, note.sandbox)
+            lock.retire()
+        finally:
+            lock.close()
+        self.record(owner, note, "removed", CLAIM_LOST)
+
+    async def unclaim(self, owner: Owner, pooled: str) -> None:
+        """Remove a pooled sandbox whose claim was not finished, behind the gate of the thread that it was meant for."""
+        await self.containers.remove(pooled)
+        await self.claims.give_back(owner, pooled)

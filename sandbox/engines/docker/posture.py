@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import ctypes
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.engines.docker.container_config import CAPABILITIES
-from sandbox.engines.docker.host_kernel import HostKernel
-from sandbox.engines.docker.mount_rules import mount_weaknesses
+from sandbox.client.replies import plain_text
+from sandbox.engines.docker.container_config import CAPABILITIES, CHANNEL_DIRECTORY, RUNTIME_DIRECTORY
+from sandbox.filesystem import WORKSPACE
 from sandbox.sandbox import SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 
+# The same number on every architecture; asked for its version it makes nothing.
+_LANDLOCK_CREATE_RULESET = 444
+_CREATE_RULESET_VERSION = 1
+# The first version in which files may be moved between directories inside a domain; Linux 5.19.
+_WANTED_LANDLOCK = 2
+# As many as a daemon reports; there may then be more.
+_MOUNTS_LIMIT = 512
+_BREACHES_LIMIT = 32
+_SHOWN = 4
+_SHOWN_CHARS = 128
 # The numbers of <linux/capability.h> for what container_config.py may ask for.
 _CAPABILITY_NUMBERS = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7, "SYS_RESOURCE": 24}
 _ALLOWED_CAPABILITIES = sum(1 << _CAPABILITY_NUMBERS[name] for name in CAPABILITIES)
@@ -19,6 +31,137 @@ _ALLOWED_FAMILIES = frozenset({1, 2, 10})  # AF_UNIX, AF_INET, AF_INET6
 # The kinds that must be the sandbox's own, with the inodes that the host's first ones have on every Linux: a gateway in
 # a container does not see them. <linux/proc_ns.h>; older kernels number the last two as they come.
 _FIRST_NAMESPACES = {"ipc": 0xEFFFFFFF, "uts": 0xEFFFFFFE, "pid": 0xEFFFFFFC, "net": 0xEFFFFFF9, "mnt": 0xEFFFFFF8}
+
+
+@dataclass(frozen=True)
+class HostKernel:
+    """What the host's kernel can do at all: a sandbox is not refused for what no sandbox here could have.
+
+    `swap_limited`: control groups limit swap. `landlock`: processes can be kept from writing under /proc.
+    """
+
+    swap_limited: bool = True
+    landlock: bool = True
+
+
+def has_landlock() -> bool:
+    """Return whether the kernel of this machine offers Landlock, and this process may ask it."""
+    libc = ctypes.CDLL(None)
+    version = libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_CREATE_RULESET_VERSION))
+    return int(version) >= _WANTED_LANDLOCK
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What a mount must be. `types` empty means any; a mount is `needed` when its absence is a weakness."""
+
+    types: frozenset[str] = frozenset()
+    needed: bool = False
+    read_only: bool = False
+    tool_may_write: bool = False
+    # What tool code can fill must not hold set-user-id programs or devices.
+    inert: bool = False
+
+
+def _tmpfs(*, needed: bool = False) -> _Rule:
+    return _Rule(frozenset({"tmpfs"}), needed=needed, tool_may_write=True, inert=True)
+
+
+_CGROUPS = "/sys/fs/cgroup"
+_ENGINE_FILE = _Rule(read_only=True)
+# A rootless engine may make no devices, and mounts the host's one by one; a daemon says of none but these that tool
+# code cannot write there.
+_DEVICE = _Rule(frozenset({"devtmpfs"}))
+# The paths that were asked for or that every Docker container has, so a directory or a socket of the host that was
+# added is found wherever it is.
+_RULES = {
+    "/": _Rule(needed=True, read_only=True),
+    "/proc": _Rule(frozenset({"proc"}), needed=True),
+    "/proc/sys": _Rule(frozenset({"proc"}), needed=True, read_only=True),
+    "/sys": _Rule(frozenset({"sysfs"}), read_only=True),
+    # Its subdirectories, the controllers of version 1, are read-only; version 2 has none and is itself.
+    _CGROUPS: _Rule(frozenset({"tmpfs", "cgroup2"})),
+    "/dev": _Rule(frozenset({"tmpfs"})),
+    "/dev/pts": _Rule(frozenset({"devpts"})),
+    **dict.fromkeys(("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"), _DEVICE),
+    "/dev/shm": _tmpfs(),  # noqa: S108
+    # Of the sandbox's own IPC namespace, and bounded by RLIMIT_MSGQUEUE.
+    "/dev/mqueue": _Rule(frozenset({"mqueue"}), tool_may_write=True, inert=True),
+    "/tmp": _tmpfs(needed=True),  # noqa: S108
+    # Docker gives a volume neither nosuid nor nodev. no_new_privileges takes the one's place for everything in the
+    # sandbox, and without the capability to make devices there are none.
+    WORKSPACE: _Rule(needed=True, tool_may_write=True),
+    RUNTIME_DIRECTORY: _Rule(needed=True, read_only=True),
+    CHANNEL_DIRECTORY: _Rule(needed=True),
+    "/etc/resolv.conf": _ENGINE_FILE,
+    "/etc/hostname": _ENGINE_FILE,
+    "/etc/hosts": _ENGINE_FILE,
+}
+# What the engine lays over parts of /proc and /sys is read-only, or /dev/null, which keeps nothing.
+_MASKED = ("/proc/", "/sys/")
+_MASK = _Rule(frozenset({"proc", "tmpfs", "devtmpfs"}))
+_VOLUME = _Rule(frozenset({"tmpfs"}), read_only=True, inert=True)
+# gVisor names its file systems otherwise, has no masks of its own in the list, and shows no flags but read-only.
+_NOT_IN_GVISOR = frozenset({"/proc/sys"})
+
+
+def mount_weaknesses(mounts: Collection[pb.Mount], *, volumes: Collection[str], gvisor: bool) -> list[str]:
+    """Return one sentence for each way in which mounts are weaker than asked.
+
+    `volumes` are the paths that the image declares as volumes; Airlock lays something empty over each.
+    """
+    found = []
+    if len(mounts) >= _MOUNTS_LIMIT:
+        found.append(f"There are {_MOUNTS_LIMIT} mounts or more, and not all of them are known.")
+    there = {mount.path for mount in mounts}
+    missing = [path for path, rule in _RULES.items() if rule.needed and path not in there]
+    if gvisor:
+        missing = [path for path in missing if path not in _NOT_IN_GVISOR]
+    if missing:
+        found.append(f"Nothing is mounted at {_shown(missing)}.")
+    strangers = [mount.path for mount in mounts if _rule(mount.path, volumes) is None]
+    if strangers:
+        found.append(f"There are mounts that were not asked for: {_shown(strangers)}.")
+    rules = ((mount, _rule(mount.path, volumes)) for mount in mounts)
+    breaches = [said for mount, rule in rules if rule for said in _breaches(mount, rule, gvisor=gvisor)]
+    found += breaches[:_BREACHES_LIMIT]
+    if not gvisor and not any(_rule(path, ()) is _MASK for path in there):
+        found.append("Nothing of /proc and /sys is hidden.")
+    return found
+
+
+def _rule(path: str, volumes: Collection[str]) -> _Rule | None:
+    known = _RULES.get(path)
+    if known is not None:
+        return known
+    if path.startswith(f"{_CGROUPS}/"):
+        return _ENGINE_FILE
+    if path.startswith(_MASKED):
+        return _MASK
+    return _VOLUME if path in volumes else None
+
+
+def _breaches(mount: pb.Mount, rule: _Rule, *, gvisor: bool) -> list[str]:
+    found = []
+    path = _shown([mount.path])
+    if rule.read_only and not mount.read_only:
+        found.append(f"{path} is writable.")
+    elif mount.tool_writable and not rule.tool_may_write:
+        found.append(f"Tool code can write to {path}.")
+    if gvisor:
+        return found
+    if rule.types and mount.type not in rule.types:
+        found.append(f"{path} is {_shown([mount.type])} where {' or '.join(sorted(rule.types))} was asked for.")
+    if rule.inert and not (mount.no_suid and mount.no_dev):
+        found.append(f"{path} is mounted without nosuid and nodev.")
+    return found
+
+
+def _shown(texts: Iterable[str]) -> str:
+    """Return texts of a sandbox for people: few, short and printable."""
+    every = list(texts)
+    shown = ", ".join(plain_text(text)[:_SHOWN_CHARS] for text in every[:_SHOWN])
+    return shown if len(every) <= _SHOWN else f"{shown} and {len(every) - _SHOWN} more"
 
 
 def weaknesses(
@@ -40,12 +183,11 @@ def weaknesses(
     if excess:
         allowed = ", ".join(CAPABILITIES[:-1]) + f" and {CAPABILITIES[-1]}"
         found.append(f"The container holds capabilities beyond {allowed} ({excess:#x}).")
-    if not posture.no_new_privileges:
-        found.append("no_new_privileges is not set.")
-    if not posture.socket_closed_to_tools:
-        found.append("Tool code can reach the daemon's socket.")
-    if not posture.root_read_only:
-        found.append("The root file system is writable.")
+    found += _said(
+        (not posture.no_new_privileges, "no_new_privileges is not set."),
+        (not posture.socket_closed_to_tools, "Tool code can reach the daemon's socket."),
+        (not posture.root_read_only, "The root file system is writable."),
+    )
     if posture.network_interfaces:
         names = ", ".join(name[:32] for name in posture.network_interfaces[:8])
         found.append(f"There is a network interface: {names}.")
@@ -82,13 +224,12 @@ def own_namespaces() -> dict[str, int]:
 
 
 def _weak_identities(posture: pb.Posture) -> list[str]:
-    found = []
-    if posture.tool_uid == 0:
-        found.append("Tool code would run as root.")
-    if posture.daemon_uid == 0:
-        found.append("The daemon runs as root.")
-    if posture.tool_uid == posture.daemon_uid:
-        found.append("Tool code would run as the daemon's user and could signal it.")
+    same_user = posture.tool_uid == posture.daemon_uid
+    found = _said(
+        (posture.tool_uid == 0, "Tool code would run as root."),
+        (posture.daemon_uid == 0, "The daemon runs as root."),
+        (same_user, "Tool code would run as the daemon's user and could signal it."),
+    )
     # Its own group has the number of its user; any other, root's or the channel's, opens files to it.
     foreign = [group for group in posture.tool_groups if group != posture.tool_uid]
     if foreign or not posture.tool_groups:
@@ -97,6 +238,10 @@ def _weak_identities(posture: pb.Posture) -> list[str]:
     if posture.tool_capabilities_effective:
         found.append(f"Tool code would hold capabilities ({posture.tool_capabilities_effective:#x}).")
     return found
+
+
+def _said(*weaknesses: tuple[bool, str]) -> list[str]:
+    return [said for is_so, said in weaknesses if is_so]
 
 
 def _open_calls(posture: pb.Posture, spec: SandboxSpec) -> list[str]:

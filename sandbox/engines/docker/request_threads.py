@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from sandbox.background import over
 from sandbox.fair_semaphore import FairSemaphore
 
 THREADS = 8
@@ -76,14 +77,6 @@ async def to_the_end(work: asyncio.Future[_Value]) -> _Value:
     except asyncio.CancelledError:
         await over(work)
         raise
-
-
-async def over(work: asyncio.Future[_Value] | None) -> None:
-    """Wait for the end of work, however it ends; None is over."""
-    if work is not None:
-        await asyncio.wait({work})
-        if not work.cancelled():
-            work.exception()
 
 
 def _pool(threads: int, name: str) -> ThreadPoolExecutor:

@@ -29,7 +29,7 @@ _SIGNALS = {128 + one: one.name for one in signal.Signals}
 
 @dataclass(frozen=True)
 class SandboxListing:
-    """Satisfies Register, by the files alone; listed() asks the engine."""
+    """Answers Register by the files alone; listed() asks the engine."""
 
     parts: Parts
 
@@ -42,9 +42,6 @@ class SandboxListing:
 
     def stopped_count(self) -> int:
         return len(self.parts.stopped.owners())
-
-    def owners(self) -> Sequence[Owner]:
-        return self.parts.locks.owners()
 
     def at_rest(self, owner: Owner) -> ListedSandbox | None:
         """Return the stopped sandbox of a thread, by its file."""

@@ -54,7 +54,7 @@ def socket_buffers() -> dict[str, str]:
     """Return the kernel settings, of the sandbox's own network namespace, that keep TCP's buffers from growing.
 
     By default they grow to several MiB. The least, the first and the largest size; that of other sockets is the same,
-    and the daemon limits their number (sandbox/daemon/limits/kernel_use.py).
+    and the daemon limits their number (sandbox/daemon/limits/kernel.py).
     """
     return {"net.ipv4.tcp_rmem": "4096 131072 212992", "net.ipv4.tcp_wmem": "4096 16384 212992"}
 

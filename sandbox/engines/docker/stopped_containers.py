@@ -8,23 +8,21 @@ StoppedSandboxes says that it exists. All that is done here to a thread's sandbo
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sandbox.background import over
 from sandbox.client.channel import Channel
 from sandbox.client.remote_processes import RemoteProcesses
-from sandbox.engines.docker.blueprint import Blueprint
-from sandbox.engines.docker.boot import Boot
+from sandbox.engines.docker.boot import Blueprint, Boot
 from sandbox.engines.docker.containers import Container, id_of
+from sandbox.engines.docker.lock_directory import Stopped
 from sandbox.engines.docker.parts import Parts
-from sandbox.engines.docker.request_threads import over
-from sandbox.engines.docker.stopped_sandboxes import Stopped
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
 from sandbox.owner import Owner
+from sandbox.sandbox import Sandbox
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.transition import ASKED_AGAIN, MADE_OTHERWISE, TOO_LONG
-from sandbox.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +31,11 @@ _LAST_LOOK_S = 2.0
 
 
 @dataclass(frozen=True)
-class Resumed:
-    """A sandbox that was started again."""
-
-    note: Note
-    channel: Channel
-    posture: pb.Posture
-
-
-@dataclass(frozen=True)
 class StoppedContainers:
     """Stops containers, and starts or removes the stopped ones."""
 
     parts: Parts
     boot: Boot
-
-    # --- stopping ---
 
     async def stop_or_remove(self, owner: Owner, note: Note, channel: Channel, reason: str) -> bool:
         """Stop a sandbox that no process has, or else remove it; return whether it is stopped. Closes the channel."""
@@ -83,10 +70,8 @@ class StoppedContainers:
         self.parts.record(owner, note, "idle_stopped", f"{reason}{ended}")
         return True
 
-    # --- starting again ---
-
-    async def resume(self, blueprint: Blueprint, lock: ThreadLock) -> Resumed | None:
-        """Start the stopped container of a thread, behind its gate; None where none fits.
+    async def resume(self, blueprint: Blueprint, lock: ThreadLock) -> Sandbox | None:
+        """Start the stopped container of a thread, behind its gate, and return it attached; None where none fits.
 
         One that does not fit is removed, and the lock stays as it is. If the caller is cancelled, or the engine does
         not answer, it stays stopped, and the lock is closed.
@@ -96,9 +81,9 @@ class StoppedContainers:
         if stopped is None:
             self.parts.stopped.remove(owner)
             return None
-        note = dataclasses.replace(stopped.note, ended_processes=stopped.processes)
+        note = replace(stopped.note, ended_processes=stopped.processes)
         # Before anything else: what ended with it is reported even if it is not started again.
-        noted = dataclasses.replace(note, thread=spec.thread, image=spec.image, runtime=spec.runtime)
+        noted = replace(note, thread=spec.thread, image=spec.image, runtime=spec.runtime)
         lock.write(noted)
         if self.parts.lifetime.is_over(note) or blueprint.made(note.sandbox, pooled=note.held) != note.made:
             log.info("stopped sandbox %s is replaced: %s", note.sandbox, MADE_OTHERWISE)
@@ -122,7 +107,7 @@ class StoppedContainers:
         self.parts.stopped.remove(owner)
         log.info("sandbox %s is resumed", note.sandbox)
         self.parts.record(owner, noted, "running", ASKED_AGAIN)
-        return Resumed(note, channel, posture)
+        return self.parts.attached.use(note, spec, channel, posture, lock)
 
     async def _drop(
         self, owner: Owner, note: Note, lock: ThreadLock, reason: str, boot: asyncio.Future[None] | None = None
@@ -146,8 +131,6 @@ class StoppedContainers:
             log.warning("sandbox %s may run, a later look will find it: %s", sandbox_id, error)
         finally:
             lock.retire()
-
-    # --- removal ---
 
     async def remove(self, owner: Owner, reason: str) -> bool:
         """Remove the stopped sandbox of a thread; return whether there was one that was not started meanwhile."""
@@ -178,25 +161,23 @@ class StoppedContainers:
         surplus = self.parts.stopped.surplus(timeout_s=timeout_s, limit=limit)
         return sum([await self.remove(owner, TOO_LONG) for owner in surplus])
 
-    # --- looks ---
-
     async def is_stopped(self, owner: Owner, sandbox_id: str) -> bool:
         """Return whether a sandbox is stopped, by its file and its container; behind the gate of its owner."""
-        stopped = self.parts.stopped.read(owner)
-        if stopped is None or stopped.note.sandbox != sandbox_id:
+        if self._noted(owner) != sandbox_id:
             return False
         try:
-            state = await self.parts.containers.state(sandbox_id)
+            return not (await self.parts.containers.state(sandbox_id))["Running"]
         except SandboxUnavailable:
             return False
-        return not state["Running"]
 
     def is_at_rest(self, container: Container, owner: Owner) -> bool:
         """Return whether a container is stopped and no process is at work on it."""
-        if container["State"] != "exited" or self.parts.locks.has(owner):
-            return False
+        at_work = container["State"] != "exited" or self.parts.locks.has(owner)
+        return not at_work and self._noted(owner) == id_of(container)
+
+    def _noted(self, owner: Owner) -> str | None:
         stopped = self.parts.stopped.read(owner)
-        return stopped is not None and stopped.note.sandbox == id_of(container)
+        return None if stopped is None else stopped.note.sandbox
 
 
 async def _running(channel: Channel) -> int:

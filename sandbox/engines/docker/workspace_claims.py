@@ -14,18 +14,72 @@ Files that replace others are written to such a volume, too: nothing of the old 
 
 from __future__ import annotations
 
+import io
+import json
 import logging
+import posixpath
+import tarfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_requests import DockerRequests
-from sandbox.engines.docker.volume_emptying import empty_deep_volume, empty_volume
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, WorkspaceIncomplete, reason_of
+from sandbox.filesystem import WORKSPACE
 from sandbox.owner import Owner
 
 log = logging.getLogger(__name__)
+
+# What is left when it ends is less than before; a later removal goes on with it.
+_DEEP_TIMEOUT_S = 120
+
+
+def empty_volume(requests: DockerRequests, volume: str, *, image: str, instance: str, owner: Owner) -> bool:
+    """Remove what is in a thread's volume, if no container has that; return whether any may be gone. It blocks.
+
+    An engine that removes a volume makes no other one until it is through with all files in it, a second or more for
+    each 50,000. It blocks no request while it unpacks an archive into a container, and where a file replaces a
+    directory, it first removes that with all that is in it. So an archive of one file is unpacked in the place of the
+    workspace, in a container that is never started. That a volume is mounted there the engine sees when all is gone
+    from it, and refuses. Where an engine does not do so, files are left, which go with the volume.
+    """
+    name = config.carrier_name(instance, owner)
+    ask, begun = requests.ask_here, False
+    try:
+        if ask(docker_requests.volume_labels, volume) is None or ask(docker_requests.is_mounted, volume):
+            return begun
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            tar.addfile(tarfile.TarInfo(posixpath.basename(WORKSPACE)))
+        ask(docker_requests.create_container, config.emptier_config(image, volume, instance, owner), name)
+        try:
+            begun = True
+            requests.put_archive(name, posixpath.dirname(WORKSPACE), [archive.getvalue()])
+        finally:
+            ask(docker_requests.remove_container, name)
+    except SandboxError as error:
+        log.debug("emptied volume %s: %s", volume, error)
+    return begun
+
+
+def empty_deep_volume(requests: DockerRequests, volume: str, *, image: str, instance: str, owner: Owner) -> None:
+    """Remove what is in a volume with a tree too deep for the engine, by a program that runs in a container; it blocks.
+
+    A tree with more levels than an engine may have descriptors it can remove neither way. A program of ours can. Raises
+    SandboxError where that does not come to its end, and where a container has the volume.
+    """
+    if requests.ask_here(docker_requests.is_mounted, volume):
+        raise SandboxUnavailable(f"volume {volume} is in use")
+    name = config.carrier_name(instance, owner)
+    found = requests.ask_here(docker_requests.inspect_image, image)
+    body = config.deep_emptier_config(json.loads(found.labels[config.COMMAND_LABEL]), image, volume, instance, owner)
+    try:
+        code = requests.ask_here(docker_requests.run_container, body, name, timeout_s=_DEEP_TIMEOUT_S)
+    finally:
+        requests.ask_here(docker_requests.remove_container, name)
+    if code:
+        raise SandboxUnavailable(f"volume {volume} could not be emptied: the program for it exited with {code}")
 
 
 class WorkspaceClaims:
@@ -34,7 +88,7 @@ class WorkspaceClaims:
     def __init__(self, requests: DockerRequests, instance: str, runtime_image: str) -> None:
         self._requests = requests
         self._instance = instance
-        self._runtime_image = runtime_image
+        self._emptier = {"image": runtime_image, "instance": instance}
 
     async def pooled_of(self, owner: Owner) -> str:
         """Return the id of the pooled sandbox whose volume has a thread's files; "" where it is the thread's own."""
@@ -42,7 +96,6 @@ class WorkspaceClaims:
         return "" if labels is None else labels.get(config.HELD_LABEL, "")
 
     async def owners(self) -> Mapping[str, Owner]:
-        """Return the owner of each claimed sandbox, by its id."""
         return await self._owners({config.HELD_LABEL: ""})
 
     async def owner_of(self, pooled: str) -> Owner | None:
@@ -55,13 +108,8 @@ class WorkspaceClaims:
 
     async def take(self, owner: Owner, pooled: str) -> bool:
         """Give a pooled sandbox's volume to a thread; False where the thread has a workspace already."""
-        labels = {
-            config.INSTANCE_LABEL: self._instance,
-            config.TENANT_LABEL: owner[0],
-            config.THREAD_LABEL: owner[1],
-            config.KIND_LABEL: "workspace",
-            config.HELD_LABEL: pooled,
-        }
+        labels = config.owner_labels(self._instance, owner)
+        labels |= {config.KIND_LABEL: "workspace", config.HELD_LABEL: pooled}
         there = await self._requests.ask(docker_requests.make_volume, self._volume(owner), labels)
         return there.get(config.HELD_LABEL) == pooled
 
@@ -70,7 +118,7 @@ class WorkspaceClaims:
 
         Its container must be gone.
         """
-        volume = config.pooled_volume(self._instance, pooled)
+        volume = config.volume_of(self._instance, pooled)
         if filled:
             await self._remove(volume, owner)
         else:
@@ -80,7 +128,7 @@ class WorkspaceClaims:
 
     async def remove_empty(self, pooled: str) -> None:
         """Remove the volume of an unclaimed sandbox, which should be empty."""
-        await self._requests.ask(docker_requests.remove_volume, config.pooled_volume(self._instance, pooled))
+        await self._requests.ask(docker_requests.remove_volume, config.volume_of(self._instance, pooled))
 
     async def remove_volume(self, volume: str, owner: Owner) -> None:
         """Remove any volume of the instance, by a program where the engine fails at it."""
@@ -91,9 +139,8 @@ class WorkspaceClaims:
 
     async def workspaces(self, labels: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
         """Return the labels of the instance's volumes that have these, by name."""
-        return await self._requests.ask(
-            docker_requests.labelled_volumes, {config.INSTANCE_LABEL: self._instance, **labels}
-        )
+        labels = {config.INSTANCE_LABEL: self._instance, **labels}
+        return await self._requests.ask(docker_requests.labelled_volumes, labels)
 
     async def pooled_volumes(self) -> Collection[str]:
         """Return the ids of pooled sandboxes that have a volume, claimed or not."""
@@ -101,7 +148,7 @@ class WorkspaceClaims:
 
     async def has_files(self, owner: Owner) -> bool:
         """Return whether a thread has a workspace."""
-        return await self._requests.ask(docker_requests.has_volume, self._volume(owner))
+        return await self._requests.ask(docker_requests.volume_labels, self._volume(owner)) is not None
 
     async def remove_files(self, owner: Owner) -> bool:
         """Remove a thread's workspace and return whether there was any.
@@ -112,7 +159,7 @@ class WorkspaceClaims:
         pooled = await self.pooled_of(owner)
         if not pooled:
             return await self._remove(self._volume(owner), owner)
-        await self._remove(config.pooled_volume(self._instance, pooled), owner)
+        await self._remove(config.volume_of(self._instance, pooled), owner)
         with _destroying(lambda: True):
             return await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
 
@@ -132,7 +179,7 @@ class WorkspaceClaims:
                 raise SandboxUnavailable("the thread has got other files meanwhile")
         if pooled:
             try:
-                await self._remove(config.pooled_volume(self._instance, pooled), owner)
+                await self._remove(config.volume_of(self._instance, pooled), owner)
             except SandboxError as error:
                 log.warning("files of a thread that were replaced stay until the next start: %s", error)
 
@@ -142,9 +189,7 @@ class WorkspaceClaims:
 
         def empty() -> None:
             nonlocal begun
-            begun = empty_volume(
-                self._requests, volume, image=self._runtime_image, instance=self._instance, owner=owner
-            )
+            begun = empty_volume(self._requests, volume, **self._emptier, owner=owner)
 
         with _destroying(lambda: begun):
             try:
@@ -159,15 +204,14 @@ class WorkspaceClaims:
         """Remove a volume that the engine failed to remove, as one with a tree too deep for it."""
 
         def empty() -> None:
-            empty_deep_volume(self._requests, volume, image=self._runtime_image, instance=self._instance, owner=owner)
+            empty_deep_volume(self._requests, volume, **self._emptier, owner=owner)
 
         await self._requests.threads.empty(empty, tenant=owner[0])
         return await self._requests.remove_volume(volume, tenant=owner[0])
 
     async def _owners(self, labels: Mapping[str, str]) -> dict[str, Owner]:
         return {
-            volume[config.HELD_LABEL]: (volume[config.TENANT_LABEL], volume[config.THREAD_LABEL])
-            for volume in (await self.workspaces(labels)).values()
+            volume[config.HELD_LABEL]: config.owner_in(volume) for volume in (await self.workspaces(labels)).values()
         }
 
     def _volume(self, owner: Owner) -> str:

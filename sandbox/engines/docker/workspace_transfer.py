@@ -1,4 +1,10 @@
-"""WorkspaceTransfer: the files of a thread, taken out of a Docker engine and put into it as a whole (carriers.py)."""
+"""WorkspaceTransfer: the files of a thread, taken out of a Docker engine and put into it as a whole.
+
+They are read and written through **carriers**: containers that mount a workspace and are never started. Nothing of the
+tenant's runs on the way, whether its sandbox lives or not: the engine packs and unpacks within the carrier's root. A
+lock file says that a carrier is in use: one whose lock no process has was left by a dead process, and is removed by the
+next that finds it.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +16,21 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+from sandbox.background import over
 from sandbox.engines.docker import container_config as config
-from sandbox.engines.docker.carriers import Carriers
+from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.containers import id_of
 from sandbox.engines.docker.engine_disk import EngineDisk
-from sandbox.engines.docker.engine_setup import EngineSetup
-from sandbox.engines.docker.lock_directory import PoolLocks
+from sandbox.engines.docker.lock_directory import LockFiles
 from sandbox.engines.docker.parts import Parts
-from sandbox.engines.docker.request_threads import over
+from sandbox.engines.docker.request_threads import to_the_end
 from sandbox.engines.pooled_sandbox import pooled_id
 from sandbox.engines.workspace_archive import ArchiveBroken, Contents, read_tar, write_tar
 from sandbox.errors import SandboxBusy, SandboxError
 from sandbox.filesystem import WORKSPACE
-from sandbox.owner import owner_by_name, owner_of
+from sandbox.owner import Owner, owner_by_name, owner_of
 from sandbox.sandbox import SandboxSpec
+from sandbox.thread_lock import ThreadLock
 
 log = logging.getLogger(__name__)
 
@@ -37,23 +44,19 @@ _Going = Callable[[Iterable[bytes]], Iterator[bytes]]
 
 @dataclass(frozen=True)
 class WorkspaceTransfer:
-    """Satisfies Workspaces. New files are written to a pooled sandbox's volume, for `pool_locks`."""
+    """Satisfies Workspaces. New files are written to a pooled sandbox's volume. A thread has one carrier at most."""
 
     parts: Parts
-    carriers: Carriers
-    setup: EngineSetup
-    pool_locks: PoolLocks
     disk: EngineDisk
-    instance: str
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Value]) -> _Value | None:
         owner, claims = owner_of(spec), self.parts.claims
-        async with self.carriers.alone(owner), self.parts.requests.threads.streams.turn(owner[0]):
+        async with self.alone(owner), self.parts.requests.threads.streams.turn(owner[0]):
             if not await claims.has_files(owner):
                 return None
             for left in reversed(range(_TRIES)):
                 try:
-                    async with self.carriers.carrier(spec, await claims.pooled_of(owner)) as carrier:
+                    async with self.carrier(spec, await claims.pooled_of(owner)) as carrier:
                         return await self._read(carrier, take)
                 except ArchiveBroken as error:
                     if not left:
@@ -63,12 +66,8 @@ class WorkspaceTransfer:
     async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents], *, size_bytes: int = 0) -> None:
         """Replace a thread's files; the old ones stay until the new ones are complete, in a volume beside them."""
         owner, parts = owner_of(spec), self.parts
-        await self.setup.prepared()  # an engine on which nothing can be made must not cost the old files
-        async with (
-            self.carriers.alone(owner),
-            self.parts.requests.threads.streams.turn(owner[0]),
-            AsyncExitStack() as stack,
-        ):
+        await self.parts.setup.prepared()  # an engine on which nothing can be made must not cost the old files
+        async with self.alone(owner), parts.requests.threads.streams.turn(owner[0]), AsyncExitStack() as stack:
             await self.disk.refuse_short(spec.limits.disk_reserve_bytes, size_bytes)
             lock = await parts.locks.enter(owner)
             gone = False
@@ -97,24 +96,22 @@ class WorkspaceTransfer:
     async def remove_workspace(self, tenant: str, thread: str) -> bool:
         """Remove a thread's files for good, with what a process that died while it read them left."""
         owner = owner_by_name(tenant, thread)
-        with suppress(SandboxBusy):  # they are in use, as the engine says next
-            async with self.carriers.alone(owner):
-                pass
+        await self._remove_unused(owner)  # in use, it keeps the engine from removing them
         return await self.parts.claims.remove_files(owner)
 
     @asynccontextmanager
     async def _beside(self, spec: SandboxSpec, give: Callable[[], Contents]) -> AsyncIterator[str]:
         """Have files in a pooled sandbox's volume, and return its id; removed at the end unless it was claimed."""
         fresh = pooled_id(self.parts.new_suffix())
-        owner, (user, _) = owner_of(spec), config.pooled_user_ids(self.instance, fresh)
-        lock = self.pool_locks.enter_new(fresh)  # or the next reconciliation would remove it, for it is unclaimed
+        owner, (user, _) = owner_of(spec), config.pooled_user_ids(self.parts.instance, fresh)
+        lock = self.parts.pool_locks.enter_new(fresh)  # or the next reconciliation would remove it, for it is unclaimed
 
         def write(carrier: str, going: _Going) -> None:
             pieces = self.disk.watched(write_tar(give(), root=_ROOT, owner=user), spec.limits.disk_reserve_bytes)
             self.parts.requests.put_archive(carrier, "/", going(pieces))
 
         try:
-            async with self.carriers.carrier(spec, fresh) as carrier:
+            async with self.carrier(spec, fresh) as carrier:
                 await self._stream(lambda going: write(carrier, going))
             yield fresh
         except BaseException:
@@ -152,3 +149,72 @@ class WorkspaceTransfer:
             if not streaming.cancel():
                 await over(streaming)
             raise
+
+    # --- carriers ---
+
+    @property
+    def locks(self) -> LockFiles:
+        return LockFiles(self.parts.channel_root / "carriers", "")
+
+    @asynccontextmanager
+    async def alone(self, owner: Owner) -> AsyncIterator[None]:
+        """Have a thread's workspace to oneself, of all processes; SandboxBusy while another call has it."""
+        name = config.carrier_name(self.parts.instance, owner)
+        lock = self._locked(name)
+        try:
+            if await self.parts.requests.ask(docker_requests.named_containers, [name]):
+                async with self.parts.requests.threads.streams.turn(owner[0]):
+                    await self._remove(name)
+            yield
+        finally:
+            lock.retire()
+            self.locks.close()
+
+    @asynccontextmanager
+    async def carrier(self, spec: SandboxSpec, pooled: str) -> AsyncIterator[str]:
+        """Have a container that mounts a workspace, which is made if there is none; the caller is alone() with it.
+
+        `pooled` is the pooled sandbox whose volume has the files, "" for the thread's own volume.
+        """
+        quota = (await self.parts.setup.prepared()).workspace_quota
+        name = config.carrier_name(self.parts.instance, owner_of(spec))
+        body = config.carrier_config(self.parts.runtime_image, spec, self.parts.instance, quota=quota, pooled=pooled)
+        try:
+            await self.parts.requests.ask(docker_requests.create_container, body, name)
+            yield name
+        finally:
+            try:
+                await self._remove(name)
+            except SandboxError as error:
+                # A later call or start removes it. What counts is how the stream ended.
+                log.warning("a container that carried a workspace is left: %s", error)
+
+    async def remove_left(self) -> None:
+        """Remove what dead processes of this instance left of saving or replacing a workspace."""
+        for container in await self.parts.containers.of_kind("carrier"):
+            await self._remove_unused(config.owner_in(container["Labels"]))
+        for _, name in self.locks.found():  # their process died before there was a container, or after it
+            lock = self.locks.try_enter(name)
+            if lock is not None:
+                lock.retire()
+        self.locks.close()
+
+    async def _remove_unused(self, owner: Owner) -> None:
+        with suppress(SandboxBusy):
+            async with self.alone(owner):
+                pass
+
+    async def _remove(self, name: str) -> None:
+        """Remove a carrier in the caller's turn of its tenant's streams: an engine may be stuck with it."""
+        remove = docker_requests.remove_container
+        await to_the_end(self.parts.requests.threads.begin_stream(lambda: self.parts.requests.ask_here(remove, name)))
+
+    def _locked(self, name: str) -> ThreadLock:
+        while True:
+            lock = ThreadLock.open(self.locks.path(name))
+            if not lock.try_gate():
+                lock.close()
+                raise SandboxBusy("the files of this thread are being saved or replaced: wait until that is done")
+            if not lock.gone:
+                return lock
+            lock.close()

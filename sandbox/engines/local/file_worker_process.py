@@ -14,8 +14,7 @@ import socket
 import sys
 
 from sandbox.daemon.files.calls import answer_file_call
-from sandbox.daemon.frames import FrameSocket
-from sandbox.daemon.input_stream import InputStream
+from sandbox.daemon.frames import FrameSocket, InputStream
 from sandbox.daemon.serving.calls import CONNECTION_ERRORS, Hangups, reply_of
 from sandbox.v1 import channel_pb2 as pb
 

@@ -12,7 +12,7 @@ import google.protobuf
 
 from sandbox.client.channel import SOCKET_NAME, Channel
 from sandbox.engines.local import local_daemon
-from sandbox.engines.local.local_workspace import remove_directory
+from sandbox.engines.local.local_workspaces import remove_directory
 from sandbox.errors import DaemonLost, SandboxUnavailable
 from sandbox.v1 import channel_pb2 as pb
 
@@ -41,7 +41,9 @@ class LocalProcess:
         try:
             with _listening(self._directory) as listener:
                 self._process = self._started(listener.fileno())
-            await self.channel.ask(pb.Request(health=pb.HealthRequest()), "health", timeout_s=_START_TIMEOUT_S)
+            await self.channel.query(
+                pb.Request(health=pb.HealthRequest()), "health", lambda _: None, timeout_s=_START_TIMEOUT_S
+            )
         except (DaemonLost, OSError) as error:
             raise SandboxUnavailable(f"the sandbox daemon did not start: {error}") from error
 
@@ -63,13 +65,18 @@ class LocalProcess:
         if self._process is not None:
             if self._process.stdin is not None:
                 self._process.stdin.close()
-            try:
-                self._process.wait(_END_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            wait_or_kill(self._process, _END_TIMEOUT_S)
         for directory in (self._root / "tmp", self._directory):
             remove_directory(directory)
+
+
+def wait_or_kill(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """Wait for the end of a process that was asked to exit, and kill it when that takes longer."""
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _listening(directory: Path) -> socket.socket:

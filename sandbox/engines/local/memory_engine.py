@@ -29,31 +29,17 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from sandbox import transition
+from sandbox.engines.engine import surplus
 from sandbox.engines.local.local_process import LocalProcess
-from sandbox.engines.local.local_workspace import remove_directory
-from sandbox.engines.local.local_workspaces import LocalWorkspaces
-from sandbox.engines.local.memory_sandbox import MemoryPooled, MemorySandbox, RunningSandbox, made_alike
-from sandbox.engines.local.stopped_sandboxes import StoppedSandbox, StoppedSandboxes
+from sandbox.engines.local.local_workspaces import LocalWorkspaces, remove_directory
+from sandbox.engines.local.memory_sandbox import MemoryPooled, MemorySandbox, RunningSandbox, StoppedSandbox, made_alike
 from sandbox.engines.pooled_sandbox import PoolKind, pooled_id
 from sandbox.engines.workspace_archive import Contents
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable
 from sandbox.owner import Owner, digest, owner_by_name, owner_of
 from sandbox.sandbox import LeftSandbox, ListedSandbox, Sandbox, SandboxSpec
-from sandbox.transition import (
-    ASKED,
-    ASKED_AGAIN,
-    CALLS_LOST,
-    DELETED,
-    MADE_OTHERWISE,
-    OVERDUE,
-    ROOM,
-    STOPPING,
-    UNUSED,
-    OnTransition,
-    State,
-    Transition,
-    ignored,
-)
+from sandbox.transition import OnTransition, State, Transition, ignored
 from sandbox.usage import Usage
 
 _RESTORED = "its files were replaced"
@@ -83,7 +69,7 @@ class MemoryEngine:
         self._on_transition = on_transition
         self._clock = clock
         self._running: dict[Owner, RunningSandbox] = {}  # least recently used first
-        self._stopped = StoppedSandboxes(lambda stopped, why: self._report(stopped.spec, stopped.id, "removed", why))
+        self._stopped: dict[Owner, StoppedSandbox] = {}  # longest stopped first
         # What the next sandbox of a thread waits for: the end of its predecessor, or the replacement of its files.
         self._ending: dict[Owner, asyncio.Task[None]] = {}
         self._preparing = asyncio.Lock()
@@ -111,7 +97,7 @@ class MemoryEngine:
         return MemoryPooled(pooled_id(self._new_suffix()), kind)
 
     async def claim(self, pooled: MemoryPooled, spec: SandboxSpec) -> Sandbox | None:
-        taken = {*self._running, *self._stopped.by_owner, *self._ending, *self._workspaces.owners(spec.tenant)}
+        taken = {*self._running, *self._stopped, *self._ending, *self._workspaces.owners(spec.tenant)}
         return None if owner_of(spec) in taken else await self.create(spec, pooled.id)
 
     async def discard(self, pooled: MemoryPooled) -> None: ...
@@ -122,7 +108,7 @@ class MemoryEngine:
         while True:
             running = self._running.get(owner)
             if running is not None and not self._is_usable(running, spec):
-                self._begin_to_end(running, MADE_OTHERWISE if running.alive else "it was lost")
+                self._begin_to_end(running, transition.MADE_OTHERWISE if running.alive else "it was lost")
             elif running is not None:
                 await asyncio.shield(running.starting)
                 return self._handle(running, spec)
@@ -136,14 +122,14 @@ class MemoryEngine:
     def _start(self, spec: SandboxSpec, pooled: str) -> RunningSandbox:
         # Awaits nothing, so no second sandbox is made meanwhile and a caller that gives up leaves nothing behind.
         owner = owner_of(spec)
-        stopped = self._stopped.by_owner.get(owner)
+        stopped = self._stopped.get(owner)
         ended_processes = 0 if stopped is None else stopped.processes
-        again = stopped is not None and made_alike(stopped.spec, spec) and not self._is_old(stopped.created_s)
+        again = stopped is not None and made_alike(stopped.spec, spec) and self._overdue_s(stopped.created_s) is None
         if stopped is not None and again:
             sandbox_id, created_s = stopped.id, stopped.created_s
-            del self._stopped.by_owner[owner]
+            del self._stopped[owner]
         else:
-            self._stopped.remove([owner], MADE_OTHERWISE)
+            self._remove_stopped([owner], transition.MADE_OTHERWISE)
             sandbox_id = pooled or f"{digest(spec.tenant, spec.thread)[:12]}-{self._new_suffix()}"
             created_s = self._clock()
             self._report(spec, sandbox_id, "creating", f"image {spec.image}, runtime {spec.runtime}")
@@ -153,8 +139,7 @@ class MemoryEngine:
             self._report(spec, sandbox_id, "removed" if again else "failed", str(error))
             raise
         process = LocalProcess(*directories, lock=self._workspaces.lock)
-        times = {"created_s": created_s, "used_s": self._clock()}
-        running = RunningSandbox(sandbox_id, spec, process, ended_processes=ended_processes, **times)
+        running = RunningSandbox(sandbox_id, spec, process, created_s, self._clock(), ended_processes)
         self._running[owner] = running
         running.starting.add_done_callback(lambda _: self._note_start(running, again=again))
         return running
@@ -165,7 +150,7 @@ class MemoryEngine:
         if self._running.get(running.owner) is not running:
             return  # it was ended before
         if error is None:
-            self._report(running.spec, running.id, "running", ASKED_AGAIN if again else "it came up")
+            self._report(running.spec, running.id, "running", transition.ASKED_AGAIN if again else "it came up")
         else:
             self._report(running.spec, running.id, "removed" if again else "failed", str(error))
             self._begin_to_end(running)
@@ -178,11 +163,11 @@ class MemoryEngine:
         return owner_of(spec) in self._running
 
     def stopped(self, spec: SandboxSpec) -> str | None:
-        found = self._stopped.by_owner.get(owner_of(spec))
+        found = self._stopped.get(owner_of(spec))
         return None if found is None else found.id
 
     def stopped_count(self) -> int:
-        return len(self._stopped.by_owner)
+        return len(self._stopped)
 
     def owners(self) -> Sequence[Owner]:
         return list(self._running)
@@ -190,43 +175,43 @@ class MemoryEngine:
     async def listed(self, tenant: str) -> Sequence[ListedSandbox]:
         theirs = digest(tenant)
         found = [running.listed() for owner, running in self._running.items() if owner[0] == theirs]
-        found += [stopped.listed() for owner, stopped in self._stopped.by_owner.items() if owner[0] == theirs]
+        found += [stopped.listed() for owner, stopped in self._stopped.items() if owner[0] == theirs]
         return sorted(found, key=lambda sandbox: sandbox.id)
 
     async def usage(self, sandbox: ListedSandbox) -> Usage | None:
         return None if self._find(sandbox.id) is None else Usage()  # nothing is known without a cgroup
 
     async def owned(self) -> Mapping[str, bool]:
-        stopped = {sandbox.id: False for sandbox in self._stopped.by_owner.values()}
+        stopped = {sandbox.id: False for sandbox in self._stopped.values()}
         return {**{running.id: running.alive for running in self._running.values()}, **stopped}
 
     async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
         owner = owner_by_name(tenant, thread)
         running = self._running.get(owner)
-        if running is not None and not await self._stop(running, ASKED):
+        if running is not None and not await self._stop(running, transition.ASKED):
             if self._running.get(owner) is running:
                 raise SandboxBusy("the sandbox has calls in progress: wait for them or cancel them, then stop it")
             return replace(running.listed(), state="removed")
-        stopped = self._stopped.by_owner.get(owner)
+        stopped = self._stopped.get(owner)
         return None if stopped is None else stopped.listed()
 
     async def remove_of(self, tenant: str, thread: str) -> ListedSandbox | None:
         owner = owner_by_name(tenant, thread)
-        running, stopped = self._running.get(owner), self._stopped.by_owner.get(owner)
+        running, stopped = self._running.get(owner), self._stopped.get(owner)
         if running is not None and running.users:
             raise SandboxBusy("the sandbox has calls in progress: wait for them or cancel them, then remove it")
-        self._stopped.remove([owner], ASKED)
+        self._remove_stopped([owner], transition.ASKED)
         if running is None:
             return None if stopped is None else stopped.listed()
         listed = running.listed()
-        await self._end(running, ASKED)
+        await self._end(running, transition.ASKED)
         return listed
 
     async def end_calls(self, tenant: str, thread: str, *, overdue: bool = False) -> bool:
         running = self._running.get(owner_by_name(tenant, thread))
-        if running is None or not running.users or (overdue and not self._is_old(running.created_s)):
+        if running is None or not running.users or (overdue and self._overdue_s(running.created_s) is None):
             return False
-        await self._end(running, OVERDUE if overdue else CALLS_LOST)
+        await self._end(running, transition.OVERDUE if overdue else transition.CALLS_LOST)
         return True
 
     async def remove_idle(self, tenant: str | None, *, stop: bool = False) -> bool:
@@ -234,15 +219,15 @@ class MemoryEngine:
             if running.users or self._running.get(running.owner) is not running:
                 continue
             if not stop:
-                await self._end(running, ROOM)
+                await self._end(running, transition.ROOM)
                 return True
-            if await self._stop(running, ROOM) or self._running.get(running.owner) is not running:
+            if await self._stop(running, transition.ROOM) or self._running.get(running.owner) is not running:
                 return True
         return False
 
     async def stop_idle(self, sandbox_id: str) -> bool:
         running = self._find(sandbox_id)
-        return running is not None and await self._stop(running, "nobody used it")
+        return running is not None and await self._stop(running, transition.UNUSED)
 
     async def _stop(self, running: RunningSandbox, reason: str) -> bool:
         """Stop a sandbox that is not in use, or remove a dead one; return whether it is stopped."""
@@ -258,18 +243,28 @@ class MemoryEngine:
             await self._end(running, f"{reason}, and it could not be stopped")
             return False
         ended = running.ended_processes + processes
-        self._stopped.add(StoppedSandbox(running.id, running.spec, running.created_s, ended, self._clock()))
+        stopped = StoppedSandbox(running.id, running.spec, running.created_s, ended, self._clock())
+        self._stopped[running.owner] = stopped
         also = f"; its background processes ({processes}) ended" if processes else ""
         self._report(running.spec, running.id, "idle_stopped", f"{reason}{also}")
         await self._end(running)
         return True
 
     async def trim_stopped(self, *, timeout_s: float, limit: int) -> int:
-        return self._stopped.trim(self._clock() - timeout_s, limit)
+        found = [(stopped.since_s, owner) for owner, stopped in self._stopped.items()]
+        removed = surplus(found, until_s=self._clock() - timeout_s, limit=limit)
+        self._remove_stopped(removed, transition.TOO_LONG)
+        return len(removed)
 
-    async def remove(self, sandbox_id: str, reason: str = UNUSED) -> None:
-        stopped = self._stopped.by_owner.items()
-        self._stopped.remove([owner for owner, one in stopped if one.id == sandbox_id], reason)
+    def _remove_stopped(self, owners: Sequence[Owner], reason: str) -> None:
+        """Remove the stopped sandboxes of owners that have one."""
+        for owner in owners:
+            if (stopped := self._stopped.pop(owner, None)) is not None:
+                self._report(stopped.spec, stopped.id, "removed", reason)
+
+    async def remove(self, sandbox_id: str, reason: str = transition.UNUSED) -> None:
+        stopped = self._stopped.items()
+        self._remove_stopped([owner for owner, one in stopped if one.id == sandbox_id], reason)
         running = self._find(sandbox_id)
         if running is not None:
             await self._end(running, reason if running.alive else "it was lost")
@@ -293,7 +288,7 @@ class MemoryEngine:
                 if owner not in self._ending:
                     break
                 await asyncio.wait({self._ending[owner]})
-            self._stopped.remove([owner], _RESTORED)
+            self._remove_stopped([owner], _RESTORED)
             task = asyncio.get_running_loop().create_task(self._workspaces.replace(owner, give))
             self._block(owner, task)
             try:
@@ -307,28 +302,23 @@ class MemoryEngine:
         owner = owner_by_name(tenant, thread)
         if owner in self._ending:
             await asyncio.wait({self._ending[owner]})
-        if owner in self._running or owner in self._stopped.by_owner:
+        if owner in self._running or owner in self._stopped:
             raise SandboxUnavailable("the files of this thread are in use by its sandbox; remove that first")
         return await self._workspaces.delete(owner)
 
     async def remove_all_of(self, tenant: str) -> int:
-        theirs = digest(tenant)
-        self._stopped.remove([owner for owner in self._stopped.by_owner if owner[0] == theirs], DELETED)
-        await self._end_all([running for owner, running in self._running.items() if owner[0] == theirs], DELETED)
-        removed = 0
-        for owner in self._workspaces.owners(tenant):
-            removed += await self._workspaces.delete(owner)
-        return removed
+        await self._end_all(transition.DELETED, digest(tenant))
+        return sum([await self._workspaces.delete(owner) for owner in self._workspaces.owners(tenant)])
 
     async def left_of(self, tenant: str) -> Mapping[str, int]:
         theirs = digest(tenant)
-        owners = {*self._running, *self._ending, *self._stopped.by_owner}
+        owners = {*self._running, *self._ending, *self._stopped}
         containers = sum(owner[0] == theirs for owner in owners)
         return {"volumes": len(self._workspaces.owners(tenant)), "containers": containers}
 
     async def remove_workspaces(self) -> None:
         """Remove the files of every thread; raises after the others are gone if some are in use by sandboxes."""
-        self._stopped.remove([*self._stopped.by_owner], STOPPING)
+        self._remove_stopped([*self._stopped], transition.STOPPING)
         busy = {*self._running, *self._ending}
         for owner in self._workspaces.owners():
             if owner not in busy:
@@ -341,8 +331,7 @@ class MemoryEngine:
         if self._closed:
             return
         self._closed = True
-        self._stopped.remove([*self._stopped.by_owner], STOPPING)
-        await self._end_all(list(self._running.values()), STOPPING)
+        await self._end_all(transition.STOPPING)
         async with self._preparing:
             self._workspaces.close()
         if self._temporary:
@@ -351,10 +340,7 @@ class MemoryEngine:
     def _is_usable(self, running: RunningSandbox, spec: SandboxSpec) -> bool:
         if not running.alive or running.users:
             return running.alive
-        return made_alike(running.spec, spec) and not self._is_old(running.created_s)
-
-    def _is_old(self, created_s: float) -> bool:
-        return self._overdue_s(created_s) is not None
+        return made_alike(running.spec, spec) and self._overdue_s(running.created_s) is None
 
     def _overdue_s(self, created_s: float) -> float | None:
         past_s = -1.0 if self._lifetime_s is None else self._clock() - (created_s + self._lifetime_s)
@@ -373,9 +359,11 @@ class MemoryEngine:
         # A cancelled caller does not interrupt it.
         await asyncio.shield(self._begin_to_end(running, reason))
 
-    async def _end_all(self, running: Sequence[RunningSandbox], reason: str) -> None:
-        for one in running:
-            self._begin_to_end(one, reason)
+    async def _end_all(self, reason: str, tenant: str | None = None) -> None:
+        """End the sandboxes of a tenant, by its digest, or of all, stopped ones too."""
+        self._remove_stopped([owner for owner in self._stopped if tenant in (None, owner[0])], reason)
+        for running in [one for one in self._running.values() if tenant in (None, one.owner[0])]:
+            self._begin_to_end(running, reason)
         while self._ending:
             await asyncio.wait(self._ending.values())
 

@@ -17,6 +17,21 @@ from sandbox.sandbox import ListedSandbox, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 
 
+@dataclass(frozen=True)
+class StoppedSandbox:
+    """What the next start of a stopped sandbox has to know; `processes` ended with its stops."""
+
+    id: str
+    spec: SandboxSpec
+    created_s: float
+    processes: int
+    since_s: float
+
+    def listed(self) -> ListedSandbox:
+        made = (self.spec.thread, self.spec.image, self.spec.runtime, self.created_s)
+        return ListedSandbox(self.id, *made, "idle_stopped", self.since_s)
+
+
 def made_alike(one: SandboxSpec, other: SandboxSpec) -> bool:
     """Return whether two specs have the same sandbox; environment and file rules go with each call."""
     return PoolKind.of(one) == PoolKind.of(other)
@@ -34,30 +49,23 @@ class MemoryPooled:
         return True
 
 
+@dataclass(eq=False)
 class RunningSandbox:
     """What all MemorySandbox objects of one sandbox share: its daemon, and how many use it since when."""
 
-    def __init__(
-        self,
-        sandbox_id: str,
-        spec: SandboxSpec,
-        process: LocalProcess,
-        *,
-        created_s: float,
-        used_s: float,
-        ended_processes: int = 0,
-    ) -> None:
-        self.id = sandbox_id
-        self.spec = spec
-        self.owner = owner_of(spec)
-        self.created_s = created_s
-        self.used_s = used_s
-        self.ended_processes = ended_processes
-        self.users = 0
-        self.channel = process.channel
-        self._process = process
+    id: str
+    spec: SandboxSpec
+    process: LocalProcess
+    created_s: float
+    used_s: float
+    ended_processes: int = 0
+    users: int = 0
+
+    def __post_init__(self) -> None:
+        self.owner = owner_of(self.spec)
+        self.channel = self.process.channel
         # Its first step runs before that of end(), so whatever it starts is ended.
-        self.starting: asyncio.Task[None] = asyncio.get_running_loop().create_task(process.start())
+        self.starting: asyncio.Task[None] = asyncio.get_running_loop().create_task(self.process.start())
 
     @property
     def alive(self) -> bool:
@@ -77,7 +85,7 @@ class RunningSandbox:
     def end(self) -> asyncio.Task[None]:
         """Refuse every later call, and end what runs in the background; the task is done when nothing is left."""
         self.channel.close()
-        return asyncio.get_running_loop().create_task(asyncio.to_thread(self._process.end))
+        return asyncio.get_running_loop().create_task(asyncio.to_thread(self.process.end))
 
 
 class MemorySandbox(ChannelSandbox):

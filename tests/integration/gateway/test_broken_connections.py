@@ -153,9 +153,9 @@ async def test_a_call_is_ended_by_its_own_client_only(client: Client, strict: Cl
 
     request = pb.CancelToolCallRequest(request_id="own-1")
     with pytest.raises(NotFound):
-        await strict._unary(strict._tools.CancelToolCall, request)
+        await strict._unary(strict._method(pb.CancelToolCallRequest), request)
     assert not sleeping.done()
-    await client._unary(client._tools.CancelToolCall, request)
+    await client._unary(client._method(pb.CancelToolCallRequest), request)
     with pytest.raises(Cancelled):
         await sleeping
     same = await client.call_tool("execute", {"command": "touch begun; sleep 30"}, thread="own", request_id="own-1")

@@ -16,8 +16,8 @@ from gateway.cli.main import app
 from gateway.client import Client
 from gateway.errors import NotFound, ThreadBusy, Unavailable
 from gateway.storage.database import Database
+from gateway.storage.erasure_store import rows_of
 from gateway.storage.tables import metadata
-from gateway.storage.tenant_rows import rows_of
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import Home, make_home, served
 

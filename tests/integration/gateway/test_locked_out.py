@@ -13,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.client import Client
-from gateway.serving.anonymous_calls import STREAMS, STREAMS_OF_A_HOST
+from gateway.serving.health import STREAMS, STREAMS_OF_A_HOST
 from gateway.serving.listening import CONCURRENT_RPCS
 from tests.gateway_process import Home, Served, make_home, served
 from tests.raw_http2 import raw_connection

@@ -12,6 +12,7 @@ import pytest
 
 from gateway.client import Client
 from gateway.errors import DeadlineExceeded, InvalidArgument, TooLarge
+from gateway.services import messages
 from gateway.v1 import tool_service_pb2, tool_service_pb2_grpc
 from tests.gateway_process import airlock
 from tests.integration.gateway.conftest import Pair
@@ -239,11 +240,10 @@ async def test_two_threads_have_users_of_their_own(client: Client, strict: Clien
 
 
 async def test_a_transfer_whose_peer_stalls_lets_go_of_the_sandbox(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gateway.services import streams
 
-    monkeypatch.setattr(streams, "STALL_LIMIT_S", 0.05)
+    monkeypatch.setattr(messages, "STALL_LIMIT_S", 0.05)
     with pytest.raises(DeadlineExceeded, match="nothing moved"):
-        await streams.in_time(asyncio.Event().wait())
+        await messages.in_time(asyncio.Event().wait())
 
 
 @pytest.mark.parametrize("streamed", [False, True])

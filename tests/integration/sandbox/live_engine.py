@@ -44,9 +44,9 @@ def text(result: ExecResult) -> str:
 
 def kill(engine: DockerEngine) -> None:
     """Have an engine lose its locks and connections, as the kernel takes them from a process that is killed."""
-    engine._attached.close()
-    if engine._setup._serving is not None:
-        engine._setup._serving.close()
+    engine._parts.attached.close()
+    if engine._parts.setup._serving is not None:
+        engine._parts.setup._serving.close()
 
 
 async def removed(engine: DockerEngine, instance: str) -> None:

@@ -14,10 +14,11 @@ import docker
 import pytest
 from docker.errors import APIError
 
-from sandbox.engines.docker.container_config import carrier_config, workspace_volume
+from sandbox.engines.docker.container_config import carrier_config, volume_of
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.pooled_sandbox import PoolKind
+from sandbox.owner import owner_by_name
 from tests.integration.sandbox.live_engine import IMAGE, LIMITS, RUNTIME_IMAGE, instance_id, removed, run, spec, text
 from tests.integration.sandbox.test_workspaces import giving, tree_of
 
@@ -136,7 +137,7 @@ def test_a_workspace_s_files_go_through_as_a_stream_and_what_is_never_started_is
             client.start(carrier)
     finally:
         client.remove_container(carrier, force=True)
-        client.remove_volume(workspace_volume("i", asked.tenant, asked.thread))
+        client.remove_volume(volume_of("i", owner_by_name(asked.tenant, asked.thread)[1]))
         client.close()
 
 

@@ -188,4 +188,4 @@ async def test_an_image_whose_place_for_the_daemon_is_a_link_into_the_workspace_
         capture_output=True,
         text=True,
     )
-    assert len(shown.stdout.split()) <= len(engine._attached._by_id)
+    assert len(shown.stdout.split()) <= len(engine._parts.attached.by_id)

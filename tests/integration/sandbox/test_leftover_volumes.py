@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from sandbox.engines.docker import docker_requests
-from sandbox.engines.docker.container_config import pooled_volume
+from sandbox.engines.docker.container_config import volume_of
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.pooled_sandbox import pooled_id
 from sandbox.engines.workspace_archive import WorkspaceEntry, write_tar
@@ -29,10 +29,10 @@ async def _left_by_a_restore(engine: DockerEngine, name: str, *, levels: int) ->
     fresh = pooled_id(name)
     paths = ["/".join(["d"] * depth) for depth in range(levels + 1)]  # "" is the root
     tree = {WorkspaceEntry(path, "directory", 0o700, 0, 0): b"" for path in paths}
-    async with engine._reconciliation.carriers.carrier(spec(name), fresh) as carrier:
+    async with engine._reconciliation.transfer.carrier(spec(name), fresh) as carrier:
         pieces = write_tar(giving(tree)(), root="workspace", owner=1000)
         await engine._parts.requests.threads.run(lambda: engine._parts.requests.put_archive(carrier, "/", pieces))
-    return pooled_volume(engine.instance, fresh)
+    return volume_of(engine.instance, fresh)
 
 
 def _refusing(always: str, *, first: str = "") -> Remove:
@@ -87,7 +87,7 @@ async def test_a_deleted_tenant_leaves_no_replaced_files_that_could_not_be_remov
     assert text(await run(sandbox.shell, "echo old > file; cat file")) == "old\n"
     tree = await engine.save_workspace(sandbox.spec, tree_of)
     assert tree is not None
-    old = pooled_volume(engine.instance, sandbox.id)
+    old = volume_of(engine.instance, sandbox.id)
     with monkeypatch.context() as patched:
         patched.setattr(docker_requests, "remove_volume", _refusing(old))
         await engine.replace_workspace(sandbox.spec, giving(tree))
@@ -107,7 +107,7 @@ async def test_no_removal_waits_for_a_program_that_empties_another_volume(
         await engine.replace_workspace(
             spec(thread, tenant=tenant), giving({WorkspaceEntry("", "directory", 0o700): b""})
         )
-    deep = pooled_volume(engine.instance, await engine._parts.claims.pooled_of(owner_of(spec("deep"))))
+    deep = volume_of(engine.instance, await engine._parts.claims.pooled_of(owner_of(spec("deep"))))
     begun, going_on = asyncio.Event(), threading.Event()
     loop, run_container = asyncio.get_running_loop(), docker_requests.run_container
 

@@ -21,8 +21,8 @@ from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_pool
 from sandbox.engines.docker.container_config import container_name
 from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.engine_setup import BundleBroken
 from sandbox.engines.docker.handshake import introduced
-from sandbox.engines.docker.runtime_volume import BundleBroken
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind
 from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.owner import owner_of
@@ -267,7 +267,7 @@ async def test_kill_9_in_the_midst_of_a_claim_leaves_the_threads_sandbox_or_noth
         assert text(await run(sandbox.shell, "cat file 2>&-; echo x > y; cat y")) == (
             "kept\nx\n" if step == "used" else "x\n"
         )
-    assert engine.pool.locks.ids() == set()
+    assert engine._parts.pool_locks.ids() == set()
 
 
 async def test_one_who_gives_up_in_the_midst_of_a_claim_leaves_nothing(processes: Processes) -> None:

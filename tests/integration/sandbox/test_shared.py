@@ -159,7 +159,7 @@ async def test_a_dead_sandbox_is_listed_with_its_reason_and_replaced_once_for_al
     subprocess.run(["docker", "kill", *containers_of(shared.instance)], check=True, capture_output=True)
     (dead,) = await engine.listed("tenant-a")
     assert (dead.state, dead.reason) == ("failed", "its container ended with exit code 137 (SIGKILL)")
-    remover = await engine._endings.gates.enter_existing(owner_by_name("tenant-a", "t"))
+    remover = await engine._parts.enter_existing(owner_by_name("tenant-a", "t"))
     assert remover is not None
     (dead,) = await engine.listed("tenant-a")
     assert (dead.state, dead.reason) == ("failed", ""), "who is at work on it may just remove it"

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from sandbox.engines.docker import docker_requests
-from sandbox.engines.docker.blueprint import Blueprint
+from sandbox.engines.docker.boot import Blueprint
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.stopped_containers import StoppedContainers
 from sandbox.errors import EngineUnavailable

@@ -370,17 +370,17 @@ async def test_one_saves_at_a_time_and_who_gives_up_leaves_nothing(engine: Docke
 async def test_what_a_process_left_that_died_is_removed_by_the_next(engine: DockerEngine) -> None:
     sandbox = await engine.create(spec("left"))
     await engine.remove(sandbox.id)
-    carrying = engine._reconciliation.carriers.carrier(spec("left"), "")
+    carrying = engine._reconciliation.transfer.carrier(spec("left"), "")
     await carrying.__aenter__()
     assert await _carriers(engine) == 1
     await engine.reconcile()
     assert await _carriers(engine) == 0
-    again = engine._reconciliation.carriers.carrier(spec("left"), "")
+    again = engine._reconciliation.transfer.carrier(spec("left"), "")
     await again.__aenter__()
     assert await engine.remove_workspace("tenant-a", "left")
     # One that had no container yet, and one that is at work.
     names = [carrier_name(engine.instance, owner_of(spec(thread))) for thread in ("left", "held")]
-    carriers = engine._reconciliation.carriers
+    carriers = engine._reconciliation.transfer
     left, held = (carriers._locked(name) for name in names)
     left.close()
     await engine.reconcile()

@@ -14,7 +14,7 @@ RULES = wire.FileRules(
 )
 MAKE = (
     "mkdir -p src secrets docs && echo key > secrets/k && echo page > docs/page && echo code > src/code"
-    " && rm -rf src/out"
+    ' && rm -rf src/out other && python3 -c \'import os; os.setxattr("docs/page", "user.a", b"y")\''
 )
 
 
@@ -53,6 +53,8 @@ def files(client: Client) -> None:
         "mv src sources",
         "truncate -s 0 docs/page",
         "mkdir other",
+        'python3 -c \'import os; os.setxattr("docs/page", "user.a", b"x")\'',
+        'python3 -c \'import os; os.removexattr("docs/page", "user.a")\'',
         "(setsid sh -c 'cat secrets/k > src/out' &); for i in 1 2 3 4 5 6 7 8 9; do sleep 0.05; done; grep key src/out",
     ],
 )

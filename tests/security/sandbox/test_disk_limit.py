@@ -18,10 +18,11 @@ import docker
 import pytest
 import pytest_asyncio
 
-from sandbox.engines.docker.container_config import workspace_volume
+from sandbox.engines.docker.container_config import volume_of
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import NoSpace, PermissionDenied
 from sandbox.filesystem import ExecResult
+from sandbox.owner import owner_by_name
 from sandbox.process import ProcessSpec
 from sandbox.sandbox import Sandbox, SandboxLimits
 from tests.integration.sandbox.live_engine import run, spec, text
@@ -284,7 +285,7 @@ async def emptied(sandbox: Sandbox) -> None:
 
 def volume(engine: DockerEngine) -> Path:
     """Return where the host has the files of the sandbox's workspace."""
-    name = workspace_volume(engine.instance, SPEC.tenant, SPEC.thread)
+    name = volume_of(engine.instance, owner_by_name(SPEC.tenant, SPEC.thread)[1])
     return Path(docker.from_env().volumes.get(name).attrs["Mountpoint"])
 
 
@@ -508,7 +509,7 @@ async def test_a_stop_before_each_command_leads_no_further_than_far_past_the_lim
             if number:
                 assert (said.outcome, text(said)) == ("disk_limit", "")
             else:
-                name = workspace_volume(engine.instance, asked.tenant, asked.thread)
+                name = volume_of(engine.instance, owner_by_name(asked.tenant, asked.thread)[1])
                 file = Path(docker.from_env().volumes.get(name).attrs["Mountpoint"]) / "put-there"
                 with file.open("wb") as opened:
                     os.posix_fallocate(opened.fileno(), 0, 400 * MIB)

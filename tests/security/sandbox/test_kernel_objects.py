@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from sandbox.daemon.limits.kernel_use import OPEN_FILES_LIMIT, TERMINALS_LIMIT, KernelUse
+from sandbox.daemon.limits.kernel import OPEN_FILES_LIMIT, TERMINALS_LIMIT, KernelUse
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import LIMITS, run, spec, text

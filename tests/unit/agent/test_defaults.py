@@ -15,16 +15,7 @@ from agent.agent import Agent
 from agent.capabilities.bash import bash
 from agent.capabilities.capability import Capability
 from agent.capabilities.flow import ErrorPolicy, FinishReason, ToolCallPresence, flow
-from agent.capabilities.limits import (
-    CostLimit,
-    ExecutionTimeLimit,
-    ForcedContinuationsCap,
-    RepeatedCalls,
-    StepsLimit,
-    TokenUsageLimit,
-    ToolCallLimit,
-    limits,
-)
+from agent.capabilities.limits import limits
 from agent.capabilities.summarization import summarization
 from agent.decisions import ContinuationDecision
 from agent.errors import ModelRefused
@@ -44,21 +35,17 @@ def _endless() -> SaysInTurn:
     return SaysInTurn(*calls, ModelRefused("nothing stopped the run"))
 
 
-def _limits_of(hooks: Sequence[Hook]) -> dict[type, float]:
-    found: dict[type, float] = {}
-    for hook in hooks:
-        if hasattr(hook, "limit"):
-            found[type(hook)] = hook.limit
-    return found
+def _limits_of(hooks: Sequence[Hook]) -> dict[str, float]:
+    return {hook.name: hook.limit for hook in hooks if hasattr(hook, "limit")}
 
 
-LIMITS: dict[type, float] = {
-    ExecutionTimeLimit: 300.0,
-    StepsLimit: 25,
-    TokenUsageLimit: 32_768,
-    ToolCallLimit: 200,
-    RepeatedCalls: 5,
-    ForcedContinuationsCap: 5,
+LIMITS: dict[str, float] = {
+    "execution_time_limit": 300.0,
+    "steps_limit": 25,
+    "token_usage_limit": 32_768,
+    "tool_call_limit": 200,
+    "repeated_calls": 5,
+    "forced_continuations_cap": 5,
 }
 
 
@@ -78,30 +65,21 @@ async def test_an_agent_with_other_capabilities_is_stopped_after_25_steps_too() 
 
 def test_an_agent_of_nothing_but_a_model_has_every_hook_of_flow_and_limits_once() -> None:
     hooks = Agent(model=_endless()).hooks.hooks
-    usual = {type(hook) for hook in (*flow().hooks, *limits().hooks)}
-    assert {ErrorPolicy, FinishReason, ToolCallPresence, *LIMITS} == usual
-    assert {type(hook) for hook in hooks} == usual
+    usual = {hook.name for hook in (*flow().hooks, *limits().hooks)}
+    assert {ErrorPolicy.name, FinishReason.name, ToolCallPresence.name, *LIMITS} == usual
+    assert {hook.name for hook in hooks} == usual
     assert len(hooks) == len(usual)
     assert _limits_of(hooks) == LIMITS
 
 
 def test_the_flow_and_the_limits_that_are_given_take_the_place_of_the_usual_ones() -> None:
     hooks = Agent(model=_endless(), capabilities=(limits(steps=3), flow(retries=7))).hooks.hooks
-    assert [hook.limit for hook in hooks if isinstance(hook, StepsLimit)] == [3]
+    assert [hook.limit for hook in hooks if hook.name == "steps_limit"] == [3]
     assert [hook.retries for hook in hooks if isinstance(hook, ErrorPolicy)] == [7]
 
 
 def test_the_limits_that_nobody_set() -> None:
     assert _limits_of(limits().hooks) == LIMITS
-    single = (
-        ExecutionTimeLimit(),
-        StepsLimit(),
-        TokenUsageLimit(),
-        ToolCallLimit(),
-        RepeatedCalls(),
-        ForcedContinuationsCap(),
-    )
-    assert _limits_of(single) == LIMITS
 
 
 def test_each_limit_that_is_set_reaches_its_own_hook() -> None:
@@ -109,13 +87,13 @@ def test_each_limit_that_is_set_reaches_its_own_hook() -> None:
         steps=1, output_tokens=2, execution_time_s=3, tool_calls=4, cost_usd=5, repeated_calls=6, forced_continuations=7
     )
     assert _limits_of(built.hooks) == {
-        StepsLimit: 1,
-        TokenUsageLimit: 2,
-        ExecutionTimeLimit: 3,
-        ToolCallLimit: 4,
-        CostLimit: 5,
-        RepeatedCalls: 6,
-        ForcedContinuationsCap: 7,
+        "steps_limit": 1,
+        "token_usage_limit": 2,
+        "execution_time_limit": 3,
+        "tool_call_limit": 4,
+        "cost_limit": 5,
+        "repeated_calls": 6,
+        "forced_continuations_cap": 7,
     }
 
 

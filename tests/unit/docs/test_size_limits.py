@@ -18,7 +18,6 @@ ALLOWED = {
     "gateway/policy/shell_grammar.py:_Reader": "one method per rule of the grammar",
     "gateway/tool_calls/thread_sandbox.py:ThreadSandbox": "implements the file, shell and process protocols",
     "sandbox/daemon/limits/disk_ledger.py:DiskLedger": "the ledger's invariants need one object",
-    "sandbox/daemon/limits/disk_watch.py:DiskWatch": "one state machine",
     "sandbox/engines/local/memory_engine.py:MemoryEngine": "implements the engine protocol",
     f"{_MIGRATIONS}/0001_first_tables.py:upgrade": "a migration never changes",
     f"{_MIGRATIONS}/0003_policies_approvals_quotas.py:upgrade": "a migration never changes",

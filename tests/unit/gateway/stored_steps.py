@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+
+from agent.messages import Message
 from agent.state import AgentState
-from gateway.storage.run_writes import KeptStep
+from gateway.storage.entities import Thread
+from gateway.storage.run_writes import KeptStep, step_writes
 from gateway.storage.store import Store
+
+
+async def keep_step(
+    store: Store,
+    thread: Thread,
+    run_id: str,
+    position: int,
+    said: Sequence[Message],
+    *,
+    changed: Mapping[str, str] | None = None,
+    removed: Collection[str] = (),
+) -> None:
+    """Append messages from `position` on and change the thread's metadata, atomically, as the write of a run does."""
+    writes = step_writes(run_id, KeptStep(thread, position, said, changed or {}, removed), store.clock())
+    if writes:
+        await store._database.write(*writes)
 
 
 class StoredSteps:
@@ -21,6 +41,6 @@ class StoredSteps:
     async def keep_last(self, step: KeptStep, state: AgentState) -> None:
         """Store a step."""
         del state
-        await self._store.keep_step(
-            step.thread, self._run_id, step.position, step.said, changed=step.changed, removed=step.removed
+        await keep_step(
+            self._store, step.thread, self._run_id, step.position, step.said, changed=step.changed, removed=step.removed
         )

@@ -12,7 +12,7 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 
-from gateway.client.tls import Tls
+from gateway.client.connection import Tls
 from gateway.client.wire import Secret, Wire
 from gateway.config.config import Config
 from gateway.config.model_settings import ModelSettings

@@ -9,8 +9,7 @@ from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, Model
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message
 from agent.models.openai_model import OpenAIModel
-from agent.models.script import Call, Fault, Turn
-from agent.models.scripted_model import ScriptedModel
+from agent.models.scripted_model import Call, Fault, ScriptedModel, Turn
 from agent.models.scripted_model_server import ScriptedModelServer
 from agent.state import ModelResponse
 from tests.unit.agent.fakes import state

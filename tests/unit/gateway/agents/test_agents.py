@@ -12,7 +12,6 @@ from pydantic import JsonValue
 
 from agent.agent import Agent
 from agent.capabilities.capability import Capability
-from agent.capabilities.limits import ForcedContinuationsCap
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
 from agent.messages import Message, Usage
@@ -433,7 +432,7 @@ def test_a_key_that_is_not_there_is_told_with_whose_model_it_is(
 
 
 def _forced_cap(capabilities: dict[str, Any]) -> int:
-    (hook,) = [hook for hook in _mandatory(_built(_settings(capabilities))) if isinstance(hook, ForcedContinuationsCap)]
+    (hook,) = [hook for hook in _mandatory(_built(_settings(capabilities))) if hook.name == "forced_continuations_cap"]
     return int(hook.limit)
 
 

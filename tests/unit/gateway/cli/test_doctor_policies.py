@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.cli.doctor_policies import drift_findings, in_force
+from gateway.cli.doctor_config import drift_findings, in_force
 from gateway.config.config import Config
 from gateway.storage.database import Database
 from gateway.storage.policy_store import PolicyStore

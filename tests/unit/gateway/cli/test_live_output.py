@@ -7,15 +7,15 @@ import io
 
 import pytest
 
-from gateway.cli import live_output
-from gateway.cli.live_output import LiveOutput
+from gateway.cli import tool
 from gateway.cli.safe_console import SafeConsole
+from gateway.cli.tool import LiveOutput
 from gateway.client import ToolResult
 
 
 def _screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     screen = io.StringIO()
-    monkeypatch.setattr(live_output, "out", SafeConsole(file=screen, force_terminal=True, soft_wrap=True))
+    monkeypatch.setattr(tool, "out", SafeConsole(file=screen, force_terminal=True, soft_wrap=True))
     return screen
 
 

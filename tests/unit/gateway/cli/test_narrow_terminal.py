@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from gateway import __version__
 from gateway.audit_chain.record import AuditRecord
-from gateway.cli.audit_view import listed
+from gateway.cli.audit import listed
 from gateway.cli.rows import Rows
 from gateway.cli.safe_console import SafeConsole
 from gateway.cli.serve_banner import banner

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from gateway.cli.doctor import _open_files
+from gateway.cli.doctor_checks import _open_files
 from gateway.cli.serve import _raise_file_limit
 
 

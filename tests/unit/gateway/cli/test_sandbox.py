@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.cli import sandbox, sandbox_stats
+from gateway.cli import sandbox
 from gateway.cli.terminal import out
 from gateway.client import DiskStats, Sandbox, SandboxStats
 
 
 def test_a_threads_name_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     made = datetime(2026, 11, 21, tzinfo=UTC)
-    sandbox._show(Sandbox("sbx", "[/evil] [red]x", "[link=http://x]image", "runc", made, 0))
+    sandbox._show_sandboxes(Sandbox("sbx", "[/evil] [red]x", "[link=http://x]image", "runc", made, 0))
     told = capsys.readouterr().out
     assert "[/evil] [red]x" in told
     assert "[link=http://x]image" in told
@@ -28,7 +28,7 @@ def test_what_is_unknown_is_a_question_mark_and_the_busiest_comes_first(capsys: 
         "s2", "[red]busy", "runc", 3, 12.5, 0.75, 1.5, 5 * 1024**2, 1024**3, None, 7, 512,
         DiskStats(1536, partial=True, limit_bytes=1024**2), DiskStats(10, partial=False, limit_bytes=None),
     )  # fmt: skip
-    out.print(sandbox_stats.table([idle, busy]))
+    out.print(sandbox._table([idle, busy]))
     heading, first, second = capsys.readouterr().out.splitlines()
     assert heading.split()[0] == "thread"
     assert first.split() == ["[red]busy", "0.75/1.5", "12.5s", "5.0M/1.0G", "7/512", "1.5K+/1.0M", "10", "3"]

@@ -11,8 +11,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from gateway.cli.command import moment
 from gateway.cli.main import app
-from gateway.cli.time_options import moment
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 

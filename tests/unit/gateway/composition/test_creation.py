@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.composition.creation import decorated_creation
+from gateway.composition.sandboxes import decorated_creation
 from gateway.telemetry.telemetry import Telemetry
 from gateway.tenancy.quotas import Quotas
 from sandbox.engines.docker.image_pulls import ImagePulls

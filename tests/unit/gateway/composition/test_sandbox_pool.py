@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from gateway.composition import sandbox_pool
+from gateway.composition import sandboxes
 from gateway.composition.foundation import Foundation
-from gateway.composition.sandbox_pool import PoolTarget, filling_pool
+from gateway.composition.sandboxes import PoolTarget, filling_pool
 from gateway.config.config import Config
 from gateway.policy_versions.policies import Policies
 from gateway.storage.database import Database
@@ -88,7 +88,7 @@ async def test_the_pool_always_has_what_most_policies_ask_for_whenever_they_chan
 async def test_a_gateway_looks_at_them_again_and_again(
     tmp_path: Path, policies: Policies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox_pool, "_UPDATE_S", 0)
+    monkeypatch.setattr(sandboxes, "_UPDATE_S", 0)
     given = config(tmp_path)
     on = SimpleNamespace(config=given, tenants=Tenants(given, policies), telemetry=SimpleNamespace(on=False))
     pool = FakePool()

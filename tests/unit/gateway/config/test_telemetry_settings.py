@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from gateway.config.telemetry_settings import TelemetrySettings
+from gateway.config.operation_settings import TelemetrySettings
 
 
 def test_nothing_is_told_to_anybody_until_it_says_to_whom() -> None:

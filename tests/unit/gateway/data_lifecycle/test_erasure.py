@@ -16,9 +16,8 @@ from gateway.errors import NotFound, ThreadBusy, Unavailable
 from gateway.storage import erasure_store
 from gateway.storage.audit_store import OPERATORS
 from gateway.storage.database import Database
-from gateway.storage.erasure_store import ErasureStore, belongs_to_thread
+from gateway.storage.erasure_store import ErasureStore, belongs_to_tenant, belongs_to_thread
 from gateway.storage.tables import api_keys, audit_records, metadata, runs, threads
-from gateway.storage.tenant_rows import belongs_to_tenant
 from sandbox.engines.engine import Engine
 from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxUnavailable, WorkspaceIncomplete
 from tests.unit.gateway.filled_database import AUDIT, OF_NO_TENANT, fill, rows

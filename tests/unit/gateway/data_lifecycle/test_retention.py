@@ -12,8 +12,7 @@ from sqlalchemy import Column, insert, select, update
 from agent.messages import Message
 from gateway.config.config import Config
 from gateway.config.operation_settings import RetentionSettings
-from gateway.data_lifecycle.retention import Retention
-from gateway.data_lifecycle.trusted_time import TrustedTime
+from gateway.data_lifecycle.retention import Retention, TrustedTime
 from gateway.errors import Misconfigured, Unavailable
 from gateway.storage import retention_store
 from gateway.storage.audit_reader import AuditReader
@@ -37,6 +36,7 @@ from gateway.storage.tables import (
     tool_calls,
 )
 from gateway.storage.thread_store import ThreadStore
+from tests.unit.gateway.stored_steps import keep_step
 
 HOUR_US = 3600 * 1_000_000
 DAY_US = 24 * HOUR_US
@@ -203,8 +203,8 @@ async def test_what_was_said_goes_as_a_whole_where_no_run_added_to_it_and_none_i
 
 async def test_a_thread_that_a_run_adds_to_or_somebody_describes_counts_as_used(database: Database) -> None:
     thread = Thread("thread0", "t", "n0")
-    await Store(database, clock=lambda: NOW - DAY_US).keep_step(
-        thread, "run0", 0, [Message(role="user", content="go on")]
+    await keep_step(
+        Store(database, clock=lambda: NOW - DAY_US), thread, "run0", 0, [Message(role="user", content="go on")]
     )
     await _say(database, 1, 30)
     await ThreadStore(database, lambda: NOW - DAY_US).change_metadata(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy import STARTER_POLICY, Match, Policy, PolicyDocument, load_policy
+from gateway.policy.programs.call import LIMIT_USES
+from gateway.policy.wrappers import read_programs
 from tests.examples import examples
 
 
@@ -413,6 +415,12 @@ def test_a_decision_among_a_thousand_rules_costs_far_less_than_a_hundred_times_o
         assert many_s < 30 * few_s
 
 
+def _cpu_s(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
 def _median_s(judge: Policy, tool: str, arguments: Mapping[str, object]) -> float:
     # The processor's time of this thread: what else runs on the machine is not in it.
     taken_s = []
@@ -457,3 +465,41 @@ def test_a_condition_tells_removing_from_writing() -> None:
     assert judge.judge("write_file", {"path": "/workspace/a", "content": "x"}).verdict == "allow"
     assert judge.judge("write_file", {"path": "/workspace/a"}).verdict == "allow"
     assert judge.judge("write_file", {"path": "/workspace/a", "operation": "remove"}).rule == "keep"
+
+
+@pytest.mark.parametrize("count", [100, 500])
+@pytest.mark.parametrize("globs, line_bytes", [(400, 5_900), (1_150, 17_000)])
+def test_a_long_line_of_globs_against_many_denies_is_refused_in_time(count: int, globs: int, line_bytes: int) -> None:
+    denies = [
+        {"id": f"deny-{number}", "tools": ["read"], "paths": [f"/workspace/**/secret{number}*/key?"], "effect": "deny"}
+        for number in range(count)
+    ]
+    judge = policy({"argv": [["cat"]]}, FILES, *denies)
+    line = "cat " + " ".join(f"src{number}/*.p{number}?" for number in range(globs))
+    assert abs(len(line) - line_bytes) < 500
+    assert verdict(judge, line) == ("deny", "too-complex" if globs < LIMIT_USES else "opaque")
+    # Beside reading the line, which takes as long without rules.
+    read_s = min(_cpu_s(lambda: read_programs(line)) for _ in range(3))
+    assert min(_cpu_s(lambda: judge.judge("execute", {"command": line})) for _ in range(3)) < 2 * read_s + 0.05
+    assert verdict(judge, "cat *.py a/* b/*.[ch]")[0] == "allow"
+
+
+def test_many_commands_against_many_denies_are_refused_in_time() -> None:
+    denies = [{"argv": [["*", {"matches": f"a[a-z]*{number}"}]], "effect": "deny"} for number in range(500)]
+    judge = policy({"argv": [["cat"]]}, FILES, *denies)
+    line = "; ".join(f"cat abc{number} def" for number in range(900))
+    assert verdict(judge, line) == ("deny", "too-complex")
+    assert verdict(judge, "cat b; cat c") == ("allow", "rule-0")
+
+
+def test_a_refusal_names_the_part_and_what_is_allowed() -> None:
+    def reason(command: str) -> str:
+        return judge.judge("execute", {"command": command}).reason
+
+    secrets = {"tools": ["read"], "paths": ["/workspace/secrets/**"], "effect": "deny", "reason": "no"}
+    writing = {"tools": ["write"], "paths": ["/workspace/**"]}
+    judge = policy({"argv": [["cat"], ["git", ["status", "diff"]]]}, FILES, secrets, writing)
+    assert reason("cat README.md secrets/k") == "no (cat: read /workspace/secrets/k)"
+    assert reason("git push") == "no rule of the policy allows execute: git push. It allows cat, git status, git diff"
+    refused = judge.judge("write_file", {"path": "/etc/x", "content": ""}).reason
+    assert refused.startswith("no rule of the policy allows write_file: /etc/x. It allows /workspace/**")

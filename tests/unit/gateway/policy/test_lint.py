@@ -271,3 +271,24 @@ def test_where_the_kernel_enforces_it_is_said_what_commands_get_of_rules_on_file
     assert "nothing beside /workspace/src/generated" in found(kernel, "forbidden-inside")[0].what
     assert "write below /tmp and read nothing" in found(kernel, "unreadable")[0].what
     assert not [finding for check in checks for finding in found(reading, check)]
+
+
+def test_what_only_reading_keeps_from_commands_is_said_with_a_layout_for_the_kernel() -> None:
+    rules = (
+        paths("look", "allow", ["read"], "/workspace/**"),
+        paths("change", "allow", ["write"], "/workspace/**"),
+        paths("secrets", "deny", ["read", "write"], "/workspace/secrets/**"),
+        execute("inspect", "allow", ["cat"], ["git", ("status", "diff")]),
+    )
+    kernel, reading = linted(*rules, enforcement="kernel"), linted(*rules)
+    assert [finding.rule for finding in found(reading, "by-reading")] == ["secrets"]
+    assert "enforcement: kernel" in found(reading, "by-reading")[0].mend
+    assert not found(kernel, "by-reading")
+    assert not found(kernel, "side-door")
+    assert "/workspace/src/**" in found(kernel, "forbidden-inside")[0].mend
+    assert ".git/config" in found(kernel, "planted")[0].what
+    narrower = linted(
+        rules[0], paths("change", "allow", ["write"], "/workspace/src/**"), *rules[2:], enforcement="kernel"
+    )
+    assert not found(narrower, "planted")
+    assert not found(narrower, "forbidden-inside")

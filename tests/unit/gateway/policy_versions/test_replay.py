@@ -13,9 +13,9 @@ from sqlalchemy import insert
 
 from gateway.policy import load_policy
 from gateway.policy_versions.replay import CUT, NO_VERDICT, OTHERS, Replayed, replay
-from gateway.storage import recorded_calls as room
+from gateway.storage import call_journal as room
+from gateway.storage.call_journal import RecordedCall, recorded_calls
 from gateway.storage.database import Database
-from gateway.storage.recorded_calls import RecordedCall, recorded_calls
 from gateway.storage.tables import runs, threads, tool_calls
 
 CANDIDATE = """\

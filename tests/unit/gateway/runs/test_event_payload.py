@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from gateway.cli.run_view import RunView
-from gateway.runs.event_payload import PAYLOAD_LIMIT_CHARS, payload_json
+from gateway.runs.run_log import PAYLOAD_LIMIT_CHARS, payload_json
 
 _TEXTS = st.text(st.characters(codec=None), max_size=5)  # halves of surrogate pairs, too
 _VALUES = st.recursive(

@@ -13,9 +13,9 @@ from sqlalchemy import select
 from gateway.errors import OtherEngine, Overloaded, QuotaExceeded, ThreadBusy
 from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
+from gateway.runs.agent_run import RunParts
 from gateway.runs.hosting import LIVE_LIMIT
 from gateway.runs.requested_runs import RequestedRuns
-from gateway.runs.run_parts import RunParts
 from gateway.runs.runs import RunRequest, Runs
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.engine_store import EngineStore

@@ -11,7 +11,7 @@ from gateway.config.model_settings import ModelSettings
 from gateway.errors import NoSpace
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
-from gateway.runs.saved_steps import SavedSteps
+from gateway.runs.checkpoints import SavedSteps
 from gateway.storage.entities import Thread
 from gateway.storage.run_writes import KeptStep
 from gateway.storage.snapshot_store import Snapshot

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from gateway.credentials.caller import CALLER, Caller
 from gateway.storage.entities import Run
-from gateway.storage.key_runs import KeyRuns
+from gateway.storage.key_store import KeyRuns
 from gateway.storage.tables import audit_records
 from gateway.storage.thread_store import RunFilter, ThreadStore
 from tests.unit.agent.fakes import says

@@ -64,7 +64,7 @@ async def served(database_url: str) -> AsyncIterator[Served]:
     threads = Threads(store, listed, cast(Any, None), lambda _tenant, _name: None, made_quotas(database))
     server = grpc.aio.server()
     thread_service_pb2_grpc.add_ThreadServiceServicer_to_server(ThreadService(threads, anybody), server)
-    run_service = RunService(cast(Runs, None), anybody, requested=cast(Any, None), listed=listed)
+    run_service = RunService(cast(Runs, None), anybody, cast(Any, None), listed)
     run_service_pb2_grpc.add_RunServiceServicer_to_server(run_service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -108,7 +108,7 @@ async def test_a_token_of_another_query_is_refused(served: Served) -> None:
         await served.store.thread("acme", name)
     from gateway.v1 import thread_service_pb2 as pb
 
-    stub: Any = served.client._threads
+    stub: Any = thread_service_pb2_grpc.ThreadServiceStub(served.client._channel)
     page = await stub.ListThreads(pb.ListThreadsRequest(page_size=1))
     assert page.next_page_token
     for request in (
@@ -176,7 +176,7 @@ async def test_metadata_from_before_there_was_a_limit_is_named_and_can_be_remove
 async def test_a_number_of_too_many_digits_is_refused_in_words_for_clients(served: Served) -> None:
     request = thread_service_pb2.SetThreadMetadataRequest(thread="t", set={"n": "1" * 30_000})
     with pytest.raises(InvalidArgument, match="too many digits") as refused:
-        await served.client._unary(served.client._threads.SetThreadMetadata, request)
+        await served.client._unary(served.client._method(type(request)), request)
     assert "sys." not in str(refused.value)
 
 
@@ -233,5 +233,7 @@ async def test_runs_are_listed_by_status_thread_agent_and_time(served: Served) -
     with pytest.raises(InvalidArgument, match="is not one of running, completed"):
         await ids(client.list_runs(statuses=cast(Any, ["gone"])))
     with pytest.raises(InvalidArgument, match="statuses: 16 at most") as raised:
-        await client._unary(client._runs.ListRuns, run_service_pb2.ListRunsRequest(statuses=[99]))
+        await client._unary(
+            client._method(run_service_pb2.ListRunsRequest), run_service_pb2.ListRunsRequest(statuses=[99])
+        )
     assert raised.value.violations.keys() == {"statuses"}

@@ -25,7 +25,7 @@ from gateway.errors import ThreadBusy, Unavailable
 from gateway.policy.document import LimitsSection, PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.policy_versions.policies import InForce
-from gateway.runs.run_parts import RunParts
+from gateway.runs.agent_run import RunParts
 from gateway.runs.runs import RunRequest, Runs
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.approval_store import ApprovalStore

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from gateway.errors import Unavailable
-from gateway.sandboxes.history_writer import HistoryWriter
+from gateway.sandboxes.history import HistoryWriter
 from gateway.storage.transition_store import NewTransition, TransitionStore, Unfinished
 from sandbox.engines.engine import Engine
 from sandbox.errors import EngineUnavailable
@@ -151,9 +151,9 @@ async def test_one_that_died_is_told_with_the_engine_s_reason_unless_somebody_is
 async def test_the_database_is_asked_soon_after_something_ended_and_else_seldom(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gateway.sandboxes.history_writer._LOOK_S", 0.0)
-    monkeypatch.setattr("gateway.sandboxes.history_writer._LOOK_AGAIN_S", 0.0)
-    monkeypatch.setattr("gateway.sandboxes.history_writer._COMPLETE_LOOKS", sys.maxsize)
+    monkeypatch.setattr("gateway.sandboxes.history._LOOK_S", 0.0)
+    monkeypatch.setattr("gateway.sandboxes.history._LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr("gateway.sandboxes.history._COMPLETE_LOOKS", sys.maxsize)
     store, engine = FakeStore(), FakeEngine(one="running")
     store.known = [Unfinished(3, "a", "t", "one", "running")]
     engine.reason = "it was killed"
@@ -182,8 +182,8 @@ async def test_what_was_so_for_a_moment_only_is_told_by_who_did_it() -> None:
 async def test_while_the_database_refuses_what_was_told_waits_the_newest_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gateway.sandboxes.history_writer._RETRY_S", 0.0)
-    monkeypatch.setattr("gateway.sandboxes.history_writer._WAITING_LIMIT", 2)
+    monkeypatch.setattr("gateway.sandboxes.history._RETRY_S", 0.0)
+    monkeypatch.setattr("gateway.sandboxes.history._WAITING_LIMIT", 2)
     store = FakeStore()
     store.refusals = 3
     kept = history(store)

@@ -31,7 +31,7 @@ from gateway.errors import (
 from gateway.identity.auth import authentication
 from gateway.policy_versions.policies import Policies
 from gateway.policy_versions.policy_admin import PolicyAdmin
-from gateway.services.admin_service import Administration, AdminService
+from gateway.services.admin_service import AdminService
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
 from gateway.storage.policy_store import PolicyStore
@@ -103,16 +103,14 @@ async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
         key = make_key(OPERATOR_SCOPES, operator=True)
         await KeyStore(database).add("", key)
         erasure = SimpleNamespace(tenant=None, was_deleted=_never)
-        administration = Administration(
+        service = AdminService(
             TenantAdmin(config, policies, database, cast(Any, erasure)),
             KeyStore(database),
             losing := LosingAdmin(config, policies),
+            authentication(config.identity, config.path, database, Tenants(config, policies)),
         )
         server = grpc.aio.server()
         stack.push_async_callback(server.stop, 0)
-        service = AdminService(
-            administration, authentication(config.identity, config.path, database, Tenants(config, policies))
-        )
         admin_service_pb2_grpc.add_AdminServiceServicer_to_server(service, server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()

@@ -35,7 +35,7 @@ from gateway.errors import (
 )
 from gateway.policy.document import LimitsSection, PolicyDocument, QuotasSection, Rule
 from gateway.policy.judge import Policy
-from gateway.services import streamed_program, streams
+from gateway.services import messages, streamed_program
 from gateway.services.process_service import ProcessService
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread
@@ -279,7 +279,7 @@ async def test_the_callers_deadline_ends_the_program(client: Client, sandbox: Fa
         raise AssertionError
 
     sandbox.work = endless
-    call = client._processes.RunProgram(timeout=0.3)
+    call = client._method(pb.RunProgramRequest)(timeout=0.3)
     await call.write(pb.RunProgramRequest(run=pb.RunProgram(program=pb.Program(argv=["sleep", "9"]))))
     assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     async with asyncio.timeout(10):
@@ -292,7 +292,7 @@ async def _silent() -> AsyncIterator[pb.RunProgramRequest]:
 
 
 async def test_a_peer_that_only_connects_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "STALL_LIMIT_S", 0.01)
+    monkeypatch.setattr(messages, "STALL_LIMIT_S", 0.01)
     with pytest.raises(DeadlineExceeded, match="`run`"):
         await streamed_program._opening(_silent())
 

@@ -18,7 +18,7 @@ from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
 from gateway.sandboxes.sandbox_admin import SandboxAdmin
 from gateway.sandboxes.sandbox_usage import SandboxUsage
-from gateway.services.sandbox_service import SandboxParts, SandboxService
+from gateway.services.sandbox_service import SandboxService
 from gateway.storage.transition_store import StoredTransition
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb
@@ -88,8 +88,8 @@ async def client(usage: SandboxUsage) -> AsyncIterator[Client]:
     )
     admin = SandboxAdmin(engine, cast(Any, keeper), cast(Any, None), cast(Any, FakeThreads()))
     none: Any = None
-    parts = SandboxParts(engine, cast(Any, keeper), admin, usage, none, none, cast(Any, FakeHistory()))
-    service = SandboxService(parts, authenticate)
+    history = cast(Any, FakeHistory())
+    service = SandboxService(engine, cast(Any, keeper), admin, usage, none, none, history, authenticate)
     sandbox_service_pb2_grpc.add_SandboxServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -140,7 +140,7 @@ async def test_an_error_says_whether_there_is_no_thread_or_no_sandbox_or_one_tha
 
 
 async def test_a_page_goes_on_within_its_own_query_only(client: Client) -> None:
-    stub = cast(Any, client)._sandboxes
+    stub = sandbox_service_pb2_grpc.SandboxServiceStub(client._channel)
     first = await stub.ListSandboxes(pb.ListSandboxesRequest(page_size=2, image="a"))
     second = await stub.ListSandboxes(pb.ListSandboxesRequest(page_size=2, image="a", page_token=first.next_page_token))
     assert [[one.id for one in page.sandboxes] for page in (first, second)] == [["s1", "s3"], ["s5"]]
@@ -177,7 +177,7 @@ async def test_what_became_of_sandboxes_is_told_a_page_at_a_time(client: Client)
     assert [one.state for one in told] == ["removed", "idle_stopped", "running", "creating"]
     assert (told[1].sandbox_id, told[1].reason, told[1].engine, told[1].at.microsecond) == ("s-1", "why", "E", 500_000)
     assert [one async for one in client.sandbox_transitions(thread="other")] == []
-    stub = cast(Any, client)._sandboxes
+    stub = sandbox_service_pb2_grpc.SandboxServiceStub(client._channel)
     first = await stub.ListSandboxTransitions(pb.ListSandboxTransitionsRequest(page_size=3))
     token = first.next_page_token
     second = await stub.ListSandboxTransitions(pb.ListSandboxTransitionsRequest(page_size=3, page_token=token))

@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from gateway.errors import DeadlineExceeded, Overloaded
-from gateway.serving.anonymous_connections import AnonymousConnections, host_of
-from gateway.serving.budget import Budget
-from gateway.serving.reads import Reads
+from gateway.serving.incoming import Reads
+from gateway.serving.limits import AnonymousConnections, Budget, host_of
 
 
 async def _settle() -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import grpc.aio
 
-from gateway.serving.grpc_wakeups import drain_wakeups
+from gateway.serving.prefetching_server import drain_wakeups
 
 
 async def _readers_of_a_server() -> list[Callable[[], None]]:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.serving.anonymous_calls import BoundedHealth
-from gateway.serving.health import NOT_SERVING, SERVING, Health, Need, needs_of
+from gateway.serving.health import NOT_SERVING, SERVING, BoundedHealth, Health, Need, needs_of
 from gateway.storage.database import Database
 from tests.postgres import PostgresServer
 

@@ -14,11 +14,11 @@ from grpc_health.v1 import health_pb2_grpc
 from gateway.config.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
-from gateway.serving.anonymous_calls import BoundedHealth
 from gateway.serving.edge import ADMISSION, streaming, unary
 from gateway.serving.first_message_timeout import FirstMessageTimeout
+from gateway.serving.health import BoundedHealth
 from gateway.serving.incoming import SendTimeouts
-from gateway.serving.rpc_tasks import follow_rpcs
+from gateway.serving.prefetching_server import follow_rpcs
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import tool_service_pb2, tool_service_pb2_grpc
 from tests.raw_http2 import raw_connection

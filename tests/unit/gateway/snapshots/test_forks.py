@@ -20,23 +20,20 @@ from gateway.errors import (
     WorkspaceNotSaved,
 )
 from gateway.policy.document import PolicyDocument
-from gateway.snapshots.forks import ForkAt, Forks, ForkStores
-from gateway.storage.engine_store import EngineStore
+from gateway.snapshots.forks import ForkAt, Forks
 from gateway.storage.entities import Thread
 from gateway.storage.erasure_store import ErasureStore
-from gateway.storage.fork_store import ForkStore
 from gateway.storage.quota_store import QuotaStore
-from gateway.storage.restore_store import RestoreStore
+from gateway.storage.restore_store import ForkStore
 from gateway.storage.retention_store import RetentionStore
 from gateway.storage.run_writes import KeptStep
-from gateway.storage.snapshot_store import RUN, STEP, SnapshotStore
+from gateway.storage.snapshot_store import RUN, STEP
 from gateway.storage.tables import audit_records, messages, threads, tool_calls, workspace_requests
-from gateway.storage.thread_marks import ThreadGoing
-from gateway.storage.thread_store import ThreadStore
+from gateway.storage.thread_store import ThreadGoing
 from gateway.support.clock import make_id, now_us
 from gateway.tenancy.quotas import Quotas
-from gateway.tool_calls.thread_engines import ThreadEngines
 from tests.unit.gateway.snapshots.test_snapshots import ACME, Desk, desk, tenant
+from tests.unit.gateway.stored_steps import keep_step
 
 __all__ = ["desk"]
 CALL = ToolCall(id="c", name="execute", arguments={})
@@ -50,17 +47,15 @@ def said(role: str, content: str) -> Message:
 
 def forks_of(desk: Desk, store: type[ForkStore] = ForkStore) -> Forks:
     database = desk.database
-    stores = ForkStores(store(database), SnapshotStore(database), RestoreStore(database), ThreadStore(database))
-    engines = ThreadEngines(EngineStore(database), desk.engine)
     quotas = Quotas(QuotaStore(database, "gw"))
-    return Forks(desk.engine, engines, stores, desk.snapshots, quotas=quotas, ids=make_id)
+    return Forks(desk.engine, desk.snapshots, store(database), quotas=quotas, ids=make_id)
 
 
 async def add(desk: Desk, thread: Thread, run_id: str, said: Sequence[Message], **metadata: object) -> KeptStep:
     """Have a run say something in a thread, and set its metadata."""
     position = await desk.threads_listed.message_count(thread.id)
     changed = {key: json.dumps(value) for key, value in metadata.items()}
-    await desk.threads.keep_step(thread, run_id, position, said, changed=changed)
+    await keep_step(desk.threads, thread, run_id, position, said, changed=changed)
     return KeptStep(thread, position, tuple(said), changed)
 
 

@@ -86,7 +86,7 @@ async def test_an_entry_goes_with_what_it_tells_of_or_not_at_all(database: Datab
     row = {"id": "1", "tenant": "t", "name": "n", "created_us": 1}
 
     def work(connection: Connection, *, fails: bool) -> None:
-        store.append(connection, entries=[AuditEntry("t", "run_started", run_id=str(fails))])
+        store.append(connection, AuditEntry("t", "run_started", run_id=str(fails)))
         connection.execute(insert(threads), row)
         if fails:
             raise ValueError

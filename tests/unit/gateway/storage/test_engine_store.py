@@ -11,9 +11,9 @@ from sqlalchemy import select, update
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.database import Database
 from gateway.storage.engine_store import EngineServed, EngineStore, StoredEngine
-from gateway.storage.lease_store import LeaseStore
 from gateway.storage.store import Store
 from gateway.storage.tables import audit_records, threads
+from gateway.storage.waiting_store import LeaseStore
 
 LONG_US = 60_000_000
 THREADS = (("a", "1", "E1"), ("a", "2", "E1"), ("b", "1", "E1"), ("b", "2", "E2"), ("b", "3", None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.storage.refusals import LOG_AGAIN_S, Refusals
+from gateway.storage.writer import LOG_AGAIN_S, Refusals
 
 FULL = OSError("database or disk is full")
 

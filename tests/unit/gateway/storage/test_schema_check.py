@@ -12,8 +12,7 @@ from sqlalchemy import Engine, text
 from gateway.errors import Misconfigured
 from gateway.storage.connecting import connect
 from gateway.storage.database import Database
-from gateway.storage.migration import NEWEST, missing_from, revision_of, upgrade
-from gateway.storage.schema_check import TRIGGERS, found_in
+from gateway.storage.migration import NEWEST, TRIGGERS, found_in, missing_from, revision_of, upgrade
 from gateway.storage.tables import metadata
 
 # Migration 0005 as it was before it was edited in place, by what the edit added.

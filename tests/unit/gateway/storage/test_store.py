@@ -22,11 +22,12 @@ from gateway.runs.run_log import RunLog
 from gateway.storage import thread_queries
 from gateway.storage.database import ConstraintViolated, Database
 from gateway.storage.entities import LoggedEvent, Thread
-from gateway.storage.lease_store import LeaseStore
 from gateway.storage.run_queries import NewRun
 from gateway.storage.run_writes import Claim, RunWrite
 from gateway.storage.store import Store
 from gateway.storage.tables import api_keys, messages, thread_metadata, threads
+from gateway.storage.waiting_store import LeaseStore
+from tests.unit.gateway.stored_steps import keep_step
 
 
 @pytest.fixture
@@ -62,18 +63,18 @@ async def test_two_calls_that_make_a_thread_at_once_get_the_same_one(store: Stor
 
 async def test_messages_come_back_in_order(store: Store) -> None:
     thread = await store.thread("t", "name")
-    await store.keep_step(thread, "run_1", 0, [Message(role="user", content="a")])
-    await store.keep_step(thread, "run_1", 1, [Message(role="assistant", content="b")])
+    await keep_step(store, thread, "run_1", 0, [Message(role="user", content="a")])
+    await keep_step(store, thread, "run_1", 1, [Message(role="assistant", content="b")])
     assert [message.content for message in await store.messages_of(thread)] == ["a", "b"]
 
 
 async def test_a_step_kept_twice_is_kept_once(store: Store) -> None:
     thread, other = await store.thread("t", "name"), await store.thread("t", "other")
-    await store.keep_step(other, "run_0", 0, [Message(role="user", content="other")], changed={"k": "0"})
-    await store.keep_step(thread, "run_1", 0, [Message(role="user", content="a")])
+    await keep_step(store, other, "run_0", 0, [Message(role="user", content="other")], changed={"k": "0"})
+    await keep_step(store, thread, "run_1", 0, [Message(role="user", content="a")])
     for said in (["b"], ["b", "c"]):
         added = [Message(role="assistant", content=content) for content in said]
-        await store.keep_step(thread, "run_1", 1, added, changed={"k": "1"}, removed=["gone"])
+        await keep_step(store, thread, "run_1", 1, added, changed={"k": "1"}, removed=["gone"])
     assert [message.content for message in await store.messages_of(thread)] == ["a", "b", "c"]
     assert await store.metadata_of(thread) == {"k": 1}
     assert [message.content for message in await store.messages_of(other)] == ["other"]
@@ -83,8 +84,8 @@ async def test_a_step_kept_twice_is_kept_once(store: Store) -> None:
 async def test_metadata_is_changed_and_removed_by_key(store: Store) -> None:
     thread = await store.thread("t", "name")
     assert await store.metadata_of(thread) == {}
-    await store.keep_step(thread, "run_1", 0, (), changed={"a.b": '{"x": [1, null]}', "plain": '"v"', "long": "1"})
-    await store.keep_step(thread, "run_1", 0, (), changed={"plain": "null"}, removed=["long"])
+    await keep_step(store, thread, "run_1", 0, (), changed={"a.b": '{"x": [1, null]}', "plain": '"v"', "long": "1"})
+    await keep_step(store, thread, "run_1", 0, (), changed={"plain": "null"}, removed=["long"])
     assert await store.metadata_of(thread) == {"a.b": {"x": [1, None]}, "plain": None}
 
 
@@ -92,11 +93,11 @@ async def test_messages_and_metadata_of_a_step_are_kept_together_or_not_at_all(s
     thread = await store.thread("t", "name")
     nowhere = Thread(id="no such thread", tenant="t", name="x")
     with pytest.raises(ConstraintViolated):
-        await store.keep_step(nowhere, "run_1", 0, (), changed={"k": "1"})
-    await store.keep_step(thread, "run_1", 0, [Message(role="user", content="a")])
+        await keep_step(store, nowhere, "run_1", 0, (), changed={"k": "1"})
+    await keep_step(store, thread, "run_1", 0, [Message(role="user", content="a")])
     bad: dict[str, str] = {"k": None}  # type: ignore[dict-item]
     with pytest.raises(ConstraintViolated):
-        await store.keep_step(thread, "run_1", 1, [Message(role="user", content="b")], changed=bad)
+        await keep_step(store, thread, "run_1", 1, [Message(role="user", content="b")], changed=bad)
     assert [message.content for message in await store.messages_of(thread)] == ["a"]
 
 
@@ -276,7 +277,7 @@ async def test_a_page_of_large_events_is_short_and_never_empty(store: Store) -> 
 async def test_one_damaged_message_does_not_cost_the_thread(store: Store, database: Database) -> None:
     thread = await store.thread("t", "n")
     run = await store.add_run(thread, NewRun(agent="a", task="x", policy_version="p"))
-    await store.keep_step(thread, run.id, 0, (Message(role="user", content="hi"),), changed={}, removed=())
+    await keep_step(store, thread, run.id, 0, (Message(role="user", content="hi"),), changed={}, removed=())
     row = {"thread_id": thread.id, "position": 1, "run_id": run.id, "message": "nonsense"}
     await database.write((insert(messages), row))
     first, second = await store.messages_of(thread)
@@ -287,7 +288,7 @@ async def test_one_damaged_message_does_not_cost_the_thread(store: Store, databa
 
 async def test_a_step_with_a_message_that_no_store_takes_is_kept(store: Store) -> None:
     thread = await store.thread("t", "n")
-    await store.keep_step(thread, "run_1", 0, [Message(role="user", content="half \ud800")], changed={"k": "1"})
+    await keep_step(store, thread, "run_1", 0, [Message(role="user", content="half \ud800")], changed={"k": "1"})
     assert [message.content for message in await store.messages_of(thread)] == ["half \ufffd"]
     assert await store.metadata_of(thread) == {"k": 1}
 
@@ -300,8 +301,8 @@ async def test_a_thread_is_whole_in_whatever_slices_it_is_read(
     thread, other = await store.thread("t", "n"), await store.thread("t", "other")
     said = [Message(role="user", content=str(n)) for n in range(12)]
     values = {f"key{n}": n for n in range(12)}
-    await store.keep_step(other, "run_0", 0, said[:3], changed={"key": "0"})
-    await store.keep_step(thread, "run_1", 0, said, changed={key: str(value) for key, value in values.items()})
+    await keep_step(store, other, "run_0", 0, said[:3], changed={"key": "0"})
+    await keep_step(store, thread, "run_1", 0, said, changed={key: str(value) for key, value in values.items()})
     assert await store.messages_of(thread) == tuple(said)
     assert await store.metadata_of(thread) == values
 
@@ -312,7 +313,7 @@ async def test_neither_a_long_thread_nor_the_end_waits_for_the_threads_of_others
     database = await Database.open(f"sqlite:///{tmp_path}/e.db")
     store = Store(database)
     thread = await store.thread("t", "n")
-    await store.keep_step(thread, "run_1", 0, [Message(role="user", content="a")], changed={"k": "1"})
+    await keep_step(store, thread, "run_1", 0, [Message(role="user", content="a")], changed={"k": "1"})
     released = threading.Event()
     busy = ThreadPoolExecutor(1)
     asyncio.get_running_loop().set_default_executor(busy)

@@ -8,7 +8,7 @@ import logging
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.support.periodic import Periodic
+from gateway.support.background import Periodic
 
 
 async def test_work_goes_on_after_expected_errors_and_after_faults() -> None:

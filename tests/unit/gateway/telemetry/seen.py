@@ -13,9 +13,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
-from gateway.config.telemetry_settings import TelemetrySettings
-from gateway.telemetry.bounded_names import BoundedNames
-from gateway.telemetry.instruments import Instruments
+from gateway.config.operation_settings import TelemetrySettings
+from gateway.telemetry.instruments import BoundedNames, Instruments
 from gateway.telemetry.telemetry import Telemetry
 
 

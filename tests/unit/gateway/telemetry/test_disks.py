@@ -8,7 +8,7 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from gateway.telemetry.attributes import DISK
-from gateway.telemetry.disks import Disks, watched_disks
+from gateway.telemetry.gauges import Disks, watched_disks
 from gateway.telemetry.telemetry import Telemetry
 from sandbox.errors import EngineUnavailable
 

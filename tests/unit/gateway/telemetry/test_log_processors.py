@@ -13,8 +13,7 @@ import structlog
 from grpc._cython import cygrpc
 
 from gateway.errors import Misconfigured
-from gateway.telemetry.log_processors import rendered
-from gateway.telemetry.logging import set_up_logging
+from gateway.telemetry.logging import rendered, set_up_logging
 from tests.unit.gateway.redaction.secrets import B64
 from tests.unit.gateway.telemetry.seen import watching
 

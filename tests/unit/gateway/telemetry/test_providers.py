@@ -9,9 +9,9 @@ import urllib.request
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.config.telemetry_settings import TelemetrySettings
+from gateway.config.operation_settings import TelemetrySettings
 from gateway.errors import Misconfigured
-from gateway.telemetry.bounded_names import OTHER
+from gateway.telemetry.instruments import OTHER
 from gateway.telemetry.telemetry import opened
 from tests.unit.gateway.telemetry.receiver import receiver
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.telemetry.sandbox_totals import SandboxTotals
+from gateway.telemetry.gauges import SandboxTotals
 from sandbox.errors import DaemonLost
 from sandbox.sandbox import Sandbox
 from sandbox.usage import Usage
@@ -39,7 +39,7 @@ def used(cpu_s: float, mib: int = 1) -> Usage:
 
 async def test_processor_time_only_grows_and_what_lives_is_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     fakes = Fakes(a=used(10.0), b=used(2.0, 5), silent=None, lost=DaemonLost("gone"), unknown=Usage())
-    monkeypatch.setattr("gateway.telemetry.sandbox_totals.read_usage", fakes.read)
+    monkeypatch.setattr("gateway.telemetry.gauges.read_usage", fakes.read)
     totals = SandboxTotals(fakes)
     await totals.read()
     assert (totals.cpu_s, totals.memory_bytes, totals.pids) == (0.0, 6, 6), "what was before is nobody's to count"

@@ -39,6 +39,7 @@ from gateway.tool_calls.call_slots import REFUSED
 from gateway.tool_calls.quota_hook import QuotaHook
 from tests.unit.agent.fakes import AnyArguments, Events, allowing, call, execution_of, says, tool
 from tests.unit.gateway.filled_database import fill
+from tests.unit.gateway.stored_steps import keep_step
 
 _MINUTE_US = 60_000_000
 # 2026-11-21, a quarter past a minute.
@@ -175,7 +176,7 @@ async def test_what_is_not_limited_costs_no_query_but_one_for_what_is_stored(clo
 
 async def _say(store: Store, name: str, said: str, *, limit: int | None = None) -> None:
     """Have a thread with one message."""
-    await store.keep_step(await store.thread("t", name, limit=limit), "run", 0, [Message(role="user", content=said)])
+    await keep_step(store, await store.thread("t", name, limit=limit), "run", 0, [Message(role="user", content=said)])
 
 
 async def test_a_tenant_that_has_stored_its_bytes_begins_nothing_until_it_deletes_some(

@@ -261,7 +261,7 @@ async def test_processes_are_listed_by_whether_they_run_and_in_pages(world: Worl
     assert ids((await world.client.processes()).processes) == listed
     assert ids((await world.client.processes(running=True)).processes) == listed[::2]
     assert ids((await world.client.processes(running=False)).processes) == listed[1::2]
-    stub = cast(Any, world.client)._processes
+    stub = process_service_pb2_grpc.ProcessServiceStub(world.client._channel)
     pages, token = [], ""
     while True:
         page = await stub.ListProcesses(pb.ListProcessesRequest(page_size=2, page_token=token))
@@ -280,7 +280,7 @@ async def test_of_a_program_whose_end_waits_for_the_database_it_is_said_that_it_
     await world.client.run_program(["make"], request_id="r1")
     await world.database.write((update(journal).values(state="executing", result=None), None))
     ((call_id,),) = await world.database.rows(select(journal.c.id))
-    late, room = world.service._requested._late, asyncio.Event()
+    late, room = world.service.requested._late, asyncio.Event()
 
     async def write() -> None:
         await room.wait()

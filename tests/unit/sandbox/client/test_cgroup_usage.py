@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from sandbox.client.cgroup_usage import read_usage
-from sandbox.daemon.limits.cgroup import Cgroup
+from sandbox.daemon.limits.kernel import Cgroup
 from sandbox.errors import NotFound
 from sandbox.sandbox import Sandbox
 from sandbox.usage import Usage

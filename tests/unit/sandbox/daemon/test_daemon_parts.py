@@ -14,7 +14,7 @@ import pytest
 
 from sandbox.daemon.failures import Fault
 from sandbox.daemon.frames import MAX_FRAME_BYTES, BrokenFrame, FrameSocket
-from sandbox.daemon.limits.cgroup import Cgroup
+from sandbox.daemon.limits.kernel import Cgroup
 from sandbox.daemon.programs.exec_request import Program, tool_environment
 from sandbox.daemon.settings import read_settings
 from sandbox.daemon.supervisor.call_tree import call_of, is_dead

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sandbox.daemon.failures import Fault
-from sandbox.daemon.files import edit_files, read_files, search, tree_files, write_files
-from sandbox.daemon.files.child_work import Emit, work_in_child
+from sandbox.daemon.files import read_files, search, tree_files, write_files
+from sandbox.daemon.files.slow_work import Emit, work_in_child
 from sandbox.v1 import channel_pb2 as wire
 
 
@@ -124,15 +124,15 @@ def test_refused_calls_leak_no_descriptor(tmp_path: Path) -> None:
 async def test_an_edit_replaces_the_first_match_and_says_how_many_are_left(tmp_path: Path, filler: bytes) -> None:
     file = tmp_path / "a"
     file.write_bytes(b"x1 x2 x3" + filler)
-    reply = (await edit_files.edit(wire.EditRequest(path=str(file), old_text=b"x", new_text=b"yy"))).edit
+    reply = (await write_files.edit(wire.EditRequest(path=str(file), old_text=b"x", new_text=b"yy"))).edit
     assert (reply.replaced, reply.left) == (1, 2)
     reply = (
-        await edit_files.edit(wire.EditRequest(path=str(file), old_text=b"x", new_text=b"", replace_all=True))
+        await write_files.edit(wire.EditRequest(path=str(file), old_text=b"x", new_text=b"", replace_all=True))
     ).edit
     assert (reply.replaced, reply.left) == (2, 0)
     assert file.read_bytes() == b"yy1 2 3" + filler
     before = file.stat().st_ino
-    reply = (await edit_files.edit(wire.EditRequest(path=str(file), old_text=b"none", new_text=b"z"))).edit
+    reply = (await write_files.edit(wire.EditRequest(path=str(file), old_text=b"none", new_text=b"z"))).edit
     assert (reply.replaced, reply.left) == (0, 0)
     assert file.stat().st_ino == before
     assert os.listdir(tmp_path) == ["a"]
@@ -141,14 +141,14 @@ async def test_an_edit_replaces_the_first_match_and_says_how_many_are_left(tmp_p
 async def test_edits_of_huge_files_or_to_huge_files_are_too_large(tmp_path: Path) -> None:
     file = tmp_path / "a"
     with file.open("wb") as opened:
-        opened.truncate(edit_files.FILE_LIMIT_BYTES + 1)
+        opened.truncate(write_files.FILE_LIMIT_BYTES + 1)
     with pytest.raises(Fault) as caught:
-        await edit_files.edit(wire.EditRequest(path=str(file), old_text=b"x", new_text=b"y"))
+        await write_files.edit(wire.EditRequest(path=str(file), old_text=b"x", new_text=b"y"))
     assert caught.value.kind == wire.FAILURE_KIND_TOO_LARGE
     file.write_bytes(b"x" * 10_000)
     request = wire.EditRequest(path=str(file), old_text=b"x", new_text=b"y" * 10_000, replace_all=True)
     with pytest.raises(Fault) as caught:
-        await edit_files.edit(request)
+        await write_files.edit(request)
     assert caught.value.kind == wire.FAILURE_KIND_TOO_LARGE
 
 

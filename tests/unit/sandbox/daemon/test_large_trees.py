@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.daemon.files import glob as glob_files
+from sandbox.daemon.files import search
 from sandbox.daemon.files.walk import walk
 from sandbox.v1 import channel_pb2 as wire
 
@@ -65,7 +65,7 @@ def test_a_glob_forgets_the_directories_that_it_has_left(
     monkeypatch.setattr(os, "scandir", lambda fd: Listing(directory=True))
     reply = wire.EntriesReply()
     request = wire.GlobRequest(path=str(tmp_path), pattern="**/nothing", limit=10)
-    glob_files.glob(request, 10, "/x", reply.MergeFrom)
+    search.emit_paths(request, 10, "/x", reply.MergeFrom)
     assert (len(reply.entries), reply.more) == (0, False)
 
 
@@ -74,5 +74,5 @@ def test_a_glob_keeps_apart_what_directories_at_one_depth_have_matched(tmp_path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     reply = wire.EntriesReply()
-    glob_files.glob(wire.GlobRequest(path=str(tmp_path), pattern="a/**/x/1"), 10, "/x", reply.MergeFrom)
+    search.emit_paths(wire.GlobRequest(path=str(tmp_path), pattern="a/**/x/1"), 10, "/x", reply.MergeFrom)
     assert [os.fsdecode(entry.name) for entry in reply.entries] == [f"{tmp_path}/a/x/1"]

@@ -74,7 +74,7 @@ def test_input_of_a_process_is_written_and_waited_for_without_loading_anything()
     code = _SERVER + (
         "import asyncio, os\n"
         "import sandbox.daemon.programs.processes\n"
-        "from sandbox.daemon.programs.process_input import ProcessInput\n"
+        "from sandbox.daemon.programs.process_io import ProcessInput\n"
         "async def main():\n"
         "    reader, writer = os.pipe(); os.set_blocking(writer, False)\n"
         "    stdin = ProcessInput(writer)\n"
@@ -115,7 +115,7 @@ def test_a_failure_that_is_never_awaited_is_printed_to_stderr_with_its_stack() -
 def test_telling_of_a_failure_cannot_fail() -> None:
     code = _SERVER + (
         "import os, traceback\n"
-        "from sandbox.daemon.serving.loop_log import LoopLog\n"
+        "from sandbox.daemon.lazy_module import LoopLog\n"
         "os.close(2)\n"
         "sys.stderr = open('/dev/full', 'w', buffering=1)\n"
         "LoopLog().error('%d', 'no number', exc_info=ValueError())\n"

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from sandbox.client.connection import Connection
 from sandbox.daemon.files import read_files
-from sandbox.daemon.files.thread_work import work_in_thread
-from sandbox.daemon.frames import MAX_FRAME_BYTES, BrokenFrame, FrameSocket, send_around
-from sandbox.daemon.input_stream import DATA_LIMIT_BYTES, InputStream
+from sandbox.daemon.files.slow_work import work_in_thread
+from sandbox.daemon.frames import DATA_LIMIT_BYTES, MAX_FRAME_BYTES, BrokenFrame, FrameSocket, InputStream, send_around
 from sandbox.errors import DaemonLost
 from sandbox.v1 import channel_pb2 as pb
 from tests.examples import examples

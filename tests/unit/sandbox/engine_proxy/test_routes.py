@@ -12,8 +12,7 @@ import pytest
 import requests
 
 from sandbox.engine_proxy.container_body import Refused
-from sandbox.engine_proxy.request_head import BadRequest, Head, read_head
-from sandbox.engine_proxy.routes import route_of
+from sandbox.engine_proxy.routes import BadRequest, Head, read_head, route_of
 
 SANDBOX = Path(__file__).parents[4] / "sandbox"
 NAME = "airlock-i-sandbox-1"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.engines.pool_demand import MEMORY_S, Demand, shared_out
+from sandbox.engines.sandbox_pool import MEMORY_S, Demand, shared_out
 
 
 class Clock:

@@ -10,9 +10,8 @@ import pytest
 import pytest_asyncio
 
 from sandbox.engines.engine import Engine
-from sandbox.engines.pool_demand import MEMORY_S
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind
-from sandbox.engines.sandbox_pool import SandboxPool
+from sandbox.engines.sandbox_pool import MEMORY_S, SandboxPool
 from sandbox.errors import EngineFull, ImageMissing, SandboxUnavailable
 from sandbox.sandbox import Sandbox, SandboxSpec
 

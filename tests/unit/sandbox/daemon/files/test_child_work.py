@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sandbox.daemon.failures import Fault
-from sandbox.daemon.files.child_work import Emit, work_in_child
+from sandbox.daemon.files.slow_work import Emit, work_in_child
 from sandbox.v1 import channel_pb2 as wire
 
 

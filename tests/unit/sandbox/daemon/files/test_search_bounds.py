@@ -12,7 +12,7 @@ from sandbox.daemon.failures import Fault
 from sandbox.daemon.files import grep as grep_files
 from sandbox.daemon.files import tree_files
 from sandbox.daemon.files import walk as walk_room
-from sandbox.daemon.files.glob import glob
+from sandbox.daemon.files.search import emit_paths
 from sandbox.v1 import channel_pb2 as wire
 
 _PIECE_BYTES = grep_files._LINE_LIMIT_BYTES
@@ -35,7 +35,7 @@ def test_a_directory_that_lies_too_deep_is_counted_by_both_searches(
     reply = found(tmp_path, "x")
     assert ([os.fsdecode(match.path) for match in reply.matches], reply.unsearched) == ([f"{tmp_path}/1/2/near"], 1)
     entries = wire.EntriesReply()
-    glob(wire.GlobRequest(path=str(tmp_path), pattern="**/far"), 10, "/x", entries.MergeFrom)
+    emit_paths(wire.GlobRequest(path=str(tmp_path), pattern="**/far"), 10, "/x", entries.MergeFrom)
     assert (len(entries.entries), entries.unsearched) == (0, 1)
 
 
@@ -45,7 +45,7 @@ def test_a_directory_that_the_pattern_does_not_lead_into_is_not_counted(
     monkeypatch.setattr(walk_room, "DEPTH_LIMIT", 1)
     (tmp_path / "a").mkdir()
     entries = wire.EntriesReply()
-    glob(wire.GlobRequest(path=str(tmp_path), pattern="*"), 10, "/x", entries.MergeFrom)
+    emit_paths(wire.GlobRequest(path=str(tmp_path), pattern="*"), 10, "/x", entries.MergeFrom)
     assert (len(entries.entries), entries.unsearched) == (1, 0)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.daemon.failures import Fault
-from sandbox.daemon.files import edit_files, read_files, replacement, search, write_files
+from sandbox.daemon.files import read_files, replacement, search, write_files
 from sandbox.v1 import channel_pb2 as wire
 
 
@@ -95,7 +95,7 @@ async def test_writes_and_edits_replace_alike_with_and_without_unnamed_files(
     file.chmod(0o6750)
     await write(file, b"two")
     assert stat.S_IMODE(file.stat().st_mode) == 0o750  # another's rights do not pass to new content
-    await edit_files.edit(wire.EditRequest(path=str(file), old_text=b"two", new_text=b"three"))
+    await write_files.edit(wire.EditRequest(path=str(file), old_text=b"two", new_text=b"three"))
     assert file.read_bytes() == b"three"
     assert os.listdir(file.parent) == ["a"]
 
@@ -133,7 +133,7 @@ async def test_a_file_with_two_names_is_refused_under_both_if_policy_distinguish
         for call in (
             read_files.read_lines(wire.ReadLinesRequest(path=path, limit=1, limit_bytes=9), one_name=True),
             read_files.read(wire.ReadRequest(path=path), None, one_name=True),
-            edit_files.edit(wire.EditRequest(path=path, old_text=b"n", new_text=b"m"), one_name=True),
+            write_files.edit(wire.EditRequest(path=path, old_text=b"n", new_text=b"m"), one_name=True),
             write_files.write(wire.WriteRequest(path=path, inline=True), None, one_name=True),
             search.grep(wire.GrepRequest(path=path, pattern="n", limit=9, timeout_ms=5000), "/x", one_name=True),
         ):

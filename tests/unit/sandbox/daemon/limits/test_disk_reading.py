@@ -9,9 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sandbox.daemon.limits import disk_reading
-from sandbox.daemon.limits.disk_reading import DiskReading, mounted_use
-from sandbox.daemon.limits.disk_use import DiskUse
+from sandbox.daemon.limits import disk_use
+from sandbox.daemon.limits.disk_use import DiskReading, DiskUse, mounted_use
 
 
 class Counts:
@@ -25,8 +24,8 @@ class Counts:
         self.going_on.set()
         self.error: OSError | None = None
         self.reading = DiskReading(("/workspace",), asyncio.Lock(), clock=lambda: self.now_s)
-        monkeypatch.setattr(disk_reading, "count_tree", self._count)
-        monkeypatch.setattr(disk_reading, "count_unlinked", lambda *_: iter(()))
+        monkeypatch.setattr(disk_use, "count_tree", self._count)
+        monkeypatch.setattr(disk_use, "count_unlinked", lambda *_: iter(()))
 
     def _count(self, _: str, use: DiskUse) -> Iterator[None]:
         while not self.going_on.is_set():
@@ -62,7 +61,7 @@ async def test_concurrent_callers_share_a_count(counts: Counts) -> None:
 async def test_who_asks_waits_a_moment_only_and_the_next_one_has_what_was_found(
     counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_reading, "_WAIT_S", 0.01)
+    monkeypatch.setattr(disk_use, "_WAIT_S", 0.01)
     counts.going_on.clear()
     assert await counts.read() is None
     counts.going_on.set()
@@ -101,7 +100,7 @@ async def test_what_is_there_is_counted_below_each_directory(tmp_path: Path) -> 
 def test_a_separate_file_system_reports_its_usage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert mounted_use(f"{tmp_path}/none") is None
     state = SimpleNamespace(f_blocks=100, f_bfree=60, f_frsize=4096, f_files=50, f_ffree=47)
-    monkeypatch.setattr(disk_reading.os, "statvfs", lambda _: state)
+    monkeypatch.setattr(disk_use.os, "statvfs", lambda _: state)
     found = mounted_use("/tmp")
     assert found is not None
     assert (found.size_bytes, found.files, found.hidden) == (40 * 4096, 3, False)

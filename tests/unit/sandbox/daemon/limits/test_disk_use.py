@@ -15,6 +15,7 @@ import pytest
 
 from sandbox.daemon.limits import disk_use
 from sandbox.daemon.limits.disk_use import DiskUse, count_tree, count_unlinked, is_open_here
+from sandbox.daemon.supervisor import call_tree
 
 MIB = 1024 * 1024
 really_list = os.listdir
@@ -167,7 +168,7 @@ def test_calls_that_keep_more_than_is_visible_are_reported(apart: Path, holds: s
     with subprocess.Popen([sys.executable, "-c", program], cwd=apart, stdin=-1, stdout=-1) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        for _ in disk_use._UnlinkedFiles(str(apart), use).count(str(process.pid), 7):
+        for _ in disk_use._UnlinkedFiles(str(apart), use).count(process.pid, 7):
             pass
         process.communicate(b"\n")
     assert (use.keeping, use.hiding) == ({7} if is_told else set(), set())
@@ -185,7 +186,7 @@ def test_what_gvisor_never_shows_hides_nothing_and_elsewhere_it_does(
         return really_stat(path, **named)  # type: ignore[call-overload, no-any-return]
 
     monkeypatch.setattr(disk_use, "is_gvisor", lambda *_: gvisor)
-    monkeypatch.setattr(disk_use, "call_of", lambda _: 7)
+    monkeypatch.setattr(call_tree, "call_of", lambda _: 7)
     monkeypatch.setattr(os, "listdir", lambda path: [str(os.getpid())] if path == "/proc" else really_list(path))
     monkeypatch.setattr(os, "stat", stat)
     assert unlinked(apart) == (0, 0, set() if gvisor else {7})

@@ -15,7 +15,7 @@ from sandbox.daemon.failures import Fault
 from sandbox.daemon.limits import disk_watch
 from sandbox.daemon.limits.disk_use import DiskUse
 from sandbox.daemon.limits.disk_watch import DiskWatch
-from sandbox.daemon.limits.kernel_use import TERMINALS_LIMIT, KernelUse
+from sandbox.daemon.limits.kernel import TERMINALS_LIMIT, KernelUse
 from sandbox.daemon.settings import Settings
 from sandbox.daemon.supervisor.spawner import Spawner
 from sandbox.v1 import channel_pb2 as wire
@@ -99,7 +99,7 @@ class Watched:
         self.watch = DiskWatch(cast(Spawner, self.spawner), settings, kernel)
         self.watch._disk = lambda: (self.free[0], self.free[1])  # type: ignore[method-assign]
         self.later_s = 0.0
-        self.watch._ledger._clock = lambda: time.monotonic() + self.later_s
+        self.watch._ledger.clock = lambda: time.monotonic() + self.later_s
 
     def write(self, name: str, size_bytes: int) -> None:
         """Write as tool code does, past everything but the disk."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.daemon.limits.kernel_use import OPEN_FILES_LIMIT, TERMINALS_LIMIT, KernelUse
+from sandbox.daemon.limits.kernel import OPEN_FILES_LIMIT, TERMINALS_LIMIT, KernelUse
 
 GIB = 1024**3
 

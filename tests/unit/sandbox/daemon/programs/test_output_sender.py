@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sandbox.daemon.programs.exec import PAUSE_ABOVE_BYTES, OutputSender
 from sandbox.daemon.programs.output import LimitedOutput
-from sandbox.daemon.programs.output_sender import PAUSE_ABOVE_BYTES, OutputSender
 from sandbox.daemon.programs.pipes import OutputPipe
 from sandbox.v1 import channel_pb2 as wire
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from sandbox.daemon.failures import Fault
-from sandbox.daemon.programs.process_input import ProcessInput
+from sandbox.daemon.programs.process_io import ProcessInput
 from sandbox.v1 import channel_pb2 as wire
 
 

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.daemon.programs.background_process import _prefix
-from sandbox.daemon.programs.output_file import OutputFile
-from sandbox.daemon.programs.process_output import StreamOutput
-from sandbox.daemon.programs.rate_limit import RateLimit
+from sandbox.daemon.programs.process_io import OutputFile, RateLimit, StreamOutput
 
 
 def bytes_of(size: int, seed: int = 1) -> bytes:
@@ -88,7 +86,7 @@ def test_a_full_disk_stops_a_file_for_good(monkeypatch: pytest.MonkeyPatch, tmp_
     file = OutputFile(str(tmp_path / "out"), 1 << 20, "/workspace")
     file.append(b"abc")
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(28, "no space")))
+        patch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "no space")))
         file.append(b"def")
     file.append(b"ghi")
     assert (file.size_bytes, file.read(0, 100)) == (3, b"abc")

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.daemon.programs import spill_quota
-from sandbox.daemon.programs.spill import Spill
-from sandbox.daemon.programs.spill_quota import SpillQuotas
+from sandbox.daemon.programs import spill as spill_module
+from sandbox.daemon.programs.spill import Spill, SpillQuotas
 
 
 def spill(quotas: SpillQuotas, directory: Path, name: str, quota_bytes: int, limit_bytes: int = 1000) -> Spill:
@@ -124,8 +123,8 @@ def test_files_that_go_or_become_directories_meanwhile_fail_nothing(tmp_path: Pa
 def test_a_directory_with_too_many_names_takes_no_spill_and_heals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spill_quota, "SCAN_LIMIT_NAMES", 8)
-    monkeypatch.setattr(spill_quota, "FILES_LIMIT", 4)
+    monkeypatch.setattr(spill_module, "SCAN_LIMIT_NAMES", 8)
+    monkeypatch.setattr(spill_module, "FILES_LIMIT", 4)
     for n in range(20):
         plant(tmp_path, f"f{n}", 0, age_s=n)
     incomplete = []
@@ -139,7 +138,7 @@ def test_a_directory_with_too_many_names_takes_no_spill_and_heals(
 
 
 def test_the_number_of_files_is_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spill_quota, "FILES_LIMIT", 4)
+    monkeypatch.setattr(spill_module, "FILES_LIMIT", 4)
     quotas = SpillQuotas()
     for n in range(10):
         one = spill(quotas, tmp_path, f"f{n}", 1000)

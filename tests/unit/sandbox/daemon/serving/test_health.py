@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sandbox.daemon.limits.cgroup import Cgroup
 from sandbox.daemon.limits.disk_use import DiskUse
-from sandbox.daemon.serving.health import Health
+from sandbox.daemon.limits.kernel import Cgroup
+from sandbox.daemon.serving.server import Health
 from sandbox.v1 import channel_pb2 as wire
 
 REPOSITORY = Path(__file__).parents[5]
@@ -47,7 +47,7 @@ def test_a_server_without_background_processes_does_not_load_their_code() -> Non
     code = (
         "import sandbox.daemon.serving.server, sys;"
         "print([name for name in sys.modules if 'process' in name.rpartition('.')[2] and name.startswith('sandbox')"
-        " or name in ('sandbox.daemon.programs.terminal', 'sandbox.daemon.programs.rate_limit', 'termios')])"
+        " or name in ('sandbox.daemon.programs.terminal', 'sandbox.daemon.programs.process_io', 'termios')])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n", done.stderr

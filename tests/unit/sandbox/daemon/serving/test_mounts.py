@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.daemon.serving import mounts
-from sandbox.daemon.serving.mounts import MOUNTS_LIMIT, parse_mounts, read_mounts
+from sandbox.daemon.serving import posture
+from sandbox.daemon.serving.posture import MOUNTS_LIMIT, parse_mounts, read_mounts
 from sandbox.v1 import channel_pb2 as wire
 
 LINES = rb"""75 50 0:39 / / ro,relatime master:2 - overlay overlay rw,lowerdir=/l/ro:/l/b
@@ -56,12 +56,12 @@ def test_mounts_report_whether_the_tool_user_may_write(
     os.chown(top, uid, gid)
     lines = b"1 1 0:1 / %s rw - tmpfs none rw\n1 1 0:1 / %s ro - tmpfs none rw\n" % ((bytes(top),) * 2)
     listed = parse_mounts(lines)
-    monkeypatch.setattr(mounts, "parse_mounts", lambda _text: listed)
+    monkeypatch.setattr(posture, "parse_mounts", lambda _text: listed)
     assert [mount.tool_writable for mount in read_mounts(7, [5])] == [writable, False]
 
 
 def test_devices_that_keep_nothing_are_not_writable_nor_what_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     places = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/no/such", "/dev/ptmx")
     listed = parse_mounts(b"".join(b"1 1 0:1 / %s rw - tmpfs none rw\n" % place.encode() for place in places))
-    monkeypatch.setattr(mounts, "parse_mounts", lambda _text: listed)
+    monkeypatch.setattr(posture, "parse_mounts", lambda _text: listed)
     assert [mount.path for mount in read_mounts(7, [5]) if mount.tool_writable] == ["/dev/ptmx"]

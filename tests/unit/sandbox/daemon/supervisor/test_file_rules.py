@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sandbox.daemon.supervisor.file_rules import FileRules, Grants, TooManyFiles
+from sandbox.daemon.supervisor.file_rules import FileRules, Grants, TooManyFiles, make_writable
 from sandbox.daemon.supervisor.landlock import ALL, TRUNCATE_VERSION, landlock_version, restrict
 
 pytestmark = pytest.mark.skipif(
@@ -108,6 +109,40 @@ def test_a_directory_that_comes_or_is_made_again_makes_the_grants_outdated(tree:
     (tree / "later").rename(tree / "earlier")
     (tree / "later").mkdir()
     assert not grants.is_current()
+
+
+def test_what_stands_beside_a_forbidden_directory_is_not_looked_at_again(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(50):
+        (tree / f"file{number}").touch()
+    grants = Grants(FileRules(paths(tree), unreadable=paths(tree / "secrets")))
+    now_ns = time.time_ns() + 1_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns)
+    assert grants.is_current()
+    seen: list[bytes] = []
+    lstat = os.lstat
+    monkeypatch.setattr(os, "lstat", lambda path: seen.append(path) or lstat(path))
+    assert grants.is_current()
+    assert len(seen) < 25
+    state = tree.stat()
+    (tree / "docs").rename(tree / "old")
+    (tree / "secrets").rename(tree / "docs")
+    os.utime(tree, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert not grants.is_current()
+
+
+@pytest.mark.parametrize("forbidden", ["unwritable", "unreadable"])
+def test_no_directory_is_made_where_commands_may_not_write(forbidden: str, tree: Path) -> None:
+    (tree / "link").symlink_to(tree / "docs")
+    rules = FileRules(
+        (), paths(tree / "secrets" / "new", tree / "link" / "new"), **{forbidden: paths(tree / "secrets")}
+    )
+    make_writable(rules)
+    assert not (tree / "secrets" / "new").exists()
+    assert not (tree / "docs" / "new").exists()
+    make_writable(FileRules((), paths(tree / "secrets" / "new" / "deep")))
+    assert (tree / "secrets" / "new" / "deep").is_dir()
 
 
 def test_a_link_in_the_place_of_an_allowed_directory_grants_nothing(tree: Path) -> None:

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from sandbox.daemon.supervisor.control_wire import FILE_RULES_LIMIT, FILE_RULES_LIMIT_BYTES
-from sandbox.daemon.supervisor.rule_numbers import RuleNumbers
+from sandbox.daemon.supervisor.spawner import RuleNumbers
 
 
 class Init:

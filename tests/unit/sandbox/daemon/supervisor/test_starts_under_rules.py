@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import os
 import signal
 import socket
@@ -191,9 +192,15 @@ async def test_rules_that_made_no_domain_are_tried_again_once_there_are_fewer_fi
     for path in many:
         path.touch()
     for _ in range(2):
-        with pytest.raises(PermissionError):
+        with pytest.raises(OSError, match=os.strerror(errno.EOVERFLOW)):
             await starts.run("cat docs/page.md", tree, rules)
     for path in many:
         path.unlink()
     assert await starts.run("cat docs/page.md", tree, rules) == (0, b"docs/page.md")
     assert (await starts.run("cat secrets/key", tree, rules))[0] != 0
+
+
+async def test_a_directory_to_write_is_made_before_the_first_program_starts(starts: Starts, tree: Path) -> None:
+    rules = FileRules(paths(tree), paths(tree / "build" / "out"))
+    assert (await starts.run("echo x > build/out/x && cat build/out/x", tree, rules)) == (0, b"x\n")
+    assert (await starts.run("mkdir build/other", tree, rules))[0] != 0

@@ -19,9 +19,9 @@ from sandbox.engines.docker.container_config import (
     image_volumes,
     made_digest,
     user_ids,
-    workspace_volume,
+    volume_of,
 )
-from sandbox.owner import digest
+from sandbox.owner import digest, owner_by_name
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 
 
@@ -118,8 +118,8 @@ def test_two_owners_never_share_a_digest_by_how_their_names_are_cut(one: list[st
 
 
 def test_the_same_thread_name_of_two_tenants_is_two_workspaces() -> None:
-    assert workspace_volume("i1", "a", "t") != workspace_volume("i1", "b", "t")
-    assert workspace_volume("i1", "ab", "c") != workspace_volume("i1", "a", "bc")
+    assert volume_of("i1", owner_by_name("a", "t")[1]) != volume_of("i1", owner_by_name("b", "t")[1])
+    assert volume_of("i1", owner_by_name("ab", "c")[1]) != volume_of("i1", owner_by_name("a", "bc")[1])
 
 
 def test_something_empty_and_read_only_goes_over_the_volumes_that_an_image_declares() -> None:

@@ -18,7 +18,7 @@ from sandbox.errors import EngineFull, EngineUnavailable
 
 async def _said(requests: DockerRequests) -> str:
     with pytest.raises(EngineUnavailable) as failed:
-        await requests.ask(docker_requests.engine_id)
+        await requests.ask(docker_requests.engine_info)
     requests.close()
     return str(failed.value)
 

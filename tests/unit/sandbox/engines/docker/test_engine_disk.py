@@ -22,8 +22,8 @@ class Disks:
         self.free_mib = {Path(path): free for path, free in free_mib.items()}
         self.said = {"DockerRootDir": "/data"} if said else {}
 
-    async def ask(self, request: Any) -> str:
-        return str(request(SimpleNamespace(info=lambda: self.said)))
+    async def ask(self, request: Any) -> Any:
+        return request(SimpleNamespace(info=lambda: self.said))
 
     def free_bytes(self, path: Path) -> int:
         if path not in self.free_mib:

@@ -11,7 +11,7 @@ import pytest
 from sandbox.client.channel import PROTOCOL_VERSION, Channel
 from sandbox.engines.docker.build import own_build
 from sandbox.engines.docker.handshake import connected, introduced, refuse_weak
-from sandbox.engines.docker.host_kernel import HostKernel
+from sandbox.engines.docker.posture import HostKernel
 from sandbox.errors import PostureTooWeak, SandboxUnavailable
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.engines.docker.test_posture import posture, spec

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from sandbox.engines.docker.container_config import CAPABILITIES
-from sandbox.engines.docker.host_kernel import HostKernel
-from sandbox.engines.docker.posture import own_namespaces, weaknesses
+from sandbox.engines.docker.posture import HostKernel, own_namespaces, weaknesses
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.engines.docker.stopped_sandboxes import Stopped, StoppedSandboxes
+from sandbox.engines.docker.lock_directory import Stopped, StoppedSandboxes
 from sandbox.thread_lock import Note
 
 NOTE = Note("s-1", "made", "thread", "image", "runc", created_s=5.0)

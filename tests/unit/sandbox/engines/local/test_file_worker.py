@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.engines.local import file_worker
+from sandbox.engines.local import local_fs
 from sandbox.engines.local.local_fs import LocalFS
 from sandbox.errors import InvalidArgument, NotFound
 
@@ -56,7 +56,7 @@ async def test_searches_run_concurrently_and_cancelling_one_ends_it(tree: Path) 
     endless = asyncio.create_task(files.grep("/workspace", "^(a+)+$", timeout_s=100))
     found = await asyncio.gather(*(files.glob("/workspace", "d/*") for _ in range(50)))
     assert {len(page.entries) for page in found} == {1}
-    server = file_worker._workers[-1]._process.pid
+    server = local_fs._workers[-1]._process.pid
     assert not endless.done()
     endless.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -69,7 +69,7 @@ async def test_searches_run_concurrently_and_cancelling_one_ends_it(tree: Path) 
 async def test_a_process_that_was_killed_is_replaced(tree: Path) -> None:
     files = LocalFS(tree)
     await files.glob("/workspace", "*")
-    server = file_worker._workers[-1]._process
+    server = local_fs._workers[-1]._process
     os.kill(server.pid, signal.SIGKILL)
     server.wait()
     assert len((await files.glob("/workspace", "d/*")).entries) == 1
@@ -79,9 +79,9 @@ def test_the_process_ends_with_this_one_however_that_ends(tree: Path) -> None:
     code = (
         "import asyncio, os, signal, sys\n"
         "from pathlib import Path; from sandbox.engines.local.local_fs import LocalFS\n"
-        "from sandbox.engines.local import file_worker\n"
+        "from sandbox.engines.local import local_fs\n"
         "asyncio.run(LocalFS(Path(sys.argv[1])).glob('/workspace', '*'))\n"
-        "print(file_worker._workers[-1]._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+        "print(local_fs._workers[-1]._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tree)], stdout=subprocess.PIPE, check=False)
     assert done.returncode == -signal.SIGKILL

@@ -1,0 +1,175 @@
+"""The checks of a configuration by `airlock doctor`: its database, directories and policies. They change nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+from gateway.cli.doctor import Finding
+from gateway.cli.policy_backend import opened_policies
+from gateway.config.config import Config
+from gateway.errors import Misconfigured
+from gateway.policy_versions.policies import Policies
+from gateway.sandboxes.channel_claim import channel_use, check_channels
+from gateway.serving.directory_locks import refuse_copy
+from gateway.serving.instance import known_instance
+from gateway.storage.connecting import connect, file_of
+from gateway.storage.database import Database, identity_of
+from gateway.storage.engine_store import ChannelStore
+from gateway.storage.migration import Revision, missing_from, revision_of, shortened
+from gateway.storage.policy_store import OPERATOR, digest_of_text
+from gateway.tenancy.tenants import Tenant, Tenants
+from sandbox.engines.docker.docker_requests import DockerRequests
+
+
+def database_finding(config: Config) -> Finding:
+    """Check the database of a configuration."""
+    what = "database"
+    try:
+        url = config.resolved_database_url()
+        revision = _revision(url)
+        if revision is None:
+            return Finding(what, "ok", "SQLite: the first start creates it")
+        missing = missing_from(url) if revision.current == revision.newest else []
+    except (Misconfigured, ValueError) as error:
+        return Finding(what, "failed", "does not open", f"{error}. See docs/storage.md")
+    kind = "SQLite" if file_of(url) else "PostgreSQL"
+    if revision.current is None:
+        return Finding(what, "ok", f"{kind}, empty: the first start creates the tables")
+    detail = f"{kind}, revision {revision.current}"
+    if missing:
+        return Finding(what, "failed", f"{detail}, lacks {shortened(missing)}", "restore a backup (docs/storage.md)")
+    if revision.current == revision.newest:
+        return Finding(what, "ok", f"{detail}, the newest")
+    if not revision.known:
+        fix = "a newer airlock upgraded it: run that release, or restore a backup from before the upgrade"
+        return Finding(what, "failed", f"{detail}, newer than {revision.newest}", fix)
+    fix = "make a backup before that start (docs/storage.md)"
+    return Finding(what, "warning", f"{detail}: the next start upgrades it to {revision.newest}", fix)
+
+
+def is_migrated(config: Config) -> bool:
+    """Return whether the database exists and needs no upgrade. Raises Misconfigured."""
+    revision = _revision(config.resolved_database_url())
+    return revision is not None and revision.current == revision.newest
+
+
+def _revision(url: str) -> Revision | None:
+    """Return the revision of a database, None if its file does not exist."""
+    file = file_of(url)
+    return None if file is not None and not file.exists() else revision_of(url)
+
+
+async def directory_findings(config: Config, engine: str, requests: DockerRequests) -> list[Finding]:
+    """Return what a start would refuse, and change nothing; `engine` is an id. The database must be migrated.
+
+    Raises SandboxError, Misconfigured, Unavailable.
+    """
+    channels = config.resolved_channel_dir()
+    async with _database(config) as database:
+        instance = await known_instance(database)
+        if instance is None:
+            return []  # no gateway has ever served this database
+        identity = await identity_of(database)
+        found = [Finding("channel directory", "ok", f"{channels}, used by engine {engine}")]
+        try:
+            use = await channel_use(requests, engine, instance, channels)
+            check_channels(use, await ChannelStore(database).records())
+        except Misconfigured as error:
+            detail = f"this engine uses another directory than {channels}"
+            found = [Finding("channel directory", "failed", detail, str(error))]
+    for what, directory in (("channels", channels), ("snapshots", config.resolved_snapshots_dir())):
+        try:
+            refuse_copy(directory, instance, identity)
+        except Misconfigured as error:
+            detail = f"another database uses {directory}"
+            found.append(Finding(f"database of {what}", "failed", detail, str(error)))
+        except OSError as error:
+            detail = f"{directory}: {error.strerror}"
+            found.append(Finding(f"database of {what}", "warning", detail, "make it readable"))
+    return found
+
+
+@contextlib.asynccontextmanager
+async def _stored(config: Config) -> AsyncIterator[Policies | None]:
+    """Yield the policies in the database, or None if the next start creates or upgrades it."""
+    if not is_migrated(config):
+        yield None
+        return
+    async with _database(config) as database, opened_policies(database) as policies:
+        yield policies
+
+
+@contextlib.asynccontextmanager
+async def _database(config: Config) -> AsyncIterator[Database]:
+    database = Database(connect(config.resolved_database_url()))
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+async def in_force(config: Config, tenants: Mapping[str, Tenant]) -> Mapping[str, Tenant]:
+    """Return the tenants with the policies that the database has in force, including tenants without a file.
+
+    A tenant keeps its policy file if the next start will apply it. Changes nothing. Raises Misconfigured, Unavailable.
+    """
+    async with _stored(config) as policies:
+        if policies is None:
+            return tenants
+        stored, found = Tenants(config, policies), dict(tenants)
+        for name, settings in config.tenants.items():
+            if policies.change_in_force(name) is None:
+                continue
+            if settings.policy_file is None or await _stays(name, config, policies):
+                found[name] = await stored.named(name)
+        return found
+
+
+async def drift_findings(config: Config) -> list[Finding]:
+    """Return a warning for each file that differs from the policy in force and will not be applied by the next start.
+
+    Also one for each tenant that has neither a file nor a policy. Raises Misconfigured, Unavailable.
+    """
+    async with _stored(config) as policies:
+        found = []
+        for layer, path in _layers(config).items():
+            what = f"policy of {layer}" if layer else "operator policy"
+            change = policies.change_in_force(layer) if policies is not None else None
+            if path is None and change is None:
+                fix = f"run `airlock policy apply FILE --tenant {layer}`; until then its calls are refused"
+                found.append(Finding(what, "warning", "managed by `airlock policy apply`, but never applied", fix))
+            if policies is None or path is None or change is None or _digest(path) == change.digest:
+                continue
+            if not await policies.store.new(layer, _digest(path)):
+                version = await policies.named(change)
+                detail = f"{path} has no effect: {version} is in force ({change.kind} by {change.by})"
+                whose = f"--tenant {layer}" if layer else "--operator-layer"
+                fix = f"edit the file or run `airlock policy apply {path} {whose}`, or write `policy: managed`"
+                found.append(Finding(what, "warning", detail, fix))
+        return found
+
+
+async def _stays(tenant: str, config: Config, policies: Policies) -> bool:
+    """Return whether the next start leaves both layers of a tenant unchanged."""
+    for layer, path in _layers(config).items():
+        if path is None or layer not in (tenant, OPERATOR):
+            continue
+        change = policies.change_in_force(layer)
+        if change is None:
+            return False
+        if change.digest != _digest(path) and await policies.store.new(layer, _digest(path)):
+            return False
+    return True
+
+
+def _layers(config: Config) -> Mapping[str, Path | None]:
+    """Return the file of each layer; the operator's only if it has one."""
+    named: dict[str, Path | None] = {OPERATOR: config.operator_policy} if config.operator_policy is not None else {}
+    named |= {name: settings.policy_file for name, settings in config.tenants.items()}
+    return {layer: None if path is None else config.path(path) for layer, path in named.items()}
+
+
+def _digest(path: Path) -> str:
+    return digest_of_text(path.read_text(encoding="utf-8"))

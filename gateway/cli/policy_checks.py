@@ -1,0 +1,219 @@
+"""`airlock policy test, lint, diff, replay`: checks of policy files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.cli.backend import check_tenant
+from gateway.cli.command import Cli, moment
+from gateway.cli.policy_files import (
+    DEFAULT_CONFIG,
+    ConfigFile,
+    File,
+    OperatorFile,
+    compiled,
+    read,
+    read_operator,
+    stored_layers,
+)
+from gateway.cli.printable import one_line
+from gateway.cli.slow_work import SlowWork
+from gateway.cli.terminal import out
+
+if TYPE_CHECKING:
+    from gateway.config.config import Config
+    from gateway.policy.difference import Change, Tally, TextChange
+    from gateway.policy.document import PolicyDocument
+    from gateway.policy.judge import Policy
+    from gateway.policy.lint import Finding
+    from gateway.policy.proof import Outcome
+    from gateway.policy_versions.replay import Replayed
+
+_NOT_REPLAYED = "rate limits, quotas and grants are not replayed"
+
+
+def run_tests(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
+    """Run the examples and tests of a policy file. Exits with 1 if one fails."""
+    from gateway.policy.proof import prove
+
+    outcomes = prove(read(file, read_operator(operator)))
+    failed = [outcome for outcome in outcomes if not outcome.passed]
+    document = {"ok": not failed, "outcomes": outcomes}
+    cli.show(document, lambda _: _print_outcomes(file, outcomes), bad_news=bool(failed))
+
+
+def lint(
+    cli: Cli,
+    file: File,
+    *,
+    operator: OperatorFile = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Configuration file; also check what its agents need.")
+    ] = None,
+) -> None:
+    """Warn about likely mistakes: rules that never decide, and rules that match more than they seem to."""
+    from gateway.policy.lint import lint as findings_of
+
+    above = read_operator(operator)
+    text = read(file, above)
+    findings = list(_of_subagents(config, file, text.document, above))
+    findings += findings_of(text.document, text.reading, above)
+    warnings = [finding for finding in findings if finding.severity == "warning"]
+    document = {"ok": not warnings, "findings": findings}
+    cli.show(document, lambda _: _print_findings(file, findings), bad_news=bool(warnings))
+
+
+def _print_outcomes(file: Path, outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        sign, style = ("ok  ", "green") if outcome.passed else ("FAIL", "bold red")
+        what = f"{outcome.rule} {outcome.kind}".strip() if outcome.kind != "test" else "test"
+        out.print(sign, style=style, end=" ")
+        out.print(f"{file}:{outcome.line}: {what}: {one_line(outcome.call)}")
+        if outcome.message:
+            out.print(f"     {one_line(outcome.message)}", style="red")
+    passed = sum(outcome.passed for outcome in outcomes)
+    out.print(f"{passed} of {len(outcomes)} passed", style="green" if passed == len(outcomes) else "bold red")
+    if not outcomes:
+        out.print("the file has no examples or tests; add some to document its intent", style="yellow")
+
+
+def _print_findings(file: Path, findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        out.print(f"{file}:{finding.line}:", end=" ")
+        out.print(finding.severity, style="yellow" if finding.severity == "warning" else "cyan", end=" ")
+        out.print(f"{finding.rule + ': ' if finding.rule else ''}{one_line(finding.what, 1000)}")
+        out.print(f"    {finding.mend} [{finding.check}]", style="dim")
+    warnings = sum(finding.severity == "warning" for finding in findings)
+    said = f"{warnings} warnings, {len(findings) - warnings} notes" if findings else "ok, no findings"
+    out.print(said, style="yellow" if warnings else "green")
+
+
+def _of_subagents(
+    config: Path | None, file: Path, document: PolicyDocument, operator: PolicyDocument | None
+) -> Iterator[Finding]:
+    """Yield a warning if no rule lets the agents of a configuration start their subagents."""
+    if config is None:
+        return
+    from gateway.cli.subagent_rules import FIX, agents_of_file, problem, refuses_subagents
+    from gateway.config.config import Config
+    from gateway.policy.lint import Finding
+
+    agents = agents_of_file(Config.load(config), file)
+    if agents and refuses_subagents(document, operator):
+        yield Finding("subagents", "warning", "", 1, problem(agents), FIX)
+
+
+def diff(cli: Cli, before: File, after: File, *, operator: OperatorFile = None) -> None:
+    """Compare the verdicts of two policies on the calls in their examples and tests. Exits with 1 if one changes."""
+    from gateway.policy.difference import Tally, Verdict, text_changes
+    from gateway.policy.proof import told_calls
+
+    above = read_operator(operator)
+    first, second = read(before, above).document, read(after, above).document
+    one, other = compiled(first, above), compiled(second, above)
+    tally = Tally()
+    calls = {call.shown: call for document in (first, second) for call in told_calls(document)}
+    for call in calls.values():
+        old = one.judge(call.tool, call.arguments, call.facts)
+        new = other.judge(call.tool, call.arguments, call.facts)
+        tally.take(Verdict(old.verdict, old.rule), Verdict(new.verdict, new.rule), call.shown)
+    text = list(text_changes(first, second))
+    cli.show(
+        {**_tally_as_json(tally), "text": text}, lambda _: _print_difference(tally, text), bad_news=tally.changed > 0
+    )
+
+
+def _print_difference(tally: Tally, text: Sequence[TextChange]) -> None:
+    _print_changes(tally.changes)
+    style = "yellow" if tally.changed else "green"
+    out.print(f"{tally.changed} of {tally.calls} verdicts change (calls of examples and tests)", style=style)
+    for change in text:
+        sign = "+" if change.before is None else "-" if change.after is None else "~"
+        out.print(f"{sign} {change.name}")
+        for mark, said in (("-", change.before), ("+", change.after)):
+            if said and sign == "~":
+                out.print(f"    {mark} {one_line(said)}", style="red" if mark == "-" else "green")
+
+
+def _print_changes(changes: list[Change]) -> None:
+    for change in changes:
+        calls = f"{change.calls} call{'' if change.calls == 1 else 's'}"
+        direction, style = ("looser", "yellow") if change.loosens else ("stricter", "cyan")
+        out.print(f"{direction:<8}", style=style, end=" ")
+        out.print(f"{calls}: {one_line(change.before)} -> {one_line(change.after)}")
+        for sample in change.samples:
+            out.print(f"    {one_line(sample)}", style="dim")
+
+
+def _change_as_json(change: Change) -> dict[str, object]:
+    return {**asdict(change), "loosens": change.loosens}
+
+
+def _tally_as_json(tally: Tally) -> dict[str, object]:
+    changes = [_change_as_json(change) for change in tally.changes]
+    return {"calls": tally.calls, "changed": tally.changed, "changes": changes}
+
+
+async def replay(
+    cli: Cli,
+    candidate: Annotated[Path, typer.Argument(metavar="CANDIDATE", help="Policy file to evaluate.")],
+    *,
+    since_: Annotated[str, typer.Option("--since", help="Start of the period: 30m, 12h, 7d, 2w or a date.")] = "7d",
+    tenant: Annotated[str | None, typer.Option(help="Tenant whose calls to replay; default: all tenants.")] = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    operator: OperatorFile = None,
+) -> None:
+    """Show which verdicts on recorded calls a candidate would change. Exits with 1 if one changes.
+
+    The operator's layer is the one in force, unless --operator names a file.
+    """
+    from gateway.config.config import Config
+    from gateway.storage.policy_store import OPERATOR
+
+    start = moment(since_, datetime.now(UTC))
+    above = read_operator(operator)
+    document = read(candidate, above).document
+    settings = Config.load(config)
+    if tenant is not None:
+        check_tenant(settings, tenant)
+    above = above or (await stored_layers(settings, OPERATOR)).get(OPERATOR)
+    replayed = await _replay(compiled(document, above), settings, start, tenant)
+    cli.show(_replayed_as_json(replayed), lambda _: _print_replayed(replayed), bad_news=replayed.tally.changed > 0)
+
+
+async def _replay(candidate: Policy, config: Config, start: datetime, tenant: str | None) -> Replayed:
+    from gateway.cli.key_backend import local_database
+    from gateway.policy_versions.replay import replay as replayed_over
+    from gateway.storage.call_journal import recorded_calls
+
+    async with local_database(config) as database:
+        with SlowWork("reading the journal") as slow:
+            recorded = recorded_calls(database, int(start.timestamp() * 1e6), tenant)
+            return await replayed_over(candidate, recorded, lambda calls: slow.at(f"{calls:,} calls judged"))
+
+
+def _replayed_as_json(replayed: Replayed) -> dict[str, object]:
+    return {
+        **_tally_as_json(replayed.tally),
+        "shadow": [_change_as_json(change) for change in replayed.shadow.changes],
+        "not_judged": dict(replayed.skipped),
+        "note": _NOT_REPLAYED,
+    }
+
+
+def _print_replayed(replayed: Replayed) -> None:
+    tally = replayed.tally
+    _print_changes(tally.changes)
+    out.print(f"{tally.changed} of {tally.calls} verdicts change", style="yellow" if tally.changed else "green")
+    if replayed.shadow.changed:
+        out.print("\nalso, with the shadow rules enforced", style="bold")
+        _print_changes(replayed.shadow.changes)
+    for why, calls in replayed.skipped.most_common():
+        out.print(f"{calls} not judged: {why}", style="dim")
+    out.print(_NOT_REPLAYED, style="dim")
