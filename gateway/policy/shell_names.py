@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from gateway.policy.words import Word
+if TYPE_CHECKING:
+    from gateway.policy.words import Word
 
 # Lower-case names are a script's own, except those that programs read.
 _OWN = re.compile(r"[a-z][a-z0-9_]*|[A-Z]")

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from gateway.policy.shell_names import may_assign
+
 WordKind = Literal["literal", "glob", "expansion", "unknown"]
 
 Substitution = Callable[[int, bool], int]
@@ -31,8 +33,8 @@ _VARIABLE = re.compile(
 )
 # A name in a sum could hold text that bash evaluates (x='a[$(rm y)]').
 _SUM = re.compile(r"\$\(\([0-9 +*/%-]+\)\)")
-# ${NAME:-text}, ${NAME%pattern} and the like, up to the text. ${NAME:=text} would assign; the others are bash's own.
-_DEFAULT = re.compile(r"\$\{(?:[A-Za-z_][A-Za-z0-9_]*|[0-9])(?::?[-+?]|%%?|##?)")
+# ${NAME:-text}, ${NAME%pattern} and the like, up to the text; the others are bash's own.
+_DEFAULT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9])(:?[-+?=]|%%?|##?)")
 _DEFAULT_TEXT = frozenset(string.ascii_letters + string.digits + " _@%+:,./-=^!*?[]~#")
 # Each is one word, quoted or not. `$!` is none before anything ran in the background.
 _NUMBER = re.compile(r"\$(?:[?#$]|\{[?#]\}|\{#[A-Za-z_][A-Za-z0-9_]*\})")
@@ -113,6 +115,8 @@ def _scan_default(source: str, position: int, limit: int, substitution: Substitu
     found = _DEFAULT.match(source, position, limit)
     if found is None:
         raise Opaque("a ${...} is not ${NAME}, ${#NAME}, ${NAME:-text}, ${NAME%pattern} or the like")
+    if found.group(2).endswith("=") and not may_assign(found.group(1)):
+        raise Opaque(f"it assigns {found.group(1)}, which may change what later words run; use a name in lower case")
     at = found.end()
     while at < limit and source[at] != "}":
         if source[at] == "$":

@@ -28,11 +28,19 @@ _PORTS = {
     "ssh+git": 22, "ws": 80, "wss": 443, "rsync": 873, "socks4": 1080, "socks5": 1080, "socks5h": 1080,
 }  # fmt: skip
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)")
+# `http:/host/x` is a host to some programs, and so are backslashes in the place of slashes.
+_UNUSUAL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/(?!/)|.*\\", re.DOTALL)
+# Somewhere in a word, as in `-ihttps://host/simple`.
+_NAMED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}:/|@[A-Za-z0-9-]{1,63}\.[A-Za-z0-9.-]{1,63}:")
 _AUTHORITY = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=%:-]*@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5})?)?")
 _SCP_LIKE = re.compile(r"(?:([A-Za-z0-9._-]+)@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?!//)")
 _PLAIN_HOST = re.compile(r"[A-Za-z0-9._:-]+|\[[0-9A-Fa-f:.]+\]")
 # Without a scheme curl takes these beginnings of a host's name for one.
 _GUESSED = ("ftp.", "dict.", "ldap.", "imap.", "smtp.", "pop3.")
+PACKAGE_MANAGERS = frozenset(
+    """apk apt apt-get bower brew bundle bunx cargo composer conda dnf gem go mamba npm npx pdm pip pip2 pip3 pipenv
+    pipx pnpm pnpx poetry rye uv uvx yarn yum""".split()  # noqa: SIM905 - one name a line would take thirty
+)
 # What curl takes for data or for the name of a file that has them.
 _MAY_READ = frozenset(
     """-b -d -F -H -T -w --cookie --data --data-binary --data-urlencode --form --header --json --upload-file
@@ -46,6 +54,8 @@ def url_host(text: str, *, git: bool = False, scheme: str | None = None) -> tupl
     `git` reads `user@host:path` too. `scheme` is the one that is meant where none is written.
     """
     match = _URL.match(text)
+    if _UNUSUAL.match(text):
+        return None, None
     if match is not None:
         if match.group(1).lower() == "file":
             return None
@@ -63,7 +73,7 @@ def _authority(scheme: str, authority: str) -> tuple[str | None, int | None]:
     match = _AUTHORITY.fullmatch(authority)
     if match is None or authority.count("@") > 1:
         return None, None
-    port = int(match.group(2)) if match.group(2) else _PORTS.get(scheme)
+    port = int(match.group(2)) if match.group(2) else _PORTS.get(scheme, _PORTS.get(scheme.rpartition("+")[2]))
     return match.group(1).strip("[]").rstrip(".").lower(), port
 
 
@@ -153,4 +163,21 @@ def _ping(call: Call) -> None:
         call.host(_host(word))
 
 
-PROGRAMS: dict[str, Describe] = {"curl": _curl, "wget": _wget, "ssh": _ssh, "ping": _ping}
+def named_hosts(call: Call) -> None:
+    """Take in the hosts that a package manager is told to fetch from; where it fetches from by itself is no effect."""
+    for word in call.words:
+        if word.kind == "expansion":
+            call.host(None)
+        for found in _NAMED.finditer(word.text):
+            host = url_host(word.text[found.start() :].removeprefix("@"), git=found.group().startswith("@"))
+            if host is not None:
+                call.host(*host)
+
+
+PROGRAMS: dict[str, Describe] = {
+    "curl": _curl,
+    "wget": _wget,
+    "ssh": _ssh,
+    "ping": _ping,
+    **dict.fromkeys(PACKAGE_MANAGERS, named_hosts),
+}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from gateway.policy.programs.call import Call, Describe
+from gateway.policy.programs.network import named_hosts
 from gateway.policy.programs.options import after_text, parsed_call
 from gateway.policy.words import Opaque, Word
 
@@ -16,8 +17,12 @@ _SED_RANGE = re.compile(r"\s*[+~][0-9]+")
 _SED_SIMPLE = re.compile(r"[{}=dDgGhHnNpPxzF]|[qQlL] *[0-9]*|[btT] *[A-Za-z0-9_]*|: *[A-Za-z0-9_]+")
 _SED_FLAGS = re.compile(r"[gpiIM0-9]*")
 _BETWEEN = re.compile(r"[\s;]*")
-# `print > file` and `print | command`; `>` before any print compares.
-_AWK_WRITES = re.compile(r">|(?<!\|)\|(?!\|)")
+# Up to here quotes are surely those of strings: a / may begin a regular expression, and a # a comment.
+_AWK_PLAIN = re.compile(r'(?:[^"/#\\]|"(?:[^"\\\n]|\\[^\n])*")*')
+_AWK_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+# `print > file` and `print | command`; `>` outside of a print compares.
+_AWK_WRITES = re.compile(r">(?!=)|(?<!\|)\|(?!\|)")
+_AWK_ENDS = re.compile("[;}]")
 _AWK_RUNS = re.compile(r"system|getline|\|&|@[A-Za-z_/]|ARGV|ARGC|FUNCTAB|PROCINFO|/inet")
 _MAKES = re.compile(r"-[CfI]|--(directory|file|makefile|include-dir)=?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
@@ -181,15 +186,21 @@ def awk_problem(program: str) -> str | None:
     runs = _AWK_RUNS.search(program)
     if runs:
         return f"{runs.group()!r} may open a file or run a program"
-    prints = program.find("print")
-    writes = _AWK_WRITES.search(program, prints) if prints >= 0 else None
-    if writes:
-        return f"a print before {writes.group()!r} may write a file or run a program"
+    plain = _AWK_PLAIN.match(program).end()  # type: ignore[union-attr] # it matches the empty text
+    text = _AWK_STRING.sub('""', program[:plain])
+    # In what is not plain no end of a print is sure.
+    for statement in _AWK_ENDS.split(text) if plain == len(program) else [text + program[plain:]]:
+        prints = statement.find("print")
+        writes = _AWK_WRITES.search(statement, prints) if prints >= 0 else None
+        if writes:
+            return f"a print before {writes.group()!r} may write a file or run a program"
     return None
 
 
 def _script(call: Call) -> None:
     """An interpreter with a script by name: the script is read."""
+    if call.name in ("bun", "deno") or [word.text for word in call.words[:2]] == ["-m", "pip"]:
+        named_hosts(call)
     for word in call.words:
         if word.kind != "literal":
             call.unknown("read")

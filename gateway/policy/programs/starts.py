@@ -42,7 +42,7 @@ _STARTS = {
 }
 _ASK_OR_RUN = frozenset(
     """aria2c ed emacs emacsclient ex joe lftp mg micro most nano nvim pax pico red rview rvim sftp socat vi view vim
-    vimdiff""".split()  # noqa: SIM905 - one name a line would take twenty
+    vimdiff sudoedit""".split()  # noqa: SIM905 - one name a line would take twenty
 )
 """Programs that take commands from a person or their input, or run others in too many ways."""
 _TAKE_RESPONSE_FILES = frozenset(

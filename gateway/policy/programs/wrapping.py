@@ -26,10 +26,10 @@ _CHANGES_THE_SHELL = frozenset(
 )
 _RUNS_OTHERS = frozenset(
     """aa-exec at batch bwrap capsh catchsegv cgexec choom chroot chrt chpst cpulimit crontab daemon daemonize
-    dbus-launch dbus-run-session direnv doas dumb-init eatmydata entr envdir execlineb expect faketime fakeroot firejail
+    dbus-launch dbus-run-session direnv dumb-init eatmydata entr envdir execlineb expect faketime fakeroot firejail
     gdb gosu hyperfine i386 i486 i586 i686 inotifyd lckdo linux32 linux64 logsave ltrace nocache nodemon nsenter numactl
     parallel perf pkexec prlimit proot proxychains proxychains4 rlwrap run-parts runcon runsv runsvdir runuser screen
-    script sem setarch setlock setpriv setuidgid sg softlimit ssh-agent sshpass start-stop-daemon strace su su-exec sudo
+    script sem setarch setlock setpriv setuidgid sg softlimit ssh-agent sshpass start-stop-daemon strace su su-exec
     systemd-cat systemd-inhibit systemd-run taskset tcpsvd timelimit tini tmux torify torsocks trickle tsocks udpsvd
     uftrace unbuffer uname26 unshare valgrind watch watchexec withlock x86_64 xterm xvfb-run""".split()  # noqa: SIM905 - as above
 )
@@ -191,24 +191,40 @@ def _env(command: SimpleCommand) -> Inner | None:
     for value in parsed.values("-u", "--unset"):
         if value.kind != "literal" or not may_assign(value.text):
             raise Opaque(f"env -u {value.text} may change what runs")
-    place = 0
-    for word in parsed.operands:
-        assignment = _ASSIGNMENT.match(word.text if word.kind == "literal" else word.prefix)
-        if assignment is None:
-            break
-        assigned = word.literal[assignment.end() :] if word.literal is not None else None
-        if not may_assign(assignment.group(1), assigned) or not word.one_word:
-            raise Opaque(f"env sets {assignment.group(1)}, which may change what runs")
-        place += 1
-    operands = parsed.operands[place:]
+    operands = _without_assignments(parsed.operands)
     shell = next((word.text for word in operands if word.text.rpartition("/")[2] in _SHELLS), None)
     if shell is not None and parsed.has("-i", "--ignore-environment"):
         raise Opaque(f"env -i starts {shell} without PATH, and some shells then look for programs here")
     return Inner((_rest(command, operands),)) if operands else None
 
 
+def _without_assignments(operands: list[Word]) -> list[Word]:
+    """Return what stands behind `NAME=value`. Raises Opaque for a variable that may change what runs."""
+    for place, word in enumerate(operands):
+        assignment = _ASSIGNMENT.match(word.text if word.kind == "literal" else word.prefix)
+        if assignment is None:
+            return operands[place:]
+        assigned = word.literal[assignment.end() :] if word.literal is not None else None
+        if not may_assign(assignment.group(1), assigned) or not word.one_word:
+            raise Opaque(f"it sets {assignment.group(1)}, which may change what runs")
+    return []
+
+
+def _sudo(command: SimpleCommand) -> Inner | None:
+    """Unwrap sudo and doas, which are programs of their own besides."""
+    parsed, call = _parsed(
+        command,
+        "-AbBEHkKlnNPSvV -C: -g: -p: -T: -u: -U: --askpass --background --bell --close-from= --group= --list"
+        " --non-interactive --preserve-env[=] --prompt= --remove-timestamp --reset-timestamp --set-home --stdin --user="
+        " --validate --version",
+    )
+    if not (operands := _without_assignments(parsed.operands)):
+        return None
+    return Inner((_rest(command, operands),), replaces=False, effects=call.effects())
+
+
 def _command(command: SimpleCommand) -> Inner | None:
-    if len(command.words) > 1 and command.words[1].literal in ("-v", "-V"):
+    if len(command.words) == 1 or command.words[1].literal in ("-v", "-V"):
         return None
     return Inner((_rest(command, list(command.words[1:])),))
 
@@ -338,6 +354,8 @@ def _make(command: SimpleCommand) -> None:
 _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
     "busybox": _prefixing(""),
     "chronic": _prefixing("-ev"),
+    "doas": _sudo,
+    "sudo": _sudo,
     "command": _command,
     "env": _env,
     "find": _find,

@@ -59,11 +59,13 @@ _MORE_STARTS = {
     "cherry-pick": "-e -S --strategy",
     "clone": "-u -c --config --template",
     "commit": "-e -S --interactive --template",
+    "commit-tree": "-S",
     "grep": "-O",
     "init": "--template",
     "merge": "-e -S -s --strategy",
     "pull": "-e -S -s --strategy",
     "push": "--signed",
+    "replace": "-e",
     "rebase": "-x -i -S -s --interactive --strategy",
     "revert": "-e -S --strategy",
     "tag": "-e -s -u --sign --local-user",
@@ -78,14 +80,25 @@ _HARMLESS_SETTINGS = re.compile(
 _READ_SETTINGS = {"--get", "--get-all", "--get-regexp", "--list", "-l"}
 _CHANGE_SETTINGS = {"--set", "--add", "--replace-all", "--unset", "--unset-all"}
 _SETTINGS = {"--global", "--local", "--show-origin", "--show-scope", "--name-only", "-z", "--null", "--bool", "--int"}
-_REMOTES = ("clone", "fetch", "ls-remote", "pull", "push", "remote")
+_REMOTES = ("clone", "fetch", "ls-remote", "pull", "push", "remote", "submodule")
 # Where the first word says what is done, what does not run other programs.
 _VERBS = {
     "bisect": ("start", "good", "bad", "old", "new", "skip", "reset", "log", "next"),
-    "bundle": ("create", "verify", "list-heads"),
-    "notes": ("list", "show", "add", "append", "remove"),
-    "submodule": ("status",),
-    "worktree": ("add", "list", "remove", "move", "prune", "lock", "unlock"),
+    "bundle": ("create", "verify", "list-heads", "unbundle"),
+    "notes": ("list", "show", "add", "append", "copy", "remove", "prune", "get-ref"),
+    "submodule": (
+        "absorbgitdirs",
+        "add",
+        "deinit",
+        "init",
+        "set-branch",
+        "set-url",
+        "status",
+        "summary",
+        "sync",
+        "update",
+    ),
+    "worktree": ("add", "list", "remove", "move", "prune", "lock", "unlock", "repair"),
 }
 
 
@@ -269,8 +282,13 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     **dict.fromkeys(("ls-files", "ls-tree", "check-ignore"), _lists),
     "config": _settings,
     **dict.fromkeys(
-        ("am", "apply", "archive", "bundle", "cat-file", "format-patch", "hash-object", "notes", "submodule",
-         "worktree"),
+        # They start no program, and what else they do with files is not read. Not here: send-pack, which is a push.
+        """am apply archive bundle cat-file check-attr check-mailmap check-ref-format checkout-index column commit-graph
+        commit-tree diff-pairs fast-export fast-import fmt-merge-msg format-patch get-tar-commit-id hash-object
+        index-pack mailinfo mailsplit merge-file merge-tree mktag mktree multi-pack-index notes pack-objects
+        pack-redundant pack-refs patch-id prune-packed range-diff read-tree repack replace rerere show-branch show-index
+        sparse-checkout stripspace submodule unpack-file unpack-objects update-index update-ref update-server-info var
+        verify-pack worktree write-tree""".split(),  # noqa: SIM905 - a list to read
         lambda call, _: call.lose(UNREAD_REASON),
     ),
 }  # fmt: skip

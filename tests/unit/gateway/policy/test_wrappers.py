@@ -153,8 +153,11 @@ def test_a_wrapped_command_stands_in_the_wrappers_place(line: str, expected: lis
         ("/lib64/ld-linux-x86-64.so.2 /bin/ls", "has the name of"),
         ("linux32 ls", "runs other programs"),
         ("ssh-agent ls", "runs other programs"),
-        ("sudo ls", "runs other programs"),
-        ("doas ls", "runs other programs"),
+        ("sudo -i ls", "-i is not known"),
+        ("sudo -D d ls", "-D is not known"),
+        ("sudo PATH=. ls", "sets PATH"),
+        ("sudo $x", "option of sudo"),
+        ("su -c ls", "runs other programs"),
         ("watch ls", "runs other programs"),
         ("parallel ls ::: a", "runs other programs"),
         ("strace ls", "runs other programs"),
@@ -221,7 +224,7 @@ def test_a_program_by_a_relative_path_after_cd_has_the_path_it_runs_by() -> None
 
 
 def test_an_opaque_line_still_shows_what_was_seen_in_it() -> None:
-    read = read_programs("sudo ls; cat --weird /etc/passwd; vim x")
+    read = read_programs("su -c ls; cat --weird /etc/passwd; vim x")
     assert read.opaque
     assert FileUse("/etc/passwd", "read") in {file for program in read.programs for file in program.effects.files}
 
@@ -274,3 +277,13 @@ def test_a_path_through_the_links_of_a_process_may_be_any_file() -> None:
     assert reads("cat /proc/self/cwd/x /proc/1/root/x /proc/cpuinfo") == {None, "/proc/cpuinfo"}
     assert reads("cat /pro?/self/cwd/x") == {None}
     assert reads("cd /proc/self/cwd; cat x") == {None, "/workspace/x"}
+
+
+def test_sudo_is_a_program_of_its_own_beside_the_one_that_it_runs() -> None:
+    for line in ("sudo -u root -E CI=1 make x", "doas -u root make x"):
+        read = read_programs(line)
+        assert read.opaque is None
+        assert [(program.words[0].text, program.wrapper) for program in read.programs] == [
+            (line.split()[0], False),
+            ("make", False),
+        ]
