@@ -36,13 +36,13 @@ async def sandbox(engine: DockerEngine) -> AsyncIterator[Sandbox]:
     await engine.remove(made.id)
 
 
-async def survivors(sandbox: Sandbox) -> int:
+async def remaining(sandbox: Sandbox) -> int:
     return text(await run(sandbox.shell, "ps -eo args")).count("sleep 1234")
 
 
 async def none_left_within(sandbox: Sandbox, limit_s: float) -> bool:
     deadline_s = time.monotonic() + limit_s
-    while await survivors(sandbox):
+    while await remaining(sandbox):
         if time.monotonic() > deadline_s:
             return False
     return True
@@ -108,7 +108,7 @@ async def test_cancelling_the_call_kills_everything_the_command_started(sandbox:
         )
     )
     await asyncio.wait_for(started.wait(), 10)
-    assert await survivors(sandbox) >= 4
+    assert await remaining(sandbox) >= 4
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

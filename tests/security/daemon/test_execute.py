@@ -161,7 +161,7 @@ def test_a_timeout_kills_everything_and_returns_the_partial_output(client: Clien
     started_s = time.monotonic()
     reply = client.execute(TREE, timeout_ms=300)
     assert time.monotonic() - started_s < 5
-    assert (reply.outcome, reply.survivors) == (wire.OUTCOME_TIMED_OUT, 0)
+    assert (reply.outcome, reply.remaining) == (wire.OUTCOME_TIMED_OUT, 0)
     assert text(reply.output) == b"started\n"
     assert client.output(SURVIVORS).strip() == "0"
 

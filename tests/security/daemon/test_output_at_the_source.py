@@ -98,7 +98,7 @@ def test_a_reader_that_stops_holds_the_program_back_and_loses_nothing(sandbox: S
 def test_past_its_limit_a_program_dies_with_all_it_started_and_the_bytes_up_to_it_have_come(client: Client) -> None:
     kept, end = run_streamed(client, FLOOD_WITH_CHILDREN, 1_000_000)
     assert end.outcome == wire.OUTCOME_OUTPUT_LIMIT
-    assert end.survivors == 0
+    assert end.remaining == 0
     assert kept[OUT] == (b"flood flood flood flood\n" * 50_000)[:1_000_000]
     assert client.output(SURVIVORS).strip() == "0"
 
@@ -123,7 +123,7 @@ def test_a_timeout_kills_although_nobody_reads_and_the_call_ends_when_somebody_d
     assert eventually(lambda: int(client.output(SURVIVORS)) >= 2, 10)
     assert eventually(lambda: int(client.output(SURVIVORS)) == 0, 10)
     kept, end = streamed(other)
-    assert (end.outcome, end.survivors, end.output_bytes) == (wire.OUTCOME_TIMED_OUT, 0, len(kept[OUT]))
+    assert (end.outcome, end.remaining, end.output_bytes) == (wire.OUTCOME_TIMED_OUT, 0, len(kept[OUT]))
     assert kept[OUT] == (b"flood flood flood flood\n" * (len(kept[OUT]) // 24 + 1))[: len(kept[OUT])]
 
 
