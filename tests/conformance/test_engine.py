@@ -496,12 +496,10 @@ async def test_what_becomes_of_a_sandbox_is_told_as_it_happens_and_why(ground: G
     ]
     assert {(one.tenant, one.thread, one.name) for one in ground.told} == {(*owner_of(spec("told")), "told")}
     reasons = [one.reason for one in ground.told if one.state in ("idle_stopped", "removed")]
-    assert [reason.split(";")[0] for reason in reasons[:3]] == [
-        *("nobody used it", "somebody asked for it", "somebody asked for it")
-    ]
+    assert [reason.split(";")[0] for reason in reasons[:3]] == [*("idle", "requested", "requested")]
     assert "processes (1) ended" in reasons[0]
     started = [one.reason for one in ground.told if (one.sandbox, one.state) == (sandbox.id, "running")]
-    assert started[1:] == ["it was asked for again"] * 2, "by a call, or for itself"
+    assert started[1:] == ["restarted for a new request"] * 2, "by a call, or for itself"
 
 
 async def test_what_a_sandbox_uses_is_known_while_it_lives_or_nobody_says(engine: Engine) -> None:

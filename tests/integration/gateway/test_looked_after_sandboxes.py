@@ -118,7 +118,7 @@ async def test_what_is_stopped_on_demand_is_told_to_who_watches_and_started_by_t
     seen = [(one.sandbox_id, one.state) for one in told]
     assert seen[-3:] == [(stopped.id, state) for state in ("idle_stopped", "running", "removed")]
     assert [one.id for one in told] == sorted(one.id for one in told)
-    assert "somebody asked for it" in told[-1].reason
+    assert "requested" in told[-1].reason
     for asked in (client.watch_sandbox_transitions, client.sandbox_transitions):
         with pytest.raises(NotFound, match="thread 'never' not found"):
             await anext(asked(thread="never"))

@@ -149,7 +149,7 @@ def test_who_guesses_keys_is_in_the_operators_audit_and_does_not_fill_it(line: L
         assert line.ask("runs", "list", key="alk_guessed", code=3)["reason"] == "UNAUTHENTICATED"
     found = line.ask("audit", "query", "--kind", "denied")
     assert 1 <= len([one for one in found if one["details"].get("key_state") == "unknown"]) <= 3
-    assert all(one["actor"] == "nobody" for one in found)
+    assert all(one["actor"] == "unknown" for one in found)
     assert "alk_guessed" not in json.dumps(found)
 
 

@@ -45,7 +45,7 @@ async def test_an_idle_sandbox_is_stopped_and_resumed_and_the_next_result_says_w
             shown = json.loads(airlock("sandbox", "history", "--thread", "t", "--json", env=env).stdout)
             assert len({one["sandbox_id"] for one in shown["transitions"]}) == 1
             reasons = {one["reason"] for one in shown["transitions"]}
-            assert "nobody used it; its background processes (1) ended" in reasons
+            assert "idle; its background processes (1) ended" in reasons
             assert "idle_stopped" in airlock("sandbox", "history", env=env).stdout
     assert containers_of(home.instance) == [], "with the last gateway goes what is stopped, too"
 

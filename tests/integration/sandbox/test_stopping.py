@@ -203,7 +203,7 @@ async def test_what_is_gone_when_a_process_begins_is_told_to_be_gone(processes: 
     assert noted.state in ("creating", "failed"), "nobody has looked yet"
     assert await engine.reconcile() == []
     assert [(one.name, one.state, one.reason) for one in processes.told[-1:]] == [
-        ("t", "removed", "it is not there any more")
+        ("t", "removed", "its container no longer exists")
     ]
     assert await engine.listed("tenant-a") == []
 
@@ -363,7 +363,7 @@ async def test_past_the_lifetime_no_call_begins_whichever_process_has_calls_and_
     assert (second == same != first, ended.exit_code, done.exit_code) == (True, 0, 0)
     assert (await staying)[1].outcome == "daemon_lost"
     assert [one.reason for one in processes.told if one.sandbox == first][-1] == (
-        "calls in it went on for long after its lifetime"
+        "its calls ran too long past its lifetime"
     )
     for keeper in (one, other):
         await keeper.close()

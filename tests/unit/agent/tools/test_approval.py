@@ -268,7 +268,7 @@ async def test_without_an_approver_what_would_be_asked_is_blocked() -> None:
     ran = Ran()
     ended = await an_agent(None, ran, says("", call("risky")), says(ANSWERED)).run(state())
     assert ran == []
-    assert "nobody can be asked here" in ended.messages[-2].content
+    assert "no approver is configured" in ended.messages[-2].content
 
 
 async def test_a_subagent_is_told_who_can_ask() -> None:

@@ -196,7 +196,7 @@ async def test_calls_in_a_sandbox_past_its_lifetime_are_ended_as_lost(tmp_path: 
     assert (sandbox.overdue_s, sandbox.busy) == (10.0, True)
     assert await engine.end_calls(SPEC.tenant, SPEC.thread, overdue=True)
     assert (await calling).outcome == "daemon_lost"
-    assert (told[-1].state, told[-1].reason) == ("removed", "calls in it went on for long after its lifetime")
+    assert (told[-1].state, told[-1].reason) == ("removed", "its calls ran too long past its lifetime")
     await engine.close()
 
 
