@@ -60,7 +60,7 @@ def database(request: pytest.FixtureRequest, seed: int) -> str | None:
     return None if seed % 4 in (2, 3) else str(request.getfixturevalue("postgres_url"))
 
 
-async def test_whatever_dies_no_file_is_lost_nothing_is_left_and_each_call_is_told_how_it_ended(
+async def test_whatever_dies_no_file_is_lost_nothing_is_left_and_each_call_reports_how_it_ended(
     tmp_path: Path, database: str | None, engine: tuple[OwnEngine, str], seed: int
 ) -> None:
     own, image_name = engine

@@ -238,7 +238,7 @@ async def test_what_a_process_leaves_that_dies_before_its_sandbox_has_a_containe
     assert not died.has(ground.spec())
 
 
-async def test_calls_in_a_sandbox_whose_processes_all_die_at_once_are_all_told(ground: Ground) -> None:
+async def test_calls_in_a_sandbox_whose_processes_all_die_at_once_all_end_with_an_error(ground: Ground) -> None:
     engine = ground.engine()
     sandbox = await _written(engine, ground.spec())
     calls = [asyncio.create_task(run(sandbox.shell, "sleep 100", call_id=f"c{n}", timeout_s=90)) for n in range(5)]

@@ -67,7 +67,7 @@ async def test_a_sandbox_is_ready_when_it_is_there(engine: Engine) -> None:
 
 
 @only("docker", "the in-memory engine has no walls, and says so")
-async def test_a_sandbox_says_what_holds_it_and_one_that_is_held_by_less_is_refused(engine: Engine) -> None:
+async def test_a_sandbox_reports_its_posture_and_a_weaker_one_is_refused(engine: Engine) -> None:
     sandbox = await engine.create(spec("held"))
     assert weaknesses(sandbox.posture, spec("held")) == []
     assert weaknesses(sandbox.posture, replace(spec("held"), limits=replace(LIMITS, pids=LIMITS.pids - 1)))
@@ -75,7 +75,7 @@ async def test_a_sandbox_says_what_holds_it_and_one_that_is_held_by_less_is_refu
     await engine.remove(sandbox.id)
 
 
-async def test_whoever_asks_again_or_at_the_same_time_has_the_same_sandbox(engine: Engine) -> None:
+async def test_concurrent_and_later_calls_have_the_same_sandbox(engine: Engine) -> None:
     asked = spec("once")
     made = await asyncio.gather(*(engine.create(asked) for _ in range(3)))
     again = await engine.create(asked)
@@ -108,7 +108,7 @@ async def test_an_environment_goes_with_each_command_and_makes_no_other_sandbox(
     await engine.remove(other.id)
 
 
-async def test_one_that_was_made_otherwise_is_replaced_and_lent_as_it_is_while_calls_are_under_way(
+async def test_one_that_was_made_otherwise_is_replaced_and_leased_as_it_is_while_calls_are_in_progress(
     engine: Engine,
 ) -> None:
     first = await engine.create(spec("otherwise"))
@@ -302,7 +302,7 @@ async def test_nothing_is_left_of_a_call_that_is_cancelled_or_runs_out_of_time(e
     await engine.remove(sandbox.id)
 
 
-async def test_what_a_sandbox_uses_is_told_while_it_is_there(engine: Engine) -> None:
+async def test_what_a_sandbox_uses_is_reported_while_it_exists(engine: Engine) -> None:
     sandbox = await engine.create(spec("used"))
     (shown,) = [one for one in await engine.listed("tenant-a") if one.id == sandbox.id]
     assert await engine.usage(shown) is not None
@@ -402,7 +402,7 @@ async def test_a_call_that_is_under_way_in_a_sandbox_that_is_removed_has_a_typed
     assert (await running).outcome == "daemon_lost"
 
 
-async def test_stopping_a_thread_s_sandbox_waits_for_nobody_ends_no_call_and_can_be_done_again(engine: Engine) -> None:
+async def test_stopping_a_thread_s_sandbox_does_not_wait_ends_no_call_and_can_be_done_again(engine: Engine) -> None:
     assert await engine.stop("tenant-a", "stopped") is None
     sandbox = await engine.create(spec("stopped"))
     await sandbox.files.write("/workspace/a", b"1")
@@ -445,7 +445,7 @@ async def test_removing_a_thread_s_sandbox_ends_no_call_and_takes_what_is_stoppe
     assert second.id not in await engine.owned()
 
 
-async def test_what_there_is_is_listed_in_its_state_and_since_when_nobody_uses_it(ground: Ground) -> None:
+async def test_sandboxes_are_listed_with_their_state_and_since_when_they_are_unused(ground: Ground) -> None:
     engine = ground.engine()
     assert await engine.listed("tenant-a") == []
     for thread in ("used", "idle", "stopped"):
@@ -471,7 +471,7 @@ async def test_what_there_is_is_listed_in_its_state_and_since_when_nobody_uses_i
     assert engine.stopped_count() == 1
 
 
-async def test_what_becomes_of_a_sandbox_is_told_as_it_happens_and_why(ground: Ground) -> None:
+async def test_transitions_of_a_sandbox_are_reported_as_they_happen_with_the_reason(ground: Ground) -> None:
     engine = ground.engine()
     sandbox = await engine.create(spec("told"))
     await start(sandbox, "p1", "exec cat")
@@ -502,7 +502,7 @@ async def test_what_becomes_of_a_sandbox_is_told_as_it_happens_and_why(ground: G
     assert started[1:] == ["restarted for a new request"] * 2, "by a call, or for itself"
 
 
-async def test_what_a_sandbox_uses_is_known_while_it_lives_or_nobody_says(engine: Engine) -> None:
+async def test_what_a_sandbox_uses_is_known_while_it_lives_or_unknown(engine: Engine) -> None:
     sandbox = await engine.create(spec("counted", "tenant-counted"))
     (live,) = await engine.listed("tenant-counted")
     usage = await engine.usage(live)
@@ -565,7 +565,7 @@ async def test_one_that_is_idle_is_stopped_and_resumes_with_its_files_and_nothin
     await engine.remove(second.id)
 
 
-async def test_what_ended_with_stops_is_told_once_whoever_asks_first_and_however_late(engine: Engine) -> None:
+async def test_what_ended_with_stops_is_reported_once_to_the_first_caller_however_late(engine: Engine) -> None:
     for process_id in ("p1", "p2"):
         sandbox = await engine.create(spec("ended"))
         await start(sandbox, process_id, "exec cat")

@@ -97,7 +97,7 @@ async def test_processes_are_started_once_and_their_output_is_whole_across_cuts(
     assert starts.split() == [b"%d" % number for number in range(6)]
 
 
-async def test_input_is_written_once_across_cuts_whoever_else_writes(pair: Pair, client: Client) -> None:
+async def test_input_is_written_once_across_cuts_beside_other_writers(pair: Pair, client: Client) -> None:
     process = await client.start_process(["sh", "-c", "cat > /workspace/typed"], thread="typed", stdin=True)
     limits = {"least_bytes": 1_000, "most_bytes": 6_000}
     async with CuttingProxy(pair.address, 11, **limits) as proxy, Client(proxy.address, pair.key, retry=PATIENT) as cut:

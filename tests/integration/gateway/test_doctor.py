@@ -23,7 +23,7 @@ def test_doctor_tries_a_sandbox_and_leaves_nothing() -> None:
     assert left.stdout == ""
 
 
-def test_doctor_says_how_to_mend_a_missing_engine(tmp_path: Path) -> None:
+def test_doctor_says_how_to_fix_a_missing_engine(tmp_path: Path) -> None:
     looked = airlock("doctor", "--engine-url", f"unix://{tmp_path}/no.sock", "--json", check=False)
     assert looked.returncode == 1
     engine = json.loads(looked.stdout)["findings"][-1]

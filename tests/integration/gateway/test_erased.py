@@ -176,7 +176,7 @@ async def test_nothing_is_left_of_a_thread_that_is_deleted_while_others_go_on(
     assert volumes_of(home.instance) == []
 
 
-async def test_calls_that_race_deletions_have_their_records_and_leave_no_sandbox_that_nobody_owns(
+async def test_calls_that_race_deletions_have_their_records_and_leave_no_sandbox_without_an_owner(
     database_url: str, tmp_path: Path
 ) -> None:
     home = await asyncio.to_thread(make_home, tmp_path / "home")

@@ -76,7 +76,7 @@ async def test_a_name_that_is_no_text_is_shown_by_its_bytes(client: Client) -> N
     assert [entry.name async for entry in client.list_files("tree", "bytes")] == ["a\\xff"]
 
 
-async def test_what_is_not_there_and_what_may_not_be_seen_are_told_apart(client: Client) -> None:
+async def test_missing_and_forbidden_are_distinguished(client: Client) -> None:
     await filled(client, "tree")
     await client.call_tool("execute", {"command": "mkdir -p shut && touch shut/in && chmod 0 shut"}, thread="tree")
     with pytest.raises(NotFound):

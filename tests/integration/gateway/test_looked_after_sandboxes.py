@@ -99,7 +99,7 @@ async def test_what_a_sandbox_uses_is_what_was_done_in_it(client: Client) -> Non
     await client.stop_sandbox(thread)
 
 
-async def test_what_is_stopped_on_demand_is_told_to_who_watches_and_started_by_the_next_call(client: Client) -> None:
+async def test_what_is_stopped_on_demand_is_reported_to_watchers_and_started_by_the_next_call(client: Client) -> None:
     thread = "on-demand"
     await client.create_sandbox(thread)
     watching = client.watch_sandbox_transitions(thread=thread)
@@ -124,7 +124,7 @@ async def test_what_is_stopped_on_demand_is_told_to_who_watches_and_started_by_t
             await anext(asked(thread="never"))
 
 
-async def test_a_history_comes_to_its_end_though_whoever_made_it_was_killed(tmp_path: Path) -> None:
+async def test_a_history_is_completed_though_its_process_was_killed(tmp_path: Path) -> None:
     home = make_home(tmp_path)
     with served(home) as gateway:
         async with Client(gateway.address, home.key) as airlock:
@@ -148,7 +148,7 @@ async def test_a_history_comes_to_its_end_though_whoever_made_it_was_killed(tmp_
     assert containers_of(home.instance) == volumes_of(home.instance) == []
 
 
-async def test_one_that_dies_while_nobody_uses_it_is_told_to_have_failed_and_why_and_then_to_be_removed(
+async def test_one_that_dies_while_unused_is_reported_as_failed_with_the_reason_and_then_as_removed(
     pair: Pair, client: Client
 ) -> None:
     await client.write_file("dies", "/workspace/x", b"kept")
@@ -169,7 +169,7 @@ async def test_one_that_dies_while_nobody_uses_it_is_told_to_have_failed_and_why
     await client.delete_sandbox("dies")
 
 
-async def test_files_that_nobody_may_read_and_more_than_anybody_reads_are_counted_all_the_same(client: Client) -> None:
+async def test_unreadable_files_and_very_many_files_are_counted_all_the_same(client: Client) -> None:
     hide = "mkdir hidden && cd hidden && head -c 3000000 /dev/zero > y && seq 5000 | xargs touch && chmod 000 ."
     await client.call_tool("execute", {"command": hide}, thread="hidden")
     found = await client.get_sandbox_stats("hidden")

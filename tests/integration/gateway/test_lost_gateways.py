@@ -38,7 +38,7 @@ async def _started(client: Client) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_command_of_a_gateway_that_is_stopped_does_nothing_once_its_run_was_told(
+async def test_a_command_of_a_stopped_gateway_does_nothing_once_its_run_was_taken_over(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with ScriptedModelServer(list(TURNS)) as model:
@@ -73,7 +73,7 @@ async def test_a_command_of_a_gateway_that_is_stopped_does_nothing_once_its_run_
 
 
 @pytest.mark.parametrize("end", ["terminated", "killed"])
-async def test_whoever_runs_a_task_sees_its_end_though_the_gateway_is_restarted(
+async def test_the_caller_of_a_task_sees_its_end_though_the_gateway_is_restarted(
     tmp_path: Path, database_url: str, end: str
 ) -> None:
     async with ScriptedModelServer(list(TURNS)) as model:

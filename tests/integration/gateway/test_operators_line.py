@@ -153,7 +153,7 @@ def test_who_guesses_keys_is_in_the_operators_audit_and_does_not_fill_it(line: L
     assert "alk_guessed" not in json.dumps(found)
 
 
-def test_who_calls_with_a_revoked_key_is_told_nothing_more_and_operators_are_told_which_it_is(line: Line) -> None:
+def test_a_caller_with_a_revoked_key_reads_nothing_more_and_operators_see_which_it_is(line: Line) -> None:
     made = line.ask("key", "create", "--scope", "run", address=True)
     revoked = line.ask("key", "revoke", made["id"], "--cancel-runs", address=True)
     assert (revoked["shown"], revoked["runs_under_way"]) == (made["shown"], 0)

@@ -92,7 +92,7 @@ async def test_cancelling_a_run_reaches_the_process(tmp_path: Path) -> None:
                 assert (await airlock.cancel_run(run.id)).status == "cancelled"
 
 
-async def test_a_gateway_that_was_killed_goes_on_with_its_runs_and_tells_what_was_interrupted(
+async def test_a_gateway_that_was_killed_goes_on_with_its_runs_and_reports_what_was_interrupted(
     tmp_path: Path, database_url: str
 ) -> None:
     told = Turn(expect=["interrupted"], say="I see.")

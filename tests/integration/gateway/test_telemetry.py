@@ -213,7 +213,7 @@ def test_the_scrape_has_every_metric_of_the_table(all_told: Told) -> None:
         assert {family, f"{family}_total"} & families, metric.name
 
 
-def test_no_series_has_a_label_of_somebody_elses_choice(all_told: Told) -> None:
+def test_no_series_has_a_label_that_a_caller_chooses(all_told: Told) -> None:
     tools = set(re.findall(r'gen_ai_tool_name="([^"]+)"', all_told.scrape))
     assert tools == {"execute", "other"}
     assert set(re.findall(r'airlock_tenant="([^"]*)"', all_told.scrape)) <= {"default", ""}

@@ -130,7 +130,7 @@ async def test_output_streams_as_it_arrives(client: Client) -> None:
     assert result.content == "first\nsecond\n"
 
 
-async def test_calls_that_the_model_got_wrong_say_how_to_mend_them(client: Client) -> None:
+async def test_calls_that_the_model_got_wrong_say_how_to_fix_them(client: Client) -> None:
     relative = await client.call_tool("write_file", {"path": "x", "content": "x", "z": 1})
     assert (relative.verdict, relative.is_error) == ("allow", True)
     assert "`z`" in relative.content
@@ -146,7 +146,7 @@ async def test_calls_that_the_model_got_wrong_say_how_to_mend_them(client: Clien
         await client.call_tool("", {})
 
 
-async def test_a_file_that_is_not_utf8_is_told_as_binary(client: Client) -> None:
+async def test_a_file_that_is_not_utf8_is_reported_as_binary(client: Client) -> None:
     await client.write_file("binary", "/workspace/b.bin", b"\x00\xff\xfe binary")
     result = await client.call_tool("read_file", {"path": "/workspace/b.bin"}, thread="binary")
     assert "binary" in result.content.lower()
@@ -203,7 +203,7 @@ async def test_the_callers_own_time_limit_is_a_class_and_kills_the_process(clien
             pass
 
 
-async def test_a_request_that_is_too_large_is_told_as_that(client: Client) -> None:
+async def test_a_request_that_is_too_large_is_reported_as_that(client: Client) -> None:
     with pytest.raises(TooLarge):
         await client.call_tool("write_file", {"path": "a", "content": "x" * 20_000_000})
 
@@ -227,7 +227,7 @@ async def test_hostile_json_is_a_result_with_a_verdict(pair: Pair, arguments_jso
         assert answer.result.is_error
 
 
-async def test_half_a_surrogate_pair_in_a_files_content_is_told_to_the_model(client: Client) -> None:
+async def test_half_a_surrogate_pair_in_a_files_content_is_reported_to_the_model(client: Client) -> None:
     result = await client.call_tool("write_file", {"path": "a", "content": "\ud800"}, thread="json")
     assert result.is_error
     assert "surrogate" in result.content

@@ -246,7 +246,7 @@ async def test_sandboxes_are_listed_shown_and_stopped_through_either_worker(pair
     assert '"reason": "NOT_FOUND"' in gone.stdout
 
 
-async def test_what_a_sandbox_uses_is_told_by_the_worker_that_has_it_and_by_the_other(pair: Served, home: Home) -> None:
+async def test_sandbox_usage_is_reported_by_the_worker_that_has_it_and_by_the_other(pair: Served, home: Home) -> None:
     async with clients(pair, home) as all_:
         hold = "head -c 30000000 /dev/zero > /tmp/held"
         assert (await all_[0].call_tool("execute", {"command": hold}, thread="used")).exit_code == 0

@@ -177,7 +177,7 @@ async def test_a_thread_with_files_or_a_sandbox_gets_no_pooled_sandbox_which_sta
         "processes and threads: (sleep 1000 &) ; exit 0",
     ],
 )
-async def test_a_pooled_sandbox_in_which_somebody_was_is_refused_and_removed(processes: Processes, found: str) -> None:
+async def test_a_pooled_sandbox_that_was_used_is_refused_and_removed(processes: Processes, found: str) -> None:
     engine = processes.engine()
     pooled = await engine.pool.make_pooled(KIND)
     why, _, command = found.partition(": ")
@@ -208,7 +208,7 @@ async def test_a_pooled_sandbox_of_another_size_or_of_an_earlier_image_is_refuse
     assert processes.volumes == []
 
 
-async def test_a_pooled_sandbox_that_is_held_by_less_than_its_thread_asks_is_refused(
+async def test_a_pooled_sandbox_with_weaker_limits_than_its_thread_asks_is_refused(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def weaker(channel: Channel) -> Posture:

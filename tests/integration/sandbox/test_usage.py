@@ -13,7 +13,7 @@ from tests.integration.sandbox.live_engine import LIMITS, run, spec
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_the_engine_and_the_daemon_tell_the_same(engine: DockerEngine) -> None:
+async def test_the_engine_and_the_daemon_report_the_same(engine: DockerEngine) -> None:
     sandbox = await engine.create(spec("counted", "tenant-counted"))
     await run(sandbox.shell, "head -c 20000000 /dev/zero > /tmp/held")
     (live,) = await engine.listed("tenant-counted")

@@ -229,7 +229,7 @@ async def test_a_deletion_that_the_engine_fails_at_says_whether_files_may_be_gon
     assert asked.count("remove_volume") == 2
 
 
-async def test_a_save_that_ends_early_says_why_at_once_and_holds_nobody_up(engine: DockerEngine) -> None:
+async def test_a_save_that_ends_early_says_why_at_once_and_delays_no_one(engine: DockerEngine) -> None:
     """An engine that writes to nobody keeps the container that it reads, whoever asks for that to be removed."""
     mib = 1024 * 1024
     large = dataclasses.replace(spec("ends-early"), limits=dataclasses.replace(LIMITS, workspace_bytes=8192 * mib))

@@ -114,7 +114,7 @@ def test_half_a_surrogate_pair_in_any_string_is_an_invalid_argument(walk: Walk) 
     assert tried > 2 * len(RPCS)
 
 
-def test_another_tenants_ids_are_answered_as_those_of_nobody(walk: Walk) -> None:
+def test_another_tenants_ids_are_answered_as_unknown_ones(walk: Walk) -> None:
     # What makes something of the stranger's own by that name comes last: to look for a process is to have a sandbox,
     # and while a run of his is under way, the thread is busy.
     def late(name: str) -> tuple[bool, bool, bool, str]:

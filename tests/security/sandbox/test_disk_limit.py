@@ -308,7 +308,7 @@ async def test_more_disk_than_the_workspace_may_have_ends_whatever_takes_it(sand
 
 
 @pytest.mark.parametrize("attack", DIRECTORY_ATTACKS)
-async def test_directories_that_lost_their_names_count_for_as_long_as_they_are_held(
+async def test_directories_that_lost_their_names_count_for_as_long_as_they_are_open(
     engine: DockerEngine, attack: str
 ) -> None:
     thread = f"directories-{attack.partition(' ')[0]}"
@@ -332,7 +332,7 @@ async def test_what_a_command_left_behind_is_ended_too(sandbox: Sandbox) -> None
     assert 0 < len(files.entries) < MOST_BYTES // (60 * MIB)
 
 
-async def test_a_background_process_is_told_what_ended_it(sandbox: Sandbox) -> None:
+async def test_a_background_process_reports_what_ended_it(sandbox: Sandbox) -> None:
     argv = [b"python3", b"-c", (TOOLS + WRITING + ATTACKS["many files"]).encode()]
     await sandbox.processes.start(ProcessSpec("filler", argv))
     ended = await sandbox.processes.wait("filler", wait_s=50)
@@ -538,7 +538,7 @@ print('well')
     assert 40 * MIB <= counted.size_bytes < LIMITS.workspace_bytes
 
 
-async def test_disk_cannot_be_taken_without_writing_it_nor_files_be_held_unseen(sandbox: Sandbox) -> None:
+async def test_disk_cannot_be_taken_without_writing_it_nor_files_be_kept_open_unseen(sandbox: Sandbox) -> None:
     program = """
 import errno, fcntl, struct
 fd = os.open('file', os.O_RDWR | os.O_CREAT)

@@ -222,7 +222,7 @@ async def test_strays_that_have_a_name_end_the_channel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [pb.FAILURE_KIND_TOO_LARGE, pb.FAILURE_KIND_CONFLICT])
-async def test_input_taken_in_part_is_told_in_bytes_and_never_more_than_were_sent(
+async def test_input_taken_in_part_is_reported_in_bytes_and_never_more_than_were_sent(
     tmp_path: Path, kind: pb.FailureKind
 ) -> None:
     for taken_bytes in (0, 3, 5):

@@ -480,7 +480,7 @@ async def test_a_run_inside_a_task_that_was_cancelled_before_is_not_cancelled_ag
     assert final.stop.hook == "finish_reason"
 
 
-async def test_work_brought_to_its_end_raises_its_own_error_only_when_nobody_cancelled() -> None:
+async def test_work_brought_to_its_end_raises_its_own_error_only_when_not_cancelled() -> None:
     async def fails() -> None:
         await asyncio.sleep(0)
         raise ZeroDivisionError

@@ -78,7 +78,7 @@ def test_the_flow_and_the_limits_that_are_given_take_the_place_of_the_usual_ones
     assert [hook.retries for hook in hooks if isinstance(hook, ErrorPolicy)] == [7]
 
 
-def test_the_limits_that_nobody_set() -> None:
+def test_the_default_limits() -> None:
     assert _limits_of(limits().hooks) == LIMITS
 
 
@@ -97,7 +97,7 @@ def test_each_limit_that_is_set_reaches_its_own_hook() -> None:
     }
 
 
-def test_the_flow_that_nobody_set() -> None:
+def test_the_default_flow() -> None:
     (policy,) = [hook for hook in flow().hooks if isinstance(hook, ErrorPolicy)]
     names = ("retries", "backoff_s", "on_model_error", "on_tool_error", "on_tool_blocked")
     assert [getattr(policy, name) for name in names] == [2, 0.5, "stop", "continue", "continue"]
@@ -237,7 +237,7 @@ async def test_should_continue_is_asked_also_when_the_run_was_forbidden_after_th
     assert witness.seen == [("after_step", forbidden), ("should_continue", forbidden)]
 
 
-async def test_the_output_of_a_command_is_told_while_it_runs() -> None:
+async def test_the_output_of_a_command_is_streamed_while_it_runs() -> None:
     pieces = (FakePiece("stdout", b"one\n"), FakePiece("stderr", b"bad\n"), FakePiece("stdout", b"two\n"))
     model = SaysInTurn(says("", call("execute", command="make")), says("done"))
     events = Events()

@@ -79,7 +79,7 @@ def test_each_named_volume_is_declared_and_labelled() -> None:
 
 
 @pytest.mark.parametrize("name", ["engine", "gateway"])
-def test_what_the_gateway_s_image_is_told_is_a_command_of_its_own(name: str) -> None:
+def test_the_gateway_s_image_runs_a_command_of_its_own(name: str) -> None:
     commands: Any = typer.main.get_command(app)
     command, *rest = SERVICES[name]["command"]
     options = {option for parameter in commands.commands[command].params for option in parameter.opts}

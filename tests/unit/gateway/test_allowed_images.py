@@ -67,7 +67,7 @@ async def test_a_policy_whose_image_is_not_allowed_does_not_come_into_force(tmp_
         await checker.check("t", "version: 1\nsandbox: {image: alpine}\n", "text", policies)
 
 
-async def test_an_operator_s_layer_that_allows_less_comes_into_force_and_calls_are_told(
+async def test_an_operator_s_layer_that_allows_less_comes_into_force_and_calls_name_it(
     tmp_path: Path, policies: Policies
 ) -> None:
     free = config(tmp_path, "{}")

@@ -30,7 +30,7 @@ async def _told(database: Database, kind: str) -> list[Any]:
     return list(await database.rows(query))
 
 
-async def test_an_approval_that_nobody_answered_is_told_once_with_when_its_time_was_over(database: Database) -> None:
+async def test_an_unanswered_approval_is_recorded_once_with_the_time_it_expired(database: Database) -> None:
     desk = Desk(database, Clock())
     approval_id = await desk.ask()
     asked = await desk.approvals.get(ACME, approval_id)
@@ -52,7 +52,7 @@ async def test_another_tenants_approvals_are_left_alone(database: Database) -> N
     assert await _told(database, "approval_resolved") == []
 
 
-async def test_a_gateway_notices_it_also_where_nobody_asks(world: World, host: Callable[..., Host]) -> None:
+async def test_a_gateway_notices_it_without_a_caller_too(world: World, host: Callable[..., Host]) -> None:
     gateway = host()
     desk = Desk(world.database, Clock())  # its clock is long past for the gateway
     await desk.ask()
@@ -64,7 +64,7 @@ async def test_a_gateway_notices_it_also_where_nobody_asks(world: World, host: C
 
 
 @pytest.mark.parametrize("answer", ["denied", "expired"])
-async def test_a_runs_call_says_whether_somebody_refused_it_or_nobody_answered(
+async def test_a_runs_call_says_whether_it_was_refused_or_not_answered(
     world: World, host: Callable[..., Host], answer: str
 ) -> None:
     world.put_in_force("asks", a_policy(approval_s=600 if answer == "denied" else 0.2))

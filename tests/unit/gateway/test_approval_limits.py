@@ -123,7 +123,7 @@ async def test_what_waits_has_so_many_bytes(asking: Asking) -> None:
         await asking.ask("more", arguments="{}")
 
 
-async def test_a_call_that_nobody_can_be_asked_about_is_blocked_by_the_rule_approval(
+async def test_a_call_without_an_approver_is_blocked_by_the_rule_approval(
     asking: Asking,
 ) -> None:
     desk = Desk(asking.database, asking.clock)  # type: ignore[arg-type]  # any clock

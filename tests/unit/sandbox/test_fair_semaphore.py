@@ -50,7 +50,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_one_tenant_leaves_a_place_to_whoever_comes_and_gets_no_more_when_they_go() -> None:
+async def test_one_tenant_leaves_a_place_to_others_and_gets_no_more_when_they_go() -> None:
     desk = Desk(FairSemaphore(3, of_one=2))
     await desk.ask("a", 10)
     assert (desk.have(), desk.turns.waiting) == ("aa", 8)
@@ -66,7 +66,7 @@ async def test_one_tenant_leaves_a_place_to_whoever_comes_and_gets_no_more_when_
     assert desk.have() == "aab"
 
 
-async def test_no_place_is_lost_or_free_while_somebody_may_have_it() -> None:
+async def test_no_place_is_lost_or_free_while_a_caller_may_have_it() -> None:
     chance = random.Random(3)
     for _ in range(30):
         desk = Desk(FairSemaphore(3, of_one=2))
@@ -101,7 +101,7 @@ async def test_who_gave_up_counts_no_more_among_those_that_wait() -> None:
     assert not desk.turns._waiting
 
 
-async def test_what_waits_is_named_to_whoever_may_not_even_wait() -> None:
+async def test_what_waits_is_named_to_a_caller_that_may_not_wait() -> None:
     desk = Desk(FairSemaphore(1, 2, what="snapshots wait to be taken"))
     await desk.ask("a", 3)
     with pytest.raises(TooManyWaiting, match="2 snapshots wait to be taken"):

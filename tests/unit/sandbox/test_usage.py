@@ -46,7 +46,7 @@ def test_what_is_not_said_or_cannot_be_is_unknown_and_not_zero(stats: dict[str, 
     assert usage_of(stats) == Usage()
 
 
-async def test_of_a_gvisor_in_no_control_group_of_its_own_nothing_is_told(
+async def test_nothing_is_reported_of_a_gvisor_without_a_control_group_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = DockerEngine(instance="i1", channel_root=tmp_path)

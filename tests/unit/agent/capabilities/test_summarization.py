@@ -319,7 +319,7 @@ async def test_messages_that_a_hook_further_out_laid_are_left_alone(tmp_path: Pa
 
 
 @pytest.mark.parametrize("error", [ModelRefused("bad key"), ModelUnavailable("away"), TOO_LONG, ZeroDivisionError("x")])
-async def test_a_summary_that_fails_changes_nothing_else_and_is_told(error: Exception, tmp_path: Path) -> None:
+async def test_a_summary_that_fails_changes_nothing_else_and_is_reported(error: Exception, tmp_path: Path) -> None:
     model, thread = SaysInTurn(says("done")), thread_of(40)
     final, events = await run(model, small(SaysInTurn(error), LocalFS(tmp_path)), thread)
     assert model.requests[0].messages == thread.messages

@@ -359,7 +359,7 @@ async def test_forbid_beats_request_beats_allow_stop_with_the_first_writer_of_th
     assert (outcome.decision, outcome.hook, outcome.rule) == next(said for said in spoken if said[0] is winning)
 
 
-async def test_a_run_in_which_nobody_wrote_may_stop() -> None:
+async def test_a_run_without_writes_may_stop() -> None:
     agent = Agent(model=SaysInTurn(says("hi")), capabilities=(Capability("flow"), Capability("limits")))
     final = await agent.run(state())
     assert final.stop is not None

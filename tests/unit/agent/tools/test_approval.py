@@ -168,7 +168,7 @@ async def test_hooks_run_again_and_what_they_wrote_before_the_wait_counts_once()
     assert ended.notes["counts"] == 1
 
 
-async def test_the_model_is_told_why_somebody_refused() -> None:
+async def test_the_model_reads_why_an_approver_refused() -> None:
     ran, events = Ran(), Events()
     suspended = await an_agent(Desk(), ran, says("", call("risky"))).run(state())
     desk = Desk(c1=Denied("an approver denied the call: use the staging server", "apr_c1"))
@@ -271,7 +271,7 @@ async def test_without_an_approver_what_would_be_asked_is_blocked() -> None:
     assert "no approver is configured" in ended.messages[-2].content
 
 
-async def test_a_subagent_is_told_who_can_ask() -> None:
+async def test_a_subagent_reads_who_can_ask() -> None:
     ran = Ran()
     ended = await an_agent(None, ran, says("", call("risky")), says(ANSWERED)).run(state(depth=1))
     assert "a subagent cannot wait for an approval" in ended.messages[-2].content

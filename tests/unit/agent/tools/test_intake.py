@@ -43,7 +43,7 @@ def nested(depth: int) -> Any:
         ),
     ],
 )
-def test_what_is_absurd_is_refused_once_and_told_as_that(asked: ToolCall, said: str) -> None:
+def test_what_is_absurd_is_refused_once_and_reported_as_that(asked: ToolCall, said: str) -> None:
     refused = bounded(asked)
     assert refused.arguments is None
     assert said in refused.problem

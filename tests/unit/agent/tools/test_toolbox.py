@@ -230,7 +230,7 @@ def test_of_many_problems_a_few_are_named_and_of_very_many_only_the_number() -> 
 
 
 @pytest.mark.parametrize("lent", [False, True])
-def test_of_many_tools_an_unknown_one_is_told_fifty(lent: bool) -> None:
+def test_an_unknown_tool_among_many_is_answered_with_fifty_names(lent: bool) -> None:
     box = Toolbox(tool(f"t{number}", done) for number in range(60))
     result = (ParentTools(box, None, ()) if lent else box).prepare(call("x" * 10_000)).unfit
     assert result is not None

@@ -28,7 +28,7 @@ from gateway.errors import AirlockError, ApprovalPending, QuotaExceeded
         (ThreadBusy("a run is under way"), {"reason": "THREAD_BUSY"}),
     ],
 )
-def test_an_error_tells_programs_its_reason_and_details(
+def test_an_error_gives_programs_its_reason_and_details(
     error: AirlockError, told: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     @command
@@ -61,7 +61,7 @@ def _said(work: Callable[..., None], capsys: pytest.CaptureFixture[str], address
     return str(json.loads(capsys.readouterr().out)["error"])
 
 
-def test_whoever_is_answered_is_not_asked_whether_a_gateway_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answered_client_is_not_asked_whether_a_gateway_runs(capsys: pytest.CaptureFixture[str]) -> None:
     @command
     async def work(_: GatewayCli) -> None:
         server = grpc.aio.server(handlers=(Refusing(),))

@@ -121,7 +121,7 @@ def approval(id_: str, status: approvals_pb.ApprovalStatus = approvals_pb.APPROV
     return approvals_pb.Approval(id=id_, status=status, resolved_at=None if pending else Timestamp(seconds=9))
 
 
-async def test_of_approvals_what_is_new_and_what_was_answered_meanwhile_is_told_once(
+async def test_new_approvals_and_those_answered_meanwhile_are_reported_once(
     breaking: tuple[Breaking, Client],
 ) -> None:
     servicer, client = breaking

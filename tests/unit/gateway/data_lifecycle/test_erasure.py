@@ -78,7 +78,7 @@ async def _name(database: Database, tenant: str) -> str:
     return str((await database.rows(select(threads.c.name).where(threads.c.tenant == tenant)))[0].name)
 
 
-def test_every_table_is_a_tenants_or_is_known_to_be_nobodys() -> None:
+def test_every_table_is_a_tenants_or_is_known_to_be_of_no_tenant() -> None:
     nobodys = {table.name for table in metadata.sorted_tables if belongs_to_tenant(table, "t") is None}
     assert nobodys == set(OF_NO_TENANT)
     threads_own = {table.name for table in metadata.sorted_tables if belongs_to_thread(table, "t") is not None}
@@ -170,7 +170,7 @@ async def test_to_erase_twice_is_no_error(erasure: Erasure) -> None:
     assert not any((await erasure.tenant(GONE, True, "operator")).removed.values())
 
 
-async def test_a_run_that_nobody_ends_is_taken_from_its_gateway(database: Database, erasure: Erasure) -> None:
+async def test_a_run_that_does_not_end_is_taken_from_its_gateway(database: Database, erasure: Erasure) -> None:
     await database.write((update(runs).where(runs.c.tenant == GONE).values(status="running", gateway="lost"), None))
     erased = await erasure.tenant(GONE, True, "operator")
     assert not any(erased.left.values())

@@ -201,7 +201,7 @@ async def test_what_was_said_goes_as_a_whole_where_no_run_added_to_it_and_none_i
     assert await _ids(database, threads.c.id) == ["thread0", "thread1", "thread2", "thread3"]
 
 
-async def test_a_thread_that_a_run_adds_to_or_somebody_describes_counts_as_used(database: Database) -> None:
+async def test_a_thread_that_a_run_adds_to_or_a_caller_describes_counts_as_used(database: Database) -> None:
     thread = Thread("thread0", "t", "n0")
     await keep_step(
         Store(database, clock=lambda: NOW - DAY_US), thread, "run0", 0, [Message(role="user", content="go on")]
@@ -377,7 +377,7 @@ async def test_calls_that_did_not_execute_grow_old_as_others_do_and_make_room(da
     assert (await QuotaStore(database, "gw").stored("t"))[1] == 256 + len("{}")
 
 
-async def test_nothing_goes_that_nobody_asked_to_go(database: Database) -> None:
+async def test_nothing_is_removed_without_a_request(database: Database) -> None:
     await _add_run(database, 1, "completed", 900)
     await _add_call(database, "old", 900)
     nothing = {"request_results": 0, "grants": 0, "approvals": 0, "sandbox_transitions": 0}

@@ -33,7 +33,7 @@ async def _recorded(database: Database, denials: Denials) -> list[dict[str, Any]
     return [json.loads(row.details) for row in rows]
 
 
-async def test_a_flood_from_one_peer_is_recorded_three_times_and_hides_nobody_else(database: Database) -> None:
+async def test_a_flood_from_one_peer_is_recorded_three_times_and_hides_no_other_peer(database: Database) -> None:
     denials = Denials(AuditStore(database), lambda: 0.0)
     for port in range(1000):
         denials.record(f"ipv4:10.0.0.1:{port}", "no key")

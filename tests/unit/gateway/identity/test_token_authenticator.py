@@ -130,7 +130,7 @@ def _deep() -> str:
     return f"{part}.{part}."
 
 
-async def test_a_token_that_is_wrong_in_any_way_is_nobodys(tmp_path: Path) -> None:
+async def test_a_token_that_is_wrong_in_any_way_authenticates_no_one(tmp_path: Path) -> None:
     async with who_server(tmp_path, identity=settings(tmp_path)) as server:
         for what, make in WRONG.items():
             async with server.asking(make()) as asking:

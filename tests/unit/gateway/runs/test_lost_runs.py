@@ -47,7 +47,7 @@ async def _next(world: Held, gateway: Make, **settings: Any) -> Gateway:
     return second
 
 
-async def test_a_subagent_under_way_is_interrupted_and_its_parent_is_told(
+async def test_a_subagent_in_progress_is_interrupted_and_its_parent_is_informed(
     world: Held, gateway: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def named(name: str) -> Tenant:
@@ -73,7 +73,7 @@ async def test_a_subagent_under_way_is_interrupted_and_its_parent_is_told(
     assert len(world.script) == 1
 
 
-async def test_a_run_that_loses_its_gateway_twice_in_a_step_tells_of_the_step_once(world: Held, gateway: Make) -> None:
+async def test_a_run_that_loses_its_gateway_twice_in_a_step_reports_the_step_once(world: Held, gateway: Make) -> None:
     world.holds = "answer 1"
     first = gateway("gw_1")
     await first.serve()

@@ -75,7 +75,7 @@ async def test_files_are_kept_at_the_end_of_a_run_that_called_tools_and_of_one_t
 
 
 @pytest.mark.parametrize("refused", [NoSpace("full"), SandboxBusy("busy"), LookupError("a fault")])
-async def test_what_cannot_be_kept_is_told_once_and_the_run_goes_on(refused: Exception) -> None:
+async def test_what_cannot_be_kept_is_reported_once_and_the_run_goes_on(refused: Exception) -> None:
     desk = Desk("step", refused=refused)
     assert await desk.run(TOOL, TOOL, SAID) == [("step", 1), "workspace_not_saved", ("step", 2), ("last", 3)]
 

@@ -51,7 +51,7 @@ async def _taken_over(world: Held, gateway: Make) -> tuple[Gateway, Run]:
     return second, run
 
 
-async def test_the_calls_of_a_run_that_was_taken_over_are_told_as_the_starters(world: Held, gateway: Make) -> None:
+async def test_the_calls_of_a_run_that_was_taken_over_are_recorded_as_the_starters(world: Held, gateway: Make) -> None:
     world.script = [says("", writes()), says("", writes(path="/workspace/b")), says("Written.")]
     world.holds = "answer 2"
     second, run = await _taken_over(world, gateway)
@@ -61,14 +61,14 @@ async def test_the_calls_of_a_run_that_was_taken_over_are_told_as_the_starters(w
     assert calls == [KEY, KEY]
 
 
-async def test_a_call_that_was_interrupted_is_told_as_the_starters(world: Held, gateway: Make) -> None:
+async def test_a_call_that_was_interrupted_is_recorded_as_the_starters(world: Held, gateway: Make) -> None:
     world.holds = "write"
     second, run = await _taken_over(world, gateway)
     await second.status(run, "completed")
     assert ("tool_call", "interrupted", KEY) in await _actors(world, run.id)
 
 
-async def test_a_run_that_waited_is_told_with_its_question_its_answer_and_its_starter(
+async def test_a_run_that_waited_is_traced_with_its_question_its_answer_and_its_starter(
     world: Held, host: Callable[..., Host]
 ) -> None:
     world.put_in_force("asks", a_policy())

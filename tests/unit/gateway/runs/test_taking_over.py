@@ -170,7 +170,7 @@ async def test_a_run_goes_on_between_two_steps(world: Held, gateway: Make, holds
 
 
 @pytest.mark.parametrize("on_stop", ["", "hand_over"])
-async def test_a_call_that_was_under_way_is_not_run_again_and_the_model_is_told(
+async def test_a_call_that_was_in_progress_is_not_run_again_and_the_model_is_informed(
     world: Held, gateway: Make, on_stop: str
 ) -> None:
     ended, events = await _taken_over(world, gateway, "write", on_stop=on_stop)

@@ -242,7 +242,7 @@ async def test_a_refusal_and_its_words_reach_the_model(world: World, host: Calla
     assert "looked-at" in told
 
 
-async def test_what_nobody_answers_is_a_refusal(world: World, host: Callable[..., Host]) -> None:
+async def test_an_unanswered_question_is_a_refusal(world: World, host: Callable[..., Host]) -> None:
     world.put_in_force("short", a_policy(approval_s=0.2))
     gateway = host()
     run = await gateway.start()

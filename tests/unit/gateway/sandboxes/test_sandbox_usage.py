@@ -98,7 +98,7 @@ def usage(engine: FakeEngine, sandbox: FakeSandbox, clock: Clock) -> SandboxUsag
     return SandboxUsage(cast(Any, engine), cast(Any, FakeKeeper(sandbox)), clock)
 
 
-async def test_a_share_is_told_from_the_second_reading_on_and_not_across_a_long_pause(
+async def test_a_share_is_reported_from_the_second_reading_on_and_not_across_a_long_pause(
     usage: SandboxUsage, clock: Clock
 ) -> None:
     (first,) = await usage.read("t", "a")
@@ -111,7 +111,7 @@ async def test_a_share_is_told_from_the_second_reading_on_and_not_across_a_long_
     assert late.cpus is None
 
 
-async def test_a_share_is_not_told_over_a_sandbox_that_was_started_again(
+async def test_a_share_is_not_reported_across_a_restart_of_the_sandbox(
     usage: SandboxUsage, engine: FakeEngine, clock: Clock
 ) -> None:
     await usage.read("t", "a")
@@ -176,7 +176,7 @@ async def test_files_take_what_the_daemon_counts_where_the_sandbox_is_at_hand(
 @pytest.mark.parametrize(
     "count, told", [(None, None), (DiskCount(10, 1, partial=True), Disk(10, partial=True, limit_bytes=None))]
 )
-async def test_what_could_not_be_counted_is_told_as_unknown_or_a_part_and_limits_of_another_make_not_at_all(
+async def test_what_could_not_be_counted_is_unknown_or_partial_and_limits_of_another_make_are_omitted(
     usage: SandboxUsage, sandbox: FakeSandbox, count: DiskCount | None, told: Disk | None
 ) -> None:
     sandbox.workspace, sandbox.outdated = count, True
@@ -185,7 +185,7 @@ async def test_what_could_not_be_counted_is_told_as_unknown_or_a_part_and_limits
 
 
 @pytest.mark.parametrize("error", [DaemonLost("gone"), TimeoutError()])
-async def test_what_the_daemon_does_not_tell_is_unknown(
+async def test_what_the_daemon_does_not_report_is_unknown(
     usage: SandboxUsage, sandbox: FakeSandbox, error: Exception
 ) -> None:
     sandbox.error = error

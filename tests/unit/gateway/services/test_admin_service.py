@@ -174,7 +174,7 @@ async def test_a_key_that_was_asked_for_twice_is_one_with_the_newer_secret_until
     assert told == ["key_created", "key_reissued"]
 
 
-async def test_a_key_that_somebody_else_asked_for_is_not_given_away(world: World) -> None:
+async def test_a_key_that_another_caller_requested_is_not_given_away(world: World) -> None:
     async with world.client() as operator:
         first = await operator.create_key("acme", request_id="r1")
         second = await operator.create_key("")
@@ -282,7 +282,7 @@ async def test_a_policy_whose_answer_was_lost_is_applied_once_and_never_over_wha
     assert standing.by == "another"
 
 
-async def test_a_revoked_operator_is_nobody(world: World) -> None:
+async def test_a_revoked_operator_is_unauthenticated(world: World) -> None:
     async with world.client() as operator:
         second = await operator.create_key("")
         assert second.key.scopes == ("operate", "audit")

@@ -65,7 +65,9 @@ async def test_what_an_earlier_release_left_is_taken_over_and_another_s_is_refus
 
 
 @pytest.mark.parametrize("damage", [b"", b"gw_1", b"\xff\xfe"])
-async def test_a_damaged_file_is_told_and_not_written_over(database: Database, tmp_path: Path, damage: bytes) -> None:
+async def test_a_damaged_file_is_reported_and_not_overwritten(
+    database: Database, tmp_path: Path, damage: bytes
+) -> None:
     (tmp_path / "instance").write_bytes(damage)
     with pytest.raises(Misconfigured, match="instance"):
         await shared_instance(database, tmp_path)

@@ -218,7 +218,7 @@ class DyingStore(ForkStore):
         raise Killed
 
 
-async def test_a_fork_whose_process_dies_half_way_is_seen_by_nobody_and_is_removed(desk: Desk) -> None:
+async def test_a_fork_whose_process_dies_half_way_is_invisible_and_removed(desk: Desk) -> None:
     await two_steps(desk)
     dying = forks_of(desk, DyingStore)
     dying._undone = _nothing  # type: ignore[method-assign, assignment]
@@ -285,7 +285,7 @@ def test_a_run_of_as_many_steps_as_runs_have_by_default_can_be_forked_at_each() 
     assert policy.sandbox.snapshots_kept > policy.limits.steps
 
 
-async def test_what_nobody_asked_for_makes_room_for_what_is_new_and_never_the_other_way_round(desk: Desk) -> None:
+async def test_automatic_snapshots_make_room_for_new_ones_and_never_the_other_way_round(desk: Desk) -> None:
     two = tenant(sandbox={"snapshots": "step", "snapshots_kept": 2}, quotas={"snapshots": 3})
     thread = await desk.threads.thread("acme", "a")
 

@@ -113,7 +113,7 @@ async def test_old_windows_are_forgotten_and_others_names_stay(database: Databas
     assert [tuple(row) for row in found] == [("m", 60), ("n", 120), ("n", 180), ("n", 240)]
 
 
-async def test_what_a_killed_gateway_held_is_free_when_it_is_back_and_others_keep_theirs(
+async def test_the_leases_of_a_killed_gateway_are_free_when_it_is_back_and_others_keep_theirs(
     database: Database, other: Database
 ) -> None:
     store, others = QuotaStore(database, "a"), QuotaStore(other, "b")

@@ -23,7 +23,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_a_refusal_is_told_once_and_then_counted(clock: Clock) -> None:
+def test_a_refusal_is_reported_once_and_then_counted(clock: Clock) -> None:
     refusals = Refusals("sqlite:////state/airlock.db", clock)
     with capture_logs() as told:
         for _ in range(45):
@@ -35,7 +35,7 @@ def test_a_refusal_is_told_once_and_then_counted(clock: Clock) -> None:
     assert second["refused_writes"] == 2 * LOG_AGAIN_S
 
 
-def test_that_it_takes_writes_again_is_told_with_how_many_were_refused_since(clock: Clock) -> None:
+def test_that_it_takes_writes_again_is_logged_with_how_many_were_refused_since(clock: Clock) -> None:
     refusals = Refusals("sqlite:////state/airlock.db", clock)
     with capture_logs() as told:
         refusals.taken()

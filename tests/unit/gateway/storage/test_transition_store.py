@@ -54,7 +54,7 @@ async def test_what_comes_after_an_id_is_read_in_its_order(database: Database) -
     assert await store.after("a", thread="1", after=first.id, limit=9) == []
 
 
-async def test_one_whose_thread_nobody_knew_any_more_is_of_the_thread_that_its_sandbox_had(database: Database) -> None:
+async def test_one_whose_thread_is_unknown_is_of_the_thread_that_its_sandbox_had(database: Database) -> None:
     store = TransitionStore(database)
     await store.add("E", [told("a", "2", "running")])
     await store.add("E", [told("a", "", "removed"), NewTransition("a", "", "s-9", "removed", "never told of", 1)])
@@ -62,7 +62,7 @@ async def test_one_whose_thread_nobody_knew_any_more_is_of_the_thread_that_its_s
     assert [(one.thread, one.sandbox, one.state) for one in found] == [("2", "s-1", "removed"), ("2", "s-1", "running")]
 
 
-async def test_that_one_is_removed_stopped_or_dead_is_written_once_whoever_tells_it(database: Database) -> None:
+async def test_that_one_is_removed_stopped_or_dead_is_written_once_for_all_reporters(database: Database) -> None:
     store = TransitionStore(database)
     states = ["running", "idle_stopped", "idle_stopped", "running", "running"]
     for state in (*states, "failed", "failed", "removed", "removed"):
@@ -73,7 +73,7 @@ async def test_that_one_is_removed_stopped_or_dead_is_written_once_whoever_tells
     ]
 
 
-async def test_what_was_only_found_is_not_written_after_what_its_maker_told_meanwhile(database: Database) -> None:
+async def test_what_was_only_found_is_not_written_after_what_its_maker_reported_meanwhile(database: Database) -> None:
     store = TransitionStore(database)
     await store.add("E", [told("a", "1", "running")])
     (seen,) = await store.unfinished("E", since=0)
@@ -108,14 +108,14 @@ async def test_what_came_to_no_end_is_known_by_its_last_word(database: Database)
     assert await store.unfinished("E", since=found[2].id) == [found[2]]
 
 
-async def test_what_is_told_of_a_thread_that_goes_or_is_gone_is_written_nowhere(database: Database) -> None:
+async def test_what_is_reported_of_a_thread_that_goes_or_is_gone_is_written_nowhere(database: Database) -> None:
     store = TransitionStore(database)
     await database.write((update(threads).where(threads.c.name == "2").values(deletion="d"), None))
     await store.add("E", [told("a", "2", "removed"), told("a", "never was", "removed"), told("a", "1", "running")])
     assert [one.thread for one in await store.page("a", thread=None, before=None, limit=9)] == ["1"]
 
 
-async def test_what_is_told_of_a_thread_whose_files_are_being_replaced_is_written(database: Database) -> None:
+async def test_what_is_reported_of_a_thread_whose_files_are_being_replaced_is_written(database: Database) -> None:
     store = TransitionStore(database)
     for mark, name in (("rst_1", "1"), ("frk_1", "2")):
         await database.write((update(threads).where(threads.c.name == name).values(deletion=mark), None))

@@ -128,7 +128,7 @@ async def test_calls_at_once_do_not_share_a_span() -> None:
     assert all(sum(map(judges, hooks(span))) == 1 for span in executed)
 
 
-async def test_arguments_and_results_are_not_recorded_unless_somebody_says_so() -> None:
+async def test_arguments_and_results_are_recorded_only_when_enabled() -> None:
     asked = says("", call("execute", command="echo here-I-am"))
     seen = watching()
     await run(seen, asked, says("done"))
@@ -220,5 +220,5 @@ async def test_what_is_not_sampled_has_no_spans_and_all_of_its_metrics() -> None
     assert seen.points("airlock.tool.call.duration")[0][1].count == 1
 
 
-def test_off_there_is_nothing_to_tell_by() -> None:
+def test_telemetry_that_is_off_records_nothing() -> None:
     assert not Telemetry.off().on

@@ -237,9 +237,7 @@ async def test_a_thread_past_the_quota_is_not_made_and_those_there_are_stay_of_u
     await store.thread("t", "one more", limit=3)
 
 
-async def test_what_is_stored_is_counted_to_the_byte_whoever_writes_and_deletes(
-    quotas: Quotas, database: Database
-) -> None:
+async def test_what_is_stored_is_counted_to_the_byte_for_all_writers(quotas: Quotas, database: Database) -> None:
     for tenant in ("t", "other"):
         await fill(database, tenant, message="said é", payload="did", value='"known"', task="do", arguments="{}")
     before = (await quotas.usage("t", QuotasSection()))["stored_bytes"].used
@@ -525,7 +523,7 @@ async def test_a_step_that_a_fault_ended_holds_nothing_once_the_run_is_over(quot
 # --- on the wire ---
 
 
-def test_a_refusal_tells_which_quota_and_when_to_try_again() -> None:
+def test_a_refusal_names_the_quota_and_when_to_try_again() -> None:
     status = status_of(QuotaExceeded("used up", 1.5, quota="tokens_per_day", limit="7"))
     info, failure, retry = (
         error_details_pb2.ErrorInfo(),

@@ -103,7 +103,7 @@ async def test_a_call_waits_a_little_and_the_pull_goes_on_behind_it(requests: Fa
     assert requests.pulled == ["x:1"]
 
 
-async def test_what_failed_is_told_and_not_tried_again_for_a_while(requests: FakeRequests) -> None:
+async def test_what_failed_is_reported_and_not_tried_again_for_a_while(requests: FakeRequests) -> None:
     clock = Clock()
     requests.let_go.set()
     requests.failure = SandboxUnavailable("the Docker engine refused the request: no route to host")
@@ -132,7 +132,7 @@ async def test_a_registry_that_says_no_or_nothing_is_an_image_that_is_missing(
         await engine(requests).create(spec("x:1"))
 
 
-async def test_an_engine_that_is_gone_is_told_as_that(requests: FakeRequests) -> None:
+async def test_an_engine_that_is_gone_is_reported_as_that(requests: FakeRequests) -> None:
     requests.let_go.set()
     requests.failure = EngineUnavailable("does not answer")
     with pytest.raises(EngineUnavailable):

@@ -93,7 +93,7 @@ async def test_one_in_which_something_lies_is_refused(tmp_path: Path, place: str
             await refuse_used(sandbox_of(daemon.channel), PIDS)
 
 
-async def test_one_that_tells_what_cannot_be_is_lost(tmp_path: Path) -> None:
+async def test_one_that_reports_what_cannot_be_is_lost(tmp_path: Path) -> None:
     async with fake_daemon(tmp_path, telling(health=pb.HealthReply(calls=0))) as daemon:
         sandbox = sandbox_of(daemon.channel)
         with pytest.raises(DaemonLost):
@@ -101,7 +101,7 @@ async def test_one_that_tells_what_cannot_be_is_lost(tmp_path: Path) -> None:
         assert not sandbox.alive
 
 
-async def test_one_that_does_not_tell_is_no_good(tmp_path: Path) -> None:
+async def test_one_that_does_not_report_is_refused(tmp_path: Path) -> None:
     async def answer(request: pb.Request, peer: Peer) -> None:
         raise OSError
 

@@ -201,7 +201,7 @@ def test_what_lies_over_the_volumes_of_an_image_is_no_stranger() -> None:
     assert weaknesses(there, spec())
 
 
-def test_a_posture_of_a_thousand_weaknesses_is_told_in_few_words() -> None:
+def test_a_posture_of_a_thousand_weaknesses_is_reported_in_few_words() -> None:
     hostile = posture(mounts=[mount("/tmp", "x" * 10_000, "writable")] * 511)
     assert len(" ".join(weaknesses(hostile, spec()))) < 20_000
 
