@@ -147,8 +147,8 @@ async def _exec_true(bench: Bench) -> Table:
     table = Table("exec true", "p50 ms", "beside", "ratio", "goal", box=None, header_style="bold")
     peers = {"bare": "bare asyncio subprocess", "piped": "the same, its output piped and read, as ours is"}
     for name, what in (("daemon", "the daemon alone"), ("channel", "through the gateway's channel")):
-        for other, told in peers.items():
-            beside = f"{told} ({p50_s[other] * 1000:.2f})"
+        for other, reported in peers.items():
+            beside = f"{reported} ({p50_s[other] * 1000:.2f})"
             goal = "<= 2" if (name, other) == ("daemon", "bare") else ""
             table.add_row(what, f"{p50_s[name] * 1000:.2f}", beside, f"{p50_s[name] / p50_s[other]:.2f}", goal)
     more_us = (p50_s["ruled"] - p50_s["daemon"]) * 1e6

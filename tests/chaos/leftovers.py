@@ -89,11 +89,13 @@ def unfinished(home: Home) -> list[str]:
 
 def wrong_histories(home: Home, states: Mapping[str, str]) -> list[str]:
     """Return what is wrong with the histories of sandboxes; `states` are those of the sandboxes that there are."""
-    told: dict[str, list[str]] = {}
+    reported: dict[str, list[str]] = {}
     for sandbox, state in home.rows("SELECT sandbox, state FROM sandbox_transitions ORDER BY id"):
-        told.setdefault(sandbox, []).append(state)
-    wrong = [f"sandbox {sandbox} is {states[sandbox]} and has no history" for sandbox in states.keys() - told.keys()]
-    for sandbox, history in told.items():
+        reported.setdefault(sandbox, []).append(state)
+    wrong = [
+        f"sandbox {sandbox} is {states[sandbox]} and has no history" for sandbox in states.keys() - reported.keys()
+    ]
+    for sandbox, history in reported.items():
         before = ""
         for state in history:
             if state not in _LEGAL[before]:
@@ -148,8 +150,8 @@ def _found(engine: OwnEngine, instance: str) -> _Found:
 
 def _listed(engine: OwnEngine, listing: str, instance: str, first: str, labels: Iterable[str]) -> list[list[str]]:
     shown = "\t".join([first, *('{{.Label "' + label + '"}}' for label in labels)])
-    told = engine.docker(*listing.split(), "--filter", f"label={INSTANCE_LABEL}={instance}", "--format", shown)
-    return [line.split("\t") for line in told.splitlines()]
+    reported = engine.docker(*listing.split(), "--filter", f"label={INSTANCE_LABEL}={instance}", "--format", shown)
+    return [line.split("\t") for line in reported.splitlines()]
 
 
 def _sandbox(path: Path) -> str:

@@ -27,7 +27,7 @@ _LOG, _OTHER_LOG = "/workspace/log", "/workspace/log-beside"
 _PACE_S = 0.2
 _FILES = 4
 # How often a call is asked for again, _AGAIN_S apart, by a service that wants to know what became of it.
-_UNTIL_TOLD = 240
+_UNTIL_REPORTED = 240
 # What may be said to a call that meets a gateway, an engine or a sandbox that is gone or busy. All else is a fault.
 _REASONS = frozenset({"UNAVAILABLE", "OVERLOADED", "IN_PROGRESS", "SANDBOX_BUSY", "THREAD_BUSY"})
 # The pages' words for how a command ends: it ran to its end; it did not run; nobody knows.
@@ -157,7 +157,7 @@ class ThreadLoad:
     async def _append(self, log: str, ledger: Ledger) -> None:
         """Append a line, asking again under the same request id as a service does that was told nothing."""
         line, call = self._appending(log, ledger)
-        tries = self._random.choice((1, 3, _UNTIL_TOLD, _UNTIL_TOLD))
+        tries = self._random.choice((1, 3, _UNTIL_REPORTED, _UNTIL_REPORTED))
         for _ in range(tries):
             result = await self._ask("execute", call)
             if not isinstance(result, Failed):
@@ -167,9 +167,9 @@ class ThreadLoad:
                 ledger.lines[line] = "never"
             else:
                 ledger.lines[line] = "maybe"
-            if tries == _UNTIL_TOLD:
+            if tries == _UNTIL_REPORTED:
                 await asyncio.sleep(_AGAIN_S)
-        if tries == _UNTIL_TOLD:
+        if tries == _UNTIL_REPORTED:
             self._wrong(f"nobody says what became of {line}")
 
     async def _append_everywhere(self) -> None:

@@ -105,8 +105,10 @@ class KilledRuns:
         at = self._at.get(run_id, 0)
         begun: set[tuple[str, str]] = set()
         while True:
-            told = select(events).where(events.c.run_id == run_id, events.c.sequence > at).order_by(events.c.sequence)
-            for event in await self._rows(told):
+            reported = (
+                select(events).where(events.c.run_id == run_id, events.c.sequence > at).order_by(events.c.sequence)
+            )
+            for event in await self._rows(reported):
                 at = event.sequence
                 payload = json.loads(event.payload)
                 assert event.type != "run_finished", payload

@@ -93,8 +93,8 @@ def test_explain_says_what_a_real_call_would_return(tmp_path: Path) -> None:
                 airlock("policy", "explain", str(policy), "--tool", tool, "--args", arguments, "--json").stdout
             )
             real = json.loads(airlock("tool", "call", tool, arguments, "--json", env=env).stdout)
-            told = ("verdict", "rule", "reason")
-            assert {name: said[name] for name in told} == {name: real[name] for name in told}
+            reported = ("verdict", "rule", "reason")
+            assert {name: said[name] for name in reported} == {name: real[name] for name in reported}
 
 
 def test_a_key_with_a_line_end_is_one_clear_error() -> None:

@@ -96,12 +96,12 @@ async def test_the_caller_of_a_task_sees_its_end_though_the_gateway_is_restarted
                 async with asyncio.timeout(90):
                     await running
                 (run,) = [run async for run in client.list_runs(thread="t")]
-                told_anew = [event async for event in client.watch_run(run.id)]
+                seen_again = [event async for event in client.watch_run(run.id)]
                 # What the lost gateway had begun does nothing any more, though it is let now.
                 await client.call_tool("execute", {"command": "touch go; sleep 1"}, thread="t")
                 assert "deed" not in await _listed(client)
         assert [event.sequence for event in events] == list(range(1, len(events) + 1))
-        assert told_anew == events
+        assert seen_again == events
         assert events[-1].type == "run_finished"
         assert (events[-1].payload["status"], events[-1].payload["answer"]) == ("completed", "I see.")
         resumed = [event.payload["because"] for event in events if event.type == "run_resumed"]

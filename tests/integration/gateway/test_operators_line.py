@@ -118,8 +118,8 @@ def test_policies_are_applied_looked_at_and_taken_back_over_the_api_and_both_aud
     assert line.policy("current", *of, "--text")["text"] == POLICY.format(name="second", effect="allow")
     back = line.policy("rollback", *of)
     assert (back["before"], back["version"], back["kind"]) == (second["version"], first["version"], "rollback")
-    told = [(one["version"], one["kind"], one["comment"]) for one in line.policy("history", *of)]
-    assert told[:3] == [
+    reported = [(one["version"], one["kind"], one["comment"]) for one in line.policy("history", *of)]
+    assert reported[:3] == [
         (first["version"], "rollback", ""),
         (second["version"], "apply", ""),
         (first["version"], "apply", "a start"),
@@ -164,8 +164,8 @@ def test_a_caller_with_a_revoked_key_reads_nothing_more_and_operators_see_which_
         records = line.ask("audit", "query", "--kind", "denied")
         details = [one["details"] for one in (records if isinstance(records, list) else [records])]
         found = [one for one in details if one.get("key_id") == made["id"]]
-    told = found[0]
-    assert (told["key_state"], told["shown"], told["tenant"]) == ("revoked", made["shown"], "default")
+    reported = found[0]
+    assert (reported["key_state"], reported["shown"], reported["tenant"]) == ("revoked", made["shown"], "default")
 
 
 def test_without_its_authority_the_gateway_is_not_trusted_and_plain_text_is_not_served(

@@ -51,7 +51,7 @@ class Processes:
         self.channels = channels
         self.engines: list[DockerEngine] = []
         self.now_s = 1_000_000.0
-        self.told: list[Transition] = []
+        self.reported: list[Transition] = []
 
     def engine(self, *, lifetime_s: float | None = None) -> DockerEngine:
         """Return another process' engine."""
@@ -60,7 +60,7 @@ class Processes:
             channel_root=self.channels,
             runtime_image=RUNTIME_IMAGE,
             lifetime_s=lifetime_s,
-            on_transition=self.told.append,
+            on_transition=self.reported.append,
             clock=lambda: self.now_s,
         )
         self.engines.append(made)
@@ -202,7 +202,7 @@ async def test_what_is_gone_when_a_process_begins_is_reported_as_gone(processes:
     (noted,) = await engine.listed("tenant-a")
     assert noted.state in ("creating", "failed"), "nobody has looked yet"
     assert await engine.reconcile() == []
-    assert [(one.name, one.state, one.reason) for one in processes.told[-1:]] == [
+    assert [(one.name, one.state, one.reason) for one in processes.reported[-1:]] == [
         ("t", "removed", "its container no longer exists")
     ]
     assert await engine.listed("tenant-a") == []
@@ -362,7 +362,7 @@ async def test_past_the_lifetime_no_call_begins_whichever_process_has_calls_and_
     (second, ended), (same, done) = [await each for each in nexts]
     assert (second == same != first, ended.exit_code, done.exit_code) == (True, 0, 0)
     assert (await staying)[1].outcome == "daemon_lost"
-    assert [one.reason for one in processes.told if one.sandbox == first][-1] == (
+    assert [one.reason for one in processes.reported if one.sandbox == first][-1] == (
         "its calls ran too long past its lifetime"
     )
     for keeper in (one, other):

@@ -127,11 +127,11 @@ async def test_a_hook_that_fails_and_says_nothing_of_it_stops_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked, mandatory, timeout_s, told",
+    "asked, mandatory, timeout_s, reported",
     [("open", False, 2.5, "open"), ("closed", False, 7.0, "closed"), ("open", True, 5.0, "closed")],
 )
 async def test_the_event_of_a_failed_hook_says_its_time_limit_and_how_it_fails(
-    asked: OnFailure, mandatory: bool, timeout_s: float, told: str
+    asked: OnFailure, mandatory: bool, timeout_s: float, reported: str
 ) -> None:
     hook = Fails()
     hook.on_failure, hook.mandatory, hook.timeout_s = asked, mandatory, timeout_s
@@ -141,7 +141,7 @@ async def test_the_event_of_a_failed_hook_says_its_time_limit_and_how_it_fails(
         {
             "hook": "fails",
             "point": "before_step",
-            "on_failure": told,
+            "on_failure": reported,
             "timeout_s": timeout_s,
             "error": "RuntimeError: out of order",
         }
@@ -243,13 +243,13 @@ async def test_the_output_of_a_command_is_streamed_while_it_runs() -> None:
     events = Events()
     capabilities = (bash(FakeShell(FakeExec(output=pieces))),)
     await Agent(model=model, capabilities=capabilities, host=Host(new_call_id=lambda: "call_1")).run(state(), events)
-    told = events.of("tool_output")
-    assert [(one["call_id"], one["stream"], one["text"]) for one in told] == [
+    reported = events.of("tool_output")
+    assert [(one["call_id"], one["stream"], one["text"]) for one in reported] == [
         ("call_1", "stdout", "one\n"),
         ("call_1", "stderr", "bad\n"),
         ("call_1", "stdout", "two\n"),
     ]
     types = [event.type for event in events]
-    last_told = len(types) - 1 - types[::-1].index("tool_output")
+    last_reported = len(types) - 1 - types[::-1].index("tool_output")
     assert types.index("tool_call_started") < types.index("tool_output")
-    assert last_told < types.index("tool_call_finished")
+    assert last_reported < types.index("tool_call_finished")

@@ -172,7 +172,7 @@ async def test_a_refusal_is_not_asked_again() -> None:
 
 
 async def test_a_closed_hook_that_fails_before_inference_ends_the_run_and_on_error_is_called() -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     class Crash(Hook):
         name = "crash"
@@ -181,7 +181,7 @@ async def test_a_closed_hook_that_fails_before_inference_ends_the_run_and_on_err
             raise RuntimeError("boom")
 
         async def on_error(self, state: AgentState) -> AgentState:
-            told.append(str(state.current.errors[-1]))
+            reported.append(str(state.current.errors[-1]))
             return state
 
     model = SaysInTurn(says("hi"))
@@ -189,7 +189,7 @@ async def test_a_closed_hook_that_fails_before_inference_ends_the_run_and_on_err
     end = finished(events)
     assert (end["status"], end["stop"]["hook"], end["stop"]["rule"]) == ("failed", "crash", "hook_failed")
     assert model.requests == []
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 async def test_a_stop_between_call_and_tool_leaves_no_tool_call_unanswered() -> None:

@@ -96,9 +96,9 @@ async def test_no_sandbox_of_a_refused_image_is_leased_and_processes_are_still_l
     allowed, not_allowed = SandboxSpec("t", "x", "a"), SandboxSpec("t", "x", "a", refused="image 'a' is not allowed")
     async with keeper.acquire(allowed) as sandbox:
         assert cast(Any, sandbox) == "sandbox"
-    with pytest.raises(ImageRefused, match="not allowed") as told:
+    with pytest.raises(ImageRefused, match="not allowed") as reported:
         async with keeper.acquire(not_allowed):
             pass
-    assert isinstance(from_sandbox(told.value), Misconfigured)
+    assert isinstance(from_sandbox(reported.value), Misconfigured)
     async with keeper.acquire_existing(not_allowed) as sandbox:
         assert cast(Any, sandbox) == "living"

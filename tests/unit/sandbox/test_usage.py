@@ -51,7 +51,7 @@ async def test_nothing_is_reported_of_a_gvisor_without_a_control_group_of_its_ow
 ) -> None:
     engine = DockerEngine(instance="i1", channel_root=tmp_path)
     hosts_own = {**_stats(max_usage=50 * MIB), "pids_stats": {}}
-    for stats, told in (
+    for stats, reported in (
         (hosts_own, Usage()),
         (_stats(stats={"inactive_file": 4 * MIB}), Usage(1.5, 26 * MIB, 64 * MIB, None)),
         (None, None),
@@ -61,5 +61,5 @@ async def test_nothing_is_reported_of_a_gvisor_without_a_control_group_of_its_ow
             return stats
 
         monkeypatch.setattr(engine._parts.requests, "ask", answer)
-        assert await engine.usage(ListedSandbox("s1", "t", "image", "runsc", 0.0)) == told
+        assert await engine.usage(ListedSandbox("s1", "t", "image", "runsc", 0.0)) == reported
     await engine.close()

@@ -223,9 +223,9 @@ async def test_what_a_step_reports_of_tracking_does_not_grow_with_the_files_trac
         events = Events()
         write = call("write_file", path=f"f{number:04}", content="x")
         after = await step(files, after.cleared().with_(steps=number), write, events=events)
-        (told,) = events.of("state_changed")
-        sizes.append(len(json.dumps(told)))
-        assert list(told["metadata"]) == [f"files./workspace/f{number:04}"]  # type: ignore[arg-type]
+        (reported,) = events.of("state_changed")
+        sizes.append(len(json.dumps(reported)))
+        assert list(reported["metadata"]) == [f"files./workspace/f{number:04}"]  # type: ignore[arg-type]
     assert max(sizes) - min(sizes) <= 6  # digits of numbers
 
 

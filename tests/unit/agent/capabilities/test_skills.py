@@ -166,8 +166,8 @@ async def test_a_broken_skill_is_left_out_and_noted_and_the_others_stay(
 async def test_a_broken_skill_is_an_event_and_stays_in_the_metadata_until_it_is_fixed(tmp_path: Path) -> None:
     put(tmp_path, "skills/bad", "# just text\n")
     final, _, events = await run(tmp_path)
-    told = [event for event in events.of("state_changed") if BROKEN in cast(dict[str, Any], event["metadata"])]
-    assert [(event["hook"], event["point"]) for event in told] == [("skills", "execution_start")]
+    reported = [event for event in events.of("state_changed") if BROKEN in cast(dict[str, Any], event["metadata"])]
+    assert [(event["hook"], event["point"]) for event in reported] == [("skills", "execution_start")]
     put(tmp_path, "skills/bad", head=good("bad"))
     again = state().with_(metadata=final.metadata)
     mended = await agent(tmp_path, SaysInTurn(says("done"))).run(again)

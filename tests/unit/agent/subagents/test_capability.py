@@ -208,7 +208,7 @@ async def test_a_long_answer_is_cut_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked, told",
+    "asked, recorded",
     [
         (spawn("x", name="nobody"), "there is no subagent 'nobody'; there are worker"),
         (spawn(""), "`task`"),
@@ -218,9 +218,9 @@ async def test_a_long_answer_is_cut_and_says_so() -> None:
         (call("cancel_subagent", id="zz"), "unknown background subagent 'zz'"),
     ],
 )
-async def test_what_does_not_exist_is_an_error_that_lists_what_does(asked: ToolCall, told: str) -> None:
+async def test_what_does_not_exist_is_an_error_that_lists_what_does(asked: ToolCall, recorded: str) -> None:
     final = await agent_of(Keyed({"root": [says("", asked), says("ok")]})).run(root())
-    assert told in results(final)[0]
+    assert recorded in results(final)[0]
 
 
 async def test_a_tool_call_outside_a_run_starts_no_subagent() -> None:

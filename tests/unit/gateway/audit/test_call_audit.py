@@ -117,8 +117,8 @@ async def path(
 async def test_a_call_is_recorded_with_actor_tool_rule_and_outcome(path: Path) -> None:
     finished = await path.call("true")
     (record,) = await path.records()
-    told = (record.kind, record.actor, record.thread, record.call_id, record.tool)
-    assert told == ("tool_call", "alk_ab..", "th", finished.execution.call.id, "execute")
+    reported = (record.kind, record.actor, record.thread, record.call_id, record.tool)
+    assert reported == ("tool_call", "alk_ab..", "th", finished.execution.call.id, "execute")
     assert (record.verdict, record.rule, record.policy_version) == ("allow", "all", ACME.policy.version)
     assert (record.outcome, record.size_bytes, json.loads(record.details)) == ("exited", 12, {"exit_code": 0})
     assert record.duration_us > 0

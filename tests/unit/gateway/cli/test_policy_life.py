@@ -56,8 +56,8 @@ def test_apply_history_rollback_and_current_agree(line: Line) -> None:
     assert line.policy("current", *of)["in_force"] == second["version"]
     back = line.policy("rollback", *of, "--by", "cid")
     assert (back["version"], back["kind"]) == (first["version"], "rollback")
-    told = [(one["version"], one["kind"], one["by"], one["comment"]) for one in line.policy("history", *of)]
-    assert told == [
+    reported = [(one["version"], one["kind"], one["by"], one["comment"]) for one in line.policy("history", *of)]
+    assert reported == [
         (first["version"], "rollback", "cid", ""),
         (second["version"], "apply", "bob", ""),
         (first["version"], "apply", "ann", "a start"),

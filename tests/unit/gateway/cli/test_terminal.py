@@ -18,7 +18,7 @@ from gateway.errors import AirlockError, ApprovalPending, QuotaExceeded
 
 
 @pytest.mark.parametrize(
-    "error, told",
+    "error, reported",
     [
         (
             QuotaExceeded("no more", 12.5, quota="runs_at_once"),
@@ -29,7 +29,7 @@ from gateway.errors import AirlockError, ApprovalPending, QuotaExceeded
     ],
 )
 def test_an_error_gives_programs_its_reason_and_details(
-    error: AirlockError, told: dict[str, object], capsys: pytest.CaptureFixture[str]
+    error: AirlockError, reported: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     @command
     async def work(_: GatewayCli) -> None:
@@ -38,7 +38,7 @@ def test_an_error_gives_programs_its_reason_and_details(
     with pytest.raises(typer.Exit) as ended:
         _run(work)
     assert ended.value.exit_code == EXIT_GATEWAY
-    assert json.loads(capsys.readouterr().out) == {"error": str(error), **told}
+    assert json.loads(capsys.readouterr().out) == {"error": str(error), **reported}
 
 
 class Refusing(grpc.GenericRpcHandler):

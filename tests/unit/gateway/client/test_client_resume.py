@@ -137,8 +137,8 @@ async def test_new_approvals_and_those_answered_meanwhile_are_reported_once(
     ]
     caught_up: list[None] = []
     watched = client.watch_approvals(lambda: caught_up.append(None))
-    told = [(one.id, one.status) for one in [await anext(watched) for _ in range(8)]]
-    assert told == [
+    reported = [(one.id, one.status) for one in [await anext(watched) for _ in range(8)]]
+    assert reported == [
         *((id_, "pending") for id_ in "abdc"),
         ("c", "approved"),
         ("e", "pending"),

@@ -30,7 +30,7 @@ def test_the_password_of_the_file_is_the_one_that_the_database_gets(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "url, password, told",
+    "url, password, reported",
     [
         ("postgresql://a:b@db/x", b"secret", "remove one"),
         ("postgresql://db/x", b"secret", "USER@HOST"),
@@ -42,8 +42,8 @@ def test_the_password_of_the_file_is_the_one_that_the_database_gets(tmp_path: Pa
     ],
 )
 def test_what_is_wrong_is_reported_and_never_the_password(
-    tmp_path: Path, url: str, password: bytes | None, told: str
+    tmp_path: Path, url: str, password: bytes | None, reported: str
 ) -> None:
-    with pytest.raises(Misconfigured, match=told) as error:
+    with pytest.raises(Misconfigured, match=reported) as error:
         url_of(tmp_path, url, password)
     assert "secret" not in str(error.value)

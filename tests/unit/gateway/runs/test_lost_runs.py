@@ -78,15 +78,15 @@ async def test_a_run_that_loses_its_gateway_twice_in_a_step_reports_the_step_onc
     first = gateway("gw_1")
     await first.serve()
     run = await first.start()
-    told = 0
+    reported = 0
     for name in ("gw_2", "gw_3"):
         lost = first
         async with asyncio.timeout(20):
             await world.reached.wait()
             # It has told of the step, or that it goes on with it, and that is stored.
-            while (found := await lost.store.run("acme", run.id)) is None or found.last_sequence <= told:
+            while (found := await lost.store.run("acme", run.id)) is None or found.last_sequence <= reported:
                 await asyncio.sleep(0.01)
-        told = found.last_sequence
+        reported = found.last_sequence
         await lost.lose()
         world.reached.clear()
         world.holds = "answer 1" if name == "gw_2" else ""

@@ -123,6 +123,6 @@ async def test_all_that_a_key_has_under_way_is_ended_by_the_database_alone(
     async with asyncio.timeout(20):
         while await one.pending(run):  # what it asked is taken back after its end
             await asyncio.sleep(0.01)
-    told = await _actors(world, run_id)
-    assert [actor for kind, _, actor in told if kind == "run_cancelled"] == ["alk_operator"]
-    assert told[-1][:2] == ("run_finished", "cancelled")
+    reported = await _actors(world, run_id)
+    assert [actor for kind, _, actor in reported if kind == "run_cancelled"] == ["alk_operator"]
+    assert reported[-1][:2] == ("run_finished", "cancelled")

@@ -122,7 +122,7 @@ async def gateway(world: Held) -> AsyncIterator[Make]:
         await one.runs.close()
 
 
-def _told(events: list[LoggedEvent]) -> Counter[tuple[str, Any]]:
+def _reported(events: list[LoggedEvent]) -> Counter[tuple[str, Any]]:
     payloads = [(event.type, json.loads(event.payload)) for event in events]
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
     return Counter(
@@ -152,7 +152,7 @@ async def _taken_over(world: Held, make: Make, holds: str, *, on_stop: str = "")
     await second.serve()
     ended = await second.status(run, "completed", "failed", "cancelled")
     events = await second.events(run)
-    assert set(_told(events).values()) == {1}, _told(events)
+    assert set(_reported(events).values()) == {1}, _reported(events)
     resumed = [json.loads(event.payload)["because"] for event in events if event.type == "run_resumed"]
     assert resumed == ["gateway_stopped" if on_stop == "hand_over" else "gateway_lost"]
     thread = await second.store.thread("acme", "t")
@@ -273,7 +273,7 @@ async def test_a_call_that_finds_the_lease_over_is_none_that_failed_though_the_l
     run = await first.start()
     await first.status(run, "completed")
     events = await first.events(run)
-    assert set(_told(events).values()) == {1}
+    assert set(_reported(events).values()) == {1}
     (finished,) = [json.loads(event.payload) for event in events if event.type == "tool_call_finished"]
     assert finished["outcome"] == "completed"
     assert [event.type for event in events].count("run_resumed") == 1

@@ -237,9 +237,9 @@ async def test_a_refusal_and_its_words_reach_the_model(world: World, host: Calla
     await gateway.answer(approval_id, "deny", message="ask the owner first")
     await gateway.status(run, "completed")
     assert world.files.files == {}
-    told = world.asked[-1].messages[-1].content
-    assert "an approver denied the call: ask the owner first" in told
-    assert "looked-at" in told
+    reported = world.asked[-1].messages[-1].content
+    assert "an approver denied the call: ask the owner first" in reported
+    assert "looked-at" in reported
 
 
 async def test_an_unanswered_question_is_a_refusal(world: World, host: Callable[..., Host]) -> None:

@@ -32,11 +32,11 @@ class FakeStore:
         self.asked_since.append(since)
         return self.known
 
-    async def add(self, engine: str, told: Sequence[NewTransition]) -> None:
+    async def add(self, engine: str, reported: Sequence[NewTransition]) -> None:
         if self.refusals:
             self.refusals -= 1
             raise Unavailable("not now")
-        self.written += [(engine, one) for one in told]
+        self.written += [(engine, one) for one in reported]
         self.wrote.set()
 
 
@@ -44,7 +44,7 @@ async def engine_id() -> str:
     return "E"
 
 
-def told(state: State = "running", *, tenant: str = "a", name: str = "t") -> Transition:
+def reported(state: State = "running", *, tenant: str = "a", name: str = "t") -> Transition:
     return Transition(digest(tenant), digest(tenant, name), "s-1", state, "because", name)
 
 
@@ -56,8 +56,8 @@ async def test_what_is_reported_is_written_in_its_order_with_the_engine_and_the_
     store = FakeStore()
     kept = history(store)
     async with kept.writing(engine_id):
-        kept.report(told("creating"))
-        kept.report(told("running"))
+        kept.report(reported("creating"))
+        kept.report(reported("running"))
         async with asyncio.timeout(30):
             await store.wrote.wait()
     assert [(engine, one.tenant, one.thread, one.state, one.at_us) for engine, one in store.written] == [
@@ -74,9 +74,9 @@ async def test_what_is_reported_last_is_written_before_it_ends_except_of_no_tena
         raise EngineUnavailable("gone")
 
     async with kept.writing(silent):
-        kept.report(told("removed"))
-        kept.report(told("removed", tenant="unknown"))
-        kept.report(told("removed", name=""))
+        kept.report(reported("removed"))
+        kept.report(reported("removed", tenant="unknown"))
+        kept.report(reported("removed", name=""))
     assert [(engine, one.state, one.thread) for engine, one in store.written] == [
         ("", "removed", "t"),
         ("", "removed", ""),
@@ -189,7 +189,7 @@ async def test_while_the_database_refuses_the_newest_reports_wait(
     kept = history(store)
     async with kept.writing(engine_id):
         for state in ("creating", "running", "idle_stopped"):
-            kept.report(told(cast(State, state)))
+            kept.report(reported(cast(State, state)))
         async with asyncio.timeout(30):
             await store.wrote.wait()
     assert [one.state for _, one in store.written] == ["running", "idle_stopped"]
@@ -201,14 +201,14 @@ async def test_what_is_being_written_when_it_ends_is_written(monkeypatch: pytest
     writing = asyncio.Event()
     add = store.add
 
-    async def never_at_first(engine: str, told: Sequence[NewTransition]) -> None:
+    async def never_at_first(engine: str, reported: Sequence[NewTransition]) -> None:
         if not writing.is_set():
             writing.set()
             await asyncio.Event().wait()
-        await add(engine, told)
+        await add(engine, reported)
 
     monkeypatch.setattr(store, "add", never_at_first)
     async with kept.writing(engine_id):
-        kept.report(told("removed"))
+        kept.report(reported("removed"))
         await writing.wait()
     assert [one.state for _, one in store.written] == ["removed"]

@@ -173,9 +173,14 @@ async def test_watchers_are_notified_that_the_gateway_stops(client: Client, usag
 
 
 async def test_the_history_of_sandboxes_comes_a_page_at_a_time(client: Client) -> None:
-    told = [one async for one in client.sandbox_transitions(thread="t")]
-    assert [one.state for one in told] == ["removed", "idle_stopped", "running", "creating"]
-    assert (told[1].sandbox_id, told[1].reason, told[1].engine, told[1].at.microsecond) == ("s-1", "why", "E", 500_000)
+    reported = [one async for one in client.sandbox_transitions(thread="t")]
+    assert [one.state for one in reported] == ["removed", "idle_stopped", "running", "creating"]
+    assert (reported[1].sandbox_id, reported[1].reason, reported[1].engine, reported[1].at.microsecond) == (
+        "s-1",
+        "why",
+        "E",
+        500_000,
+    )
     assert [one async for one in client.sandbox_transitions(thread="other")] == []
     stub = sandbox_service_pb2_grpc.SandboxServiceStub(client._channel)
     first = await stub.ListSandboxTransitions(pb.ListSandboxTransitionsRequest(page_size=3))

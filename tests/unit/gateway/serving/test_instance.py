@@ -83,9 +83,9 @@ async def test_a_thread_is_on_the_engine_of_its_first_sandbox_for_good(database:
     await one.claim(thread)
     await one.refuse_other(thread)
     for refused in (other.refuse_other(thread), other.claim(thread)):
-        with pytest.raises(OtherEngine, match="E1") as told:
+        with pytest.raises(OtherEngine, match="E1") as reported:
             await refused
-        assert told.value.details == {"engine": "E1"}
+        assert reported.value.details == {"engine": "E1"}
 
 
 async def test_an_engine_that_does_not_answer_refuses_no_thread_and_gets_none(database: Database) -> None:

@@ -91,17 +91,17 @@ async def test_a_worker_that_cannot_start_ends_the_others_and_is_named(tmp_path:
 async def test_one_that_dies_again_and_again_is_given_longer_and_longer_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[float] = []
-    monkeypatch.setattr(workers_room.log, "error", lambda *_, pause_s, **__: told.append(pause_s))
+    reported: list[float] = []
+    monkeypatch.setattr(workers_room.log, "error", lambda *_, pause_s, **__: reported.append(pause_s))
     monkeypatch.setattr(workers_room, "_FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(workers_room, "_LAST_PAUSE_S", 0.004)
     made = Set(tmp_path, "import os, sys; os.write(int(sys.argv[3]), b'1'); sys.exit(3)", 1)
     await made.workers.start()
     async with asyncio.timeout(60):
-        while len(told) < 4:
+        while len(reported) < 4:
             await asyncio.sleep(0.01)
     await made.workers.stopped()
-    assert told[:4] == [0.002, 0.004, 0.004, 0.004]
+    assert reported[:4] == [0.002, 0.004, 0.004, 0.004]
 
 
 def test_only_the_parent_that_started_a_worker_is_taken_for_it() -> None:

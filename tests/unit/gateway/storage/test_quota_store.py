@@ -62,8 +62,8 @@ async def test_of_two_processes_exactly_as_many_take_and_hold_as_there_are(url: 
     for process in processes:
         assert process.stdout is not None
         assert await process.stdout.readline() == b"ready\n"
-    told = await asyncio.gather(*(process.communicate(b"go\n") for process in processes))
-    taken, held = zip(*(tuple(map(int, out.split())) for out, _ in told), strict=True)
+    reported = await asyncio.gather(*(process.communicate(b"go\n") for process in processes))
+    taken, held = zip(*(tuple(map(int, out.split())) for out, _ in reported), strict=True)
     assert (sum(taken), sum(held)) == (_LIMIT, _LIMIT)
 
 

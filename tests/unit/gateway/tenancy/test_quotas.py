@@ -399,12 +399,12 @@ async def test_money_is_added_up_without_drift(quotas: Quotas) -> None:
 # --- tool calls through the hook ---
 
 
-async def _tells(_a: AnyArguments, _c: object) -> ToolResult:
+async def _reports(_a: AnyArguments, _c: object) -> ToolResult:
     return ToolResult(content=b"x" * 10)
 
 
 async def _calls(
-    hook: QuotaHook, *calls: ToolCall, run: Any = _tells, context: CallContext | None = None
+    hook: QuotaHook, *calls: ToolCall, run: Any = _reports, context: CallContext | None = None
 ) -> AgentState:
     agent = Agent(model=Spends(usage=_USAGE), capabilities=[Capability("c")], hooks=[hook, allowing()])
     runner = ToolRunner(agent.hooks, Toolbox([tool("go", run)]), Events())
@@ -530,9 +530,9 @@ def test_a_refusal_names_the_quota_and_when_to_try_again() -> None:
         error_details_pb2.QuotaFailure(),
         error_details_pb2.RetryInfo(),
     )
-    assert [detail.Unpack(told) for detail, told in zip(status.details, (info, failure, retry), strict=True)] == [
-        True
-    ] * 3
+    assert [
+        detail.Unpack(reported) for detail, reported in zip(status.details, (info, failure, retry), strict=True)
+    ] == [True] * 3
     assert dict(info.metadata) == {"quota": "tokens_per_day", "limit": "7"}
     assert [(one.subject, one.description) for one in failure.violations] == [("tokens_per_day", "used up")]
     assert retry.retry_delay.ToMilliseconds() == 1500

@@ -344,7 +344,7 @@ async def test_what_cannot_be_made_is_reported_once_and_tried_ever_more_rarely(
 
 
 @pytest.mark.parametrize(
-    "missing, told",
+    "missing, reported",
     [
         ("image", "the pool has no sandbox of image image until the first call that needs it has it pulled"),
         ("airlock-own", "no sandbox of image image can be made for the pool: gone"),
@@ -352,7 +352,7 @@ async def test_what_cannot_be_made_is_reported_once_and_tried_ever_more_rarely(
     ],
 )
 async def test_an_image_that_the_first_call_has_pulled_is_no_fault(
-    engine: FakeEngine, caplog: pytest.LogCaptureFixture, missing: str, told: str
+    engine: FakeEngine, caplog: pytest.LogCaptureFixture, missing: str, reported: str
 ) -> None:
     caplog.set_level("INFO")
     pooled = SandboxPool(
@@ -366,7 +366,7 @@ async def test_an_image_that_the_first_call_has_pulled_is_no_fault(
     pooled.keep(KIND, 1)
     engine.fails = ImageMissing("gone", missing)
     await pooled.tend()
-    assert [record.getMessage() for record in caplog.records if "pool" in record.getMessage()] == [told]
+    assert [record.getMessage() for record in caplog.records if "pool" in record.getMessage()] == [reported]
 
 
 async def test_pooled_sandboxes_make_room_where_the_engine_is_full(engine: FakeEngine, pool: Pool) -> None:

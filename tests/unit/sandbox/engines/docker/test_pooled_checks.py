@@ -21,7 +21,7 @@ PIDS = 3
 
 def telling(**changes: Any) -> Answer:
     """Answer as the daemon of a fresh sandbox does, but for what is changed."""
-    told = {
+    reported = {
         "health": pb.HealthReply(calls=1, pids=PIDS),
         "process_list": pb.ProcessListReply(),
         "/workspace": pb.EntriesReply(),
@@ -33,9 +33,9 @@ def telling(**changes: Any) -> Answer:
     async def answer(request: pb.Request, peer: Peer) -> None:
         member = request.WhichOneof("call")
         if member == "list":
-            await peer.reply(entries=told[request.list.path])
+            await peer.reply(entries=reported[request.list.path])
         elif member is not None:
-            await peer.reply(**{member: told[member]})
+            await peer.reply(**{member: reported[member]})
 
     return answer
 
