@@ -29,7 +29,7 @@ class TokenIssuer:
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     def settings(self) -> dict[str, Any]:
-        """Return what a gateway is told of it: an entry of `identity.jwt`."""
+        """Return what a gateway is configured with: an entry of `identity.jwt`."""
         return {"issuer": self.url, "audience": AUDIENCE, "jwks_url": f"{self.url}/keys"}
 
     def token(self, tenant: str, *scopes: str, **claims: Any) -> str:

@@ -23,7 +23,7 @@ from tests.gateway_process import Home
 
 _FIXED = ("locks", "stopped", "carriers", "pool")
 _LEGAL = {
-    # Found, running or as a half of one, for the process that made it died before it had told.
+    # Found, running or as a half of one, for the process that made it died before it reported it.
     "": {"creating", "running", "removed"},
     "creating": {"running", "failed", "removed"},
     "running": {"running", "idle_stopped", "failed", "removed"},
@@ -102,7 +102,7 @@ def wrong_histories(home: Home, states: Mapping[str, str]) -> list[str]:
                 wrong.append(f"sandbox {sandbox}: {' -> '.join(history)}")
                 break
             before = state
-        # Nothing stays of what did not come up; what ran and died is removed by whoever comes next.
+        # Nothing stays of what did not come up; what ran and died is removed by the next process.
         gone = {"removed"} if "running" in history else {"removed", "failed"}
         ends = {states[sandbox]} if sandbox in states else gone
         if history[-1] not in ends:

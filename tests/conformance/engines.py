@@ -49,7 +49,7 @@ class Engines(ABC):
         self.directory = directory
         self._around = around
         self._made: list[Engine] = []
-        # What became of sandboxes, as its processes told it.
+        # What became of sandboxes, as its processes reported it.
         self.transitions: list[Transition] = []
 
     def engine(self) -> Engine:

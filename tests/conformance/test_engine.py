@@ -149,7 +149,7 @@ async def test_a_creation_that_is_cancelled_leaves_nothing(engines: Engines) -> 
 
 
 def later_files(engines: Engines) -> list[str]:
-    """Return what there is of workspaces: a creation may have got so far, and files are nobody's to remove."""
+    """Return what there is of workspaces: a creation may have got so far, and files are not removed."""
     return [name for name in engines.left() if "workspace" in name]
 
 
@@ -172,7 +172,7 @@ async def test_a_background_process_outlives_the_call_that_started_it_and_not_it
     ended = await sandbox.processes.wait("b1", wait_s=30)
     assert (ended.outcome, ended.exit_code) == ("exited", 0)
     assert (await sandbox.processes.read("b1", offset=0, wait_s=10)).data == b"up\nand on\n"
-    # That nobody can write any more is known a moment after the end of the process.
+    # That no process can write any more is known a moment after the end of the process.
     last = await sandbox.processes.read("b1", offset=10, wait_s=10)
     assert (last.data, last.end, last.size_bytes) == (b"", True, 10)
     await engine.remove(sandbox.id)

@@ -1,4 +1,4 @@
-"""Somebody who owns the database, and has taken the guards off, tampers with the audit. Each way is found and named."""
+"""An attacker who owns the database, and has taken the guards off, tampers with the audit. Each way is detected."""
 
 import json
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""`airlock doctor` tries things rather than believing them, and says how to mend what does not work."""
+"""`airlock doctor` tries things rather than believing them, and says how to fix what does not work."""
 
 from __future__ import annotations
 

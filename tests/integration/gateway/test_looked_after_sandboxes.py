@@ -206,7 +206,7 @@ def test_the_command_line_shows_states_and_follows_what_becomes_of_them(pair: Pa
     follow = [*AIRLOCK, "sandbox", "history", "--thread", "followed", "--follow", "--json"]
     with subprocess.Popen(follow, env={**os.environ, **env}, stdout=subprocess.PIPE, text=True) as following:
         assert following.stdout is not None
-        # Until somebody follows nothing new is told to it: it is stopped and started until a word comes.
+        # Nothing new is reported before the watch is open: stop and start it until a transition arrives.
         reported: list[str] = []
         reader = threading.Thread(target=lambda: reported.append(following.stdout.readline()))  # type: ignore[union-attr]
         reader.start()

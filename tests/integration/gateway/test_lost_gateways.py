@@ -64,7 +64,7 @@ async def test_a_command_of_a_stopped_gateway_does_nothing_once_its_run_was_take
                 assert (events[-1].payload["status"], events[-1].payload["answer"]) == ("completed", "I see.")
                 (call,) = [event.payload for event in events if event.type == "tool_call_finished"]
                 assert call["outcome"] == "interrupted"
-                # It is back, serves, and changes nothing of what was told.
+                # It is back, serves, and changes nothing of what was reported.
                 listed = await _listed(of_first)
                 assert "go" in listed
                 assert "deed" not in listed
@@ -77,7 +77,7 @@ async def test_the_caller_of_a_task_sees_its_end_though_the_gateway_is_restarted
     tmp_path: Path, database_url: str, end: str
 ) -> None:
     async with ScriptedModelServer(list(TURNS)) as model:
-        # Whoever has the state directory of a process that is dead waits for no lease; and with a long one a machine
+        # A gateway with the state directory of a dead process waits for no lease; and with a long one a machine
         # that is busy elsewhere is not taken for a gateway that is lost: the run moves once, exactly.
         home = await _home(tmp_path / "home", model, lease_s=60.0)
         home.store_in(database_url)

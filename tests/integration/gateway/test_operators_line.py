@@ -124,7 +124,7 @@ def test_policies_are_applied_looked_at_and_taken_back_over_the_api_and_both_aud
         (second["version"], "apply", ""),
         (first["version"], "apply", "a start"),
     ]
-    # The same is seen on the database, by whoever may read that.
+    # The same is seen on the database, by an operator who may read that.
     there = line.run("policy", "current", *of, "--config", str(line.home.config), "--json")
     assert (there["version"], there["in_force"]) == (first["version"], line.policy("current", *of)["in_force"])
     bad = line.policy("apply", line.file("bad", effect="maybe"), *of, code=1)

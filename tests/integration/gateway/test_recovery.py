@@ -37,7 +37,7 @@ LIMITS = {"steps": 10_000, "tool_calls": 100_000, "output_tokens": 10_000_000, "
 
 
 class Endless:
-    """A model that makes calls with effects, each with an id that is never given again, until it is told to stop."""
+    """A model that makes calls with effects, each with an id that is never given again, until it is stopped."""
 
     def __init__(self) -> None:
         self.stopping = False

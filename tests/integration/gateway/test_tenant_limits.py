@@ -1,4 +1,4 @@
-"""What a tenant is told by a real gateway when its sandbox is over its limit of disk, or it has too many made."""
+"""What a tenant reads from a real gateway when its sandbox is over its limit of disk, or it has too many made."""
 
 from __future__ import annotations
 

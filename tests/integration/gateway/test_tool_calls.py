@@ -17,7 +17,7 @@ from gateway.v1 import tool_service_pb2, tool_service_pb2_grpc
 from tests.gateway_process import airlock
 from tests.integration.gateway.conftest import Pair
 
-SURVIVOR = "airlock-survivor"
+LEFT_OVER = "airlock-left-over"
 
 
 async def test_execute_returns_raw_output_of_both_streams(client: Client) -> None:
@@ -77,7 +77,7 @@ async def test_a_large_result_stays_in_the_sandbox_and_can_be_searched(client: C
 LOOK = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; done"
 BACKGROUND = (
     f'python3 -c "import os,time,sys; os.fork() and sys.exit(); os.setsid(); os.fork() and os._exit(0); '
-    f'time.sleep(60) # {SURVIVOR}"'
+    f'time.sleep(60) # {LEFT_OVER}"'
 )
 
 
@@ -90,7 +90,7 @@ async def test_a_timeout_kills_double_forked_children_and_what_ignores_term(clie
     assert time.monotonic() - started < 40, "none of what it started ran to its end"
     listed = await client.call_tool("execute", {"command": LOOK}, thread="timeout")
     assert "sleep 60" not in listed.content
-    assert SURVIVOR not in listed.content
+    assert LEFT_OVER not in listed.content
 
 
 async def test_cancelling_the_client_reaches_the_process(client: Client) -> None:
@@ -106,7 +106,7 @@ async def test_cancelling_the_client_reaches_the_process(client: Client) -> None
     async with asyncio.timeout(40):  # less than they would sleep
         while True:
             listed = (await client.call_tool("execute", {"command": LOOK}, thread="cancel")).content
-            if "sleep 61" not in listed and SURVIVOR not in listed:
+            if "sleep 61" not in listed and LEFT_OVER not in listed:
                 break
 
 

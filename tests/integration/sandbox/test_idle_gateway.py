@@ -1,4 +1,4 @@
-"""A gateway whose sandbox is idle: stopped, started again by the next call, and every step of it told."""
+"""A gateway whose sandbox is idle: stopped, started again by the next call, and every step of it reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def states(client: Client, count: int) -> Sequence[str]:
-    """Return so many of the states that the thread's sandbox had, the first ones; they are told a moment late."""
+    """Return so many of the states that the thread's sandbox had, the first ones; they are reported a moment late."""
     async with asyncio.timeout(60):
         while True:
             found = [one.state async for one in client.sandbox_transitions(thread="t")][::-1]

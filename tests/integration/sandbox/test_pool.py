@@ -1,4 +1,4 @@
-"""A sandbox of the pool belongs to nobody, then to one thread, whatever dies in between; and its files with it."""
+"""A pooled sandbox belongs to no thread, then to one, whatever dies in between; and its files with it."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ async def test_kill_9_in_the_midst_of_a_claim_leaves_the_threads_sandbox_or_noth
         _, said = await asyncio.to_thread(process.communicate)
         assert process.returncode == -9, f"{step}: {said.decode()}"
     engine = processes.engine()
-    # Whoever asks before a look meets what is half claimed itself.
+    # A call before a look meets what is half claimed itself.
     early = await engine.create(spec("taken"))
     assert not early.id.startswith("pool-")
     left = {one.thread: one.id for one in await engine.reconcile()}

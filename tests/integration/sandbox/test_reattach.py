@@ -50,7 +50,7 @@ class Restarts:
         self.engines: list[DockerEngine] = []
 
     def engine(self) -> DockerEngine:
-        """Return what the next process of the gateway would have. The one before it is not told, as by kill -9."""
+        """Return what the next process of the gateway would have. The one before it is not notified, as by kill -9."""
         for before in self.engines:
             kill(before)
         made = DockerEngine(instance=self.instance, channel_root=self.channels, runtime_image=RUNTIME_IMAGE)

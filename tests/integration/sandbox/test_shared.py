@@ -1,4 +1,4 @@
-"""Two processes of a gateway on one engine: one sandbox a thread, and nobody removes what another uses.
+"""Two processes of a gateway on one engine: one sandbox a thread, and none removes what another uses.
 
 Locks are of open files and not of processes, so two engines of one process stand in each other's way as two would.
 """

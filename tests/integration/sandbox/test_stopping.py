@@ -200,7 +200,7 @@ async def test_what_is_gone_when_a_process_begins_is_reported_as_gone(processes:
     subprocess.run(["docker", "rm", "-f", *containers_of(processes.instance)], check=True, capture_output=True)
     engine = processes.engine()
     (noted,) = await engine.listed("tenant-a")
-    assert noted.state in ("creating", "failed"), "nobody has looked yet"
+    assert noted.state in ("creating", "failed"), "no process has looked yet"
     assert await engine.reconcile() == []
     assert [(one.name, one.state, one.reason) for one in processes.reported[-1:]] == [
         ("t", "removed", "its container no longer exists")

@@ -1,4 +1,4 @@
-"""Background processes: whoever connects finds them, reads them, steers them, and ends them with all they started."""
+"""Background processes: each connection finds them, reads them, steers them, and ends them with all they started."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Keys:
 class Credentials:
     """By the one scope that each has: a tenant's, an operator's, another tenant's.
 
-    `nobodys` open nothing, by what is wrong with them; neither do `dead_keys`, and none is told what is wrong with it.
+    `nobodys` open nothing, by what is wrong with them; neither do `dead_keys`, and none reads what is wrong with it.
     """
 
     tenant: Mapping[str, Credential]

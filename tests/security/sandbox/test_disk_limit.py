@@ -32,7 +32,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 MIB = 1024 * 1024
 LIMITS = SandboxLimits(memory_bytes=256 * MIB, workspace_bytes=64 * MIB, workspace_files=2000, pids=200)
-# What an attack stops at, should nobody stop it.
+# What an attack stops at if it is not stopped.
 MOST_BYTES = 1024 * MIB
 SPEC = dataclasses.replace(spec("disk-limit"), limits=LIMITS)
 
@@ -564,7 +564,7 @@ has = ctypes.create_string_buffer(24)
 assert refused(FILE_SETATTR, fd, b'', has, ctypes.c_long(24), 0x1000) in (errno.ENOSYS, errno.EPERM)
 size = ctypes.c_long(40 * MIB)
 assert refused(IO_URING_SETUP, 1, ctypes.create_string_buffer(256)) in (errno.ENOSYS, errno.EPERM)
-# What holds files where nobody can look: rules of Landlock, and requests on sockets in which files are under way.
+# What holds files where no one can look: rules of Landlock, and requests on sockets in which files are under way.
 for number in (444, 445, 446, 206 if os.uname().machine == 'x86_64' else 0):
     assert refused(number, 8, ctypes.byref(ctypes.c_ulong())) == errno.ENOSYS, number
 assert os.fstat(fd).st_blocks == 0

@@ -1,4 +1,4 @@
-"""Cancelling a run: wherever it is, whoever stands in the way, its end is told once and its record is whole."""
+"""Cancelling a run: wherever it is, whatever stands in the way, its end is reported once and its record is whole."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Scene:
         assert self.inner.finished == self.outer.finished == ids
         assert types.count("step_started") == types.count("step_finished")
         assert len(self.inner.ends) == len(self.outer.ends) == 1
-        assert self.inner.ends[0].current == CurrentExecution()  # the first one: a failure after it is told there
+        assert self.inner.ends[0].current == CurrentExecution()  # the first one: a failure after it is reported there
         assert self.run.state.current == CurrentExecution()
         assert self.run.state.stop is not None
         if status == "cancelled":

@@ -1,4 +1,4 @@
-"""What holds where nothing was said: limits and flow of a bare agent, the numbers of hooks, and what is told of a run.
+"""What holds where nothing was said: limits and flow of a bare agent, the numbers of hooks, and what a run reports.
 
 The numbers are written out here on purpose: they are promises, and a test that reads them from the code keeps none.
 """

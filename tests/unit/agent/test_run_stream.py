@@ -57,7 +57,7 @@ class Streams:
 
 
 class Waits:
-    """A model that waits until it is told to go on."""
+    """A model that waits until the test releases it."""
 
     name = "waits"
 

@@ -1,4 +1,4 @@
-"""Approvals that nobody answers in time are in the audit, once, and a call says why it was refused."""
+"""Approvals that are not answered in time are in the audit, once, and a call says why it was refused."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ async def test_a_waiter_has_the_gate_as_soon_as_it_opens_or_learns_that_it_does_
     await waiting
     assert not one.try_gate()
     assert one.is_shut()
-    assert not other.is_shut(), "nobody but itself is behind it"
+    assert not other.is_shut(), "only itself is behind it"
     other.leave()
     assert not one.is_shut()
 

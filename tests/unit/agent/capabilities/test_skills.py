@@ -170,9 +170,9 @@ async def test_a_broken_skill_is_an_event_and_stays_in_the_metadata_until_it_is_
     assert [(event["hook"], event["point"]) for event in reported] == [("skills", "execution_start")]
     put(tmp_path, "skills/bad", head=good("bad"))
     again = state().with_(metadata=final.metadata)
-    mended = await agent(tmp_path, SaysInTurn(says("done"))).run(again)
-    assert names(mended) == ["bad"]
-    assert BROKEN not in mended.metadata
+    fixed = await agent(tmp_path, SaysInTurn(says("done"))).run(again)
+    assert names(fixed) == ["bad"]
+    assert BROKEN not in fixed.metadata
 
 
 async def test_what_is_no_readable_file_is_left_out_and_noted(tmp_path: Path) -> None:

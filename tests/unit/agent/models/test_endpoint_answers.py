@@ -1,4 +1,4 @@
-"""What endpoints send besides good answers, and what users are told of it."""
+"""What endpoints send besides good answers, and what users read of it."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def with_id(name: str, **arguments: Any) -> Turn:
 
 
 def busy(output_tokens: int = 1) -> Turn:
-    """Return a turn that calls another tool each time, so that nobody thinks the model repeats itself."""
+    """Return a turn that calls another tool each time, so that the model does not seem to repeat itself."""
 
     async def turn(request: InferenceRequest) -> ModelResponse:
         return says("", call("noop", n=len(request.messages)), output_tokens=output_tokens)
@@ -360,17 +360,17 @@ async def test_a_subagent_gets_the_tools_of_its_definition_and_no_others() -> No
 
 
 async def test_a_tool_that_a_subagent_does_not_have_never_runs() -> None:
-    lent = ParentTools(Toolbox((tool("a", done), tool("b", done))), ("a",), ())
-    assert (await ran(lent, call("a"))).text() == "done"
-    assert "unknown tool 'b'" in (await ran(lent, call("b"))).text()
+    tools_of_parent = ParentTools(Toolbox((tool("a", done), tool("b", done))), ("a",), ())
+    assert (await ran(tools_of_parent, call("a"))).text() == "done"
+    assert "unknown tool 'b'" in (await ran(tools_of_parent, call("b"))).text()
 
 
 @pytest.mark.parametrize("names", [None, ("a", "write_todos")])
 async def test_subagents_do_not_have_the_tools_about_the_parents_own_state(names: tuple[str, ...] | None) -> None:
     inner = Toolbox((tool("a", done), *todos().tools, *metadata().tools, *tool_registry().tools))
-    lent = ParentTools(inner, names, ())
-    assert [spec.name for spec in lent.specs()] == ["a"]
-    refused = await ran(lent, call("write_todos", todos=[]))
+    tools_of_parent = ParentTools(inner, names, ())
+    assert [spec.name for spec in tools_of_parent.specs()] == ["a"]
+    refused = await ran(tools_of_parent, call("write_todos", todos=[]))
     assert refused.text() == "unknown tool 'write_todos'; the tools are a"
 
 

@@ -347,7 +347,7 @@ def test_a_watch_in_a_pipe_reports_a_restart_and_what_waits_then(*, as_json: boo
         watching = subprocess.Popen(
             command(address, "watch", *(["--json"] if as_json else [])),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            # Whatever started the tests, in the background say, may have told all its children to ignore it.
+            # Whatever started the tests, in the background say, may make all its children ignore it.
             preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - it takes no lock
         )  # fmt: skip
         assert watching.stdout is not None

@@ -37,7 +37,7 @@ class Breaking(grpc_pb.ProcessServiceServicer, approvals_grpc.ApprovalServiceSer
         self.kept: dict[str, pb.Process] = {}
         self.starts: list[str] = []
         self.approvals: dict[str, approvals_pb.Approval] = {}
-        # What each watch is told: the approvals that wait, and the changes after them.
+        # What each watch receives: the approvals that wait, and the changes after them.
         self.watches: list[tuple[list[approvals_pb.Approval], list[approvals_pb.Approval]]] = []
 
     async def ReadProcess(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
@@ -131,7 +131,7 @@ async def test_new_approvals_and_those_answered_meanwhile_are_reported_once(
     servicer.approvals = {"a": a_denied}
     servicer.watches = [
         ([a, b, d], [c, c_approved]),
-        # While nobody watched, a was denied, d erased and e asked; the stream has a's change yet.
+        # While there was no watch, a was denied, d erased and e asked; the stream has a's change yet.
         ([b, e], [a_denied]),
         ([b, e], [approval("b", denied)]),
     ]

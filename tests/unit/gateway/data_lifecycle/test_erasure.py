@@ -26,7 +26,7 @@ GONE, KEPT = "zgone", "zkept"
 
 
 class Files:
-    """What would remove files: says what it was asked for, and fails as often as it is told to."""
+    """What would remove files: says what it was asked for, and fails as often as the test says."""
 
     def __init__(self) -> None:
         self.removed: list[tuple[str, str]] = []
@@ -353,7 +353,7 @@ async def test_no_byte_of_what_was_erased_is_in_the_files_of_sqlite(tmp_path: Pa
     assert bytes_of(GONE) > 2000
     await Erasure(database, ErasureStore(database), Files()).tenant(GONE, True, "operator")
     kept = bytes_of(KEPT)
-    # The operators' record names the tenant, and so does what stands in nobody's tables.
+    # The operators' record names the tenant, and so does what is in tables of no tenant.
     named = sum(GONE in str(row) for table, found in (await rows(database)).items() for row in found)
     assert named <= 3
     assert bytes_of(GONE) <= 12

@@ -1,4 +1,4 @@
-"""Calls that nobody's credential opened are recorded, and a flood of them does not fill the audit."""
+"""Calls without a valid credential are recorded, and a flood of them does not fill the audit."""
 
 from __future__ import annotations
 

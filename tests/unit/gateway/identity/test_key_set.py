@@ -17,7 +17,7 @@ from tests.unit.gateway.identity.test_token_authenticator import EC, RSA, jwks
 
 
 class Issuer:
-    """An HTTP server on loopback that says what it is told to."""
+    """An HTTP server on loopback that says what the test gives it."""
 
     def __init__(self) -> None:
         self.body = json.dumps(jwks(a=RSA)).encode()

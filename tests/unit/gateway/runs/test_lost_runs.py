@@ -83,7 +83,7 @@ async def test_a_run_that_loses_its_gateway_twice_in_a_step_reports_the_step_onc
         lost = first
         async with asyncio.timeout(20):
             await world.reached.wait()
-            # It has told of the step, or that it goes on with it, and that is stored.
+            # It has reported the step, or that it goes on with it, and that is stored.
             while (found := await lost.store.run("acme", run.id)) is None or found.last_sequence <= reported:
                 await asyncio.sleep(0.01)
         reported = found.last_sequence
@@ -147,7 +147,7 @@ async def test_what_a_lost_gateway_has_under_way_is_ended_before_its_run_goes_on
     asked: list[tuple[str, str]] = []
 
     async def end_calls(tenant: str, thread: str) -> bool:
-        # The model has not been told yet.
+        # The model has not seen it yet.
         assert len(world.asked) == 1
         asked.append((tenant, thread))
         return True

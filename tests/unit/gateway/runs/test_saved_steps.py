@@ -25,7 +25,7 @@ COUNTS = dict.fromkeys(("messages", "files", "size_bytes", "stored_bytes", "skip
 
 
 class Harness:
-    """Steps, somebody who keeps files, and what both were told, in order."""
+    """Steps, a keeper of files, and what both received, in order."""
 
     def __init__(self, when: str, *, taken_up: bool = False, refused: Exception | None = None) -> None:
         document = PolicyDocument.model_validate({"version": 1, "sandbox": {"snapshots": when}})
@@ -51,7 +51,7 @@ class Harness:
         self.reported.append(event.type)
 
     async def run(self, *steps: Message) -> list[object]:
-        """Take steps that end with these messages, the last one with the run's end; return what was told."""
+        """Take steps that end with these messages, the last one with the run's end; return what was received."""
         for number, said in enumerate(steps, 1):
             state = AgentState(run_id="run_1", thread="t", steps=number)
             keep = self.steps.keep_last if number == len(steps) else self.steps.keep

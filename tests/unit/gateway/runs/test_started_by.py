@@ -1,4 +1,4 @@
-"""Whose key started a run: it is told of all that the run does, whoever hosts it, and its runs are found by it."""
+"""Whose key started a run: all that the run does is recorded under it, on any host, and its runs are found by it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ LONG_US = 60_000_000
 
 
 class Held(World):
-    """A world whose model and whose files can be made to wait: `reached` is set when somebody waits."""
+    """A world whose model and whose files can be made to wait: `reached` is set when a caller waits."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)

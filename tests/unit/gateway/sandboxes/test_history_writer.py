@@ -80,7 +80,7 @@ async def test_what_is_reported_last_is_written_before_it_ends_except_of_no_tena
     assert [(engine, one.state, one.thread) for engine, one in store.written] == [
         ("", "removed", "t"),
         ("", "removed", ""),
-    ], "whose sandbox it is may be known by what was told before"
+    ], "whose sandbox it is may be known by what was reported before"
 
 
 class FakeEngine:

@@ -103,8 +103,8 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def tended(database: Database, engine: FakeEngine) -> SandboxAdmin:
-    lent = cast(Any, engine)
-    return SandboxAdmin(lent, lent, made_tool_calls(database, engine), ThreadStore(database))
+    untyped = cast(Any, engine)
+    return SandboxAdmin(untyped, untyped, made_tool_calls(database, engine), ThreadStore(database))
 
 
 async def records(database: Database) -> list[tuple[str, str, dict[str, Any]]]:
@@ -257,9 +257,9 @@ async def test_one_that_is_gone_as_soon_as_it_is_made_is_an_error_and_not_a_lie(
 async def test_what_is_done_while_the_database_refuses_is_no_retryable_failure_and_is_reported_later(
     database: Database, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lent = cast(Any, engine)
+    untyped = cast(Any, engine)
     tool_calls = made_tool_calls(database, engine)
-    tended = SandboxAdmin(lent, lent, tool_calls, ThreadStore(database))
+    tended = SandboxAdmin(untyped, untyped, tool_calls, ThreadStore(database))
     await tended.create(TENANT, "a")
     refusing = True
     write = AuditStore.write

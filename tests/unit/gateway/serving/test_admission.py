@@ -33,7 +33,7 @@ async def _work(
 
 
 class _Calls:
-    """Calls that work until they are told to end; `begun` has their tenants, in the order in which they began."""
+    """Calls that work until the test ends them; `begun` has their tenants, in the order in which they began."""
 
     def __init__(self, **settings: float) -> None:
         self.now_s = 0.0
@@ -249,7 +249,7 @@ async def test_on_a_busy_machine_one_tenant_begins_few_calls_while_another_calls
         await calls.ask("quiet")
         await calls.ask("busy", 60)
         assert calls.begun.count("busy") == share
-        calls.now_s = 1.5  # and nobody else has called since
+        calls.now_s = 1.5  # and no other tenant has called since
         calls.admission.observe(1.0, 0.0)
         await calls.settle()
         assert calls.begun.count("busy") == 60

@@ -32,7 +32,7 @@ class Needed:
 
 
 class Reported:
-    """What the health service was told of each service, all of it in order."""
+    """What the health service received of each service, all of it in order."""
 
     def __init__(self) -> None:
         self.of: dict[str, list[int]] = {}

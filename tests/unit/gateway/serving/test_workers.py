@@ -21,7 +21,7 @@ from gateway.serving.listening import is_loopback, reserved
 from gateway.serving.startup_checks import refuse_open_files, refuse_plaintext
 from gateway.serving.workers import Worker, Workers, supervised_worker
 
-# Says that it answers and where it is scraped, leaves its process id, and ends when it is told to.
+# Says that it answers and where it is scraped, leaves its process id, and ends on request.
 SERVING = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -1,4 +1,4 @@
-"""Snapshots over an engine without Docker, on both databases: quotas, crashes, and what is in nobody's way."""
+"""Snapshots over an engine without Docker, on both databases: quotas, crashes, and what delays no one."""
 
 from __future__ import annotations
 
@@ -368,7 +368,7 @@ async def test_a_snapshot_whose_row_is_written_after_its_caller_went_away_has_it
         store: SnapshotStore, snapshot: Snapshot, request: tuple[str, str], reported: AuditEntry
     ) -> frozenset[str]:
         adding.set()
-        # As the writer does: what is queued is committed, whoever waits for it.
+        # As the writer does: what is queued is committed, with or without a waiter.
         writing = asyncio.ensure_future(_after(may_add, add(store, snapshot, request, reported)))
         return await asyncio.shield(writing)
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that goes away under an open database, and what they are told who wait for a write then."""
+"""A PostgreSQL server that goes away under an open database, and what callers that wait for a write then read."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ async def test_all_threads_of_an_engine_are_moved_and_every_audit_says_so(databa
     assert all([(await AuditReader(database).verified(tenant)).whole for tenant in ("", "a", "b")])
     assert await store.adopt("E1", to="E2", tenant=None, by="local:me") == {}
     assert len(await database.rows(select(audit_records.c.sequence))) == len(reported), (
-        "nothing was done, nothing is told"
+        "nothing was done, nothing is reported"
     )
 
 

@@ -1,4 +1,4 @@
-"""The readers' threads: a tenant that fills its share waits for itself, and nobody else does."""
+"""The readers' threads: a tenant that fills its share waits for itself, and no other tenant does."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _TEMPLATES = {name.partition(" ")[0]: attributes for name, attributes in SPANS.i
 
 
 async def run(seen: Seen, *responses: Any, policy: Hook | None = None, state: AgentState | None = None) -> AgentState:
-    """Have a run with tools that say what they were told."""
+    """Have a run with tools that say what the test gives them."""
 
     async def says_all(arguments: AnyArguments, context: ToolContext) -> ToolResult:
         return ToolResult(content=f"it was {arguments.model_dump()}".encode(), outcome="exited", exit_code=3)

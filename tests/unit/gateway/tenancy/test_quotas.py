@@ -48,7 +48,7 @@ _START_US = _NOON_US + _MINUTE_US // 4
 
 
 class Clock:
-    """Time that goes on when it is told to."""
+    """Time that goes on when the test says so."""
 
     def __init__(self) -> None:
         self.now_us = _START_US

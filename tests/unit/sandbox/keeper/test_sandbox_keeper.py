@@ -31,7 +31,7 @@ class FakeSandbox:
         self.overdue_s: float | None = None
         self.users = 0
         self.others_use = False
-        # Whether another process removed it: known by whoever begins a use, and not before.
+        # Whether another process removed it: known when a use begins, and not before.
         self.removed = False
 
     def grow_old(self, overdue_s: float) -> None:
@@ -419,7 +419,7 @@ async def test_a_sandbox_that_comes_up_while_the_keeper_closes_does_not_stay(
 
     async def ask() -> None:
         async with borrowed(keeper):
-            raise AssertionError("it must not be lent")
+            raise AssertionError("it must not be leased")
 
     asking = asyncio.create_task(ask())
     await asyncio.sleep(0)
@@ -561,7 +561,7 @@ async def test_a_sandbox_that_comes_up_while_a_keeper_closes_with_keep_stays_and
 
     async def ask() -> None:
         async with borrowed(keeper, thread="a"):
-            raise AssertionError("it must not be lent")
+            raise AssertionError("it must not be leased")
 
     asking = asyncio.create_task(ask())
     await asyncio.sleep(0)

@@ -108,7 +108,7 @@ def test_what_is_not_there_is_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def apart() -> Iterator[Path]:
-    """A directory of a disk on which nobody else in this process has anything."""
+    """A directory of a disk on which nothing else in this process has anything."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as top:
         yield Path(top)
 

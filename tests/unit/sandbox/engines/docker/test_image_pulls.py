@@ -1,4 +1,4 @@
-"""Images that are not on the engine: pulled once for all, within bounds, and what failed is told and remembered."""
+"""Images that are not on the engine: pulled once for all, within bounds, and what failed is reported and remembered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pooled sandbox is looked over for, told by a daemon that may lie."""
+"""What a pooled sandbox is looked over for, reported by a daemon that may lie."""
 
 from __future__ import annotations
 

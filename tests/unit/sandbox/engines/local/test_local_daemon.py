@@ -165,7 +165,7 @@ async def test_it_needs_no_capability(tmp_path: Path) -> None:
         import asyncio, ctypes, os, sys
         from pathlib import Path
 
-        if len(sys.argv) < 3:  # whoever executes a program as root has what the bounding set leaves: nothing
+        if len(sys.argv) < 3:  # a program executed as root has what the bounding set leaves: nothing
             for capability in range(64):
                 ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
             os.execv(sys.executable, [sys.executable, "-c", os.environ["CODE"], sys.argv[1], "again"])

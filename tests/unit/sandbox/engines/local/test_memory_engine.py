@@ -88,7 +88,7 @@ async def test_a_command_without_an_environment_or_a_session_of_its_own_is_found
 
 
 def is_there(pid: int) -> bool:
-    """Return whether a process runs; one that is dead waits for nobody but its parent."""
+    """Return whether a process runs; one that is dead waits for its parent alone."""
     status = read_status(pid)
     return status is not None and not is_dead(status)
 
@@ -215,7 +215,7 @@ async def test_files_outside_of_the_workspace_are_out_of_reach_and_real_paths_ar
     result = await sandbox.shell.run_program(
         ProgramSpec([b"/bin/true"], cwd="/workspace/none", timeout_s=30, output_limit_bytes=1),
         stdin=None,
-        on_output=nobody,
+        on_output=ignored,
     )
     assert (result.outcome, "/workspace/none" in result.message) == ("failed_to_start", True)
     assert str(tmp_path) not in result.message
@@ -225,7 +225,7 @@ async def test_files_outside_of_the_workspace_are_out_of_reach_and_real_paths_ar
     await engine.close()
 
 
-async def nobody(stream: str, data: bytes) -> None:
+async def ignored(stream: str, data: bytes) -> None:
     """Take no output."""
 
 
