@@ -40,7 +40,7 @@ class Shell(Protocol):
     """Runs commands and programs; cancelling the await kills everything they started. No outcome is an exception."""
 
     def under(self, rules: FileRules) -> Shell:
-        """Return this shell with everything it starts held to file rules."""
+        """Return this shell with file rules enforced on everything it starts."""
 
     async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
         self,

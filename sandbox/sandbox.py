@@ -43,7 +43,7 @@ class SandboxSpec:
     runtime: str = "runc"
     limits: SandboxLimits = field(default_factory=SandboxLimits)
     env: Mapping[str, str] = field(default_factory=dict)
-    # Whether the file calls refuse a file that has more than one name: where a policy tells paths apart, they must.
+    # Whether the file calls refuse a file that has more than one name: a policy that distinguishes paths requires it.
     refuse_hard_links: bool = False
     # How long it may be idle before it is stopped, None for as long as any; no two specs differ by it.
     idle_timeout_s: float | None = field(default=None, compare=False)

@@ -17,18 +17,18 @@ from typing import Literal
 State = Literal["creating", "running", "idle_stopped", "failed", "removed"]
 
 # Reasons that several modules give.
-UNUSED = "nobody used it"
-ROOM = "it made room for another"
-ASKED = "somebody asked for it"
-ASKED_AGAIN = "it was asked for again"
-STOPPING = "its gateway stops"
-OVERDUE = "calls in it went on for long after its lifetime"
-CALLS_LOST = "a gateway that had calls in it is lost"
-TOO_LONG = "it was stopped for too long, or too many were"
-DELETED = "the tenant is deleted"
-CLAIM_LOST = "the process that claimed it is gone"
-NO_ANSWER = "it did not answer"
-MADE_OTHERWISE = "it was made of another image, runtime, limits or release, or is too old"
+UNUSED = "idle"
+EVICTED = "evicted to free a slot for another sandbox"
+ASKED = "requested"
+STARTED_AGAIN = "restarted for a new request"
+STOPPING = "the gateway is stopping"
+OVERDUE = "its calls ran too long past its lifetime"
+CALLS_LOST = "a gateway with calls in it was lost"
+STOPPED_LIMIT = "stopped for too long, or too many stopped sandboxes"
+DELETED = "the tenant was deleted"
+CLAIM_LOST = "the process that claimed it was lost"
+NO_ANSWER = "no answer"
+MADE_OTHERWISE = "outdated: another image, runtime, limits or release, or past its lifetime"
 
 
 @dataclass(frozen=True)

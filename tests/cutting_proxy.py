@@ -51,7 +51,7 @@ class CuttingProxy:
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            return  # the server's own task: it would be told of as a fault
+            return  # the server's own task: it would be reported as a fault
         finally:
             for one in both:
                 one.cancel()

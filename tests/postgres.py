@@ -1,7 +1,7 @@
 """A PostgreSQL server of the tests' own, and migrated databases on it that are empty whenever they are had.
 
 Its programs are those of the machine (`deploy/test-tools` installs them), run as the user `postgres` where the tests
-are root's, which PostgreSQL refuses to be; otherwise as whoever tests. It listens on a Unix socket in its own
+are root's, which PostgreSQL refuses to be; otherwise as the tests' user. It listens on a Unix socket in its own
 directory, and ends with the tests. Where there are no programs a container stands in for it.
 """
 
@@ -39,7 +39,7 @@ _SETTINGS: Final = {
     "autovacuum": "off",
 }
 _IMAGE: Final = "postgres:16-alpine"
-# Making a database and dropping it takes a third of a second, emptying one that nobody uses a hundredth.
+# Making a database and dropping it takes a third of a second, emptying one that is unused a hundredth.
 _EMPTY: Final = f"""
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid();
@@ -70,13 +70,13 @@ class NoPostgres(Exception):
 
 
 class PostgresServer:
-    """A server that may be stopped and started again under whoever uses it, by the thread that the tests run in."""
+    """A server that may be stopped and started again under its users, by the thread that the tests run in."""
 
     def __init__(self, address: str, start: Callable[[], None], stop: Callable[[], None]) -> None:
         self._address = address
         self.start = start
         self.stop = stop
-        """Ends all sessions at once, and returns when nobody answers any more."""
+        """Ends all sessions at once, and returns when it no longer answers."""
         self._unused: list[str] = []
 
     def url(self, database: str) -> str:
@@ -108,7 +108,7 @@ class PostgresServer:
 
     @contextlib.contextmanager
     def database(self, *, migrated: bool = True) -> Iterator[str]:
-        """Have a database that nobody else has until the block ends; gives its URL.
+        """Have a database of its own until the block ends; gives its URL.
 
         A migrated one has its tables and no row in them, and is emptied for the next who wants one.
         """

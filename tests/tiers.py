@@ -17,7 +17,7 @@ LONG = (
     "test_of_two_gateways_the_one_that_lives_takes_the_runs_over_again_and_again",
     "test_shells_run_nothing_in_thousands_of_broken_lines_that_was_not_read",
     "test_the_attempts_do_harm_where_nothing_forbids_it",
-    "test_whatever_dies_no_file_is_lost_nothing_is_left_and_each_call_is_told_how_it_ended[2]",
+    "test_whatever_dies_no_file_is_lost_nothing_is_left_and_each_call_reports_how_it_ended[2]",
 )
 # Parameters: the other database, and the engines of the conformance suite besides Docker and the local one.
 _REPEATED = {"postgresql", "docker-around", "memory-around"}

@@ -29,15 +29,15 @@ class TokenIssuer:
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     def settings(self) -> dict[str, Any]:
-        """Return what a gateway is told of it: an entry of `identity.jwt`."""
+        """Return what a gateway is configured with: an entry of `identity.jwt`."""
         return {"issuer": self.url, "audience": AUDIENCE, "jwks_url": f"{self.url}/keys"}
 
     def token(self, tenant: str, *scopes: str, **claims: Any) -> str:
         """Return a token that is good for an hour, but for these claims; None leaves one out."""
         now = time.time()
         usual = {"iss": self.url, "aud": AUDIENCE, "sub": "walker", "exp": now + 3600, "nbf": now - 60}
-        told = {**usual, "airlock_tenant": tenant, "scope": " ".join(scopes), **claims}
-        said = {name: value for name, value in told.items() if value is not None}
+        reported = {**usual, "airlock_tenant": tenant, "scope": " ".join(scopes), **claims}
+        said = {name: value for name, value in reported.items() if value is not None}
         return jwt.encode(said, self._key, "RS256", headers={"kid": _KEY_ID})
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:

@@ -231,7 +231,7 @@ class OpenAIModel:
             if gathered.reasoning_chars:
                 raise self._nonsense(
                     f"{gathered.reasoning_chars:,} characters of reasoning and no answer ({given}); raise "
-                    "max_output_tokens, or check how the server tells reasoning and answer apart"
+                    "max_output_tokens, or check how the server separates reasoning and answer"
                 )
             raise self._nonsense(f"an empty answer ({given})")
         message = gathered.message()

@@ -42,9 +42,9 @@ _NESTED = {"run_started": "subagent_started", "run_finished": "subagent_finished
 class Subagent:
     """The definition of one kind of subagent.
 
-    `description` tells the parent's model when to use it. `tools` names the parent's tools that it may call, None for
-    all; spawn_subagent includes the tools that manage subagents. `model` None means the capability's. The budget covers
-    the subagent and its own subagents, and only narrows what the run has left.
+    `description` says when the parent's model should use it. `tools` names the parent's tools that it may call, None
+    for all; spawn_subagent includes the tools that manage subagents. `model` None means the capability's. The budget
+    covers the subagent and its own subagents, and only narrows what the run has left.
     """
 
     description: str

@@ -130,7 +130,7 @@ def _file_name(call_id: str) -> str:
 
 
 def _exceeds(content: bytes, limit_chars: int) -> bool:
-    """Return whether the content has more characters; it is decoded only if its size does not tell."""
+    """Return whether the content has more characters; it is decoded only if its size does not decide."""
     if len(content) <= limit_chars:
         return False
     return len(content) > limit_chars * _UTF8_BYTES or len(content.decode("utf-8", "replace")) > limit_chars

@@ -146,7 +146,7 @@ class ToolRunner:
             why = (
                 "a subagent cannot wait for an approval; the agent that it works for has to make this call itself"
                 if depth
-                else "no approver: nobody can be asked here"
+                else "approval required, but no approver is configured"
             )
             return verdict.with_(kind=VerdictKind.BLOCK, reason=f"{why} ({verdict.reason})")
         return verdict

@@ -1,7 +1,7 @@
 """Verifies a chain of the audit by computing its links again, one after another, in constant memory.
 
-It proves that between two known digests nothing was changed, removed, added or moved. Whoever can write the database
-can also write a whole new chain; only a digest that was noted elsewhere reveals that.
+It proves that between two known digests nothing was changed, removed, added or moved. Write access to the database is
+enough to write a whole new chain; only a digest that was noted elsewhere reveals that.
 """
 
 from __future__ import annotations

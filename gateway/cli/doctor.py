@@ -20,17 +20,17 @@ _STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check; `mend` says how to fix a problem."""
+    """The result of a check; `fix` says how to fix a problem."""
 
     what: str
     state: Literal["ok", "warning", "failed"]
     detail: str
-    mend: str = ""
+    fix: str = ""
 
     @classmethod
-    def of(cls, what: str, ok: bool, detail: str, mend: str, otherwise: Literal["warning", "failed"]) -> Finding:
+    def of(cls, what: str, ok: bool, detail: str, fix: str, otherwise: Literal["warning", "failed"]) -> Finding:
         """Return the finding of a check, whose state is `otherwise` unless it is `ok`."""
-        return cls(what, "ok" if ok else otherwise, detail, "" if ok else mend)
+        return cls(what, "ok" if ok else otherwise, detail, "" if ok else fix)
 
 
 async def doctor(
@@ -56,6 +56,6 @@ def _print(findings: Sequence[Finding]) -> None:
     rows = [(finding.what, Text(finding.state, _STYLES[finding.state]), finding.detail) for finding in findings]
     out.print(Rows(("what", "state", "detail"), rows))
     for finding in findings:
-        if finding.mend:
+        if finding.fix:
             out.print(f"\n{finding.what}:", style="bold", end=" ")
-            out.print(finding.mend)
+            out.print(finding.fix)

@@ -186,13 +186,13 @@ def _resolved_as_json(found: Resolved) -> dict[str, Any]:
         "version": found.version,
         "rules": [
             {
-                "rule": placed.name,
-                "layer": placed.layer,
-                "group": placed.group,
-                "enforced_by": found.enforced_by(placed),
-                **placed.rule.model_dump(mode="json", exclude={"id", "examples"}, exclude_defaults=True),
+                "rule": scoped.name,
+                "layer": scoped.layer,
+                "group": scoped.group,
+                "enforced_by": found.enforced_by(scoped),
+                **scoped.rule.model_dump(mode="json", exclude={"id", "examples"}, exclude_defaults=True),
             }
-            for placed in found.rules
+            for scoped in found.rules
         ],
         "settings": {setting.name: {"value": setting.value, "who": setting.who} for setting in found.settings},
     }
@@ -201,12 +201,12 @@ def _resolved_as_json(found: Resolved) -> dict[str, Any]:
 def _print_resolved(found: Resolved) -> None:
     out.print(f"{found.version}\n", style="bold")
     rules: list[tuple[Cell, ...]] = []
-    for placed in found.rules:
-        style = _STYLES[placed.rule.effect]
-        shadow = " (shadow)" if placed.rule.mode == "shadow" else ""
-        source = placed.layer + (f", group {placed.group}" if placed.group else "")
-        effect = Text(f"{placed.rule.effect}{shadow}", style)
-        rules.append((effect, placed.name, source, found.enforced_by(placed), _about(placed)))
+    for scoped in found.rules:
+        style = _STYLES[scoped.rule.effect]
+        shadow = " (shadow)" if scoped.rule.mode == "shadow" else ""
+        source = scoped.layer + (f", group {scoped.group}" if scoped.group else "")
+        effect = Text(f"{scoped.rule.effect}{shadow}", style)
+        rules.append((effect, scoped.name, source, found.enforced_by(scoped), _about(scoped)))
     out.print(Rows(("effect", "rule", "from", "enforced by", "about"), rules))
     settings: list[tuple[Cell, ...]] = []
     for setting in found.settings:
@@ -222,10 +222,10 @@ def _fields(fields: dict[str, Any]) -> str:
     return " ".join(f"{name} {' '.join(item) if isinstance(item, list) else item}" for name, item in fields.items())
 
 
-def _about(placed: ScopedRule) -> str:
+def _about(scoped: ScopedRule) -> str:
     from gateway.policy.cover import shown_argv
 
-    rule = placed.rule
+    rule = scoped.rule
     said = [" ".join(rule.tools)]
     said += [] if rule.paths is None else [f"paths {' '.join(rule.paths)}"]
     said += [] if rule.argv is None else [f"argv {'; '.join(map(shown_argv, rule.argv))}"]

@@ -49,9 +49,9 @@ class Denials:
         self._recorded[source] += 1
         omitted, self._omitted = self._omitted, 0
         facts: dict[str, JsonValue] = {"peer": peer[:_TEXT_CHARS], "why": why[:_TEXT_CHARS], **details}
-        facts["untold_before"] = omitted
+        facts["omitted_before"] = omitted
         log.warning("denied", **facts)
-        entry = AuditEntry(OPERATORS, "denied", "nobody", details=facts)
+        entry = AuditEntry(OPERATORS, "denied", "unknown", details=facts)
         task = asyncio.create_task(self._write(entry), name="audit of a denied call")
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)

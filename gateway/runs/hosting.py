@@ -52,7 +52,7 @@ class Hosting:
         thread = ready.thread
         if self.closing.is_set() or thread.id in self.busy:
             return
-        if ready.because == "placed" and self.full(thread.tenant):
+        if ready.because == "queued" and self.full(thread.tenant):
             return  # a new run, which waits until there is capacity
         self.busy[thread.id] = thread
         try:

@@ -127,7 +127,7 @@ class Runs:
         engine, waiting = elsewhere.details["engine"], self._waiting.store
         if not await waiting.serves(engine):
             raise OtherEngine(f"{elsewhere}. No gateway is currently serving that engine", engine=engine)
-        if await waiting.placed(tenant.name) >= LIVE_LIMIT:
+        if await waiting.queued(tenant.name) >= LIVE_LIMIT:
             raise Overloaded(
                 f"{LIVE_LIMIT} runs of this tenant wait for a gateway on another engine, which is the limit: wait "
                 "for one or cancel one"

@@ -37,9 +37,9 @@ _COMPLETE_LOOKS = 6
 _LOOK_AGAIN_S = 2.0
 # The reasons for states that differ from the last reported ones. The engine has its own reason for a failure.
 _FOUND: Mapping[State, str] = {
-    "removed": "it is not there any more: a gateway that was killed removed it, or something else did",
-    "idle_stopped": "found stopped: a gateway that was killed did it",
-    "running": "found running: a gateway that was killed started it, or something else did",
+    "removed": "no longer exists: removed by a gateway that was killed, or from outside",
+    "idle_stopped": "found stopped: by a gateway that was killed",
+    "running": "found running: started by a gateway that was killed, or from outside",
 }
 
 

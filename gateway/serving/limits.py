@@ -18,7 +18,7 @@ OPEN_RPCS_WITH_FEW = 1536
 OPEN_RPCS_WITH_OPERATORS = 1600
 _FEW = 8
 _RETRY_S = 1.0
-# Whoever has one IPv6 address usually has its whole network.
+# A client with one IPv6 address usually has its whole network.
 _IPV6_PREFIX = 64
 
 

@@ -26,8 +26,8 @@ from gateway.storage.tables import approvals, events, gateways, holds, runs, thr
 from gateway.support.clock import NowUs, now_us
 
 _READY_LIMIT = 100
-Because = Literal["approval", "gateway_lost", "gateway_stopped", "placed"]
-"""Why a run can continue; a `placed` one was recorded for the gateways of another engine, and begins."""
+Because = Literal["approval", "gateway_lost", "gateway_stopped", "queued"]
+"""Why a run can continue; a `queued` one was recorded for the gateways of another engine, and begins."""
 
 # Every gateway executes both all the time.
 _RENEW = Prepared(
@@ -186,7 +186,7 @@ class WaitingStore(Queries):
     async def serves(self, engine: str) -> bool:
         return await self._has(gateways.c.id, gateways.c.engine == engine, gateways.c.expires_us > self.clock())
 
-    async def placed(self, tenant: str) -> int:
+    async def queued(self, tenant: str) -> int:
         """Return how many runs of a tenant are recorded for other gateways and not taken yet."""
         unhosted = (runs.c.status == "running") & runs.c.gateway.is_(None) & (runs.c.epoch == 0)
         return int(await self._database.scalar(sa.select(sa.func.count()).where(runs.c.tenant == tenant, unhosted)))
@@ -206,7 +206,7 @@ class WaitingStore(Queries):
             return None
         query = sa.select(runs.c.checkpoint, runs.c.last_sequence).where(runs.c.id == run.id)
         row = connection.execute(query).one()
-        if run.because not in ("approval", "placed"):
+        if run.because not in ("approval", "queued"):
             entries = run_changed(connection, "run_taken_over", run.id, details={"because": run.because})
             self.audit.append(connection, *entries)
         return ClaimedRun(Claim(run.id, run.epoch + 1), row.checkpoint, row.last_sequence)
@@ -231,4 +231,4 @@ def _because(*, waited: bool, hosted: bool, epoch: int) -> Because:
         return "approval"
     if hosted:
         return "gateway_lost"
-    return "gateway_stopped" if epoch else "placed"  # handing a run over increases its epoch
+    return "gateway_stopped" if epoch else "queued"  # handing a run over increases its epoch

@@ -30,7 +30,7 @@ _SPILLS = 4
 class EngineRecord:
     """What its engine records of a sandbox.
 
-    `lock` tells other processes what this one does with the sandbox; the engine closes it. `outdated` says that the
+    `lock` shows other processes what this one does with the sandbox; the engine closes it. `outdated` says that the
     sandbox was made from a different spec. `overdue_s` returns how long it is past its lifetime.
     """
 

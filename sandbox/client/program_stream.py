@@ -95,7 +95,7 @@ class ProgramStream:
         try:
             await call.send(message, timeout_s=self.limit_s)
         except DaemonLost:
-            # The reply, or its absence, tells what happened; until then this is only input that is not read.
+            # The reply, or its absence, says what happened; until then this is only input that is not read.
             await asyncio.Event().wait()
 
 

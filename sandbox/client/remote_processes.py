@@ -58,7 +58,7 @@ class RemoteProcesses:
         return replace(self, file_rules=file_rules_message(rules))
 
     async def start(self, spec: ProcessSpec) -> Process:
-        """Start a program. A call that is cancelled or lost may have started it; list() tells."""
+        """Start a program. A call that is cancelled or lost may have started it; list() shows whether it did."""
         timeout_s = spec.timeout_s
         if timeout_s is not None and not 0 < timeout_s <= TIMEOUT_LIMIT_S:
             raise InvalidArgument(f"timeout_s {timeout_s!r}: more than 0 and {TIMEOUT_LIMIT_S:.0f} at most, or none")

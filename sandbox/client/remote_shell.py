@@ -104,9 +104,9 @@ def _program_message(ended: Ending, reply: pb.ExecReply, asked: pb.ExecRequest) 
     return _message(message, ended, reply)
 
 
-def _survivors_message(reply: pb.ExecReply) -> str:
+def _remaining_message(reply: pb.ExecReply) -> str:
     """Return the message about processes that could not be killed."""
-    return f"{reply.survivors} processes could not be killed; the next call gets a new sandbox with the same workspace"
+    return f"{reply.remaining} processes could not be killed; the next call gets a new sandbox with the same workspace"
 
 
 def _message(message: str, ended: Ending, reply: pb.ExecReply) -> str:
@@ -125,8 +125,8 @@ def _message(message: str, ended: Ending, reply: pb.ExecReply) -> str:
             f"the sandbox refused a process or thread {refused:,} times meanwhile, for its limit of processes; run "
             f"fewer at once, {_MAKE_ROOM}"
         )
-    if reply.survivors:
-        messages.append(_survivors_message(reply))
+    if reply.remaining:
+        messages.append(_remaining_message(reply))
     return "; ".join(messages)
 
 
@@ -216,7 +216,7 @@ class RemoteShell:
         try:
             reply = await self._run(request, output, on_output, timeout_s + self.grace_s)
             result = _result(reply, output, limit)
-            self._retire_with_survivors(reply)
+            self._retire_if_any_remain(reply)
             return result
         except DaemonLost as error:
             self.channel.mark_lost(error)
@@ -258,7 +258,7 @@ class RemoteShell:
         try:
             reply = await stream.run(self.channel)
             result = _program_result(reply, request)
-            self._retire_with_survivors(reply)
+            self._retire_if_any_remain(reply)
             return result
         except CallersFault as fault:
             raise fault.error from None
@@ -270,10 +270,10 @@ class RemoteShell:
             outcome = "pids_limit" if error.errno == errno.EAGAIN else "failed_to_start"
             return ProgramResult(outcome, errno=error.errno, message=str(error))
 
-    def _retire_with_survivors(self, reply: pb.ExecReply) -> None:
+    def _retire_if_any_remain(self, reply: pb.ExecReply) -> None:
         """Mark a sandbox lost that has processes which cannot be killed; its keeper replaces it."""
-        if reply.survivors:
-            self.channel.mark_lost(DaemonLost(_survivors_message(reply)))
+        if reply.remaining:
+            self.channel.mark_lost(DaemonLost(_remaining_message(reply)))
 
     async def _run(
         self, request: pb.ExecRequest, output: _Output, on_output: OnOutput | None, limit_s: float

@@ -387,7 +387,7 @@ class Output(_message.Message):
     def __init__(self, stream: _Optional[_Union[OutputStream, str]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ExecReply(_message.Message):
-    __slots__ = ("outcome", "exit_code", "signal", "errno", "output", "tail", "evicted", "output_bytes", "duration_us", "pids_refused", "survivors", "host_disk")
+    __slots__ = ("outcome", "exit_code", "signal", "errno", "output", "tail", "evicted", "output_bytes", "duration_us", "pids_refused", "remaining", "host_disk")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
@@ -398,7 +398,7 @@ class ExecReply(_message.Message):
     OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     DURATION_US_FIELD_NUMBER: _ClassVar[int]
     PIDS_REFUSED_FIELD_NUMBER: _ClassVar[int]
-    SURVIVORS_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_FIELD_NUMBER: _ClassVar[int]
     HOST_DISK_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     exit_code: int
@@ -410,9 +410,9 @@ class ExecReply(_message.Message):
     output_bytes: int
     duration_us: int
     pids_refused: int
-    survivors: int
+    remaining: int
     host_disk: bool
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., errno: _Optional[int] = ..., output: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., tail: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., output_bytes: _Optional[int] = ..., duration_us: _Optional[int] = ..., pids_refused: _Optional[int] = ..., survivors: _Optional[int] = ..., host_disk: _Optional[bool] = ...) -> None: ...
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., errno: _Optional[int] = ..., output: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., tail: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., output_bytes: _Optional[int] = ..., duration_us: _Optional[int] = ..., pids_refused: _Optional[int] = ..., remaining: _Optional[int] = ..., host_disk: _Optional[bool] = ...) -> None: ...
 
 class Evicted(_message.Message):
     __slots__ = ("path", "size_bytes", "lines", "sha256", "incomplete")

@@ -92,8 +92,8 @@ async def _rows(address: str, key: str) -> list[tuple[str, float, float]]:
             if n >= _WARMUP:
                 taken.append(pair if n % 2 else (pair[1], pair[0]))
         for name, at in (("p50 of a call, ms", 50), ("p95 of a call, ms", 95)):
-            told = [statistics.quantiles(values, n=100)[at - 1] for values in zip(*taken, strict=True)]
-            rows.append((name, told[0], told[1]))
+            reported = [statistics.quantiles(values, n=100)[at - 1] for values in zip(*taken, strict=True)]
+            rows.append((name, reported[0], reported[1]))
         for callers in _CALLERS:
             for n in range(4):
                 await _call_ms(airlock, _WITH, f"t{n}")

@@ -4,7 +4,7 @@
                           from a plain socket and from the gateway's channel
     1 GiB of stdout       evicted, and streamed to this process     beside `docker exec ... head > /dev/null`
     100 x sleep 1         at once in one sandbox
-    survivors             a second after a timeout                  beside `docker exec` whose client was killed
+    remaining             a second after a timeout                  beside `docker exec` whose client was killed
 
 The samples of all rows are taken in turn, so that a machine whose speed drifts slows all of them alike.
 """
@@ -147,8 +147,8 @@ async def _exec_true(bench: Bench) -> Table:
     table = Table("exec true", "p50 ms", "beside", "ratio", "goal", box=None, header_style="bold")
     peers = {"bare": "bare asyncio subprocess", "piped": "the same, its output piped and read, as ours is"}
     for name, what in (("daemon", "the daemon alone"), ("channel", "through the gateway's channel")):
-        for other, told in peers.items():
-            beside = f"{told} ({p50_s[other] * 1000:.2f})"
+        for other, reported in peers.items():
+            beside = f"{reported} ({p50_s[other] * 1000:.2f})"
             goal = "<= 2" if (name, other) == ("daemon", "bare") else ""
             table.add_row(what, f"{p50_s[name] * 1000:.2f}", beside, f"{p50_s[name] / p50_s[other]:.2f}", goal)
     more_us = (p50_s["ruled"] - p50_s["daemon"]) * 1e6
@@ -214,33 +214,33 @@ async def _sleepers(bench: Bench) -> float:
     return time.perf_counter() - started
 
 
-async def _survivors(bench: Bench) -> int:
+async def _remaining(bench: Bench) -> int:
     reply = await bench.run(b"sh", b"-c", _COUNT_SURVIVORS.encode())
     return int(b"".join(piece.data for piece in reply.output))
 
 
-async def _survivors_of_timeout(bench: Bench) -> int:
+async def _remaining_of_timeout(bench: Bench) -> int:
     reply = await bench.run(b"sh", b"-c", _THREE_CHILDREN.encode(), timeout_ms=1000)
     assert reply.outcome == pb.OUTCOME_TIMED_OUT, reply
     await asyncio.sleep(1)
-    return await _survivors(bench)
+    return await _remaining(bench)
 
 
-async def _survivors_of_docker_exec(bench: Bench) -> int:
+async def _remaining_of_docker_exec(bench: Bench) -> int:
     process = await asyncio.create_subprocess_exec("docker", "exec", bench.container, "sh", "-c", _THREE_CHILDREN)
     await asyncio.sleep(1)
     process.send_signal(signal.SIGKILL)
     await process.wait()
     await asyncio.sleep(1)
-    return await _survivors(bench)
+    return await _remaining(bench)
 
 
 async def _counts(bench: Bench) -> Table:
     table = Table("what", "seen", "beside", "goal", box=None, header_style="bold")
     table.add_row("100 x sleep 1 in one sandbox", f"{await _sleepers(bench):.2f} s", "", "< 2 s")
-    ours = await _survivors_of_timeout(bench)
-    theirs = await _survivors_of_docker_exec(bench)
-    table.add_row("survivors of a timeout", f"{ours} of 3", f"docker exec, client killed: {theirs} of 3", "0")
+    ours = await _remaining_of_timeout(bench)
+    theirs = await _remaining_of_docker_exec(bench)
+    table.add_row("remaining of a timeout", f"{ours} of 3", f"docker exec, client killed: {theirs} of 3", "0")
     return table
 
 

@@ -165,7 +165,7 @@ def _bundle() -> Iterator[list[str]]:
 
 
 def _hello(path: str) -> None:
-    """Connect as soon as somebody listens, and ask who it is."""
+    """Connect as soon as the port is open, and ask who it is."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     request = pb.Request(hello=pb.HelloRequest(protocol_version=1)).SerializeToString()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

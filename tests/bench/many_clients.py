@@ -1,6 +1,6 @@
 """64 clients of 32 tenants, each tenant with a sandbox of its own: calls a second, and what limits them.
 
-What limits is told by who used the processors: the gateway, the clients (one process, here), and all others, which are
+What limits is shown by who used the processors: the gateway, the clients (one process, here), and all others, which are
 the sandboxes' daemons and the programs. The sum cannot be more than the machine has.
 """
 

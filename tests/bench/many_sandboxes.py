@@ -79,8 +79,8 @@ async def _each(sandboxes: Sequence[_Sandbox], act: _Act, at_once: int) -> list[
 
 def _row(name: str, times_s: Sequence[float]) -> tuple[str, ...]:
     p50_s, p99_s = statistics.median(times_s), statistics.quantiles(times_s, n=100)[-1]
-    told = (f"{seconds * 1000:.1f} ms" for seconds in (p50_s, p99_s, max(times_s)))
-    return name, *told, f"{p99_s / p50_s:.1f}"
+    reported = (f"{seconds * 1000:.1f} ms" for seconds in (p50_s, p99_s, max(times_s)))
+    return name, *reported, f"{p99_s / p50_s:.1f}"
 
 
 def _remove_all(made: Fleet) -> None:

@@ -64,7 +64,7 @@ async def _engine() -> AsyncIterator[DockerEngine]:
 async def _keeping(
     engine: DockerEngine, ready: int, *, limit: int | None = None
 ) -> AsyncIterator[tuple[SandboxKeeper, SandboxPool]]:
-    """Have a keeper around a pool that makes so many when it is told to tend, and nothing more before it begins."""
+    """Have a keeper around a pool that makes so many when its tend() is called, and nothing more before it begins."""
     pool = SandboxPool(engine, engine, engine.pool, limit=ready if limit is None else limit)
     pool.keep(PoolKind.of(_spec("", "")), ready)
     keeper = make_keeper(engine, creator=pool, max_live=4 * _BURST, max_live_per_tenant=4 * _BURST)

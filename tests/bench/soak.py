@@ -61,7 +61,7 @@ def _stored_wrong(all_: Fleet) -> list[str]:
     """Return what the database says that must not be, once the gateway has ended."""
     with contextlib.closing(sqlite3.connect(_database(all_))) as database:
         executing = database.execute("SELECT count(*) FROM tool_calls WHERE state = 'executing'").fetchone()[0]
-        # One that is handed over waits for the next gateway, and is nobody's.
+        # One that is handed over waits for the next gateway, and belongs to none.
         running = database.execute(
             "SELECT count(*) FROM runs WHERE status = 'running' AND gateway IS NOT NULL"
         ).fetchone()[0]

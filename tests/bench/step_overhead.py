@@ -2,7 +2,7 @@
 
 The agent has 12 hooks: flow (3), limits (7), a policy that lets everything pass (innermost), and one that overrides all
 ten points and both rings and does nothing. The model answers at once, in this process, with one call to a tool that
-does nothing. Two agents run in turn: one whose events nobody keeps, and one whose events and messages go into a real
+does nothing. Two agents run in turn: one whose events are not kept, and one whose events and messages go into a real
 SQLite file, as the gateway keeps them.
 """
 

@@ -89,13 +89,13 @@ def _installed() -> Path:
             [python, "-m", "pip", "install", "--quiet", *_REQUIREMENTS], check=True, stderr=subprocess.DEVNULL
         )
         done.write_text(VERSION, encoding="ascii")
-    told = subprocess.run(
+    reported = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
         check=True,
         capture_output=True,
         text=True,
     )
-    return Path(told.stdout.strip())
+    return Path(reported.stdout.strip())
 
 
 def _docker(*arguments: str) -> str:

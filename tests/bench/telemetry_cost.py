@@ -1,4 +1,4 @@
-"""What telemetry costs a call: `execute true` through two gateways in turn, one that tells nobody and one that tells.
+"""What telemetry costs a call: `execute true` through two gateways in turn, one without telemetry and one with it.
 
 The one that tells serves metrics and sends one trace in ten to a receiver. Each pair of samples is taken one right
 after the other, and which comes first changes, so that a machine whose speed drifts slows both alike. What is compared

@@ -130,7 +130,7 @@ class Killer:
             self._coming.append(asyncio.ensure_future(_signalled(pids, number, after_s)))
 
     async def _kill_engine(self, away_s: float) -> None:
-        self._gone.set()  # whoever is about to start it gives that up
+        self._gone.set()  # a process that is about to start it gives up
         self._gone = gone = threading.Event()
         await asyncio.to_thread(self._engine.kill)
         self._coming.append(asyncio.ensure_future(self._start_engine(away_s, gone)))

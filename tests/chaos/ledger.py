@@ -1,6 +1,6 @@
-"""What must be in a thread's workspace, by what its calls were told.
+"""What must be in a thread's workspace, by what its calls returned.
 
-A call that was acknowledged has been done, once. One that failed may have been done, unless it was told that it was
+A call that was acknowledged has been done, once. One that failed may have been done, unless it returned that it was
 not. So a file has the content that was acknowledged last, or one of those that were sent since; a line of the log is
 there once, at most once, or never.
 """
@@ -55,7 +55,7 @@ class Ledger:
     def wrong_lines(self, log: Sequence[str], *, in_order: bool = True) -> list[str]:
         """Return what is wrong with the log, a sentence each; `in_order` where one call was made after the other."""
         found = Counter(log)
-        wrong = [f"line {line!r} is there, and nobody wrote it" for line in found if line not in self.lines]
+        wrong = [f"line {line!r} is there, and no call wrote it" for line in found if line not in self.lines]
         for line, state in self.lines.items():
             times = found[line]
             if times > 1:
@@ -63,7 +63,7 @@ class Ledger:
             elif state == "sure" and not times:
                 wrong.append(f"line {line!r} was acknowledged and is not there")
             elif state == "never" and times:
-                wrong.append(f"line {line!r} is there, though its call was told not to have run")
+                wrong.append(f"line {line!r} is there, though its call returned that it did not run")
         sure = [line for line in log if self.lines.get(line) == "sure"]
         if in_order and sure != sorted(sure, key=list(self.lines).index):
             wrong.append("the lines are not in the order of their calls")

@@ -23,7 +23,7 @@ from tests.gateway_process import Home
 
 _FIXED = ("locks", "stopped", "carriers", "pool")
 _LEGAL = {
-    # Found, running or as a half of one, for the process that made it died before it had told.
+    # Found, running or as a half of one, for the process that made it died before it reported it.
     "": {"creating", "running", "removed"},
     "creating": {"running", "failed", "removed"},
     "running": {"running", "idle_stopped", "failed", "removed"},
@@ -89,18 +89,20 @@ def unfinished(home: Home) -> list[str]:
 
 def wrong_histories(home: Home, states: Mapping[str, str]) -> list[str]:
     """Return what is wrong with the histories of sandboxes; `states` are those of the sandboxes that there are."""
-    told: dict[str, list[str]] = {}
+    reported: dict[str, list[str]] = {}
     for sandbox, state in home.rows("SELECT sandbox, state FROM sandbox_transitions ORDER BY id"):
-        told.setdefault(sandbox, []).append(state)
-    wrong = [f"sandbox {sandbox} is {states[sandbox]} and has no history" for sandbox in states.keys() - told.keys()]
-    for sandbox, history in told.items():
+        reported.setdefault(sandbox, []).append(state)
+    wrong = [
+        f"sandbox {sandbox} is {states[sandbox]} and has no history" for sandbox in states.keys() - reported.keys()
+    ]
+    for sandbox, history in reported.items():
         before = ""
         for state in history:
             if state not in _LEGAL[before]:
                 wrong.append(f"sandbox {sandbox}: {' -> '.join(history)}")
                 break
             before = state
-        # Nothing stays of what did not come up; what ran and died is removed by whoever comes next.
+        # Nothing stays of what did not come up; what ran and died is removed by the next process.
         gone = {"removed"} if "running" in history else {"removed", "failed"}
         ends = {states[sandbox]} if sandbox in states else gone
         if history[-1] not in ends:
@@ -148,8 +150,8 @@ def _found(engine: OwnEngine, instance: str) -> _Found:
 
 def _listed(engine: OwnEngine, listing: str, instance: str, first: str, labels: Iterable[str]) -> list[list[str]]:
     shown = "\t".join([first, *('{{.Label "' + label + '"}}' for label in labels)])
-    told = engine.docker(*listing.split(), "--filter", f"label={INSTANCE_LABEL}={instance}", "--format", shown)
-    return [line.split("\t") for line in told.splitlines()]
+    reported = engine.docker(*listing.split(), "--filter", f"label={INSTANCE_LABEL}={instance}", "--format", shown)
+    return [line.split("\t") for line in reported.splitlines()]
 
 
 def _sandbox(path: Path) -> str:

@@ -68,7 +68,7 @@ class OwnEngine:
     # --- its life ---
 
     def start(self, given_up: Callable[[], bool] = lambda: False) -> None:
-        """Start it and return when it answers, or `given_up` says that nobody waits. One that ends is started again."""
+        """Start it and return when it answers, or `given_up` says so. One that ends is started again."""
         assert self._holder.stdin is not None
         assert self._holder.stdout is not None
         deadline_s = time.monotonic() + _START_S
@@ -96,7 +96,7 @@ class OwnEngine:
         return False
 
     def kill(self) -> None:
-        """Kill it without a chance to clean up; its containers are not told."""
+        """Kill it without a chance to clean up; its containers are not notified."""
         for pid in self._named("dockerd"):
             _kill(pid)
         self._wait_until_gone("dockerd")

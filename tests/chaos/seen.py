@@ -29,6 +29,6 @@ def not_seen(report: Report, homes: Sequence[Home]) -> list[str]:
         wanted += _OF_TWO_GATEWAYS
     missing = [what for what in wanted if not report.counts[what]]
     for what, (state, reason) in _TRANSITIONS.items():
-        told = f"SELECT 1 FROM sandbox_transitions WHERE state = '{state}' AND reason LIKE '{reason}' LIMIT 1"
-        missing += [] if homes[0].rows(told) else [what]
+        reported = f"SELECT 1 FROM sandbox_transitions WHERE state = '{state}' AND reason LIKE '{reason}' LIMIT 1"
+        missing += [] if homes[0].rows(reported) else [what]
     return missing

@@ -24,7 +24,7 @@ class Supervised:
         self.home = home
         self.address = "127.0.0.1:0"
         self.codes: list[int] = []
-        """What it exited with when nobody had killed it, and the engine was there."""
+        """What it exited with when it was not killed, and the engine was there."""
         self._process: asyncio.subprocess.Process | None = None
         self._away_s = 0.0
         self._killed = False

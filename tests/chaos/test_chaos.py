@@ -60,7 +60,7 @@ def database(request: pytest.FixtureRequest, seed: int) -> str | None:
     return None if seed % 4 in (2, 3) else str(request.getfixturevalue("postgres_url"))
 
 
-async def test_whatever_dies_no_file_is_lost_nothing_is_left_and_each_call_is_told_how_it_ended(
+async def test_whatever_dies_no_file_is_lost_nothing_is_left_and_each_call_reports_how_it_ended(
     tmp_path: Path, database: str | None, engine: tuple[OwnEngine, str], seed: int
 ) -> None:
     own, image_name = engine
@@ -106,7 +106,7 @@ async def test_whatever_dies_no_file_is_lost_nothing_is_left_and_each_call_is_to
             if not report.faults:
                 await asyncio.gather(*(thread.check_snapshots() for thread in threads))
         if report.faults:
-            raise AssertionError(_told(seed, report, gateways))
+            raise AssertionError(_reported(seed, report, gateways))
         owners = [(thread.tenant, name) for thread in threads for name in thread.names]
         instance = homes[0].instance
         await _settled(
@@ -124,7 +124,7 @@ async def test_whatever_dies_no_file_is_lost_nothing_is_left_and_each_call_is_to
     report.faults += _after_the_end(own, homes[0], channels)
     report.faults += await asyncio.to_thread(_broken_audits, homes[0])
     if report.faults:
-        raise AssertionError(_told(seed, report, gateways))
+        raise AssertionError(_reported(seed, report, gateways))
 
 
 async def _under_load(
@@ -190,16 +190,16 @@ def _broken_audits(home: Home) -> list[str]:
     wrong = []
     for tenant in TENANTS:
         verifying = ("audit", "verify", "--config", str(home.config), "--tenant", tenant, "--json")
-        told = json.loads(airlock(*verifying, check=False).stdout)
-        wrong += [] if told["whole"] and told["records"] else [f"the audit of {tenant}: {told}"]
+        reported = json.loads(airlock(*verifying, check=False).stdout)
+        wrong += [] if reported["whole"] and reported["records"] else [f"the audit of {tenant}: {reported}"]
     return wrong
 
 
-def _told(seed: int, report: Report, gateways: Sequence[Supervised]) -> str:
+def _reported(seed: int, report: Report, gateways: Sequence[Supervised]) -> str:
     """Return what is wrong, and the end of what each gateway wrote, but for the calls that it served."""
-    logs = ["\n".join([f"--- {one.home.config.parent.name}", *_telling(one.log)[-_LOG_LINES:]]) for one in gateways]
+    logs = ["\n".join([f"--- {one.home.config.parent.name}", *_reporting(one.log)[-_LOG_LINES:]]) for one in gateways]
     return "\n".join([f"seed {seed}:", *report.faults, *logs])
 
 
-def _telling(log: str) -> list[str]:
+def _reporting(log: str) -> list[str]:
     return [line for line in log.splitlines() if '"event": "tool call"' not in line]

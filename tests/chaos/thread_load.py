@@ -27,10 +27,10 @@ _LOG, _OTHER_LOG = "/workspace/log", "/workspace/log-beside"
 _PACE_S = 0.2
 _FILES = 4
 # How often a call is asked for again, _AGAIN_S apart, by a service that wants to know what became of it.
-_UNTIL_TOLD = 240
+_UNTIL_REPORTED = 240
 # What may be said to a call that meets a gateway, an engine or a sandbox that is gone or busy. All else is a fault.
 _REASONS = frozenset({"UNAVAILABLE", "OVERLOADED", "IN_PROGRESS", "SANDBOX_BUSY", "THREAD_BUSY"})
-# The pages' words for how a command ends: it ran to its end; it did not run; nobody knows.
+# The pages' words for how a command ends: it ran to its end; it did not run; unknown.
 _RAN, _NOT_RUN = ("exited",), ("failed_to_start", "not_executed", "blocked")
 _UNKNOWN = ("signalled", "cancelled", "daemon_lost", "interrupted", "timed_out")
 _Value = TypeVar("_Value")
@@ -81,7 +81,7 @@ class ThreadLoad:
         self._break_stopped = break_stopped
         self._count = 0
         self._over = asyncio.Event()
-        # Held by a call beside the others, and by whoever wants that none is under way.
+        # Held by a call beside the others, and by a caller that needs none in progress.
         self._quiet = asyncio.Lock()
         self._steps: dict[Callable[[], Awaitable[None]], int] = {
             self._write: 4,
@@ -155,9 +155,9 @@ class ThreadLoad:
         await self._append(_LOG, self.ledger)
 
     async def _append(self, log: str, ledger: Ledger) -> None:
-        """Append a line, asking again under the same request id as a service does that was told nothing."""
+        """Append a line, asking again under the same request id as a service does that got no answer."""
         line, call = self._appending(log, ledger)
-        tries = self._random.choice((1, 3, _UNTIL_TOLD, _UNTIL_TOLD))
+        tries = self._random.choice((1, 3, _UNTIL_REPORTED, _UNTIL_REPORTED))
         for _ in range(tries):
             result = await self._ask("execute", call)
             if not isinstance(result, Failed):
@@ -167,13 +167,13 @@ class ThreadLoad:
                 ledger.lines[line] = "never"
             else:
                 ledger.lines[line] = "maybe"
-            if tries == _UNTIL_TOLD:
+            if tries == _UNTIL_REPORTED:
                 await asyncio.sleep(_AGAIN_S)
-        if tries == _UNTIL_TOLD:
-            self._wrong(f"nobody says what became of {line}")
+        if tries == _UNTIL_REPORTED:
+            self._wrong(f"no page says what became of {line}")
 
     async def _append_everywhere(self) -> None:
-        """Ask all gateways at once for the same call, as a service does that was told nothing and asks too soon."""
+        """Ask all gateways at once for the same call, as a service does that got no answer and asks too soon."""
         line, call = self._appending(_LOG, self.ledger)
         states = set()
         for result in await asyncio.gather(*(self._ask("execute", call, at=client) for client in self._clients)):
@@ -346,7 +346,7 @@ class ThreadLoad:
             self._report.counts[f"{what}: {error.reason}"] += 1
             if error.reason not in _REASONS | reasons:
                 self._wrong(f"{what} was refused with {error.reason}: {error}")
-            await asyncio.sleep(0.05)  # whoever is refused at once does not ask again at once
+            await asyncio.sleep(0.05)  # a refused call is not repeated at once
             return Failed(error)
         except TimeoutError:
             self._wrong(f"{what} did not end within {_HANG_S:.0f} s")

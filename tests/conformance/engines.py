@@ -1,7 +1,7 @@
 """The engines that the conformance suite runs on: Docker, in memory, and each with all decorators of a gateway.
 
-`kind`, `engine` and `ground` are fixtures. `engine` is one of a session; who needs engines of its own, one after
-another as a gateway is started again, makes them on the test's `ground`.
+`kind`, `engine` and `engines` are fixtures. `engine` is one of a session; who needs engines of its own, one after
+another as a gateway is started again, makes them on the test's `engines`.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ def only(kind: str, reason: str) -> pytest.MarkDecorator:
 Innermost = DockerEngine | MemoryEngine
 
 
-class Ground(ABC):
+class Engines(ABC):
     """Where the engines of one gateway stand: each that is made is another process of it."""
 
     def __init__(self, directory: Path, around: Callable[[Innermost], Engine] = lambda engine: engine) -> None:
         self.directory = directory
         self._around = around
         self._made: list[Engine] = []
-        # What became of sandboxes, as its processes told it.
-        self.told: list[Transition] = []
+        # What became of sandboxes, as its processes reported it.
+        self.transitions: list[Transition] = []
 
     def engine(self) -> Engine:
         """Return the engine of a new process."""
@@ -79,7 +79,7 @@ class Ground(ABC):
         """Return what there is of sandboxes, workspaces and channels, seen from outside."""
 
 
-class DockerGround(Ground):
+class DockerEngines(Engines):
     def __init__(self, directory: Path, around: Callable[[Innermost], Engine] = lambda engine: engine) -> None:
         super().__init__(directory, around)
         self.instance = instance_id()
@@ -89,7 +89,7 @@ class DockerGround(Ground):
             instance=self.instance,
             channel_root=self.directory,
             runtime_image=RUNTIME_IMAGE,
-            on_transition=self.told.append,
+            on_transition=self.transitions.append,
         )
 
     def left(self) -> list[str]:
@@ -97,9 +97,9 @@ class DockerGround(Ground):
         return [*containers_of(self.instance), *volumes_of(self.instance), *here]
 
 
-class MemoryGround(Ground):
+class MemoryEngines(Engines):
     def _engine(self) -> MemoryEngine:
-        return MemoryEngine(root=self.directory, on_transition=self.told.append)
+        return MemoryEngine(root=self.directory, on_transition=self.transitions.append)
 
     def left(self) -> list[str]:
         places = [*self.directory.glob("workspaces/*/*"), *self.directory.glob("tmp/*")]
@@ -179,28 +179,28 @@ class _AlwaysReady(SandboxPool):
                 await self.tend()
 
 
-_GROUNDS: dict[str, Callable[[Path], Ground]] = {
-    "docker": DockerGround,
-    "memory": MemoryGround,
-    "docker-around": lambda directory: DockerGround(directory, _around),
-    "memory-around": lambda directory: MemoryGround(directory, _around),
+_ENGINES: dict[str, Callable[[Path], Engines]] = {
+    "docker": DockerEngines,
+    "memory": MemoryEngines,
+    "docker-around": lambda directory: DockerEngines(directory, _around),
+    "memory-around": lambda directory: MemoryEngines(directory, _around),
 }
 
 
-@pytest.fixture(scope="session", params=_GROUNDS)
+@pytest.fixture(scope="session", params=_ENGINES)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def engine(kind: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engine]:
-    ground = _GROUNDS[kind](tmp_path_factory.mktemp(kind))
-    yield ground.engine()
-    await ground.clear()
+    engines = _ENGINES[kind](tmp_path_factory.mktemp(kind))
+    yield engines.engine()
+    await engines.clear()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def ground(kind: str, tmp_path: Path) -> AsyncIterator[Ground]:
-    made = _GROUNDS[kind](tmp_path)
+async def engines(kind: str, tmp_path: Path) -> AsyncIterator[Engines]:
+    made = _ENGINES[kind](tmp_path)
     yield made
     await made.clear()

@@ -28,10 +28,10 @@ from sandbox.errors import (
 from sandbox.owner import digest, owner_of
 from sandbox.process import ProcessSpec, ProgramSpec
 from sandbox.sandbox import Sandbox
-from tests.conformance.engines import DockerGround, Ground, engine, ground, kind, only
+from tests.conformance.engines import DockerEngines, Engines, engine, engines, kind, only
 from tests.integration.sandbox.live_engine import LIMITS, kill, run, spec, text
 
-__all__ = ["engine", "ground", "kind"]  # fixtures of this module: the file systems of this folder need Docker's only
+__all__ = ["engine", "engines", "kind"]  # fixtures of this module: the file systems of this folder need Docker's only
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -67,7 +67,7 @@ async def test_a_sandbox_is_ready_when_it_is_there(engine: Engine) -> None:
 
 
 @only("docker", "the in-memory engine has no walls, and says so")
-async def test_a_sandbox_says_what_holds_it_and_one_that_is_held_by_less_is_refused(engine: Engine) -> None:
+async def test_a_sandbox_reports_its_posture_and_a_weaker_one_is_refused(engine: Engine) -> None:
     sandbox = await engine.create(spec("held"))
     assert weaknesses(sandbox.posture, spec("held")) == []
     assert weaknesses(sandbox.posture, replace(spec("held"), limits=replace(LIMITS, pids=LIMITS.pids - 1)))
@@ -75,7 +75,7 @@ async def test_a_sandbox_says_what_holds_it_and_one_that_is_held_by_less_is_refu
     await engine.remove(sandbox.id)
 
 
-async def test_whoever_asks_again_or_at_the_same_time_has_the_same_sandbox(engine: Engine) -> None:
+async def test_concurrent_and_later_calls_have_the_same_sandbox(engine: Engine) -> None:
     asked = spec("once")
     made = await asyncio.gather(*(engine.create(asked) for _ in range(3)))
     again = await engine.create(asked)
@@ -108,7 +108,7 @@ async def test_an_environment_goes_with_each_command_and_makes_no_other_sandbox(
     await engine.remove(other.id)
 
 
-async def test_one_that_was_made_otherwise_is_replaced_and_lent_as_it_is_while_calls_are_under_way(
+async def test_one_that_was_made_otherwise_is_replaced_and_leased_as_it_is_while_calls_are_in_progress(
     engine: Engine,
 ) -> None:
     first = await engine.create(spec("otherwise"))
@@ -135,8 +135,8 @@ async def test_a_runtime_that_is_not_there_is_named_in_the_error(engine: Engine)
         await engine.create(spec("runtimeless", runtime="no-such-runtime"))
 
 
-async def test_a_creation_that_is_cancelled_leaves_nothing(ground: Ground) -> None:
-    engine = ground.engine()
+async def test_a_creation_that_is_cancelled_leaves_nothing(engines: Engines) -> None:
+    engine = engines.engine()
     for delay_s in (0.0, 0.05, 0.15):
         creating = asyncio.ensure_future(engine.create(spec()))
         await asyncio.wait({creating}, timeout=delay_s)
@@ -144,22 +144,22 @@ async def test_a_creation_that_is_cancelled_leaves_nothing(ground: Ground) -> No
             await engine.remove(creating.result().id)
         await asyncio.wait({creating})
     await engine.close()
-    later = ground.engine()
-    assert await later.left_of("tenant-a") == {"volumes": len(later_files(ground)), "containers": 0}
+    later = engines.engine()
+    assert await later.left_of("tenant-a") == {"volumes": len(later_files(engines)), "containers": 0}
 
 
-def later_files(ground: Ground) -> list[str]:
-    """Return what there is of workspaces: a creation may have got so far, and files are nobody's to remove."""
-    return [name for name in ground.left() if "workspace" in name]
+def later_files(engines: Engines) -> list[str]:
+    """Return what there is of workspaces: a creation may have got so far, and files are not removed."""
+    return [name for name in engines.left() if "workspace" in name]
 
 
 @only("docker", "no creation of the in-memory engine can fail half-way")
-async def test_a_creation_that_fails_leaves_nothing(ground: Ground) -> None:
-    engine = ground.engine()
+async def test_a_creation_that_fails_leaves_nothing(engines: Engines) -> None:
+    engine = engines.engine()
     with pytest.raises(ImageMissing):
         await engine.create(spec(image="no-such-image"))
     await engine.close()
-    assert ground.left() == []
+    assert engines.left() == []
 
 
 # --- what is in it ---
@@ -172,7 +172,7 @@ async def test_a_background_process_outlives_the_call_that_started_it_and_not_it
     ended = await sandbox.processes.wait("b1", wait_s=30)
     assert (ended.outcome, ended.exit_code) == ("exited", 0)
     assert (await sandbox.processes.read("b1", offset=0, wait_s=10)).data == b"up\nand on\n"
-    # That nobody can write any more is known a moment after the end of the process.
+    # That no process can write any more is known a moment after the end of the process.
     last = await sandbox.processes.read("b1", offset=10, wait_s=10)
     assert (last.data, last.end, last.size_bytes) == (b"", True, 10)
     await engine.remove(sandbox.id)
@@ -302,7 +302,7 @@ async def test_nothing_is_left_of_a_call_that_is_cancelled_or_runs_out_of_time(e
     await engine.remove(sandbox.id)
 
 
-async def test_what_a_sandbox_uses_is_told_while_it_is_there(engine: Engine) -> None:
+async def test_what_a_sandbox_uses_is_reported_while_it_exists(engine: Engine) -> None:
     sandbox = await engine.create(spec("used"))
     (shown,) = [one for one in await engine.listed("tenant-a") if one.id == sandbox.id]
     assert await engine.usage(shown) is not None
@@ -321,14 +321,14 @@ async def test_what_files_take_is_what_the_disk_says_however_many_names_or_holes
         "truncate -s 40M hole && head -c 500000 /dev/zero > $TMPDIR/other"
     )
     assert (await run(sandbox.shell, f"TMPDIR=${{TMPDIR:-/tmp}}; {make}")).exit_code == 0
-    told = await sandbox.health(count_disk=True)
-    assert told.workspace is not None
-    assert told.tmp is not None
+    reported = await sandbox.health(count_disk=True)
+    assert reported.workspace is not None
+    assert reported.tmp is not None
     # The two directories, and the first may have others of its own.
-    assert 6006 <= told.workspace.files < 6012
-    assert 3_000_000 <= told.workspace.size_bytes < 3_000_000 + MIB
-    assert 500_000 <= told.tmp.size_bytes < 500_000 + MIB
-    assert not told.workspace.partial
+    assert 6006 <= reported.workspace.files < 6012
+    assert 3_000_000 <= reported.workspace.size_bytes < 3_000_000 + MIB
+    assert 500_000 <= reported.tmp.size_bytes < 500_000 + MIB
+    assert not reported.workspace.partial
     assert (await sandbox.health()).workspace is None
     await engine.remove(sandbox.id)
 
@@ -402,7 +402,7 @@ async def test_a_call_that_is_under_way_in_a_sandbox_that_is_removed_has_a_typed
     assert (await running).outcome == "daemon_lost"
 
 
-async def test_stopping_a_thread_s_sandbox_waits_for_nobody_ends_no_call_and_can_be_done_again(engine: Engine) -> None:
+async def test_stopping_a_thread_s_sandbox_does_not_wait_ends_no_call_and_can_be_done_again(engine: Engine) -> None:
     assert await engine.stop("tenant-a", "stopped") is None
     sandbox = await engine.create(spec("stopped"))
     await sandbox.files.write("/workspace/a", b"1")
@@ -445,8 +445,8 @@ async def test_removing_a_thread_s_sandbox_ends_no_call_and_takes_what_is_stoppe
     assert second.id not in await engine.owned()
 
 
-async def test_what_there_is_is_listed_in_its_state_and_since_when_nobody_uses_it(ground: Ground) -> None:
-    engine = ground.engine()
+async def test_sandboxes_are_listed_with_their_state_and_since_when_they_are_unused(engines: Engines) -> None:
+    engine = engines.engine()
     assert await engine.listed("tenant-a") == []
     for thread in ("used", "idle", "stopped"):
         sandbox = await engine.create(spec(thread))
@@ -471,21 +471,21 @@ async def test_what_there_is_is_listed_in_its_state_and_since_when_nobody_uses_i
     assert engine.stopped_count() == 1
 
 
-async def test_what_becomes_of_a_sandbox_is_told_as_it_happens_and_why(ground: Ground) -> None:
-    engine = ground.engine()
-    sandbox = await engine.create(spec("told"))
+async def test_transitions_of_a_sandbox_are_reported_as_they_happen_with_the_reason(engines: Engines) -> None:
+    engine = engines.engine()
+    sandbox = await engine.create(spec("reported"))
     await start(sandbox, "p1", "exec cat")
     assert await engine.stop_idle(sandbox.id)
-    assert (await engine.create(spec("told"))).id == sandbox.id
-    await engine.stop("tenant-a", "told")
-    await engine.create(spec("told"))
-    assert await engine.remove_of("tenant-a", "told") is not None
-    other = await engine.create(spec("told"))
+    assert (await engine.create(spec("reported"))).id == sandbox.id
+    await engine.stop("tenant-a", "reported")
+    await engine.create(spec("reported"))
+    assert await engine.remove_of("tenant-a", "reported") is not None
+    other = await engine.create(spec("reported"))
     assert await engine.stop_idle(other.id)
     assert await engine.trim_stopped(timeout_s=0, limit=9) == 1
-    last = await engine.create(spec("told"))
+    last = await engine.create(spec("reported"))
     await engine.close()
-    states = [(one.sandbox, one.state) for one in ground.told if one.state != "creating"]
+    states = [(one.sandbox, one.state) for one in engines.transitions if one.state != "creating"]
     assert states == [
         *(
             (sandbox.id, state)
@@ -494,17 +494,17 @@ async def test_what_becomes_of_a_sandbox_is_told_as_it_happens_and_why(ground: G
         *((other.id, state) for state in ("running", "idle_stopped", "removed")),
         *((last.id, state) for state in ("running", "removed")),
     ]
-    assert {(one.tenant, one.thread, one.name) for one in ground.told} == {(*owner_of(spec("told")), "told")}
-    reasons = [one.reason for one in ground.told if one.state in ("idle_stopped", "removed")]
-    assert [reason.split(";")[0] for reason in reasons[:3]] == [
-        *("nobody used it", "somebody asked for it", "somebody asked for it")
-    ]
+    assert {(one.tenant, one.thread, one.name) for one in engines.transitions} == {
+        (*owner_of(spec("reported")), "reported")
+    }
+    reasons = [one.reason for one in engines.transitions if one.state in ("idle_stopped", "removed")]
+    assert [reason.split(";")[0] for reason in reasons[:3]] == [*("idle", "requested", "requested")]
     assert "processes (1) ended" in reasons[0]
-    started = [one.reason for one in ground.told if (one.sandbox, one.state) == (sandbox.id, "running")]
-    assert started[1:] == ["it was asked for again"] * 2, "by a call, or for itself"
+    started = [one.reason for one in engines.transitions if (one.sandbox, one.state) == (sandbox.id, "running")]
+    assert started[1:] == ["restarted for a new request"] * 2, "by a call, or for itself"
 
 
-async def test_what_a_sandbox_uses_is_known_while_it_lives_or_nobody_says(engine: Engine) -> None:
+async def test_what_a_sandbox_uses_is_known_while_it_lives_or_unknown(engine: Engine) -> None:
     sandbox = await engine.create(spec("counted", "tenant-counted"))
     (live,) = await engine.listed("tenant-counted")
     usage = await engine.usage(live)
@@ -526,8 +526,8 @@ async def test_the_calls_of_who_is_lost_are_ended_and_a_sandbox_without_any_stay
     assert sandbox.id not in await engine.owned()
 
 
-async def test_the_one_that_was_used_longest_ago_makes_room_and_none_that_is_in_use(ground: Ground) -> None:
-    engine = ground.engine()
+async def test_the_one_that_was_used_longest_ago_makes_room_and_none_that_is_in_use(engines: Engines) -> None:
+    engine = engines.engine()
     first, second = [await engine.create(spec(thread)) for thread in ("first", "second")]
     other = await engine.create(spec("other", "tenant-b"))
     for sandbox in (second, first, other):
@@ -567,7 +567,7 @@ async def test_one_that_is_idle_is_stopped_and_resumes_with_its_files_and_nothin
     await engine.remove(second.id)
 
 
-async def test_what_ended_with_stops_is_told_once_whoever_asks_first_and_however_late(engine: Engine) -> None:
+async def test_what_ended_with_stops_is_reported_once_to_the_first_caller_however_late(engine: Engine) -> None:
     for process_id in ("p1", "p2"):
         sandbox = await engine.create(spec("ended"))
         await start(sandbox, process_id, "exec cat")
@@ -585,8 +585,8 @@ async def test_what_ended_with_stops_is_told_once_whoever_asks_first_and_however
     await engine.remove(again.id)
 
 
-async def test_what_is_stopped_for_too_long_or_is_too_much_goes_and_its_files_stay(ground: Ground) -> None:
-    engine = ground.engine()
+async def test_what_is_stopped_for_too_long_or_is_too_much_goes_and_its_files_stay(engines: Engines) -> None:
+    engine = engines.engine()
     for tenant, thread in (("tenant-a", "t1"), ("tenant-b", "t2"), ("tenant-b", "t3")):
         sandbox = await engine.create(spec(thread, tenant))
         assert await engine.stop_idle(sandbox.id)
@@ -598,14 +598,14 @@ async def test_what_is_stopped_for_too_long_or_is_too_much_goes_and_its_files_st
     assert await engine.left_of("tenant-a") == {"volumes": 1, "containers": 0}
 
 
-async def test_closing_removes_every_sandbox_keeps_every_workspace_and_may_be_done_again(ground: Ground) -> None:
-    engine = ground.engine()
+async def test_closing_removes_every_sandbox_keeps_every_workspace_and_may_be_done_again(engines: Engines) -> None:
+    engine = engines.engine()
     made = await asyncio.gather(*(engine.create(spec(thread)) for thread in ("a", "b")))
     assert made[0].borrow()
     await engine.close()
     await engine.close()
     assert not any([await sandbox.ping() for sandbox in made])
-    later = ground.engine()
+    later = engines.engine()
     assert await later.reconcile() == []
     assert await later.left_of("tenant-a") == {"volumes": 2, "containers": 0}
 
@@ -623,13 +623,13 @@ async def test_the_workspace_outlives_the_sandbox_and_nothing_else_does(engine: 
     await engine.remove(second.id)
 
 
-async def test_the_workspace_is_there_for_the_next_process(ground: Ground) -> None:
-    before = ground.engine()
+async def test_the_workspace_is_there_for_the_next_process(engines: Engines) -> None:
+    before = engines.engine()
     sandbox = await before.create(spec())
     await sandbox.files.write("/workspace/a", b"1")
     await before.close()
-    after = ground.engine()
-    assert await after.id() == await ground.engine().id()
+    after = engines.engine()
+    assert await after.id() == await engines.engine().id()
     again = await after.create(spec())
     assert (await again.files.stat("/workspace/a")).size_bytes == 1
 
@@ -690,8 +690,8 @@ async def test_all_that_an_engine_has_of_a_tenant_goes_at_once_and_nothing_of_ot
     await engine.remove(kept.id)
 
 
-async def test_every_workspace_goes_when_that_is_asked(ground: Ground) -> None:
-    engine = ground.engine()
+async def test_every_workspace_goes_when_that_is_asked(engines: Engines) -> None:
+    engine = engines.engine()
     running, stopped = [await engine.create(spec(thread)) for thread in ("a", "b")]
     await engine.remove(running.id)
     assert await engine.stop_idle(stopped.id)
@@ -824,8 +824,8 @@ _ALONE = "sandboxes of the in-memory engine end with their process"
 
 
 @only("docker", _ALONE)
-async def test_an_engine_closed_with_its_sandboxes_kept_hands_them_to_the_next_process(ground: Ground) -> None:
-    before, after = ground.engine(), ground.engine()
+async def test_an_engine_closed_with_its_sandboxes_kept_hands_them_to_the_next_process(engines: Engines) -> None:
+    before, after = engines.engine(), engines.engine()
     kept, unasked = [await before.create(spec(thread)) for thread in ("kept", "unasked")]
     await run(kept.shell, "echo still > /tmp/a")
     await before.close(keep_sandboxes=True)
@@ -841,13 +841,13 @@ async def test_an_engine_closed_with_its_sandboxes_kept_hands_them_to_the_next_p
 
 @only("docker", _ALONE)
 async def test_a_new_process_takes_over_what_lives_removes_what_is_dead_and_finds_the_files(
-    ground: DockerGround,
+    engines: DockerEngines,
 ) -> None:
-    before, after = ground.engine(), ground.engine()
+    before, after = engines.engine(), engines.engine()
     alive, dead = [await before.create(spec(thread)) for thread in ("alive", "dead")]
     for left in (alive, dead):
         await left.files.write("/workspace/a", b"1")
-    subprocess.run(["docker", "kill", f"airlock-{ground.instance}-{dead.id}"], check=True, capture_output=True)
+    subprocess.run(["docker", "kill", f"airlock-{engines.instance}-{dead.id}"], check=True, capture_output=True)
     kill(before)
     assert [left.id for left in await after.reconcile()] == [alive.id]
     assert [*await after.owned()] == [alive.id]

@@ -99,7 +99,7 @@ async def test_a_file_that_shrinks_or_grows_while_it_is_read_ends_where_it_can(
         assert 0 < got <= at_most
 
 
-async def test_binary_is_told_and_its_page_says_where_the_bytes_go_on(files: FileSystem) -> None:
+async def test_binary_is_reported_and_its_page_says_where_the_bytes_go_on(files: FileSystem) -> None:
     data = b"\x7fELF\0" + bytes(range(256)) * 100
     await files.write(f"{HOME}/program", data)
     page = await files.read_lines(f"{HOME}/program", limit_bytes=1000)
@@ -132,13 +132,13 @@ async def test_writes_that_are_cut_short_leave_nothing_at_any_place(files: FileS
     assert await content(files, f"{HOME}/old") == b"old"
 
 
-async def test_what_is_not_there_is_told_by_every_method(files: FileSystem) -> None:
+async def test_every_method_reports_what_is_not_there(files: FileSystem) -> None:
     for call in every_call(files, f"{HOME}/none"):
         with pytest.raises(NotFound, match=f"{HOME}/none"):
             await call
 
 
-async def test_a_file_on_the_way_is_told_by_every_method(files: FileSystem) -> None:
+async def test_every_method_reports_a_file_in_the_path(files: FileSystem) -> None:
     await files.write(f"{HOME}/file", b"a")
     path = f"{HOME}/file/below"
     for call in [*every_call(files, path), files.write(path, b""), files.mkdir(path)]:
@@ -149,7 +149,7 @@ async def test_a_file_on_the_way_is_told_by_every_method(files: FileSystem) -> N
             await call
 
 
-async def test_a_directory_in_place_of_a_file_is_told(files: FileSystem) -> None:
+async def test_a_directory_in_place_of_a_file_is_reported(files: FileSystem) -> None:
     await files.mkdir(f"{HOME}/dir")
     await files.write(f"{HOME}/file", b"")
     for call in (
@@ -163,7 +163,7 @@ async def test_a_directory_in_place_of_a_file_is_told(files: FileSystem) -> None
             await call
 
 
-async def test_a_pipe_is_refused_and_holds_nobody(files: FileSystem, inside: Inside) -> None:
+async def test_a_pipe_is_refused_and_blocks_no_one(files: FileSystem, inside: Inside) -> None:
     await inside.run("mkfifo pipe")
     for call in (
         content(files, f"{HOME}/pipe"),
@@ -229,7 +229,7 @@ async def test_what_searches_do_not_reach_is_counted(files: FileSystem, inside: 
         await inside.run("chmod 700 closed locked")
 
 
-async def test_what_the_mode_forbids_is_told(files: FileSystem, inside: Inside) -> None:
+async def test_what_the_mode_forbids_is_reported(files: FileSystem, inside: Inside) -> None:
     await inside.run("mkdir closed && echo a > closed/file && echo a > locked && chmod 400 locked && chmod 500 closed")
     try:
         for call in (files.write(f"{HOME}/locked", b""), files.edit(f"{HOME}/locked", b"a", b"b")):
@@ -274,7 +274,7 @@ async def test_names_that_are_odd_are_names(files: FileSystem, name: str) -> Non
     await files.remove(f"{path[:-1]}_")
 
 
-async def test_names_that_are_too_long_are_told(files: FileSystem) -> None:
+async def test_names_that_are_too_long_are_reported(files: FileSystem) -> None:
     for path in (f"{HOME}/{'n' * 256}", f"{HOME}/{'é' * 128}", HOME + "/d" * 2100):
         with pytest.raises(InvalidPath, match="too long"):
             await files.write(path, b"")
@@ -313,7 +313,7 @@ async def test_an_expression_without_end_is_ended_at_its_time(files: FileSystem)
     assert (await files.stat(f"{HOME}/a")).size_bytes == 7
 
 
-async def test_what_is_larger_than_a_call_takes_is_told(files: FileSystem, inside: Inside) -> None:
+async def test_what_is_larger_than_a_call_takes_is_reported(files: FileSystem, inside: Inside) -> None:
     await inside.run("truncate -s 65M a && head -c 1000000 /dev/zero > b")
     with pytest.raises(TooLarge, match="a is 68157440 bytes"):
         await files.edit(f"{HOME}/a", b"x", b"y")
@@ -323,7 +323,7 @@ async def test_what_is_larger_than_a_call_takes_is_told(files: FileSystem, insid
         await files.edit(f"{HOME}/a", b"x" * (512 * 1024 + 1), b"")
 
 
-async def test_a_full_disk_is_told_and_the_old_file_stays(small: tuple[FileSystem, str]) -> None:
+async def test_a_full_disk_is_reported_and_the_old_file_stays(small: tuple[FileSystem, str]) -> None:
     files, directory = small
     await files.write(f"{directory}/a", b"old")
 

@@ -25,7 +25,7 @@ from tests.gateway_process import make_home, served
 PAGE = (Path(__file__).parents[2] / "docs" / "inspect.md").read_text()
 POLICY = PAGE.partition("```yaml\n")[2].partition("```")[0]
 NEEDS_ROOT = {
-    "test_exec_as_user": "adds a user to the image and becomes it; tool code has one user and nobody becomes root",
+    "test_exec_as_user": "adds a user to the image and becomes it; tool code has one user and cannot become root",
 }
 
 

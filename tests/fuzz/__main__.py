@@ -34,10 +34,10 @@ def main() -> None:
         daemon = progress.add_task("daemon's end", total=half)
         started_s = time.monotonic()
         seen = fuzz_gateway_end(half, options.seed, lambda count: progress.advance(gateway, count))
-        table.add_row("gateway", str(seen.total()), f"{time.monotonic() - started_s:.0f}", _told(seen))
+        table.add_row("gateway", str(seen.total()), f"{time.monotonic() - started_s:.0f}", _reported(seen))
         started_s = time.monotonic()
         seen = _fuzz_a_sandbox(half, options.seed, lambda count: progress.advance(daemon, count))
-        table.add_row("daemon", str(seen.total()), f"{time.monotonic() - started_s:.0f}", _told(seen))
+        table.add_row("daemon", str(seen.total()), f"{time.monotonic() - started_s:.0f}", _reported(seen))
     Console().print(table)
 
 
@@ -53,7 +53,7 @@ def _fuzz_a_sandbox(inputs: int, seed: int, on_round: Callable[[int], None]) -> 
             runner.run(removed(engine, instance))
 
 
-def _told(seen: Counter[str]) -> str:
+def _reported(seen: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in seen.most_common())
 
 

@@ -1,7 +1,7 @@
 """Hypothesis strategies for what crosses the channel: messages made from their descriptors, and damaged frames.
 
 Most of a message is right, for a peer that is wrong in everything is refused by the first check; a few members are at
-the edge of what their type can hold, and then some bytes may be flipped, cut, repeated or told a wrong length.
+the edge of what their type can hold, and then some bytes may be flipped, cut, repeated or given a wrong length.
 """
 
 from __future__ import annotations

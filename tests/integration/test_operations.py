@@ -97,7 +97,7 @@ async def test_a_restored_backup_has_its_threads_and_files(tmp_path: Path) -> No
     assert volumes_of(instance) == []
 
 
-def test_of_the_pools_volumes_the_page_removes_those_that_nobody_has(tmp_path: Path) -> None:
+def test_the_page_removes_the_pools_unclaimed_volumes(tmp_path: Path) -> None:
     instance = uuid.uuid4().hex[:12]
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "instance").write_text(f"{instance}\n")

@@ -53,7 +53,7 @@ def blocks() -> list[Block]:
 
 @dataclass(frozen=True)
 class Reader:
-    """Somebody who follows the page: a directory, what the terminal has exported, what was noted to fill in."""
+    """A reader who follows the page: a directory, what the terminal has exported, what was noted to fill in."""
 
     directory: Path
     env: dict[str, str]

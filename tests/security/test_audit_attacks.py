@@ -1,4 +1,4 @@
-"""Somebody who owns the database, and has taken the guards off, tampers with the audit. Each way is found and named."""
+"""An attacker who owns the database, and has taken the guards off, tampers with the audit. Each way is detected."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -120,7 +120,7 @@ async def test_a_tail_that_was_cut_off_is_found(database: Database) -> None:
     assert await broken(database, attack) == (701, "cut off")
 
 
-async def test_a_tail_that_was_cut_off_with_the_head_is_found_by_whoever_noted_a_digest(database: Database) -> None:
+async def test_a_tail_that_was_cut_off_with_the_head_is_detected_with_a_noted_digest(database: Database) -> None:
     noted = await verified(database)
 
     def attack(connection: Connection) -> None:
@@ -135,7 +135,7 @@ async def test_a_tail_that_was_cut_off_with_the_head_is_found_by_whoever_noted_a
     assert (report.broken_sequence, report.problem.partition(":")[0]) == (701, "cut off")
 
 
-async def test_a_chain_that_was_written_anew_is_found_by_whoever_noted_a_digest(database: Database) -> None:
+async def test_a_rewritten_chain_is_detected_with_a_noted_digest(database: Database) -> None:
     noted = await verified(database)
 
     def attack(connection: Connection) -> None:
@@ -218,7 +218,7 @@ async def test_a_record_of_another_tenant_does_not_pass_for_ones_own(database: D
     assert await broken(database, attack) == (1, "changed")
 
 
-async def test_a_whole_chain_that_is_gone_is_found_by_whoever_noted_a_digest(database: Database) -> None:
+async def test_a_whole_chain_that_is_gone_is_detected_with_a_noted_digest(database: Database) -> None:
     noted = await verified(database)
 
     def attack(connection: Connection) -> None:

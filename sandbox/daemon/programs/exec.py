@@ -251,11 +251,11 @@ class Executor:
             await process.changed(program.timeout_s)
         if not process.ended.done() and not io.past_limit.done():
             reply.outcome = wire.OUTCOME_TIMED_OUT
-            reply.survivors = await self._spawner.kill(process)
+            reply.remaining = await self._spawner.kill(process)
         await io.drain()
         if io.past_limit.done() and not reply.outcome:
             reply.outcome = wire.OUTCOME_OUTPUT_LIMIT
-            reply.survivors = await self._spawner.kill(process)
+            reply.remaining = await self._spawner.kill(process)
         io.leave_to(self._lingering)
 
     def _report_end(self, reply: wire.ExecReply, process: Process, kills_before: int) -> None:

@@ -286,11 +286,11 @@ class Processes:
     async def _remove(self, request: wire.ProcessRemoveRequest) -> wire.Process:
         process = self._find(request.id)
         process.ending = process.ending or wire.OUTCOME_CANCELLED
-        survivors = await self._spawner.kill(process.process)
+        remaining = await self._spawner.kill(process.process)
         await asyncio.wait([process.over], timeout=_END_LIMIT_S)
         await process.streams.drain()  # what its children have written since
         self._forget(process)
-        return process.report(survivors)
+        return process.report(remaining)
 
 
 def _start_fault(error: OSError, name: str) -> Fault:

@@ -97,7 +97,7 @@ class Grants:
         self.files: dict[bytes, int] = {}
         """Rights on single files, which no directory gets."""
         self._seen: dict[tuple[bytes, bool], Identity] = {}  # by path and whether it was listed
-        # What stands in listed directories: whoever exchanges one of these changes its directory, too.
+        # Entries of listed directories: exchanging one of these changes its directory, too.
         self._beside: set[tuple[bytes, bool]] = set()
         # The device of the image, None where it may be written.
         self._image = os.lstat(b"/").st_dev if os.statvfs(b"/").f_flag & os.ST_RDONLY else None

@@ -1,4 +1,4 @@
-"""Landlock: which files a process and all that it starts may use, held by the kernel.
+"""Landlock: which files a process and all that it starts may use, enforced by the kernel.
 
 https://docs.kernel.org/userspace-api/landlock.html. A process cannot leave its domain. What a domain grants on a
 directory holds for all below it; what it does not handle it does not restrict: looking at the attributes of a file,

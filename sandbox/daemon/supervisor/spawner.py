@@ -300,7 +300,7 @@ class RuleNumbers:
     """Gives a number to each file rules in use, and that of the least recently used ones to new ones."""
 
     def __init__(self, announce: Callable[[int, bytes], None]) -> None:
-        """`announce` tells init what a number means."""
+        """`announce` reports to init what a number means."""
         self._announce = announce
         self._numbers: dict[bytes, int] = {}  # the least recently used first
         self._starts: Counter[int] = Counter()

@@ -78,7 +78,7 @@ class Creation:
         except BaseException as error:
             parts.record(owner, note, "failed", reason_of(error))
             raise
-        parts.record(owner, note, "running", "it came up")
+        parts.record(owner, note, "running", "started")
         return parts.attached.use(note, spec, channel, posture, lock)
 
     async def _shared(self, blueprint: Blueprint, lock: ThreadLock, *, replacing: bool = True) -> Sandbox | None:

@@ -123,7 +123,7 @@ class DockerPool:
             return None
         pooled.lock.retire()
         self.parts.record(owner, note, "creating", _FROM_POOL)
-        self.parts.record(owner, note, "running", "it was ready")
+        self.parts.record(owner, note, "running", "ready in the pool")
         return self.parts.attached.use(note, spec, pooled.sandbox.channel, posture, lock)
 
     async def discard(self, pooled: DockerPooled) -> None:
@@ -224,7 +224,7 @@ class DockerPool:
                 await self.parts.claims.remove_empty(pooled)
                 return
             except SandboxUnavailable as error:
-                log.info("the volume of spare %s is emptied first: %s", pooled, error)
+                log.info("the volume of pooled sandbox %s is emptied first: %s", pooled, error)
         await self.parts.claims.give_back(("", pooled), pooled, filled=True)
 
     async def reconcile(self) -> list[str]:
@@ -245,7 +245,7 @@ class DockerPool:
                     await self._destroy(pooled, filled=True)
                 lock.retire()
             except SandboxError as error:
-                log.warning("the volume of spare %s stays until the next start: %s", pooled, error)
+                log.warning("the volume of pooled sandbox %s stays until the next start: %s", pooled, error)
                 left.append(pooled)
             finally:
                 lock.close()
@@ -282,12 +282,12 @@ async def refuse_used(sandbox: ChannelSandbox, pids: int) -> None:
         if health.pids > pids:  # what answers just now has processes, too
             health = await sandbox.health()
     if listed.processes or listed.strays:
-        raise PooledRefused("something runs in a sandbox of the pool that nobody has used")
+        raise PooledRefused("a process runs in an unused pooled sandbox")
     if health.pids > pids or health.memory_kills or health.pids_refused:
-        raise PooledRefused(f"{health.pids} processes and threads are in a sandbox of the pool that had {pids}")
+        raise PooledRefused(f"{health.pids} processes and threads are in a pooled sandbox that had {pids}")
     for path, page in zip(_EMPTY, pages, strict=True):
         if page.entries:
-            raise PooledRefused(f"there is something in {path} of a sandbox of the pool that nobody has used")
+            raise PooledRefused(f"{path} of an unused pooled sandbox is not empty")
 
 
 async def settled(sandbox: ChannelSandbox) -> int:

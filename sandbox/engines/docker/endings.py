@@ -19,7 +19,7 @@ from sandbox.errors import SandboxBusy, SandboxUnavailable
 from sandbox.owner import Owner, digest, owner_by_name
 from sandbox.sandbox import ListedSandbox
 from sandbox.thread_lock import Note, ThreadLock
-from sandbox.transition import ASKED, CALLS_LOST, DELETED, MADE_OTHERWISE, OVERDUE, ROOM, UNUSED
+from sandbox.transition import ASKED, CALLS_LOST, DELETED, EVICTED, MADE_OTHERWISE, OVERDUE, UNUSED
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Endings:
                 continue
             try:
                 note = lock.read()
-                if note is not None and not note.unchecked and await end(Gate(owner, lock, note), ROOM):
+                if note is not None and not note.unchecked and await end(Gate(owner, lock, note), EVICTED):
                     return True
             finally:
                 lock.close()

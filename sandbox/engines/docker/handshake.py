@@ -81,7 +81,7 @@ def refuse_weak(
 ) -> None:
     """Raise PostureTooWeak, with every weakness, for a sandbox that is weaker than its spec asks."""
     if log.isEnabledFor(logging.DEBUG):
-        log.debug("sandbox %s is held so: %s", sandbox_id, text_format.MessageToString(posture, as_one_line=True))
+        log.debug("posture of sandbox %s: %s", sandbox_id, text_format.MessageToString(posture, as_one_line=True))
     found = weaknesses(posture, spec, host=host, gateway_namespaces=own_namespaces(), volumes=volumes)
     if found:
         log.warning("sandbox %s is refused: %s", sandbox_id, " ".join(found))

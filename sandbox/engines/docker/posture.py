@@ -231,10 +231,10 @@ def _weak_identities(posture: pb.Posture) -> list[str]:
         (same_user, "Tool code would run as the daemon's user and could signal it."),
     )
     # Its own group has the number of its user; any other, root's or the channel's, opens files to it.
-    foreign = [group for group in posture.tool_groups if group != posture.tool_uid]
-    if foreign or not posture.tool_groups:
-        groups = ", ".join(map(str, foreign[:8])) or "that it does not tell"
-        found.append(f"Tool code would be in groups of others: {groups}.")
+    others = [group for group in posture.tool_groups if group != posture.tool_uid]
+    if others or not posture.tool_groups:
+        groups = ", ".join(map(str, others[:8])) or "unknown"
+        found.append(f"Tool code would be in groups other than its own: {groups}.")
     if posture.tool_capabilities_effective:
         found.append(f"Tool code would hold capabilities ({posture.tool_capabilities_effective:#x}).")
     return found

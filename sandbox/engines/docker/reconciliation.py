@@ -97,7 +97,7 @@ class Reconciliation:
             note = found
             lock.write(note)
         parts.attached.adopt(note.sandbox, owner, channel, lock)
-        parts.record(owner, note, "running", "found, for its gateway is gone")
+        parts.record(owner, note, "running", "adopted from a lost gateway")
 
     async def _newest_usable(
         self, owner: Owner, containers: Sequence[Container], note: Note | None
@@ -117,11 +117,11 @@ class Reconciliation:
             log.info("removing the orphaned sandbox %s", sandbox_id)
             await parts.containers.remove(sandbox_id)
             known = Note.known(note, sandbox_id)
-            parts.record(owner, known, "removed", "nobody has it, and it is of no use any more")
+            parts.record(owner, known, "removed", "orphaned and unusable")
         if note is not None and note.sandbox not in map(id_of, containers):
             # Its process died before there was a container, or an operator removed that: its channel is still there.
             await parts.containers.remove(note.sandbox)
-            parts.record(owner, note, "removed", "it is not there any more")
+            parts.record(owner, note, "removed", "its container no longer exists")
         if adopted is not None and stopped:
             await parts.containers.remove(stopped)
         if adopted is not None or (containers and not stopped):
@@ -138,7 +138,7 @@ class Reconciliation:
         try:
             await introduced(channel)
         except SandboxError as error:
-            log.info("sandbox %s is of no use any more: %s", sandbox_id, error)
+            log.info("sandbox %s is unusable: %s", sandbox_id, error)
             channel.close()
             return None
         return Note(sandbox_id, made, held=_pooled(container)), channel

@@ -76,7 +76,7 @@ class SandboxListing:
         except EngineUnavailable:
             raise
         except SandboxUnavailable:
-            return "its container is not there any more"
+            return "its container no longer exists"
 
     async def _containers_of(self, tenant: str, ids: Collection[str]) -> Mapping[str, Container]:
         """Return a tenant's containers, by the ids of their sandboxes; `tenant` is its digest, `ids` are noted."""

@@ -22,7 +22,7 @@ from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
 from sandbox.owner import Owner
 from sandbox.sandbox import Sandbox
 from sandbox.thread_lock import Note, ThreadLock
-from sandbox.transition import ASKED_AGAIN, MADE_OTHERWISE, TOO_LONG
+from sandbox.transition import MADE_OTHERWISE, STARTED_AGAIN, STOPPED_LIMIT
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class StoppedContainers:
             return True
         await self.parts.containers.remove(note.sandbox)
         self.parts.stopped.remove(owner)  # a crash while it was being stopped may have left it
-        self.parts.record(owner, note, "removed", f"{reason}, and it could not be stopped")
+        self.parts.record(owner, note, "removed", f"{reason}; it could not be stopped")
         return False
 
     async def _stop(self, owner: Owner, note: Note, channel: Channel, reason: str) -> bool:
@@ -106,7 +106,7 @@ class StoppedContainers:
             return None
         self.parts.stopped.remove(owner)
         log.info("sandbox %s is resumed", note.sandbox)
-        self.parts.record(owner, noted, "running", ASKED_AGAIN)
+        self.parts.record(owner, noted, "running", STARTED_AGAIN)
         return self.parts.attached.use(note, spec, channel, posture, lock)
 
     async def _drop(
@@ -159,7 +159,7 @@ class StoppedContainers:
     async def trim(self, *, timeout_s: float, limit: int) -> int:
         """Remove the sandboxes that are stopped for `timeout_s`, or past `limit` of all; return how many."""
         surplus = self.parts.stopped.surplus(timeout_s=timeout_s, limit=limit)
-        return sum([await self.remove(owner, TOO_LONG) for owner in surplus])
+        return sum([await self.remove(owner, STOPPED_LIMIT) for owner in surplus])
 
     async def is_stopped(self, owner: Owner, sandbox_id: str) -> bool:
         """Return whether a sandbox is stopped, by its file and its container; behind the gate of its owner."""

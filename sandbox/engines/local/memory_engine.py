@@ -108,7 +108,7 @@ class MemoryEngine:
         while True:
             running = self._running.get(owner)
             if running is not None and not self._is_usable(running, spec):
-                self._begin_to_end(running, transition.MADE_OTHERWISE if running.alive else "it was lost")
+                self._begin_to_end(running, transition.MADE_OTHERWISE if running.alive else "lost")
             elif running is not None:
                 await asyncio.shield(running.starting)
                 return self._handle(running, spec)
@@ -150,7 +150,7 @@ class MemoryEngine:
         if self._running.get(running.owner) is not running:
             return  # it was ended before
         if error is None:
-            self._report(running.spec, running.id, "running", transition.ASKED_AGAIN if again else "it came up")
+            self._report(running.spec, running.id, "running", transition.STARTED_AGAIN if again else "started")
         else:
             self._report(running.spec, running.id, "removed" if again else "failed", str(error))
             self._begin_to_end(running)
@@ -219,9 +219,9 @@ class MemoryEngine:
             if running.users or self._running.get(running.owner) is not running:
                 continue
             if not stop:
-                await self._end(running, transition.ROOM)
+                await self._end(running, transition.EVICTED)
                 return True
-            if await self._stop(running, transition.ROOM) or self._running.get(running.owner) is not running:
+            if await self._stop(running, transition.EVICTED) or self._running.get(running.owner) is not running:
                 return True
         return False
 
@@ -253,7 +253,7 @@ class MemoryEngine:
     async def trim_stopped(self, *, timeout_s: float, limit: int) -> int:
         found = [(stopped.since_s, owner) for owner, stopped in self._stopped.items()]
         removed = surplus(found, until_s=self._clock() - timeout_s, limit=limit)
-        self._remove_stopped(removed, transition.TOO_LONG)
+        self._remove_stopped(removed, transition.STOPPED_LIMIT)
         return len(removed)
 
     def _remove_stopped(self, owners: Sequence[Owner], reason: str) -> None:
@@ -267,7 +267,7 @@ class MemoryEngine:
         self._remove_stopped([owner for owner, one in stopped if one.id == sandbox_id], reason)
         running = self._find(sandbox_id)
         if running is not None:
-            await self._end(running, reason if running.alive else "it was lost")
+            await self._end(running, reason if running.alive else "lost")
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Saved]) -> _Saved | None:
         owner = owner_of(spec)

@@ -44,7 +44,7 @@ class KilledRuns:
         self.ids: list[str] = []
         self._moments = random.Random(seed)
         self._database = database
-        # What each had told at the last kill, from which on it was taken over; of none before the first.
+        # What each had reported at the last kill, from which on it was taken over; of none before the first.
         self._at: dict[str, int] = {}
 
     async def start(self, client: Client, threads: Sequence[str]) -> None:
@@ -95,7 +95,7 @@ class KilledRuns:
             )
             last = (events.c.run_id == run_id) & (events.c.sequence == row.last_sequence)
             after = (await self._rows(select(events.c.type).where(last)))[0].type
-            # Whoever took it over in between has changed what was read.
+            # A gateway that took it over in between has changed what was read.
             if (await self._row(run_id)).gateway == process_id:
                 self.points.append(Point(run_id, row.last_sequence, after, tuple((c.id, c.name) for c in in_flight)))
                 self._at[run_id] = row.last_sequence
@@ -105,8 +105,10 @@ class KilledRuns:
         at = self._at.get(run_id, 0)
         begun: set[tuple[str, str]] = set()
         while True:
-            told = select(events).where(events.c.run_id == run_id, events.c.sequence > at).order_by(events.c.sequence)
-            for event in await self._rows(told):
+            reported = (
+                select(events).where(events.c.run_id == run_id, events.c.sequence > at).order_by(events.c.sequence)
+            )
+            for event in await self._rows(reported):
                 at = event.sequence
                 payload = json.loads(event.payload)
                 assert event.type != "run_finished", payload

@@ -164,7 +164,7 @@ async def test_a_tenant_can_name_its_own_agents_and_those_of_all_and_no_others(t
                     events = await _finished(client, "x", agent="helper")
                     assert events[-1].payload["answer"] == "hello"
                     assert model.requests[-1]["messages"][0] == {"role": "system", "content": prompt}
-                # A model that cannot be asked is told to whoever starts the run, and the thread stays free.
+                # A model that cannot be asked is reported to the caller that starts the run, and the thread stays free.
                 for _ in range(2):
                     with pytest.raises(Misconfigured, match="NO_SUCH_KEY"):
                         await ours.start_run("x", thread="t")

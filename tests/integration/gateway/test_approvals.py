@@ -46,7 +46,7 @@ DEPLOY = {"command": "touch deployed"}
 
 
 class Approver:
-    """Answers, as somebody with an approver's key."""
+    """Answers, with an approver's key."""
 
     def __init__(self, address: str, key: str) -> None:
         self._channel = grpc.aio.insecure_channel(address)

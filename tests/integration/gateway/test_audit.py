@@ -36,13 +36,13 @@ async def test_what_is_done_over_the_wire_is_in_the_audit_and_verifies_everywher
                 await client.read_file("t", "/etc/shadow")
             records = list(reversed(await client.audit(AuditQuery(thread="t"))))
             assert (await client.verify_audit()).whole
-        told = [(record.kind, record.verdict, record.size_bytes) for record in records]
-        assert told[0] == ("tool_call", "allow", 8)
-        assert told[1:3] == [("file_write", "allow", 1000), ("file_read", "allow", 1000)]
-        assert told[3][:2] == ("program", "allow")
-        assert told[4][:2] == ("process", "allow")
+        reported = [(record.kind, record.verdict, record.size_bytes) for record in records]
+        assert reported[0] == ("tool_call", "allow", 8)
+        assert reported[1:3] == [("file_write", "allow", 1000), ("file_read", "allow", 1000)]
+        assert reported[3][:2] == ("program", "allow")
+        assert reported[4][:2] == ("process", "allow")
         assert [json.loads(record.details).get("operation") for record in records[5:7]] == ["signal", "remove"]
-        assert told[-1][:2] == ("file_read", "deny")
+        assert reported[-1][:2] == ("file_read", "deny")
         assert len({record.actor for record in records}) == 1
         assert not any("sk-4711" in record.line() for record in records)  # a digest may well hold the digits
         env = {"AIRLOCK_ADDRESS": gateway.address, "AIRLOCK_API_KEY": key}

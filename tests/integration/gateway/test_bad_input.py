@@ -29,7 +29,7 @@ def test_the_starter_policy_checks_out(tmp_path: Path) -> None:
     assert json.loads(checked.stdout) == {"ok": True, "errors": []}
 
 
-def test_a_missing_engine_is_told_with_how_to_mend_it(tmp_path: Path) -> None:
+def test_a_missing_engine_is_reported_with_how_to_fix_it(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
     home.configure(sandbox={"engine_url": f"unix://{tmp_path}/no.sock"})
     refused = airlock_process("serve", "--config", str(home.config), "--listen", "127.0.0.1:0", check=False)
@@ -75,7 +75,7 @@ def test_a_second_gateway_on_the_same_state_is_refused_and_harms_nothing(tmp_pat
         assert ready.read_text() == gateway.address
 
 
-def test_explain_says_what_a_real_call_would_be_told(tmp_path: Path) -> None:
+def test_explain_says_what_a_real_call_would_return(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
     policy = home.config.parent / "policies" / "default.yaml"
     calls = [
@@ -93,8 +93,8 @@ def test_explain_says_what_a_real_call_would_be_told(tmp_path: Path) -> None:
                 airlock("policy", "explain", str(policy), "--tool", tool, "--args", arguments, "--json").stdout
             )
             real = json.loads(airlock("tool", "call", tool, arguments, "--json", env=env).stdout)
-            told = ("verdict", "rule", "reason")
-            assert {name: said[name] for name in told} == {name: real[name] for name in told}
+            reported = ("verdict", "rule", "reason")
+            assert {name: said[name] for name in reported} == {name: real[name] for name in reported}
 
 
 def test_a_key_with_a_line_end_is_one_clear_error() -> None:

@@ -17,12 +17,12 @@ def _containers() -> str:
 
 def test_it_measures_each_kind_of_call_and_leaves_no_container(pair: Pair) -> None:
     env = {**os.environ, "AIRLOCK_ADDRESS": pair.address, "AIRLOCK_API_KEY": pair.key}
-    told = json.loads(airlock_process("bench", "--calls", "10", "--clients", "2", "--json", env=env).stdout)
-    rows = {row["what"]: row for row in told["rows"]}
+    reported = json.loads(airlock_process("bench", "--calls", "10", "--clients", "2", "--json", env=env).stdout)
+    rows = {row["what"]: row for row in reported["rows"]}
     assert set(rows) == {"execute true", "read_file 4 KiB", "write_file 4 KiB", "docker exec true"}
     assert rows["docker exec true"]["ratio"] == 1
     assert all(0 < row["p50_ms"] <= row["p99_ms"] for row in rows.values())
-    assert (told["clients"], told["calls_per_s"] > 0) == (2, True)
+    assert (reported["clients"], reported["calls_per_s"] > 0) == (2, True)
     assert _containers() == ""
 
 

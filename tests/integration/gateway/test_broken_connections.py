@@ -48,12 +48,15 @@ async def test_live_output_is_whole_and_in_order_across_cuts(pair: Pair) -> None
     limits = {"least_bytes": 2_000, "most_bytes": 30_000}
     async with CuttingProxy(pair.address, 7, **limits) as proxy, Client(proxy.address, pair.key, retry=PATIENT) as cut:
         for _ in range(8):
-            told: list[bytes] = []
+            reported: list[bytes] = []
             command = "for n in $(seq 400); do echo line $n; done"
             result = await cut.call_tool(
-                "execute", {"command": command}, thread="live", on_output=lambda _, data, told=told: told.append(data)
+                "execute",
+                {"command": command},
+                thread="live",
+                on_output=lambda _, data, reported=reported: reported.append(data),
             )
-            assert b"".join(told) == result.stdout_bytes == b"".join(b"line %d\n" % n for n in range(1, 401))
+            assert b"".join(reported) == result.stdout_bytes == b"".join(b"line %d\n" % n for n in range(1, 401))
         assert proxy.cuts
 
 
@@ -97,7 +100,7 @@ async def test_processes_are_started_once_and_their_output_is_whole_across_cuts(
     assert starts.split() == [b"%d" % number for number in range(6)]
 
 
-async def test_input_is_written_once_across_cuts_whoever_else_writes(pair: Pair, client: Client) -> None:
+async def test_input_is_written_once_across_cuts_beside_other_writers(pair: Pair, client: Client) -> None:
     process = await client.start_process(["sh", "-c", "cat > /workspace/typed"], thread="typed", stdin=True)
     limits = {"least_bytes": 1_000, "most_bytes": 6_000}
     async with CuttingProxy(pair.address, 11, **limits) as proxy, Client(proxy.address, pair.key, retry=PATIENT) as cut:

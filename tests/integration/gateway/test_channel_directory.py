@@ -92,7 +92,7 @@ async def test_a_gateway_with_another_state_directory_is_refused_until_the_chann
         assert f"use the channel directory {theirs}" in error
         assert f"mv {theirs} {ours}" in error
         assert not ours.exists(), "what was refused left nothing behind"
-        assert (await doctor_says(two, "channel directory"))["mend"] == error
+        assert (await doctor_says(two, "channel directory"))["fix"] == error
         assert (await doctor_says(one, "channel directory"))["state"] == "ok"
     await refused(two)  # the order of starts makes no difference
     theirs.rename(ours)
@@ -122,7 +122,7 @@ async def test_a_copy_of_a_database_is_refused_on_the_engine_of_the_original(tmp
         copy.configure(sandbox=shared)
         error = await refused(copy)
         assert f"in use by a gateway whose database is {original.config.parent / 'state' / 'airlock.db'}" in error
-        assert (await doctor_says(copy, "database of channels"))["mend"] == error
+        assert (await doctor_says(copy, "database of channels"))["fix"] == error
 
         # The state directory with all that is in it.
         shutil.copytree(

@@ -14,19 +14,19 @@ def env_of(pair: Pair) -> dict[str, str]:
     return {"AIRLOCK_ADDRESS": pair.address, "AIRLOCK_API_KEY": pair.key}
 
 
-def told(pair: Pair, *arguments: str) -> Any:
+def reported(pair: Pair, *arguments: str) -> Any:
     return json.loads(airlock(*arguments, "--json", env=env_of(pair)).stdout)
 
 
 def test_a_file_goes_in_is_listed_and_comes_out_byte_for_byte(pair: Pair, tmp_path: Path) -> None:
     data = bytes(range(256)) * 5000
     (tmp_path / "in").write_bytes(data)
-    written = told(pair, "files", "write", str(tmp_path / "in"), "a/b.bin", "--thread", "cli")
+    written = reported(pair, "files", "write", str(tmp_path / "in"), "a/b.bin", "--thread", "cli")
     assert written == {"path": "a/b.bin", "size_bytes": len(data)}
-    assert [entry["name"] for entry in told(pair, "files", "ls", "a", "--thread", "cli")] == ["b.bin"]
-    (found,) = told(pair, "files", "ls", "**/*.bin", "--thread", "cli")
+    assert [entry["name"] for entry in reported(pair, "files", "ls", "a", "--thread", "cli")] == ["b.bin"]
+    (found,) = reported(pair, "files", "ls", "**/*.bin", "--thread", "cli")
     assert (found["name"], found["kind"], found["size_bytes"]) == ("a/b.bin", "file", len(data))
-    read = told(pair, "files", "read", "a/b.bin", str(tmp_path / "out"), "--thread", "cli")
+    read = reported(pair, "files", "read", "a/b.bin", str(tmp_path / "out"), "--thread", "cli")
     assert read["size_bytes"] == len(data)
     assert (tmp_path / "out").read_bytes() == data
     shown = airlock("files", "ls", "a", "--thread", "cli", env=env_of(pair)).stdout
@@ -45,21 +45,21 @@ def test_a_file_that_is_not_there_leaves_the_one_here_and_exits_3(pair: Pair, tm
 
 
 def test_a_thread_is_listed_shown_and_deleted(pair: Pair) -> None:
-    told(pair, "tool", "call", "execute", '{"command": "echo x > kept"}', "--thread", "gone-1")
-    assert [thread["name"] for thread in told(pair, "thread", "list", "--prefix", "gone-")] == ["gone-1"]
-    assert told(pair, "thread", "show", "gone-1")["messages"] == 0
+    reported(pair, "tool", "call", "execute", '{"command": "echo x > kept"}', "--thread", "gone-1")
+    assert [thread["name"] for thread in reported(pair, "thread", "list", "--prefix", "gone-")] == ["gone-1"]
+    assert reported(pair, "thread", "show", "gone-1")["messages"] == 0
     assert airlock("thread", "messages", "gone-1", "--json", env=env_of(pair)).stdout == ""
-    removed = told(pair, "thread", "delete", "gone-1", "--yes")["removed"]
+    removed = reported(pair, "thread", "delete", "gone-1", "--yes")["removed"]
     assert removed["threads"] == removed["tool_calls"] == 1
-    assert told(pair, "thread", "list", "--prefix", "gone-") == []
-    anew = told(pair, "tool", "call", "execute", '{"command": "cat kept"}', "--thread", "gone-1")
+    assert reported(pair, "thread", "list", "--prefix", "gone-") == []
+    anew = reported(pair, "tool", "call", "execute", '{"command": "cat kept"}', "--thread", "gone-1")
     assert anew["exit_code"] == 1
 
 
 def test_what_is_kept_with_a_thread_is_set_and_removed(pair: Pair) -> None:
-    set_ = told(pair, "thread", "set", "kept-1", "owner=ada", 'limits={"usd": 3}', "note=a=b")
+    set_ = reported(pair, "thread", "set", "kept-1", "owner=ada", 'limits={"usd": 3}', "note=a=b")
     assert set_["metadata"] == {"owner": "ada", "limits": {"usd": 3}, "note": "a=b"}
-    assert told(pair, "thread", "set", "kept-1", "--remove", "note")["metadata"].keys() == {"owner", "limits"}
+    assert reported(pair, "thread", "set", "kept-1", "--remove", "note")["metadata"].keys() == {"owner", "limits"}
     shown = airlock("thread", "set", "kept-1", "owner=eve", env=env_of(pair)).stdout
     assert 'owner = "eve"' in shown
     for wrong in ((), ("owner",), ("=x",)):
@@ -79,7 +79,7 @@ def test_a_process_is_started_listed_by_its_state_and_removed(pair: Pair) -> Non
     assert json.loads(ended)["id"] == "short"
 
     def listed(*which: str) -> list[str]:
-        return [one["id"] for one in told(pair, "process", "list", *whose, *which)["processes"]]
+        return [one["id"] for one in reported(pair, "process", "list", *whose, *which)["processes"]]
 
     assert process_id in listed("--running")
     assert process_id not in listed("--ended")
@@ -87,12 +87,12 @@ def test_a_process_is_started_listed_by_its_state_and_removed(pair: Pair) -> Non
     assert (
         "--env" in airlock("process", "start", *whose, "--env", "novalue", "true", env=env_of(pair), check=False).stderr
     )
-    told(pair, "process", "remove", process_id, *whose)
+    reported(pair, "process", "remove", process_id, *whose)
     assert process_id not in listed()
 
 
 def test_runs_are_looked_for_and_what_is_wrong_is_said(pair: Pair) -> None:
-    assert told(pair, "runs", "list", "--thread", "never", "--status", "failed") == []
+    assert reported(pair, "runs", "list", "--thread", "never", "--status", "failed") == []
     for arguments, code in (
         (("runs", "get", "run_none"), 3),
         (("runs", "watch", "run_none"), 3),

@@ -1,4 +1,4 @@
-"""`airlock doctor` tries things rather than believing them, and says how to mend what does not work."""
+"""`airlock doctor` tries things rather than believing them, and says how to fix what does not work."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def test_doctor_tries_a_sandbox_and_leaves_nothing() -> None:
     assert left.stdout == ""
 
 
-def test_doctor_says_how_to_mend_a_missing_engine(tmp_path: Path) -> None:
+def test_doctor_says_how_to_fix_a_missing_engine(tmp_path: Path) -> None:
     looked = airlock("doctor", "--engine-url", f"unix://{tmp_path}/no.sock", "--json", check=False)
     assert looked.returncode == 1
     engine = json.loads(looked.stdout)["findings"][-1]
     assert (engine["what"], engine["state"]) == ("engine", "failed")
-    assert "set another address in --engine-url" in engine["mend"]
+    assert "set another address in --engine-url" in engine["fix"]
 
 
 def test_doctor_loads_the_configuration_it_is_given(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_doctor_loads_the_configuration_it_is_given(tmp_path: Path) -> None:
     assert looked.returncode == 1
     findings = {one["what"]: one for one in json.loads(looked.stdout)["findings"]}
     assert findings["configuration"]["state"] == "failed"
-    assert "default.yaml" in findings["configuration"]["mend"]
+    assert "default.yaml" in findings["configuration"]["fix"]
 
 
 def test_doctor_looks_at_where_files_are_kept(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_doctor_looks_at_where_files_are_kept(tmp_path: Path) -> None:
     looked = airlock("doctor", "--config", str(home.config), "--json", check=False)
     findings = {one["what"]: one for one in json.loads(looked.stdout)["findings"]}
     assert (findings["reserve"]["state"], findings["snapshots"]["state"]) == ("failed", "failed")
-    assert "snapshots_dir" in findings["snapshots"]["mend"]
+    assert "snapshots_dir" in findings["snapshots"]["fix"]
 
 
 def test_doctor_tries_each_runtime_that_a_policy_asks_for(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_doctor_tries_each_runtime_that_a_policy_asks_for(tmp_path: Path) -> Non
     findings = {one["what"]: one for one in json.loads(looked.stdout)["findings"]}
     if findings["runtime runsc"]["state"] != "ok":
         assert findings["tenant default"]["state"] == "failed"
-        assert "docs/deployment.md" in findings["tenant default"]["mend"]
+        assert "docs/deployment.md" in findings["tenant default"]["fix"]
         return
     for what in ("tenant default", "sandbox", "sandbox runsc"):
         assert findings[what]["state"] == "ok", findings[what]

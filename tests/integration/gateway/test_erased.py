@@ -45,7 +45,7 @@ async def _live(address: str, key: str) -> None:
         assert events[-1].payload["status"] == "completed"
 
 
-async def _told(env: dict[str, str], *arguments: str, code: int = 0) -> Any:
+async def _reported(env: dict[str, str], *arguments: str, code: int = 0) -> Any:
     """Return what the command line tells programs; in this process, which has imported everything."""
     ran = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--json"], env=env)
     assert ran.exit_code == code, ran.output
@@ -101,7 +101,7 @@ async def test_nothing_is_left_of_a_tenant_that_is_deleted_and_the_operators_aud
         with served(home, ENV) as gateway:
             await _live(gateway.address, key)
             env = {"AIRLOCK_ADDRESS": gateway.address, "AIRLOCK_API_KEY": operator}
-            refused = await _told(env, "tenant", "delete", GONE, "--yes", code=3)
+            refused = await _reported(env, "tenant", "delete", GONE, "--yes", code=3)
             assert refused["reason"] == "STILL_CONFIGURED"
             async with Client(gateway.address, kept_key) as other:
                 await other.write_file("kept", "/workspace/mine", b"mine")
@@ -116,19 +116,19 @@ async def test_nothing_is_left_of_a_tenant_that_is_deleted_and_the_operators_aud
     home.configure(sandbox={"keep_workspaces": False})
     with served(home, ENV) as gateway:
         env = {"AIRLOCK_ADDRESS": gateway.address, "AIRLOCK_API_KEY": operator}
-        assert GONE not in {one["name"] for one in await _told(env, "tenant", "list")}
-        shown = await _told(env, "tenant", "show", GONE)
+        assert GONE not in {one["name"] for one in await _reported(env, "tenant", "list")}
+        shown = await _reported(env, "tenant", "show", GONE)
         assert (shown["stored"]["threads"], shown["policy_version"]) == (3, "")
-        proof = await _told(env, "tenant", "delete", GONE, "--audit", "--yes")
+        proof = await _reported(env, "tenant", "delete", GONE, "--audit", "--yes")
         assert proof["workspaces_removed"] == 3
         assert set(proof["left"].values()) == {0}
         assert proof["left"].keys() >= {"threads", "volumes", "containers", "snapshots", "snapshot_files"}
         removed = [proof["removed"][table] for table in ("threads", "runs", "approvals")]
         assert removed == [3, 1, 1]
-        assert (await _told(env, "tenant", "show", GONE, code=3))["reason"] == "NOT_FOUND"
-        never = await _told(env, "tenant", "delete", "never-was", "--yes", code=3)
+        assert (await _reported(env, "tenant", "show", GONE, code=3))["reason"] == "NOT_FOUND"
+        never = await _reported(env, "tenant", "delete", "never-was", "--yes", code=3)
         assert never["reason"] == "NOT_FOUND"
-        again = await _told(env, "tenant", "delete", GONE, "--audit", "--yes")
+        again = await _reported(env, "tenant", "delete", GONE, "--audit", "--yes")
         assert {*again["removed"].values(), *again["left"].values(), again["workspaces_removed"]} == {0}
         after, marked = await _stored(url)
         assert not any(after.values())
@@ -136,11 +136,11 @@ async def test_nothing_is_left_of_a_tenant_that_is_deleted_and_the_operators_aud
         if sqlite:
             assert _bytes_of(home, MARK) == 0
         assert workspaces - _workspaces(home) == 3
-        told = {one["sequence"]: one for one in await _told(env, "audit", "query", "--kind", "tenant_deleted")}
-        assert told.keys() == {proof["audit_sequence"], again["audit_sequence"]}
-        record = told[proof["audit_sequence"]]
+        reported = {one["sequence"]: one for one in await _reported(env, "audit", "query", "--kind", "tenant_deleted")}
+        assert reported.keys() == {proof["audit_sequence"], again["audit_sequence"]}
+        record = reported[proof["audit_sequence"]]
         assert (record["details"]["left"], record["details"]["workspaces_removed"]) == (proof["left"], 3)
-        assert (await _told(env, "audit", "verify"))["whole"]
+        assert (await _reported(env, "audit", "verify"))["whole"]
         async with Client(gateway.address, kept_key) as other:
             assert await other.read_file("kept", "/workspace/mine") == b"mine"
     assert containers_of(home.instance) == []
@@ -176,7 +176,7 @@ async def test_nothing_is_left_of_a_thread_that_is_deleted_while_others_go_on(
     assert volumes_of(home.instance) == []
 
 
-async def test_calls_that_race_deletions_have_their_records_and_leave_no_sandbox_that_nobody_owns(
+async def test_calls_that_race_deletions_have_their_records_and_leave_no_sandbox_without_an_owner(
     database_url: str, tmp_path: Path
 ) -> None:
     home = await asyncio.to_thread(make_home, tmp_path / "home")

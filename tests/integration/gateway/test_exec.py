@@ -55,9 +55,9 @@ def test_exec_exits_as_the_command_did_and_keeps_its_streams_apart(pair: Pair) -
     assert ran(pair, "exec", "--thread", "exec", "--", "true").returncode == 0
     killed = ran(pair, "exec", "--thread", "exec", "--", "sh", "-c", "kill -9 $$")
     assert killed.returncode == 128 + 9
-    told = ran(pair, "exec", "--thread", "exec", "--json", "--", "sh", "-c", "echo x; exit 3")
-    assert told.returncode == 3
-    assert {name: json.loads(told.stdout)[name] for name in ("outcome", "exit_code", "stdout")} == {
+    reported = ran(pair, "exec", "--thread", "exec", "--json", "--", "sh", "-c", "echo x; exit 3")
+    assert reported.returncode == 3
+    assert {name: json.loads(reported.stdout)[name] for name in ("outcome", "exit_code", "stdout")} == {
         "outcome": "exited", "exit_code": 3, "stdout": "x\n",
     }  # fmt: skip
 

@@ -76,7 +76,7 @@ async def test_a_name_that_is_no_text_is_shown_by_its_bytes(client: Client) -> N
     assert [entry.name async for entry in client.list_files("tree", "bytes")] == ["a\\xff"]
 
 
-async def test_what_is_not_there_and_what_may_not_be_seen_are_told_apart(client: Client) -> None:
+async def test_missing_and_forbidden_are_distinguished(client: Client) -> None:
     await filled(client, "tree")
     await client.call_tool("execute", {"command": "mkdir -p shut && touch shut/in && chmod 0 shut"}, thread="tree")
     with pytest.raises(NotFound):
@@ -161,8 +161,8 @@ async def test_the_command_line_lists_describes_removes_and_makes(client: Client
     assert files("ls", "box").splitlines()[1].split()[-1] == "sub/"
     assert files("ls", "box").split()[:2] == ["10", "a.txt"]
     assert files("ls", "-l", "box").split()[1] == files("stat", "box/a.txt").split()[1] == "10"
-    told = json.loads(files("stat", "box", "--json"))
-    assert (told["kind"], stat.S_IMODE(int(told["mode"], 8))) == ("directory", int(told["mode"], 8))
+    reported = json.loads(files("stat", "box", "--json"))
+    assert (reported["kind"], stat.S_IMODE(int(reported["mode"], 8))) == ("directory", int(reported["mode"], 8))
     copied = tmp_path / "part"
     files("read", "box/a.txt", str(copied), "--offset", "3", "--limit-bytes", "4")
     assert copied.read_bytes() == b"3456"

@@ -103,8 +103,8 @@ async def test_past_the_end_of_a_file_nothing_comes_but_what_it_is(client: Clien
         async with grpc.aio.insecure_channel(pair.address) as channel:
             request = pb.ReadFileRequest(thread="parts", path="short", offset=offset)
             call = WorkspaceServiceStub(channel).ReadFile(request, metadata=(("authorization", f"Bearer {pair.key}"),))
-            (told,) = [answer async for answer in call]
-        assert (told.data, told.file.name, told.file.size_bytes) == (b"", "short", 3)
+            (reported,) = [answer async for answer in call]
+        assert (reported.data, reported.file.name, reported.file.size_bytes) == (b"", "short", 3)
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ async def test_a_thread_is_forked_after_a_step_of_its_run_and_the_fork_goes_its_
                 with pytest.raises(WorkspaceNotSaved, match="1, 2"):
                     await client.fork_thread("t", "never", run_id=run.id, step=7)
                 command = ("sandbox", "fork", "t", "end", "--run", run.id, "--address", gateway.address, "--json")
-                told = await asyncio.to_thread(airlock, *command, env={"AIRLOCK_API_KEY": home.key})
-                assert (json.loads(told.stdout)["step"], json.loads(told.stdout)["messages"]) == (3, 6)
+                reported = await asyncio.to_thread(airlock, *command, env={"AIRLOCK_API_KEY": home.key})
+                assert (json.loads(reported.stdout)["step"], json.loads(reported.stdout)["messages"]) == (3, 6)
                 assert await client.read_file("end", "/workspace/file") == b"two\n"
                 await client.delete_thread("t")
                 with pytest.raises(NotFound, match="thread 't' not found"):

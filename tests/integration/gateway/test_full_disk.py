@@ -96,7 +96,7 @@ async def test_a_call_during_which_the_disk_fills_is_answered_and_has_its_result
     assert [outcome for outcome, *_ in disk.home.rows(RECORDS)] == ["completed", "exited"]
 
 
-async def test_a_call_that_a_full_disk_lets_nobody_write_down_does_not_execute_and_leaves_one_record(
+async def test_a_call_that_a_full_disk_keeps_from_being_recorded_does_not_execute_and_leaves_one_record(
     disk: SmallDisk,
 ) -> None:
     with served(disk.home) as gateway:

@@ -53,8 +53,8 @@ def test_doctor_looks_at_what_each_tenant_asks_for(tmp_path: Path) -> None:
         "warning",
         True,
     )
-    assert (findings["tenant own"]["state"], "make setup" in findings["tenant own"]["mend"]) == ("failed", True)
-    assert (findings["tenant other"]["state"], "airlock-*" in findings["tenant other"]["mend"]) == ("failed", True)
+    assert (findings["tenant own"]["state"], "make setup" in findings["tenant own"]["fix"]) == ("failed", True)
+    assert (findings["tenant other"]["state"], "airlock-*" in findings["tenant other"]["fix"]) == ("failed", True)
     if findings["runtime runsc"]["state"] != "ok":
         assert findings["tenant gvisor"]["state"] == "failed"
-        assert "docs/deployment.md" in findings["tenant gvisor"]["mend"]
+        assert "docs/deployment.md" in findings["tenant gvisor"]["fix"]

@@ -88,7 +88,7 @@ async def test_no_line_reads_or_writes_what_the_kernel_forbids(tmp_path: Path) -
     assert harm[control] == [True] * len(LINES)
 
 
-async def test_programs_processes_and_terminals_are_held_to_it_after_a_stop_and_in_a_fork_too(tmp_path: Path) -> None:
+async def test_programs_processes_and_terminals_are_restricted_after_a_stop_and_in_a_fork_too(tmp_path: Path) -> None:
     home = await asyncio.to_thread(make_home, tmp_path / "home")
     key = await asyncio.to_thread(home.add_tenant, "a", POLICY)
     line = ["sh", "-c", "cat secrets/key; echo x > top"]

@@ -58,7 +58,7 @@ async def _both_get_through(gateway: Served, home: Home, operator_key: str) -> N
         assert [tenant async for tenant in client.tenants()]
 
 
-async def test_watches_of_health_that_nobody_paid_for_lock_nobody_out(
+async def test_unauthenticated_watches_of_health_lock_no_one_out(
     gateway: Served, home: Home, operator_key: str
 ) -> None:
     async with _channels(gateway) as channels:
@@ -90,7 +90,7 @@ async def test_calls_without_a_credential_are_refused_before_their_request_is_re
         await _both_get_through(gateway, home, operator_key)
 
 
-async def test_answers_of_health_that_are_never_read_lock_nobody_out(
+async def test_answers_of_health_that_are_never_read_lock_no_one_out(
     gateway: Served, home: Home, operator_key: str
 ) -> None:
     async with contextlib.AsyncExitStack() as open_:

@@ -38,8 +38,8 @@ async def test_a_sandbox_is_there_ahead_of_its_first_call_and_goes_with_its_file
             await ask("ahead")
     with pytest.raises(NotFound):
         await client.read_file("ahead", "/workspace/x")
-    told = pair.home.rows("SELECT kind FROM audit_records WHERE thread = 'ahead' ORDER BY sequence")
-    assert [kind for (kind,) in told] == [
+    reported = pair.home.rows("SELECT kind FROM audit_records WHERE thread = 'ahead' ORDER BY sequence")
+    assert [kind for (kind,) in reported] == [
         *("sandbox_created", "file_write", "sandbox_removed", "workspace_removed"),
         "file_read",
     ]
@@ -99,7 +99,7 @@ async def test_what_a_sandbox_uses_is_what_was_done_in_it(client: Client) -> Non
     await client.stop_sandbox(thread)
 
 
-async def test_what_is_stopped_on_demand_is_told_to_who_watches_and_started_by_the_next_call(client: Client) -> None:
+async def test_what_is_stopped_on_demand_is_reported_to_watchers_and_started_by_the_next_call(client: Client) -> None:
     thread = "on-demand"
     await client.create_sandbox(thread)
     watching = client.watch_sandbox_transitions(thread=thread)
@@ -112,19 +112,19 @@ async def test_what_is_stopped_on_demand_is_told_to_who_watches_and_started_by_t
     assert (await client.get_sandbox(thread)).id == stopped.id
     removed = await client.delete_sandbox(thread)
     assert removed is not None
-    told = [await first]
-    while told[-1].state != "removed":
-        told.append(await anext(watching))
-    seen = [(one.sandbox_id, one.state) for one in told]
+    reported = [await first]
+    while reported[-1].state != "removed":
+        reported.append(await anext(watching))
+    seen = [(one.sandbox_id, one.state) for one in reported]
     assert seen[-3:] == [(stopped.id, state) for state in ("idle_stopped", "running", "removed")]
-    assert [one.id for one in told] == sorted(one.id for one in told)
-    assert "somebody asked for it" in told[-1].reason
+    assert [one.id for one in reported] == sorted(one.id for one in reported)
+    assert "requested" in reported[-1].reason
     for asked in (client.watch_sandbox_transitions, client.sandbox_transitions):
         with pytest.raises(NotFound, match="thread 'never' not found"):
             await anext(asked(thread="never"))
 
 
-async def test_a_history_comes_to_its_end_though_whoever_made_it_was_killed(tmp_path: Path) -> None:
+async def test_a_history_is_completed_though_its_process_was_killed(tmp_path: Path) -> None:
     home = make_home(tmp_path)
     with served(home) as gateway:
         async with Client(gateway.address, home.key) as airlock:
@@ -143,33 +143,37 @@ async def test_a_history_comes_to_its_end_though_whoever_made_it_was_killed(tmp_
         async with Client(gateway.address, home.key) as airlock:
             last = await anext(airlock.watch_sandbox_transitions(thread="lost", after_id=one.id))
             assert (last.sandbox_id, last.state) == (one.sandbox_id, "removed")
-            assert [told.state async for told in airlock.sandbox_transitions()] == ["removed", "running", "creating"]
+            assert [reported.state async for reported in airlock.sandbox_transitions()] == [
+                "removed",
+                "running",
+                "creating",
+            ]
             await airlock.delete_sandbox("lost")
     assert containers_of(home.instance) == volumes_of(home.instance) == []
 
 
-async def test_one_that_dies_while_nobody_uses_it_is_told_to_have_failed_and_why_and_then_to_be_removed(
+async def test_one_that_dies_while_unused_is_reported_as_failed_with_the_reason_and_then_as_removed(
     pair: Pair, client: Client
 ) -> None:
     await client.write_file("dies", "/workspace/x", b"kept")
     was = await client.get_sandbox("dies")
     watching = client.watch_sandbox_transitions(thread="dies", after_id=0)
-    told = [await anext(watching), await anext(watching)]
+    reported = [await anext(watching), await anext(watching)]
     await asyncio.to_thread(
         subprocess.run, ["docker", "kill", container_name(pair.home.instance, was.id)], check=True, capture_output=True
     )
-    told.append(await anext(watching))
-    assert [one.state for one in told] == ["creating", "running", "failed"]
-    assert told[-1].reason == "its container ended with exit code 137 (SIGKILL)"
+    reported.append(await anext(watching))
+    assert [one.state for one in reported] == ["creating", "running", "failed"]
+    assert reported[-1].reason == "its container ended with exit code 137 (SIGKILL)"
     assert (await client.get_sandbox("dies")).state == "failed"
     assert await client.read_file("dies", "/workspace/x") == b"kept"
-    told += [await anext(watching) for _ in range(3)]
-    assert [one.state for one in told if one.sandbox_id == was.id][3:] == ["removed"]
-    assert [one.state for one in told if one.sandbox_id != was.id] == ["creating", "running"]
+    reported += [await anext(watching) for _ in range(3)]
+    assert [one.state for one in reported if one.sandbox_id == was.id][3:] == ["removed"]
+    assert [one.state for one in reported if one.sandbox_id != was.id] == ["creating", "running"]
     await client.delete_sandbox("dies")
 
 
-async def test_files_that_nobody_may_read_and_more_than_anybody_reads_are_counted_all_the_same(client: Client) -> None:
+async def test_unreadable_files_and_very_many_files_are_counted_all_the_same(client: Client) -> None:
     hide = "mkdir hidden && cd hidden && head -c 3000000 /dev/zero > y && seq 5000 | xargs touch && chmod 000 ."
     await client.call_tool("execute", {"command": hide}, thread="hidden")
     found = await client.get_sandbox_stats("hidden")
@@ -182,9 +186,9 @@ async def test_files_that_nobody_may_read_and_more_than_anybody_reads_are_counte
 def test_the_command_line_makes_measures_and_deletes(pair: Pair) -> None:
     env = {"AIRLOCK_ADDRESS": pair.address, "AIRLOCK_API_KEY": pair.key}
     made = json.loads(airlock("sandbox", "create", "lined", "--json", env=env).stdout)
-    (told,) = json.loads(airlock("sandbox", "stats", "--thread", "lined", "--json", env=env).stdout)["sandboxes"]
-    assert (told["id"], told["thread"], told["pids_limit"]) == (made["id"], "lined", 512)
-    assert told["cpus"] is not None
+    (reported,) = json.loads(airlock("sandbox", "stats", "--thread", "lined", "--json", env=env).stdout)["sandboxes"]
+    assert (reported["id"], reported["thread"], reported["pids_limit"]) == (made["id"], "lined", 512)
+    assert reported["cpus"] is not None
     lines = airlock("sandbox", "top", "--interval-s", "0.5", "--readings", "2", "--json", env=env).stdout.splitlines()
     assert len(lines) == 2
     assert all("lined" in {one["thread"] for one in json.loads(line)["sandboxes"]} for line in lines)
@@ -202,15 +206,15 @@ def test_the_command_line_shows_states_and_follows_what_becomes_of_them(pair: Pa
     follow = [*AIRLOCK, "sandbox", "history", "--thread", "followed", "--follow", "--json"]
     with subprocess.Popen(follow, env={**os.environ, **env}, stdout=subprocess.PIPE, text=True) as following:
         assert following.stdout is not None
-        # Until somebody follows nothing new is told to it: it is stopped and started until a word comes.
-        told: list[str] = []
-        reader = threading.Thread(target=lambda: told.append(following.stdout.readline()))  # type: ignore[union-attr]
+        # Nothing new is reported before the watch is open: stop and start it until a transition arrives.
+        reported: list[str] = []
+        reader = threading.Thread(target=lambda: reported.append(following.stdout.readline()))  # type: ignore[union-attr]
         reader.start()
         while reader.is_alive():
             airlock("sandbox", "stop", "followed", "--json", env=env)
             airlock("sandbox", "resume", "followed", "--json", env=env)
         following.terminate()
-    first = json.loads(told[0])
+    first = json.loads(reported[0])
     assert (first["sandbox_id"], first["thread"]) == (made["id"], "followed")
     assert first["state"] in ("idle_stopped", "running")
     again = [*follow, "--after", str(first["id"] - 1)]
@@ -251,7 +255,7 @@ async def test_who_watches_keeps_nothing_from_going_idle_and_what_was_stopped_is
             assert idle.removes_at == idle.stopped_since + timedelta(days=1)
             assert (await airlock.resume_sandbox("idle")).id == made.id
             assert await airlock.read_file("idle", "/workspace/x") == b"kept"
-            told = home.rows("SELECT kind FROM audit_records WHERE thread = 'idle' AND kind LIKE 'sandbox%'")
-            assert told == [("sandbox_resumed",)]
+            reported = home.rows("SELECT kind FROM audit_records WHERE thread = 'idle' AND kind LIKE 'sandbox%'")
+            assert reported == [("sandbox_resumed",)]
             await airlock.delete_sandbox("idle")  # running, or stopped again
     assert containers_of(home.instance) == volumes_of(home.instance) == []

@@ -38,7 +38,7 @@ async def _started(client: Client) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_command_of_a_gateway_that_is_stopped_does_nothing_once_its_run_was_told(
+async def test_a_command_of_a_stopped_gateway_does_nothing_once_its_run_was_taken_over(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with ScriptedModelServer(list(TURNS)) as model:
@@ -64,7 +64,7 @@ async def test_a_command_of_a_gateway_that_is_stopped_does_nothing_once_its_run_
                 assert (events[-1].payload["status"], events[-1].payload["answer"]) == ("completed", "I see.")
                 (call,) = [event.payload for event in events if event.type == "tool_call_finished"]
                 assert call["outcome"] == "interrupted"
-                # It is back, serves, and changes nothing of what was told.
+                # It is back, serves, and changes nothing of what was reported.
                 listed = await _listed(of_first)
                 assert "go" in listed
                 assert "deed" not in listed
@@ -73,11 +73,11 @@ async def test_a_command_of_a_gateway_that_is_stopped_does_nothing_once_its_run_
 
 
 @pytest.mark.parametrize("end", ["terminated", "killed"])
-async def test_whoever_runs_a_task_sees_its_end_though_the_gateway_is_restarted(
+async def test_the_caller_of_a_task_sees_its_end_though_the_gateway_is_restarted(
     tmp_path: Path, database_url: str, end: str
 ) -> None:
     async with ScriptedModelServer(list(TURNS)) as model:
-        # Whoever has the state directory of a process that is dead waits for no lease; and with a long one a machine
+        # A gateway with the state directory of a dead process waits for no lease; and with a long one a machine
         # that is busy elsewhere is not taken for a gateway that is lost: the run moves once, exactly.
         home = await _home(tmp_path / "home", model, lease_s=60.0)
         home.store_in(database_url)
@@ -96,12 +96,12 @@ async def test_whoever_runs_a_task_sees_its_end_though_the_gateway_is_restarted(
                 async with asyncio.timeout(90):
                     await running
                 (run,) = [run async for run in client.list_runs(thread="t")]
-                told_anew = [event async for event in client.watch_run(run.id)]
+                seen_again = [event async for event in client.watch_run(run.id)]
                 # What the lost gateway had begun does nothing any more, though it is let now.
                 await client.call_tool("execute", {"command": "touch go; sleep 1"}, thread="t")
                 assert "deed" not in await _listed(client)
         assert [event.sequence for event in events] == list(range(1, len(events) + 1))
-        assert told_anew == events
+        assert seen_again == events
         assert events[-1].type == "run_finished"
         assert (events[-1].payload["status"], events[-1].payload["answer"]) == ("completed", "I see.")
         resumed = [event.payload["because"] for event in events if event.type == "run_resumed"]

@@ -118,13 +118,13 @@ def test_policies_are_applied_looked_at_and_taken_back_over_the_api_and_both_aud
     assert line.policy("current", *of, "--text")["text"] == POLICY.format(name="second", effect="allow")
     back = line.policy("rollback", *of)
     assert (back["before"], back["version"], back["kind"]) == (second["version"], first["version"], "rollback")
-    told = [(one["version"], one["kind"], one["comment"]) for one in line.policy("history", *of)]
-    assert told[:3] == [
+    reported = [(one["version"], one["kind"], one["comment"]) for one in line.policy("history", *of)]
+    assert reported[:3] == [
         (first["version"], "rollback", ""),
         (second["version"], "apply", ""),
         (first["version"], "apply", "a start"),
     ]
-    # The same is seen on the database, by whoever may read that.
+    # The same is seen on the database, by an operator who may read that.
     there = line.run("policy", "current", *of, "--config", str(line.home.config), "--json")
     assert (there["version"], there["in_force"]) == (first["version"], line.policy("current", *of)["in_force"])
     bad = line.policy("apply", line.file("bad", effect="maybe"), *of, code=1)
@@ -149,11 +149,11 @@ def test_who_guesses_keys_is_in_the_operators_audit_and_does_not_fill_it(line: L
         assert line.ask("runs", "list", key="alk_guessed", code=3)["reason"] == "UNAUTHENTICATED"
     found = line.ask("audit", "query", "--kind", "denied")
     assert 1 <= len([one for one in found if one["details"].get("key_state") == "unknown"]) <= 3
-    assert all(one["actor"] == "nobody" for one in found)
+    assert all(one["actor"] == "unknown" for one in found)
     assert "alk_guessed" not in json.dumps(found)
 
 
-def test_who_calls_with_a_revoked_key_is_told_nothing_more_and_operators_are_told_which_it_is(line: Line) -> None:
+def test_a_caller_with_a_revoked_key_reads_nothing_more_and_operators_see_which_it_is(line: Line) -> None:
     made = line.ask("key", "create", "--scope", "run", address=True)
     revoked = line.ask("key", "revoke", made["id"], "--cancel-runs", address=True)
     assert (revoked["shown"], revoked["runs_under_way"]) == (made["shown"], 0)
@@ -164,8 +164,8 @@ def test_who_calls_with_a_revoked_key_is_told_nothing_more_and_operators_are_tol
         records = line.ask("audit", "query", "--kind", "denied")
         details = [one["details"] for one in (records if isinstance(records, list) else [records])]
         found = [one for one in details if one.get("key_id") == made["id"]]
-    told = found[0]
-    assert (told["key_state"], told["shown"], told["tenant"]) == ("revoked", made["shown"], "default")
+    reported = found[0]
+    assert (reported["key_state"], reported["shown"], reported["tenant"]) == ("revoked", made["shown"], "default")
 
 
 def test_without_its_authority_the_gateway_is_not_trusted_and_plain_text_is_not_served(

@@ -40,7 +40,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
             "calls_at_once": _AT_ONCE,
             "calls_at_once_per_tenant": _AT_ONCE,
             "queue_per_tenant": _QUEUE,
-            "queue_wait_s": 60.0,  # whoever got into the queue is served, on a slow machine too
+            "queue_wait_s": 60.0,  # a queued call is served, on a slow machine too
         }
     )
     return made

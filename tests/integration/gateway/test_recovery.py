@@ -37,7 +37,7 @@ LIMITS = {"steps": 10_000, "tool_calls": 100_000, "output_tokens": 10_000_000, "
 
 
 class Endless:
-    """A model that makes calls with effects, each with an id that is never given again, until it is told to stop."""
+    """A model that makes calls with effects, each with an id that is never given again, until it is stopped."""
 
     def __init__(self) -> None:
         self.stopping = False
@@ -79,9 +79,9 @@ async def _check_all(killed: KilledRuns, client: Client) -> None:
     assert len({(point.run, point.sequence) for point in points}) >= 0.8 * len(points)
     assert len({(point.after, bool(point.in_flight)) for point in points}) >= 3, points
     for run_id, thread in zip(killed.ids, THREADS, strict=True):
-        told = await _events(client, run_id)
+        reported = await _events(client, run_id)
         lost = frozenset[str]().union(*(point.interrupts for point in points if point.run == run_id))
-        await _check(client, thread, told, killed.kills_of(run_id), lost)
+        await _check(client, thread, reported, killed.kills_of(run_id), lost)
 
 
 async def _events(client: Client, run_id: str) -> list[Event]:
@@ -97,12 +97,12 @@ async def _check(client: Client, thread: str, events: list[Event], kills: int, l
     resumed = [event.payload["because"] for event in events if event.type == "run_resumed"]
     assert set(resumed) == {"gateway_lost"}
     assert len(resumed) >= kills
-    told = Counter(
+    reported = Counter(
         (event.type, event.payload.get("call_id", event.payload.get("step")))
         for event in events
         if event.type in ("tool_call_started", "hook_verdict", "tool_call_finished", "step_started", "step_finished")
     )
-    assert {key: times for key, times in told.items() if times != 1} == {}
+    assert {key: times for key, times in reported.items() if times != 1} == {}
     started = {event.payload["call_id"]: event.payload for event in events if event.type == "tool_call_started"}
     finished = {event.payload["call_id"]: event.payload for event in events if event.type == "tool_call_finished"}
     assert started.keys() == finished.keys()

@@ -92,11 +92,11 @@ async def test_cancelling_a_run_reaches_the_process(tmp_path: Path) -> None:
                 assert (await airlock.cancel_run(run.id)).status == "cancelled"
 
 
-async def test_a_gateway_that_was_killed_goes_on_with_its_runs_and_tells_what_was_interrupted(
+async def test_a_gateway_that_was_killed_goes_on_with_its_runs_and_reports_what_was_interrupted(
     tmp_path: Path, database_url: str
 ) -> None:
-    told = Turn(expect=["interrupted"], say="I see.")
-    async with ScriptedModelServer([Turn(calls=(Call("execute", {"command": SLEEP}),)), told]) as model:
+    reported = Turn(expect=["interrupted"], say="I see.")
+    async with ScriptedModelServer([Turn(calls=(Call("execute", {"command": SLEEP}),)), reported]) as model:
         home = await _model_home(tmp_path / "home", model, database_url)
         with served(home, ENV) as gateway:
             async with Client(gateway.address, home.key) as airlock:
@@ -185,8 +185,8 @@ async def test_of_many_runs_started_at_once_in_a_thread_one_is_taken(tmp_path: P
 async def test_a_gateway_that_stops_hands_its_runs_over_or_ends_them_and_leaves_nothing(
     tmp_path: Path, database_url: str, on_stop: str
 ) -> None:
-    told = Turn(expect=["interrupted"], say="I see.")
-    async with ScriptedModelServer([Turn(calls=(Call("execute", {"command": SLEEP}),)), told]) as model:
+    reported = Turn(expect=["interrupted"], say="I see.")
+    async with ScriptedModelServer([Turn(calls=(Call("execute", {"command": SLEEP}),)), reported]) as model:
         home = await _model_home(tmp_path / "home", model, database_url)
         home.configure(runs={"on_stop": on_stop})
         with served(home, ENV) as gateway:

@@ -22,9 +22,9 @@ async def test_files_are_kept_and_put_back_into_the_thread_and_into_another(pair
         assert await client.get_snapshot(kept.id) == kept
         await client.call_tool("execute", {"command": "echo two > d/a; touch b"}, thread="s1")
         assert await client.restore_snapshot(kept.id) == "s1"
-        async for told in client.watch_sandbox_transitions(thread="s1", after_id=0):
-            if told.state == "removed":
-                assert told.reason == "its thread's files are being replaced"
+        async for reported in client.watch_sandbox_transitions(thread="s1", after_id=0):
+            if reported.state == "removed":
+                assert reported.reason == "its thread's files are being replaced"
                 break
         found = await client.call_tool("execute", {"command": "ls; cat d/a"}, thread="s1")
         assert found.content == "d\none\n"

@@ -44,7 +44,7 @@ async def _held_call(home: Home, client: Client) -> AsyncIterator[asyncio.Task[o
         await call
 
 
-async def _told_to_stop(gateway: Served, health: health_pb2_grpc.HealthStub, number: signal.Signals) -> None:
+async def _signalled(gateway: Served, health: health_pb2_grpc.HealthStub, number: signal.Signals) -> None:
     """Send a signal, and see all services go from SERVING to NOT_SERVING."""
     async with AsyncExitStack() as stack:
         watched = []
@@ -82,7 +82,7 @@ async def test_a_gateway_that_stops_says_so_and_lets_calls_end_but_takes_no_new_
             _held_call(home, client) as call,
         ):
             await late.list_tools()
-            await _told_to_stop(gateway, health_pb2_grpc.HealthStub(channel), number)
+            await _signalled(gateway, health_pb2_grpc.HealthStub(channel), number)
             # Health says so first; what comes in that moment is still taken, and has its answer.
             with pytest.raises(Unavailable):
                 async with asyncio.timeout(30):

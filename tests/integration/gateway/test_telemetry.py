@@ -28,7 +28,7 @@ from gateway.telemetry.instruments import METRICS
 from tests.gateway_process import Home, make_home, served
 from tests.unit.gateway.redaction.secrets import B64
 from tests.unit.gateway.telemetry.documented import METRIC_LABELS, SPANS
-from tests.unit.gateway.telemetry.receiver import Received, receiver, told
+from tests.unit.gateway.telemetry.receiver import Received, receiver, reported
 
 ROOT = Path(__file__).parents[3]
 TOKEN = "gh" + "p_" + B64[:36]
@@ -37,8 +37,8 @@ CALL_TOOL, START_RUN = "gateway.v1.ToolService/CallTool", "gateway.v1.RunService
 
 
 @dataclass(frozen=True)
-class Told:
-    """All that was told."""
+class Recorded:
+    """All that was reported."""
 
     received: Received
     client: Sequence[ReadableSpan]
@@ -51,7 +51,7 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def all_told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     home = make_home(tmp_path_factory.mktemp("telemetry"))
     home.configure(sandbox={"keep_workspaces": False, "pool_limit": 1})  # it has metrics as well
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
@@ -61,7 +61,7 @@ def all_told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
         yield asyncio.run(_scenario(home, exporter, provider))
 
 
-async def _scenario(home: Home, exporter: InMemorySpanExporter, provider: TracerProvider) -> Told:
+async def _scenario(home: Home, exporter: InMemorySpanExporter, provider: TracerProvider) -> Recorded:
     turns = [
         Turn(say="I look.", calls=(Call("execute", {"command": f"export T={TOKEN}; echo $T"}),)),
         Turn(say="Done."),
@@ -93,7 +93,7 @@ async def _scenario(home: Home, exporter: InMemorySpanExporter, provider: Tracer
             scrape = await asyncio.to_thread(_scraped, log.read_text(encoding="utf-8"))
         finally:
             await asyncio.to_thread(stack.close)
-    return Told(received, exporter.get_finished_spans(), scrape, log.read_text(encoding="utf-8"))
+    return Recorded(received, exporter.get_finished_spans(), scrape, log.read_text(encoding="utf-8"))
 
 
 def _scraped(log: str) -> str:
@@ -106,63 +106,67 @@ def _below(spans: Sequence[Span], parent: bytes, name: str) -> Span:
     return next(span for span in spans if span.name == name and span.parent_span_id == parent)
 
 
-def test_one_trace_goes_from_the_client_to_the_sandbox(all_told: Told) -> None:
-    (service,) = [span for span in all_told.client if span.name == SERVICE]
-    called = next(span for span in all_told.client if span.name == CALL_TOOL)
+def test_one_trace_goes_from_the_client_to_the_sandbox(recorded: Recorded) -> None:
+    (service,) = [span for span in recorded.client if span.name == SERVICE]
+    called = next(span for span in recorded.client if span.name == CALL_TOOL)
     assert service.context is not None
     assert called.context is not None
     assert called.parent is not None
     assert called.parent.span_id == service.context.span_id
     trace = service.context.trace_id.to_bytes(16)
-    spans = [span for span in all_told.received.spans if span.trace_id == trace]
+    spans = [span for span in recorded.received.spans if span.trace_id == trace]
     rpc = _below(spans, called.context.span_id.to_bytes(8), CALL_TOOL)
     tool = _below(spans, rpc.span_id, "execute_tool execute")
     used = _below(spans, tool.span_id, "use_sandbox")
     created = _below(spans, used.span_id, "create_sandbox")
-    assert told(created)[a.SANDBOX_ID] == told(used)[a.SANDBOX_ID]
+    assert reported(created)[a.SANDBOX_ID] == reported(used)[a.SANDBOX_ID]
     hooks = {one.value.string_value for event in tool.events for one in event.attributes if one.key == a.HOOK_NAME}
     assert hooks >= {"policy", "journal"}
-    assert (told(tool)[a.VERDICT], told(tool)[a.OUTCOME], told(tool)[a.TENANT]) == ("allow", "exited", "default")
+    assert (reported(tool)[a.VERDICT], reported(tool)[a.OUTCOME], reported(tool)[a.TENANT]) == (
+        "allow",
+        "exited",
+        "default",
+    )
 
 
-def test_a_run_goes_on_in_the_trace_of_the_call_that_began_it(all_told: Told) -> None:
-    (service,) = [span for span in all_told.client if span.name == SERVICE]
+def test_a_run_goes_on_in_the_trace_of_the_call_that_began_it(recorded: Recorded) -> None:
+    (service,) = [span for span in recorded.client if span.name == SERVICE]
     assert service.context is not None
-    spans = [span for span in all_told.received.spans if span.trace_id == service.context.trace_id.to_bytes(16)]
+    spans = [span for span in recorded.received.spans if span.trace_id == service.context.trace_id.to_bytes(16)]
     (started,) = [span for span in spans if span.name == START_RUN]
     agent = _below(spans, started.span_id, "invoke_agent default")
-    assert told(agent)[a.RUN_STATUS] == "completed"
+    assert reported(agent)[a.RUN_STATUS] == "completed"
     assert len([span for span in spans if span.name == "chat scripted" and span.parent_span_id == agent.span_id]) == 2
     tool = _below(spans, agent.span_id, "execute_tool execute")
     assert _below(spans, tool.span_id, "use_sandbox")
-    assert told(tool)[a.RUN_ID] == told(agent)[a.RUN_ID]
+    assert reported(tool)[a.RUN_ID] == reported(agent)[a.RUN_ID]
 
 
-def test_spans_carry_what_the_tables_name_and_nothing_else(all_told: Told) -> None:
+def test_spans_carry_what_the_tables_name_and_nothing_else(recorded: Recorded) -> None:
     tables = {name.partition(" ")[0]: set(names) for name, names in SPANS.items()}
-    for span in all_told.received.spans:
+    for span in recorded.received.spans:
         kind = "{service}/{method}" if "/" in span.name else span.name.partition(" ")[0]
-        assert set(told(span)) <= tables[kind], span.name
+        assert set(reported(span)) <= tables[kind], span.name
 
 
-def test_secrets_are_in_no_span_no_metric_and_no_line(all_told: Told) -> None:
+def test_secrets_are_in_no_span_no_metric_and_no_line(recorded: Recorded) -> None:
     secret = TOKEN[4:]
-    spans = b"".join(span.SerializeToString() for span in all_told.received.spans)
+    spans = b"".join(span.SerializeToString() for span in recorded.received.spans)
     assert b"[redacted" in spans
     assert secret.encode() not in spans
-    assert secret not in all_told.scrape
-    assert secret not in all_told.log
+    assert secret not in recorded.scrape
+    assert secret not in recorded.log
 
 
-def test_each_line_in_a_call_says_whose_it_is_and_which_trace_it_belongs_to(all_told: Told) -> None:
-    calls = [line for line in all_told.lines if line["event"] == "tool call"]
+def test_each_line_in_a_call_says_whose_it_is_and_which_trace_it_belongs_to(recorded: Recorded) -> None:
+    calls = [line for line in recorded.lines if line["event"] == "tool call"]
     assert len(calls) == 3
-    spans = {span.trace_id.hex() for span in all_told.received.spans}
+    spans = {span.trace_id.hex() for span in recorded.received.spans}
     for line in calls:
         assert (line["tenant"], line["thread"], line["trace_id"] in spans) == ("default", "t", True)
         assert line["call_id"]
         assert not {"arguments", "result", "content"} & line.keys()
-    (finished,) = [line for line in all_told.lines if line["event"] == "run finished"]
+    (finished,) = [line for line in recorded.lines if line["event"] == "run finished"]
     assert finished["run_id"]
     assert {line["run_id"] for line in calls} == {None, finished["run_id"]}
 
@@ -188,32 +192,32 @@ def _known_labels() -> set[str]:
     return {label.replace(".", "_") for labels in METRIC_LABELS.values() for label in labels}
 
 
-def test_every_metric_of_the_dashboard_is_one_that_a_gateway_has(all_told: Told) -> None:
+def test_every_metric_of_the_dashboard_is_one_that_a_gateway_has(recorded: Recorded) -> None:
     dashboard = json.loads((ROOT / "deploy" / "grafana" / "airlock.json").read_text(encoding="utf-8"))
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     assert len(queries) > 30
-    assert _metrics(queries) - _names(all_told.scrape) == set()
+    assert _metrics(queries) - _names(recorded.scrape) == set()
     assert _labels(queries) - {"le"} <= _known_labels()
 
 
-def test_every_alert_is_on_metrics_that_a_gateway_has_and_stands_in_the_documentation(all_told: Told) -> None:
+def test_every_alert_is_on_metrics_that_a_gateway_has_and_stands_in_the_documentation(recorded: Recorded) -> None:
     (group,) = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
     alerts = [rule["expr"] for rule in group["rules"]]
     assert len(alerts) == 9
-    assert _metrics(alerts) - _names(all_told.scrape) == set()
+    assert _metrics(alerts) - _names(recorded.scrape) == set()
     assert _labels(alerts) - {"le", "job"} <= _known_labels()
     documented = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").replace("\\|", "|")
     assert [alert for alert in alerts if f"`{alert}`" not in documented] == []
 
 
-def test_the_scrape_has_every_metric_of_the_table(all_told: Told) -> None:
-    families = {line.split()[2] for line in all_told.scrape.splitlines() if line.startswith("# TYPE ")}
+def test_the_scrape_has_every_metric_of_the_table(recorded: Recorded) -> None:
+    families = {line.split()[2] for line in recorded.scrape.splitlines() if line.startswith("# TYPE ")}
     for metric in METRICS:
         family = metric.name.replace(".", "_") + {"s": "_seconds", "By": "_bytes"}.get(metric.unit, "")
         assert {family, f"{family}_total"} & families, metric.name
 
 
-def test_no_series_has_a_label_of_somebody_elses_choice(all_told: Told) -> None:
-    tools = set(re.findall(r'gen_ai_tool_name="([^"]+)"', all_told.scrape))
+def test_no_series_has_a_label_that_a_caller_chooses(recorded: Recorded) -> None:
+    tools = set(re.findall(r'gen_ai_tool_name="([^"]+)"', recorded.scrape))
     assert tools == {"execute", "other"}
-    assert set(re.findall(r'airlock_tenant="([^"]*)"', all_told.scrape)) <= {"default", ""}
+    assert set(re.findall(r'airlock_tenant="([^"]*)"', recorded.scrape)) <= {"default", ""}

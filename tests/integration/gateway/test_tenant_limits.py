@@ -1,4 +1,4 @@
-"""What a tenant is told by a real gateway when its sandbox is over its limit of disk, or it has too many made."""
+"""What a tenant reads from a real gateway when its sandbox is over its limit of disk, or it has too many made."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ async def test_disk_and_the_making_of_sandboxes_are_limited_and_said_to_be(tmp_p
                     refused.append(error)
             assert refused[-1].details == {"quota": "sandboxes_per_minute", "limit": "2"}
             assert 0 < (refused[-1].retry_after_s or 0) <= 60
-            told = await airlock.call_tool("execute", {"command": "true"}, thread="another")
-            if told.outcome != "exited":  # else the minute has turned
-                assert (told.outcome, "sandboxes_per_minute" in told.note) == ("failed_to_start", True)
+            reported = await airlock.call_tool("execute", {"command": "true"}, thread="another")
+            if reported.outcome != "exited":  # else the minute has turned
+                assert (reported.outcome, "sandboxes_per_minute" in reported.note) == ("failed_to_start", True)
             # What lives is not made.
             assert (await airlock.call_tool("execute", {"command": "echo on"}, thread="t")).content == "on\n"
 

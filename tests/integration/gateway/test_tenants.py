@@ -71,6 +71,6 @@ async def test_health_answers_without_a_key(pair: Pair) -> None:
 
 
 async def test_a_key_that_is_not_known_is_unauthenticated(pair: Pair) -> None:
-    async with Client(pair.address, "alk_guess") as nobody:
+    async with Client(pair.address, "alk_guess") as unknown:
         with pytest.raises(Unauthenticated):
-            await nobody.list_tools()
+            await unknown.list_tools()

@@ -17,7 +17,7 @@ from gateway.v1 import tool_service_pb2, tool_service_pb2_grpc
 from tests.gateway_process import airlock
 from tests.integration.gateway.conftest import Pair
 
-SURVIVOR = "airlock-survivor"
+LEFT_OVER = "airlock-left-over"
 
 
 async def test_execute_returns_raw_output_of_both_streams(client: Client) -> None:
@@ -77,7 +77,7 @@ async def test_a_large_result_stays_in_the_sandbox_and_can_be_searched(client: C
 LOOK = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; done"
 BACKGROUND = (
     f'python3 -c "import os,time,sys; os.fork() and sys.exit(); os.setsid(); os.fork() and os._exit(0); '
-    f'time.sleep(60) # {SURVIVOR}"'
+    f'time.sleep(60) # {LEFT_OVER}"'
 )
 
 
@@ -90,7 +90,7 @@ async def test_a_timeout_kills_double_forked_children_and_what_ignores_term(clie
     assert time.monotonic() - started < 40, "none of what it started ran to its end"
     listed = await client.call_tool("execute", {"command": LOOK}, thread="timeout")
     assert "sleep 60" not in listed.content
-    assert SURVIVOR not in listed.content
+    assert LEFT_OVER not in listed.content
 
 
 async def test_cancelling_the_client_reaches_the_process(client: Client) -> None:
@@ -106,7 +106,7 @@ async def test_cancelling_the_client_reaches_the_process(client: Client) -> None
     async with asyncio.timeout(40):  # less than they would sleep
         while True:
             listed = (await client.call_tool("execute", {"command": LOOK}, thread="cancel")).content
-            if "sleep 61" not in listed and SURVIVOR not in listed:
+            if "sleep 61" not in listed and LEFT_OVER not in listed:
                 break
 
 
@@ -130,7 +130,7 @@ async def test_output_streams_as_it_arrives(client: Client) -> None:
     assert result.content == "first\nsecond\n"
 
 
-async def test_calls_that_the_model_got_wrong_say_how_to_mend_them(client: Client) -> None:
+async def test_calls_that_the_model_got_wrong_say_how_to_fix_them(client: Client) -> None:
     relative = await client.call_tool("write_file", {"path": "x", "content": "x", "z": 1})
     assert (relative.verdict, relative.is_error) == ("allow", True)
     assert "`z`" in relative.content
@@ -146,7 +146,7 @@ async def test_calls_that_the_model_got_wrong_say_how_to_mend_them(client: Clien
         await client.call_tool("", {})
 
 
-async def test_a_file_that_is_not_utf8_is_told_as_binary(client: Client) -> None:
+async def test_a_file_that_is_not_utf8_is_reported_as_binary(client: Client) -> None:
     await client.write_file("binary", "/workspace/b.bin", b"\x00\xff\xfe binary")
     result = await client.call_tool("read_file", {"path": "/workspace/b.bin"}, thread="binary")
     assert "binary" in result.content.lower()
@@ -203,7 +203,7 @@ async def test_the_callers_own_time_limit_is_a_class_and_kills_the_process(clien
             pass
 
 
-async def test_a_request_that_is_too_large_is_told_as_that(client: Client) -> None:
+async def test_a_request_that_is_too_large_is_reported_as_that(client: Client) -> None:
     with pytest.raises(TooLarge):
         await client.call_tool("write_file", {"path": "a", "content": "x" * 20_000_000})
 
@@ -227,7 +227,7 @@ async def test_hostile_json_is_a_result_with_a_verdict(pair: Pair, arguments_jso
         assert answer.result.is_error
 
 
-async def test_half_a_surrogate_pair_in_a_files_content_is_told_to_the_model(client: Client) -> None:
+async def test_half_a_surrogate_pair_in_a_files_content_is_reported_to_the_model(client: Client) -> None:
     result = await client.call_tool("write_file", {"path": "a", "content": "\ud800"}, thread="json")
     assert result.is_error
     assert "surrogate" in result.content

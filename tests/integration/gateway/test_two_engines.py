@@ -59,7 +59,7 @@ def _hosted(url: str, run_id: str) -> str | None:
     return found[0] if found else None
 
 
-async def _until_nobody_serves(url: str, engine: str) -> None:
+async def _until_unserved(url: str, engine: str) -> None:
     query = "SELECT 1 FROM gateways WHERE engine = %s AND expires_us > extract(epoch FROM clock_timestamp()) * 1000000"
     async with asyncio.timeout(60), await psycopg.AsyncConnection.connect(url, autocommit=True) as database:
         while await (await database.execute(query, (engine,))).fetchone() is not None:
@@ -97,7 +97,7 @@ async def test_a_run_goes_where_its_files_are_and_elsewhere_only_once_they_were_
                         refused = await asyncio.to_thread(airlock_process, *adopting, engine, check=False)
                         assert (refused.returncode, "still serves engine" in refused.stdout) == (2, True)
                         first.kill()
-                        await _until_nobody_serves(postgres_url, engine)
+                        await _until_unserved(postgres_url, engine)
                         with pytest.raises(OtherEngine, match="No gateway is currently serving that engine"):
                             await there.start_run("go", thread="t")
                         adopted = await asyncio.to_thread(airlock_process, *adopting, engine)

@@ -49,8 +49,8 @@ def test_a_gateway_is_uninstalled_once_it_is_stopped_and_the_other_one_serves_on
 
         assert len(containers_of(theirs.instance)) == len(volumes_of(theirs.instance)) == 1
         read = ("tool", "call", "execute", '{"command": "cat file"}', "--check")
-        told = airlock(*read, env={"AIRLOCK_ADDRESS": other.address, "AIRLOCK_API_KEY": theirs.key})
-        assert told.stdout == "kept\n"
+        reported = airlock(*read, env={"AIRLOCK_ADDRESS": other.address, "AIRLOCK_API_KEY": theirs.key})
+        assert reported.stdout == "kept\n"
 
 
 def test_a_gateway_is_not_uninstalled_while_another_one_of_its_database_serves(tmp_path: Path) -> None:

@@ -142,11 +142,11 @@ async def test_a_run_whose_worker_is_killed_moves_to_another_process_under_its_w
                 index = next(n for n in (0, 1) if _slot(home, n) == host)
                 (doomed,) = (one for one in workers_of(gateway) if f"{index}/2@" in _command_line(one))
                 os.kill(doomed, signal.SIGKILL)
-                told = await asyncio.gather(*watched)
-                assert len({tuple(events) for events in told}) == 1, "each saw each event once"
-                assert (told[0][0], told[0][-1]) == ("run_started", "run_finished")
+                reported = await asyncio.gather(*watched)
+                assert len({tuple(events) for events in reported}) == 1, "each saw each event once"
+                assert (reported[0][0], reported[0][-1]) == ("run_started", "run_finished")
                 # Once; more often where a loaded machine keeps a worker from renewing its lease in time.
-                moved = told[0].count("run_resumed")
+                moved = reported[0].count("run_resumed")
                 assert moved >= 1
                 assert (await all_[0].get_run(run)).status == "completed"
                 assert _gateway_of(home, run) != host
@@ -187,12 +187,12 @@ async def test_each_worker_is_scraped_where_the_banner_says(home: Home) -> None:
         (line,) = re.findall(r"^ *metrics +(.+?) *$", said, re.MULTILINE)
         addresses = line.split(", ")
         assert len(set(addresses)) == 2
-        counted = [await asyncio.to_thread(_calls_told, address) for address in addresses]
+        counted = [await asyncio.to_thread(_calls_reported, address) for address in addresses]
         assert sum(counted) == _CLIENTS
         assert all(counted), "both of them worked"
 
 
-def _calls_told(address: str) -> int:
+def _calls_reported(address: str) -> int:
     """Return how many tool calls a worker says that it made."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
         scrape = answer.read().decode()
@@ -246,19 +246,19 @@ async def test_sandboxes_are_listed_shown_and_stopped_through_either_worker(pair
     assert '"reason": "NOT_FOUND"' in gone.stdout
 
 
-async def test_what_a_sandbox_uses_is_told_by_the_worker_that_has_it_and_by_the_other(pair: Served, home: Home) -> None:
+async def test_sandbox_usage_is_reported_by_the_worker_that_has_it_and_by_the_other(pair: Served, home: Home) -> None:
     async with clients(pair, home) as all_:
         hold = "head -c 30000000 /dev/zero > /tmp/held"
         assert (await all_[0].call_tool("execute", {"command": hold}, thread="used")).exit_code == 0
-        told = [await one.get_sandbox_stats("used") for one in all_]
-        assert len({one.id for one in told}) == 1
-        for one in told:
+        reported = [await one.get_sandbox_stats("used") for one in all_]
+        assert len({one.id for one in reported}) == 1
+        for one in reported:
             assert one.memory_bytes is not None
             assert one.memory_bytes > 30_000_000, "files in /tmp are memory"
             assert one.cpu_s is not None
             assert one.pids is not None
         # Files are counted by its daemon, which only who has calls of the thread asks.
-        (known_bytes,) = {one.tmp.used_bytes for one in told if one.tmp is not None}
+        (known_bytes,) = {one.tmp.used_bytes for one in reported if one.tmp is not None}
         assert 30_000_000 <= known_bytes < 30_100_000, "in whole pages"
         await all_[0].delete_sandbox("used")
 

@@ -35,7 +35,7 @@ from tests.sandbox_keeper import make_keeper
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_an_engine_that_does_not_answer_is_said_to_and_how_to_mend_it(tmp_path: Path) -> None:
+async def test_an_engine_that_does_not_answer_is_reported_with_how_to_fix_it(tmp_path: Path) -> None:
     engine = DockerEngine(
         instance=instance_id(), channel_root=tmp_path, requests=DockerRequests(f"unix://{tmp_path}/none.sock")
     )
@@ -97,7 +97,7 @@ def bundle_of(engine: DockerEngine, sandbox_id: str) -> str:
     return str(name)
 
 
-async def test_the_runtime_volume_comes_back_when_somebody_removed_it(tmp_path: Path) -> None:
+async def test_the_runtime_volume_comes_back_when_it_was_removed(tmp_path: Path) -> None:
     instance = instance_id()
     # An image of its own, for no other engine of the test session to hold the volume.
     with runtime_image_like(RUNTIME_IMAGE, {"x": b""}) as image:

@@ -36,35 +36,35 @@ async def sandbox(engine: DockerEngine) -> AsyncIterator[Sandbox]:
     await engine.remove(made.id)
 
 
-async def survivors(sandbox: Sandbox) -> int:
+async def remaining(sandbox: Sandbox) -> int:
     return text(await run(sandbox.shell, "ps -eo args")).count("sleep 1234")
 
 
 async def none_left_within(sandbox: Sandbox, limit_s: float) -> bool:
     deadline_s = time.monotonic() + limit_s
-    while await survivors(sandbox):
+    while await remaining(sandbox):
         if time.monotonic() > deadline_s:
             return False
     return True
 
 
 @pytest.mark.parametrize("command, code", [("true", 0), ("exit 7", 7), ("no-such-program", 127)])
-async def test_an_exit_code_is_told(sandbox: Sandbox, command: str, code: int) -> None:
+async def test_an_exit_code_is_reported(sandbox: Sandbox, command: str, code: int) -> None:
     result = await run(sandbox.shell, command)
     assert (result.outcome, result.exit_code) == ("exited", code)
 
 
-async def test_a_signal_is_told(sandbox: Sandbox) -> None:
+async def test_a_signal_is_reported(sandbox: Sandbox) -> None:
     result = await run(sandbox.shell, "kill -SEGV $$")
     assert (result.outcome, result.signal, result.exit_code) == ("signalled", 11, None)
 
 
-async def test_a_command_runs_in_the_workspace_as_nobody_special(sandbox: Sandbox) -> None:
+async def test_a_command_runs_in_the_workspace_as_an_unprivileged_user(sandbox: Sandbox) -> None:
     said = text(await run(sandbox.shell, "pwd; id -u; echo $HOME; cat"))
     assert said == f"/workspace\n{sandbox.posture.tool_uid}\n/workspace\n"
 
 
-async def test_the_streams_are_told_apart_and_bytes_stay_bytes(sandbox: Sandbox) -> None:
+async def test_the_streams_are_kept_apart_and_bytes_stay_bytes(sandbox: Sandbox) -> None:
     result = await run(sandbox.shell, r"printf 'a\377\000b'; sleep 0.05; printf err >&2")
     assert [(piece.stream, piece.data) for piece in result.output] == [("stdout", b"a\xff\0b"), ("stderr", b"err")]
 
@@ -108,7 +108,7 @@ async def test_cancelling_the_call_kills_everything_the_command_started(sandbox:
         )
     )
     await asyncio.wait_for(started.wait(), 10)
-    assert await survivors(sandbox) >= 4
+    assert await remaining(sandbox) >= 4
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -123,7 +123,7 @@ async def test_a_child_that_keeps_the_output_open_does_not_hold_the_call(sandbox
     assert time.monotonic() - before_s < 3
 
 
-async def test_a_command_that_takes_too_much_memory_is_told_from_one_that_was_killed(sandbox: Sandbox) -> None:
+async def test_a_command_out_of_memory_is_distinguished_from_one_that_was_killed(sandbox: Sandbox) -> None:
     result = await run(sandbox.shell, "python3 -c \"b = b'x' * 10**9\"")
     assert result.outcome == "out_of_memory"
     assert (await run(sandbox.shell, "kill -9 $$")).outcome == "signalled"

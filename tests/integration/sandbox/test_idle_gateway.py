@@ -1,4 +1,4 @@
-"""A gateway whose sandbox is idle: stopped, started again by the next call, and every step of it told."""
+"""A gateway whose sandbox is idle: stopped, started again by the next call, and every step of it reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def states(client: Client, count: int) -> Sequence[str]:
-    """Return so many of the states that the thread's sandbox had, the first ones; they are told a moment late."""
+    """Return so many of the states that the thread's sandbox had, the first ones; they are reported a moment late."""
     async with asyncio.timeout(60):
         while True:
             found = [one.state async for one in client.sandbox_transitions(thread="t")][::-1]
@@ -45,7 +45,7 @@ async def test_an_idle_sandbox_is_stopped_and_resumed_and_the_next_result_says_w
             shown = json.loads(airlock("sandbox", "history", "--thread", "t", "--json", env=env).stdout)
             assert len({one["sandbox_id"] for one in shown["transitions"]}) == 1
             reasons = {one["reason"] for one in shown["transitions"]}
-            assert "nobody used it; its background processes (1) ended" in reasons
+            assert "idle; its background processes (1) ended" in reasons
             assert "idle_stopped" in airlock("sandbox", "history", env=env).stdout
     assert containers_of(home.instance) == [], "with the last gateway goes what is stopped, too"
 

@@ -73,7 +73,7 @@ async def test_a_start_removes_what_restores_left_and_goes_on_where_a_volume_can
         await engine.reconcile()
     assert sorted(volumes_of(engine.instance)) == sorted([*before, stuck])
     assert emptied == [0, 0], "the deep one's program, and the stuck one's"
-    assert "the volume of spare pool-stuck stays until the next start" in caplog.text
+    assert "the volume of pooled sandbox pool-stuck stays until the next start" in caplog.text
     await engine.reconcile()
     assert sorted(volumes_of(engine.instance)) == sorted(before)
     assert containers_of(engine.instance) == []

@@ -1,4 +1,4 @@
-"""A sandbox of the pool belongs to nobody, then to one thread, whatever dies in between; and its files with it."""
+"""A pooled sandbox belongs to no thread, then to one, whatever dies in between; and its files with it."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ async def test_a_thread_with_files_or_a_sandbox_gets_no_pooled_sandbox_which_sta
         "processes and threads: (sleep 1000 &) ; exit 0",
     ],
 )
-async def test_a_pooled_sandbox_in_which_somebody_was_is_refused_and_removed(processes: Processes, found: str) -> None:
+async def test_a_pooled_sandbox_that_was_used_is_refused_and_removed(processes: Processes, found: str) -> None:
     engine = processes.engine()
     pooled = await engine.pool.make_pooled(KIND)
     why, _, command = found.partition(": ")
@@ -208,7 +208,7 @@ async def test_a_pooled_sandbox_of_another_size_or_of_an_earlier_image_is_refuse
     assert processes.volumes == []
 
 
-async def test_a_pooled_sandbox_that_is_held_by_less_than_its_thread_asks_is_refused(
+async def test_a_pooled_sandbox_with_weaker_limits_than_its_thread_asks_is_refused(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def weaker(channel: Channel) -> Posture:
@@ -253,7 +253,7 @@ async def test_kill_9_in_the_midst_of_a_claim_leaves_the_threads_sandbox_or_noth
         _, said = await asyncio.to_thread(process.communicate)
         assert process.returncode == -9, f"{step}: {said.decode()}"
     engine = processes.engine()
-    # Whoever asks before a look meets what is half claimed itself.
+    # A call before a look meets what is half claimed itself.
     early = await engine.create(spec("taken"))
     assert not early.id.startswith("pool-")
     left = {one.thread: one.id for one in await engine.reconcile()}

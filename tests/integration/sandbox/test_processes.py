@@ -114,7 +114,7 @@ async def test_a_program_that_leaves_its_input_unread_ends_the_call(sandbox: San
     assert sandbox.alive
 
 
-async def test_a_program_waits_for_whoever_reads_its_output(sandbox: Sandbox) -> None:
+async def test_a_program_waits_for_the_reader_of_its_output(sandbox: Sandbox) -> None:
     blocked, go_on, seen = asyncio.Event(), asyncio.Event(), 0
 
     async def slow(stream: str, data: bytes) -> None:
@@ -190,7 +190,7 @@ async def test_a_program_that_cannot_start_has_an_errno(
     assert said in result.message
 
 
-async def test_about_a_mebibyte_of_arguments_works_and_more_is_told(sandbox: Sandbox) -> None:
+async def test_about_a_mebibyte_of_arguments_works_and_more_is_refused(sandbox: Sandbox) -> None:
     argument = b"x" * (128 * 1024 - 1)
     script = b'for a; do printf %s "$a"; done | wc -c'
     result, output = await program(sandbox, b"/bin/sh", b"-c", script, b"sh", *[argument] * 8)
@@ -308,7 +308,7 @@ async def test_a_gateway_that_was_started_again_finds_the_processes_and_their_ou
         channel.close()
 
 
-async def test_a_wait_ends_in_time_and_what_a_process_has_not_is_told(sandbox: Sandbox) -> None:
+async def test_a_wait_ends_in_time_and_reports_what_a_process_does_not_have(sandbox: Sandbox) -> None:
     processes = sandbox.processes
     await start(processes, "idles", b"sleep", b"4716", merge_stderr=True)
     assert (await processes.wait("idles", wait_s=0.05)).running
@@ -325,7 +325,7 @@ async def test_a_wait_ends_in_time_and_what_a_process_has_not_is_told(sandbox: S
     assert sandbox.alive
 
 
-async def test_a_command_that_meets_the_limit_of_processes_is_told_so(sandbox: Sandbox) -> None:
+async def test_a_command_that_reaches_the_process_limit_says_so(sandbox: Sandbox) -> None:
     script = "i=0; while [ $i -lt 100 ]; do sleep 4717 & i=$((i+1)); done; exit 0"
     result = await run(sandbox.shell, f"{script} || exit 9")
     assert result.outcome == "exited"

@@ -50,7 +50,7 @@ class Restarts:
         self.engines: list[DockerEngine] = []
 
     def engine(self) -> DockerEngine:
-        """Return what the next process of the gateway would have. The one before it is not told, as by kill -9."""
+        """Return what the next process of the gateway would have. The one before it is not notified, as by kill -9."""
         for before in self.engines:
             kill(before)
         made = DockerEngine(instance=self.instance, channel_root=self.channels, runtime_image=RUNTIME_IMAGE)
@@ -127,7 +127,7 @@ async def test_a_sandbox_that_is_taken_over_is_the_thread_s_for_good(restarts: R
     assert containers_of(restarts.instance) == []
 
 
-async def test_what_nobody_asks_for_goes_when_it_was_idle_for_long_enough(restarts: Restarts) -> None:
+async def test_what_is_idle_for_long_enough_goes(restarts: Restarts) -> None:
     await restarts.left()
     engine = restarts.engine()
     now_s = 0.0
@@ -238,7 +238,7 @@ async def test_a_caller_that_gives_up_while_it_is_taken_over_loses_nothing(resta
     assert (await sandbox.processes.list()).processes[0].running
 
 
-async def test_an_orderly_stop_removes_what_was_taken_over_or_only_found_unless_it_is_told_to_keep(
+async def test_an_orderly_stop_removes_what_was_taken_over_or_only_found_unless_keep_is_set(
     restarts: Restarts,
 ) -> None:
     left = await restarts.left()

@@ -1,4 +1,4 @@
-"""Two processes of a gateway on one engine: one sandbox a thread, and nobody removes what another uses.
+"""Two processes of a gateway on one engine: one sandbox a thread, and none removes what another uses.
 
 Locks are of open files and not of processes, so two engines of one process stand in each other's way as two would.
 """
@@ -181,7 +181,7 @@ async def test_a_limit_counts_the_sandboxes_of_all_processes_and_idle_ones_make_
     assert await said(one, "echo again", "a") == "again\n"
 
 
-async def test_whoever_only_looks_finds_another_process_sandbox_and_makes_none(shared: Shared) -> None:
+async def test_a_look_finds_another_process_sandbox_and_makes_none(shared: Shared) -> None:
     (_, one), (_, other) = shared.process(), shared.process()
     async with other.acquire_existing(spec("t")) as none:
         assert none is None

@@ -51,7 +51,7 @@ class Processes:
         self.channels = channels
         self.engines: list[DockerEngine] = []
         self.now_s = 1_000_000.0
-        self.told: list[Transition] = []
+        self.reported: list[Transition] = []
 
     def engine(self, *, lifetime_s: float | None = None) -> DockerEngine:
         """Return another process' engine."""
@@ -60,7 +60,7 @@ class Processes:
             channel_root=self.channels,
             runtime_image=RUNTIME_IMAGE,
             lifetime_s=lifetime_s,
-            on_transition=self.told.append,
+            on_transition=self.reported.append,
             clock=lambda: self.now_s,
         )
         self.engines.append(made)
@@ -139,7 +139,7 @@ async def test_a_stopped_sandbox_uses_no_memory_is_not_live_and_is_started_with_
     assert (await resumed(engine, again)).take_ended_processes() == 0
 
 
-async def test_what_no_call_uses_is_stopped_by_its_keeper_and_lent_again(processes: Processes) -> None:
+async def test_what_no_call_uses_is_stopped_by_its_keeper_and_leased_again(processes: Processes) -> None:
     engine = processes.engine()
     now_s = 0.0
     keeper = make_keeper(engine, idle_timeout_s=60, stopped_timeout_s=3600, clock=lambda: now_s)
@@ -181,7 +181,7 @@ async def test_what_is_not_fit_to_be_started_is_replaced_and_its_files_are_found
     assert len(containers_of(processes.instance)) == 1
 
 
-async def test_kill_9_while_it_is_stopped_loses_nothing_and_nobody_takes_it_for_an_orphan(
+async def test_kill_9_while_it_is_stopped_loses_nothing_and_it_is_not_taken_for_an_orphan(
     processes: Processes,
 ) -> None:
     before = processes.engine()
@@ -193,17 +193,17 @@ async def test_kill_9_while_it_is_stopped_loses_nothing_and_nobody_takes_it_for_
     await resumed(engine, was)
 
 
-async def test_what_is_gone_when_a_process_begins_is_told_to_be_gone(processes: Processes) -> None:
+async def test_what_is_gone_when_a_process_begins_is_reported_as_gone(processes: Processes) -> None:
     before = processes.engine()
     await before.create(spec("t"))
     kill(before)
     subprocess.run(["docker", "rm", "-f", *containers_of(processes.instance)], check=True, capture_output=True)
     engine = processes.engine()
     (noted,) = await engine.listed("tenant-a")
-    assert noted.state in ("creating", "failed"), "nobody has looked yet"
+    assert noted.state in ("creating", "failed"), "no process has looked yet"
     assert await engine.reconcile() == []
-    assert [(one.name, one.state, one.reason) for one in processes.told[-1:]] == [
-        ("t", "removed", "it is not there any more")
+    assert [(one.name, one.state, one.reason) for one in processes.reported[-1:]] == [
+        ("t", "removed", "its container no longer exists")
     ]
     assert await engine.listed("tenant-a") == []
 
@@ -295,7 +295,7 @@ async def test_a_sandbox_that_another_process_keeps_is_not_stopped_and_two_that_
     assert len(containers_of(processes.instance)) == 1
 
 
-async def test_what_is_stopped_goes_when_it_is_told_to_with_its_thread_with_its_tenant_and_with_the_last_process(
+async def test_what_is_stopped_goes_on_request_with_its_thread_with_its_tenant_and_with_the_last_process(
     processes: Processes,
 ) -> None:
     engine = processes.engine()
@@ -323,7 +323,7 @@ async def test_what_is_stopped_goes_when_it_is_told_to_with_its_thread_with_its_
     assert [name for name in volumes_of(processes.instance) if "workspace" in name] == []
 
 
-async def test_a_sandbox_past_its_lifetime_is_replaced_once_nobody_uses_it(processes: Processes) -> None:
+async def test_a_sandbox_past_its_lifetime_is_replaced_once_it_is_unused(processes: Processes) -> None:
     engine = processes.engine(lifetime_s=100)
     now_s = 0.0
     keeper = make_keeper(engine, stopped_timeout_s=3600, clock=lambda: now_s)
@@ -362,14 +362,14 @@ async def test_past_the_lifetime_no_call_begins_whichever_process_has_calls_and_
     (second, ended), (same, done) = [await each for each in nexts]
     assert (second == same != first, ended.exit_code, done.exit_code) == (True, 0, 0)
     assert (await staying)[1].outcome == "daemon_lost"
-    assert [one.reason for one in processes.told if one.sandbox == first][-1] == (
-        "calls in it went on for long after its lifetime"
+    assert [one.reason for one in processes.reported if one.sandbox == first][-1] == (
+        "its calls ran too long past its lifetime"
     )
     for keeper in (one, other):
         await keeper.close()
 
 
-async def test_what_ended_is_told_by_the_process_after_the_one_that_started_it_again(processes: Processes) -> None:
+async def test_what_ended_is_reported_by_the_process_after_the_one_that_started_it_again(processes: Processes) -> None:
     before = processes.engine()
     sandbox = await before.create(spec("t"))
     await sandbox.processes.start(ProcessSpec("p", [b"/bin/sleep", b"1000"]))

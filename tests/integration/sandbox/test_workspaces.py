@@ -229,8 +229,8 @@ async def test_a_deletion_that_the_engine_fails_at_says_whether_files_may_be_gon
     assert asked.count("remove_volume") == 2
 
 
-async def test_a_save_that_ends_early_says_why_at_once_and_holds_nobody_up(engine: DockerEngine) -> None:
-    """An engine that writes to nobody keeps the container that it reads, whoever asks for that to be removed."""
+async def test_a_save_that_ends_early_says_why_at_once_and_delays_no_one(engine: DockerEngine) -> None:
+    """An engine that writes to no sandbox keeps the container that it reads, even if its removal is requested."""
     mib = 1024 * 1024
     large = dataclasses.replace(spec("ends-early"), limits=dataclasses.replace(LIMITS, workspace_bytes=8192 * mib))
     sandbox = await engine.create(large)
@@ -272,7 +272,7 @@ async def test_what_clears_up_after_a_stream_does_not_replace_what_it_ended_with
         with pytest.raises(LookupError, match="gone"):
             await engine.save_workspace(spec("unclear"), broken)
     assert await _carriers(engine) == 1
-    # In the threads of streams, of which no tenant has all: nobody else waits where an engine is stuck with one.
+    # In the threads of streams, of which no tenant has all: no other tenant waits where an engine is stuck with one.
     assert all("stream" in name for name in removed)
     assert await engine.save_workspace(spec("unclear"), tree_of)
     assert await _carriers(engine) == 0

@@ -37,7 +37,7 @@ def test_exit_codes_that_look_like_signals_are_still_exits(client: Client, code:
     assert (reply.outcome, reply.exit_code) == (wire.OUTCOME_EXITED, code)
 
 
-def test_a_signal_from_the_program_itself_is_told(client: Client) -> None:
+def test_a_signal_from_the_program_itself_is_reported(client: Client) -> None:
     reply = client.execute("kill -TERM $$")
     assert (reply.outcome, reply.signal) == (wire.OUTCOME_SIGNALLED, 15)
 
@@ -77,7 +77,7 @@ def test_stdin_reaches_the_program_and_the_connection_serves_another_call(client
     assert client.execute("true").outcome == wire.OUTCOME_EXITED
 
 
-def test_stdin_that_nobody_reads_is_not_taken_for_the_next_call(client: Client) -> None:
+def test_unread_stdin_is_not_taken_for_the_next_call(client: Client) -> None:
     client.start([b"/bin/true"], stdin=True)
     assert client.receive().exec.outcome == wire.OUTCOME_EXITED
     client.send(wire.Input(data=b"late"))
@@ -85,7 +85,7 @@ def test_stdin_that_nobody_reads_is_not_taken_for_the_next_call(client: Client) 
     assert client.output("echo next") == "next\n"
 
 
-def test_one_mebibyte_of_arguments_works_and_more_is_told(client: Client) -> None:
+def test_one_mebibyte_of_arguments_works_and_more_is_refused(client: Client) -> None:
     argument = b"a" * 65_536
     reply = client.call(exec=wire.ExecRequest(argv=[b"/bin/sh", b"-c", b"echo $#", b"sh", *[argument] * 16]))
     assert (reply.exec.outcome, text(reply.exec.output)) == (wire.OUTCOME_EXITED, b"16\n")
@@ -161,7 +161,7 @@ def test_a_timeout_kills_everything_and_returns_the_partial_output(client: Clien
     started_s = time.monotonic()
     reply = client.execute(TREE, timeout_ms=300)
     assert time.monotonic() - started_s < 5
-    assert (reply.outcome, reply.survivors) == (wire.OUTCOME_TIMED_OUT, 0)
+    assert (reply.outcome, reply.remaining) == (wire.OUTCOME_TIMED_OUT, 0)
     assert text(reply.output) == b"started\n"
     assert client.output(SURVIVORS).strip() == "0"
 
@@ -227,7 +227,7 @@ def test_a_hundred_calls_go_on_at_once(sandbox: Sandbox) -> None:
     assert {reply.outcome for reply in replies} == {wire.OUTCOME_EXITED}
 
 
-def test_a_program_that_the_kernel_kills_for_memory_is_told_so(client: Client) -> None:
+def test_a_program_that_the_kernel_kills_for_memory_reports_it(client: Client) -> None:
     reply = client.call(exec=wire.ExecRequest(argv=[b"python3", b"-c", b"x = bytearray(1 << 30)"])).exec
     assert reply.outcome == wire.OUTCOME_OUT_OF_MEMORY
     assert client.execute("true").exit_code == 0

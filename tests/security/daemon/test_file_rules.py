@@ -81,7 +81,7 @@ def test_what_the_rules_allow_works(client: Client, line: str) -> None:
 
 
 @pytest.mark.usefixtures("files")
-def test_a_background_process_is_held_too(client: Client) -> None:
+def test_a_background_process_is_restricted_too(client: Client) -> None:
     started = client.call(
         process_start=wire.ProcessStartRequest(
             id="held", argv=[b"/bin/sh", b"-c", b"cat secrets/k; cat docs/page; exec sleep 60"], file_rules=RULES

@@ -14,7 +14,7 @@ _SEED = 4
 
 
 def _no_progress(_count: int) -> None:
-    """Nobody watches."""
+    """No one watches."""
 
 
 def test_a_daemon_that_answers_anything_does_not_break_the_gateway() -> None:

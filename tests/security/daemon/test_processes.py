@@ -1,4 +1,4 @@
-"""Background processes: whoever connects finds them, reads them, steers them, and ends them with all they started."""
+"""Background processes: each connection finds them, reads them, steers them, and ends them with all they started."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def kill_strays(client: Client) -> wire.Reply:
     return client.call(process_signal=wire.ProcessSignalRequest(signal=9, tree=True))
 
 
-def test_a_process_runs_on_and_tells_its_end(client: Client) -> None:
+def test_a_process_runs_on_and_reports_its_end(client: Client) -> None:
     process = start(client, "echo out; echo err >&2; exit 3")
     assert process.pid > 1
     ended = wait(client, process)
@@ -128,7 +128,7 @@ def test_the_pace_of_others_takes_nothing_away_from_who_has_ended(client: Client
         remove(client, process)
 
 
-def test_a_list_never_tells_an_end_before_the_output_is_complete(client: Client) -> None:
+def test_a_list_never_reports_an_end_before_the_output_is_complete(client: Client) -> None:
     found = wire.Process()
 
     def has_ended() -> bool:
@@ -209,7 +209,7 @@ def test_a_child_that_holds_the_pipe_goes_on_being_collected(client: Client) -> 
     assert listed(client).processes[0].stdout.closed
 
 
-def test_stdin_streams_and_its_end_is_told(client: Client) -> None:
+def test_stdin_streams_and_its_end_is_passed_on(client: Client) -> None:
     process = start(client, "cat | sha256sum", stdin=True)
     import hashlib
 
@@ -221,7 +221,7 @@ def test_stdin_streams_and_its_end_is_told(client: Client) -> None:
     assert follow(client, process).split()[0].decode() == digest.hexdigest()
 
 
-def test_what_found_no_room_is_told_in_bytes(client: Client) -> None:
+def test_what_found_no_room_is_reported_in_bytes(client: Client) -> None:
     process = start(client, "read line; sleep 0.2; cat", stdin=True, ring_bytes=1 << 20)
     data = b"\n" + b"x" * (1 << 19)
     failure = write(client, process, data, wait_ms=50, end=True).failure
@@ -268,7 +268,7 @@ def test_the_end_of_a_terminals_input_is_typed_once(client: Client) -> None:
     assert follow(client, process) == b"text\r\ntext\r\nover\r\nout\r\n"
 
 
-def test_writing_where_nobody_reads_any_more_is_a_conflict(client: Client) -> None:
+def test_writing_without_a_reader_is_a_conflict(client: Client) -> None:
     process = start(client, "true", stdin=True)
     assert not wait(client, process).stdin_open
     failure = write(client, process, b"x").failure
@@ -380,7 +380,7 @@ def test_a_signal_to_the_tree_reaches_every_session(client: Client) -> None:
     assert (reply.tree, wait(client, process).signal) == (0, 9)
 
 
-def test_a_stopped_process_goes_on_when_it_is_told_to(client: Client) -> None:
+def test_a_stopped_process_goes_on_when_it_is_continued(client: Client) -> None:
     process = start(client, "read line; echo $line", stdin=True)
     send_signal(client, process, 19)
     write(client, process, b"x\n")
@@ -565,7 +565,7 @@ def test_a_link_planted_for_the_file_is_not_written_through(client: Client, plan
     assert client.output("cat /workspace/victim") == "old\n"
 
 
-def test_a_program_nobody_reads_is_neither_held_up_nor_kept_in_memory(sandbox: Sandbox, client: Client) -> None:
+def test_a_program_without_a_reader_is_neither_delayed_nor_kept_in_memory(sandbox: Sandbox, client: Client) -> None:
     before = daemon_memory_bytes(sandbox)
     many = [start(client, "head -c 20000000 /dev/zero; echo end", ring_bytes=65_536) for _ in range(16)]
     for process in many:
@@ -587,7 +587,7 @@ def daemon_memory_bytes(sandbox: Sandbox) -> int:
     pytest.fail("the server has no memory")
 
 
-def test_sixty_four_run_at_once_and_the_next_one_is_told_what_to_do(client: Client) -> None:
+def test_sixty_four_run_at_once_and_the_next_one_reads_what_to_do(client: Client) -> None:
     many = [start(client, "sleep 100") for _ in range(64)]
     reply = client.call(process_start=wire.ProcessStartRequest(id="one-more", argv=[b"/bin/true"]))
     assert reply.failure.kind == wire.FAILURE_KIND_CONFLICT
@@ -635,7 +635,7 @@ def test_of_two_who_want_one_id_at_once_one_gets_it(sandbox: Sandbox, client: Cl
     assert listed(client).processes[0].tree == 1
 
 
-def test_a_process_that_the_kernel_killed_for_memory_is_told_so(client: Client) -> None:
+def test_a_process_that_the_kernel_killed_for_memory_reports_it(client: Client) -> None:
     process = start(client, "", argv=[b"python3", b"-c", b"x = bytearray(1 << 30)"])
     assert wait(client, process).outcome == wire.OUTCOME_OUT_OF_MEMORY
     process = start(client, "python3 -c 'x = bytearray(1 << 30)'; exit $?")
@@ -718,7 +718,7 @@ def test_a_bad_field_is_named(client: Client, request_fields: dict[str, object],
     assert not listed(client).processes
 
 
-def test_other_bad_requests_are_told_by_kind(client: Client) -> None:
+def test_other_bad_requests_are_reported_by_kind(client: Client) -> None:
     argv = [b"/bin/true"]
     for request, kind in (
         ({"id": "a", "argv": argv, "output_directory": "x", "file_limit_bytes": 1}, wire.FAILURE_KIND_INVALID_PATH),
@@ -734,7 +734,7 @@ def test_other_bad_requests_are_told_by_kind(client: Client) -> None:
     assert failure.message.startswith("0 of ")
 
 
-def test_long_arguments_are_told_by_their_beginning(client: Client) -> None:
+def test_long_arguments_are_shown_by_their_beginning(client: Client) -> None:
     process = start(client, "", argv=[b"/bin/true", *[b"x" * 1000] * 100])
     assert sum(map(len, process.argv)) == 4096
     assert list(process.argv[:2]) == [b"/bin/true", b"x" * 1000]
@@ -793,7 +793,7 @@ def test_a_start_at_the_pids_limit_is_a_failure_with_advice(client: Client) -> N
     assert client.execute("true").outcome == wire.OUTCOME_EXITED
 
 
-def test_health_is_told_within_a_second_while_tool_code_does_its_worst(sandbox: Sandbox, client: Client) -> None:
+def test_health_is_reported_within_a_second_while_tool_code_does_its_worst(sandbox: Sandbox, client: Client) -> None:
     idle = client.call(health=wire.HealthRequest()).health
     assert (idle.calls, idle.processes) == (1, 0)
     assert 0 < idle.memory_bytes <= 512 << 20

@@ -43,13 +43,13 @@ class Keys:
 class Credentials:
     """By the one scope that each has: a tenant's, an operator's, another tenant's.
 
-    `nobodys` open nothing, by what is wrong with them; neither do `dead_keys`, and none is told what is wrong with it.
+    `nobodys` open nothing, by what is wrong with them; neither do `dead_keys`, and none reads what is wrong with it.
     """
 
     tenant: Mapping[str, Credential]
     operator: Mapping[str, Credential]
     other: Mapping[str, Credential]
-    nobodys: Mapping[str, Credential]
+    of_no_tenant_tables: Mapping[str, Credential]
     dead_keys: Mapping[str, Credential]
 
 
@@ -112,7 +112,7 @@ class Tokens:
         token, now = self._issuer.token, time.time()
         with TokenIssuer() as stranger:
             by_stranger = stranger.token(TENANT, *ACTING_SCOPES, iss=self._issuer.url)
-        nobodys = {
+        of_no_tenant_tables = {
             "expired": token(TENANT, *ACTING_SCOPES, exp=now - 60),
             "not valid yet": token(TENANT, *ACTING_SCOPES, nbf=now + 3600),
             "for another audience": token(TENANT, *ACTING_SCOPES, aud="elsewhere"),
@@ -129,7 +129,7 @@ class Tokens:
                 # A token that claims to operate has no scope at all.
                 _by_secret(channel, keys.operator) | {"none": Credential(channel, bearer(token(TENANT, "operate")))},
                 {scope: Credential(channel, bearer(token(OTHER, scope))) for scope in TENANT_SCOPES},
-                {"nothing": Credential(channel), **_by_secret(channel, nobodys), **_malformed(channel)},
+                {"nothing": Credential(channel), **_by_secret(channel, of_no_tenant_tables), **_malformed(channel)},
                 _by_secret(channel, keys.dead),
             )
 
@@ -176,7 +176,7 @@ class Certificates:
             two = connected("two", _san(TENANT, "tool"), _san(OTHER, "tool"))
             common = connected("common", "nobody.example", common_name=_san(TENANT, "tool"))
             good = of[TENANT]["tool"].channel
-            nobodys = {
+            of_no_tenant_tables = {
                 "of nobody": Credential(nobody),
                 "of two tenants": Credential(two),
                 "with a common name that would be somebody": Credential(common),
@@ -184,7 +184,11 @@ class Certificates:
             }
             # A key goes before the certificate, a bad one too.
             yield Credentials(
-                of[TENANT], _by_secret(nobody, keys.operator), of[OTHER], nobodys, _by_secret(good, keys.dead)
+                of[TENANT],
+                _by_secret(nobody, keys.operator),
+                of[OTHER],
+                of_no_tenant_tables,
+                _by_secret(good, keys.dead),
             )
 
     def _tls(self, name: str, *sans: str, **more: str) -> Tls:

@@ -1,4 +1,4 @@
-"""Every RPC of the API: the scope it needs, a request with ids in it, and what a stranger to those ids is told.
+"""Every RPC of the API: the scope it needs, a request with ids in it, and what a stranger to those ids reads.
 
 This is written down a second time on purpose: a servicer that asks for less, or an RPC that is not here, fails it.
 """

@@ -81,8 +81,10 @@ def test_no_rpc_answers_without_a_credential_and_none_says_why_a_key_is_none_but
         request = requests(name, walk.theirs)
         dead = {wrong: ask(one, name, method, request) for wrong, one in walk.credentials.dead_keys.items()}
         assert len({found.said for wrong, found in dead.items() if wrong != "expired"}) == 1, name
-        nobodys = {wrong: ask(one, name, method, request) for wrong, one in walk.credentials.nobodys.items()}
-        for wrong, found in {**nobodys, **dead}.items():
+        of_no_tenant_tables = {
+            wrong: ask(one, name, method, request) for wrong, one in walk.credentials.of_no_tenant_tables.items()
+        }
+        for wrong, found in {**of_no_tenant_tables, **dead}.items():
             reason = "KEY_EXPIRED" if wrong == "expired" else "UNAUTHENTICATED"
             assert (found.code, found.reason, found.answers) == (UNAUTHENTICATED, reason, []), (name, wrong)
 
@@ -114,7 +116,7 @@ def test_half_a_surrogate_pair_in_any_string_is_an_invalid_argument(walk: Walk) 
     assert tried > 2 * len(RPCS)
 
 
-def test_another_tenants_ids_are_answered_as_those_of_nobody(walk: Walk) -> None:
+def test_another_tenants_ids_are_answered_as_unknown_ones(walk: Walk) -> None:
     # What makes something of the stranger's own by that name comes last: to look for a process is to have a sandbox,
     # and while a run of his is under way, the thread is busy.
     def late(name: str) -> tuple[bool, bool, bool, str]:

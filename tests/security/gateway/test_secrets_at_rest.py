@@ -245,7 +245,7 @@ async def _scenario(home: Home) -> Left:
                 shown += [("events", repr(event)) async for event in client.watch_run(run.id)]
                 for approval in await approver.approvals():
                     await approver.resolve_approval(approval.id, "deny", text=secrets.of("approver: message"))
-                await _calls(client, secrets, shown)  # the approval's answer is told, and results are repeated
+                await _calls(client, secrets, shown)  # the approval's answer is reported, and results are repeated
             for key in (acting, approving, operating):
                 await _every_field(gateway.address, key, secrets)
             log = (home.config.parent / "serve.log").read_text(encoding="utf-8")

@@ -53,7 +53,7 @@ ABSENT = Ids(
     request_id="no-such-request",
     snapshot_id="snap_" + "0" * 24,
 )
-# What differs from call to call, whoever makes it.
+# What differs from call to call, for every caller.
 _VOLATILE_FIELDS = "id|call_id|duration_ms|seconds|nanos|etag|pid|boot|run_id|policy_version|container"
 _VOLATILE = re.compile(rf"^\s*({_VOLATILE_FIELDS})\b.*\n", re.MULTILINE)
 _DEADLINE_S = 30.0

@@ -121,7 +121,7 @@ class Guest:
         )  # fmt: skip
         try:
             while not worst.is_set():
-                assert not attack.done(), _told(attack.result())
+                assert not attack.done(), _reported(attack.result())
                 await self._ask()
             rounds = [await self._in_time(samples)]
             while not rounds[-1] and len(rounds) < _ROUNDS:
@@ -155,7 +155,7 @@ class Guest:
     async def works(self) -> None:
         """Assert that a command, a write and a read do what they always do, by the same daemon."""
         result = await run(self.sandbox.shell, "echo well")
-        assert (result.outcome, text(result)) == ("exited", "well\n"), _told(result)
+        assert (result.outcome, text(result)) == ("exited", "well\n"), _reported(result)
         await self.sandbox.files.write("/workspace/after", b"written")
         assert b"".join([data async for data in self.sandbox.files.read("/workspace/after")]) == b"written"
         assert (await self.sandbox.files.glob("/workspace", "aft*")).entries[0].name.endswith("after")
@@ -166,5 +166,5 @@ def _python(program: str) -> str:
     return f"exec python3 -c {shlex.quote(TOOLS + program)}"
 
 
-def _told(result: ExecResult) -> str:
+def _reported(result: ExecResult) -> str:
     return f"{result.outcome} {result.exit_code} {result.message}: {text(result)[-2000:]}"

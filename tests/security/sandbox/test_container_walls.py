@@ -168,7 +168,7 @@ async def test_nothing_that_an_image_declares_is_run_or_obeyed(engine: DockerEng
     assert said.startswith(f"{user}\n/workspace\n0\n")
     assert "entered" not in said
     assert "evil" not in said
-    # A set-user-id shell of the image gives nobody root.
+    # A set-user-id shell of the image gives no one root.
     assert text(await run(made.shell, "/bin/sh -p -c 'id -u'")) == f"{user}\n"
     await engine.remove(made.id)
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 MIB = 1024 * 1024
 LIMITS = SandboxLimits(memory_bytes=256 * MIB, workspace_bytes=64 * MIB, workspace_files=2000, pids=200)
-# What an attack stops at, should nobody stop it.
+# What an attack stops at if it is not stopped.
 MOST_BYTES = 1024 * MIB
 SPEC = dataclasses.replace(spec("disk-limit"), limits=LIMITS)
 
@@ -280,7 +280,7 @@ async def emptied(sandbox: Sandbox) -> None:
         with contextlib.suppress(PermissionDenied):
             await sandbox.files.remove(f"/workspace/{entry.name}", recursive=True)
     done = await run(sandbox.shell, "chmod -R u+rwx . ; rm -rf /workspace/* /tmp/*; ls -A", timeout_s=60)
-    assert told(done) == ("exited", " ")
+    assert reported(done) == ("exited", " ")
 
 
 def volume(engine: DockerEngine) -> Path:
@@ -293,7 +293,7 @@ def python(program: str) -> str:
     return f"exec python3 -c {shlex.quote(TOOLS + WRITING + program)}"
 
 
-def told(result: ExecResult) -> tuple[str, str]:
+def reported(result: ExecResult) -> tuple[str, str]:
     return result.outcome, f"{result.message} {text(result)[-300:]}"
 
 
@@ -302,20 +302,20 @@ async def test_more_disk_than_the_workspace_may_have_ends_whatever_takes_it(sand
     if NOWHERE in ATTACKS[attack] and os.uname().machine != "x86_64":
         pytest.skip("the program of this attack is for x86-64: run on such a machine")
     ended = await run(sandbox.shell, python(ATTACKS[attack]), timeout_s=50)
-    assert told(ended)[0] == "disk_limit", told(ended)
+    assert reported(ended)[0] == "disk_limit", reported(ended)
     assert "the workspace took more disk than its limit" in ended.message
     assert "host" not in ended.message
 
 
 @pytest.mark.parametrize("attack", DIRECTORY_ATTACKS)
-async def test_directories_that_lost_their_names_count_for_as_long_as_they_are_held(
+async def test_directories_that_lost_their_names_count_for_as_long_as_they_are_open(
     engine: DockerEngine, attack: str
 ) -> None:
     thread = f"directories-{attack.partition(' ')[0]}"
     sandbox = await engine.create(dataclasses.replace(spec(thread), limits=DIRECTORY_LIMITS))
     try:
         ended = await run(sandbox.shell, python(DIRECTORY_ATTACKS[attack]), timeout_s=50)
-        assert told(ended)[0] == "disk_limit", told(ended)
+        assert reported(ended)[0] == "disk_limit", reported(ended)
     finally:
         await engine.remove(sandbox.id)
 
@@ -332,7 +332,7 @@ async def test_what_a_command_left_behind_is_ended_too(sandbox: Sandbox) -> None
     assert 0 < len(files.entries) < MOST_BYTES // (60 * MIB)
 
 
-async def test_a_background_process_is_told_what_ended_it(sandbox: Sandbox) -> None:
+async def test_a_background_process_reports_what_ended_it(sandbox: Sandbox) -> None:
     argv = [b"python3", b"-c", (TOOLS + WRITING + ATTACKS["many files"]).encode()]
     await sandbox.processes.start(ProcessSpec("filler", argv))
     ended = await sandbox.processes.wait("filler", wait_s=50)
@@ -342,19 +342,19 @@ async def test_a_background_process_is_told_what_ended_it(sandbox: Sandbox) -> N
 
 async def test_past_the_limit_a_command_may_remove_files_but_not_add_to_them(sandbox: Sandbox) -> None:
     # Not much at a time: what is far past the limit is another matter.
-    assert told(await run(sandbox.shell, "head -c 40M /dev/zero > 0"))[0] == "exited"
+    assert reported(await run(sandbox.shell, "head -c 40M /dev/zero > 0"))[0] == "exited"
     for name in ("1", "again"):
         assert (await run(sandbox.shell, f"head -c 40M /dev/zero > {name}; sleep 60")).outcome == "disk_limit"
-    assert told(await run(sandbox.shell, "ls -l && echo a little > note"))[0] == "exited"
+    assert reported(await run(sandbox.shell, "ls -l && echo a little > note"))[0] == "exited"
     with pytest.raises(NoSpace, match="limit"):
         await sandbox.files.write("/workspace/more", b"x" * MIB)
     with pytest.raises(NoSpace, match="limit"):
         await sandbox.files.mkdir("/workspace/directory")
     await sandbox.files.write("/tmp/elsewhere", b"x" * MIB)
     await sandbox.files.write("/workspace/0", b"short, and so it fits")
-    assert told(await run(sandbox.shell, "rm -f [0-9]* again*; echo gone")) == ("exited", " gone\n")
+    assert reported(await run(sandbox.shell, "rm -f [0-9]* again*; echo gone")) == ("exited", " gone\n")
     await sandbox.files.write("/workspace/more", b"x" * MIB)
-    assert told(await run(sandbox.shell, "head -c 20M /dev/zero > twenty && echo well")) == ("exited", " well\n")
+    assert reported(await run(sandbox.shell, "head -c 20M /dev/zero > twenty && echo well")) == ("exited", " well\n")
 
 
 async def refused(call: Awaitable[object]) -> bool:
@@ -383,7 +383,7 @@ def taken_bytes(engine: DockerEngine) -> int:
 async def test_what_replaces_a_file_that_gives_nothing_back_is_counted(
     engine: DockerEngine, sandbox: Sandbox, old: str
 ) -> None:
-    assert told(await run(sandbox.shell, old))[0] == "exited"
+    assert reported(await run(sandbox.shell, old))[0] == "exited"
     said = [await refused(sandbox.files.write(f"/workspace/{number}", b"x" * 1_000_000)) for number in range(100)]
     assert (said[0], said[-1]) == (False, True)
     assert taken_bytes(engine) <= LIMITS.workspace_bytes
@@ -474,10 +474,10 @@ os._exit(0)
     # What other tests write to this disk meanwhile has the program paused, for it is almost at its limit.
     async with asyncio.timeout(60):
         while not (await sandbox.files.glob("/workspace", "ready")).entries:
-            assert not going_on.done(), told(await going_on)
+            assert not going_on.done(), reported(await going_on)
             await asyncio.sleep(0.05)
     await sandbox.files.write("/workspace/more", b"x" * 4 * MIB)
-    assert told(await going_on) == ("exited", " let go\n")
+    assert reported(await going_on) == ("exited", " let go\n")
 
 
 async def test_far_past_the_limit_nothing_is_started_until_file_calls_made_room(
@@ -491,12 +491,12 @@ async def test_far_past_the_limit_nothing_is_started_until_file_calls_made_room(
     with pytest.raises(NoSpace):
         await sandbox.files.write("/workspace/more", b"x" * 64 * MIB)
     refused = await run(sandbox.shell, "echo started")
-    assert told(refused)[0] == "disk_limit", told(refused)
+    assert reported(refused)[0] == "disk_limit", reported(refused)
     assert (text(refused), "nothing is started" in refused.message) == ("", True)
     with pytest.raises(NoSpace, match="limit"):
         await sandbox.processes.start(ProcessSpec("p", [b"true"]))
     await sandbox.files.remove("/workspace/put-there")
-    assert told(await run(sandbox.shell, "echo started")) == ("exited", " started\n")
+    assert reported(await run(sandbox.shell, "echo started")) == ("exited", " started\n")
 
 
 async def test_a_stop_before_each_command_leads_no_further_than_far_past_the_limit(engine: DockerEngine) -> None:
@@ -532,13 +532,13 @@ for number in range(40):
     time.sleep(0.01)
 print('well')
 """
-    assert told(await run(sandbox.shell, python(program))) == ("exited", " well\n")
+    assert reported(await run(sandbox.shell, python(program))) == ("exited", " well\n")
     counted = (await sandbox.health(count_disk=True)).workspace
     assert counted is not None
     assert 40 * MIB <= counted.size_bytes < LIMITS.workspace_bytes
 
 
-async def test_disk_cannot_be_taken_without_writing_it_nor_files_be_held_unseen(sandbox: Sandbox) -> None:
+async def test_disk_cannot_be_taken_without_writing_it_nor_files_be_kept_open_unseen(sandbox: Sandbox) -> None:
     program = """
 import errno, fcntl, struct
 fd = os.open('file', os.O_RDWR | os.O_CREAT)
@@ -564,7 +564,7 @@ has = ctypes.create_string_buffer(24)
 assert refused(FILE_SETATTR, fd, b'', has, ctypes.c_long(24), 0x1000) in (errno.ENOSYS, errno.EPERM)
 size = ctypes.c_long(40 * MIB)
 assert refused(IO_URING_SETUP, 1, ctypes.create_string_buffer(256)) in (errno.ENOSYS, errno.EPERM)
-# What holds files where nobody can look: rules of Landlock, and requests on sockets in which files are under way.
+# What holds files where no one can look: rules of Landlock, and requests on sockets in which files are under way.
 for number in (444, 445, 446, 206 if os.uname().machine == 'x86_64' else 0):
     assert refused(number, 8, ctypes.byref(ctypes.c_ulong())) == errno.ENOSYS, number
 assert os.fstat(fd).st_blocks == 0
@@ -575,7 +575,7 @@ assert os.fstat(fd).st_blocks == 0
 fcntl.ioctl(fd, 0x541B, bytes(4))
 print('well')
 """
-    assert told(await run(sandbox.shell, python(program))) == ("exited", " well\n")
+    assert reported(await run(sandbox.shell, python(program))) == ("exited", " well\n")
 
 
 async def test_nothing_grows_while_the_host_has_less_than_its_reserve(engine: DockerEngine, tmp_path: Path) -> None:
@@ -587,7 +587,7 @@ async def test_nothing_grows_while_the_host_has_less_than_its_reserve(engine: Do
         with pytest.raises(NoSpace, match="reserve"):
             await sandbox.files.write("/workspace/file", b"x")
         await sandbox.files.write("/tmp/file", b"x")
-        assert told(await run(sandbox.shell, "echo little > file; cat file")) == ("exited", " little\n")
+        assert reported(await run(sandbox.shell, "echo little > file; cat file")) == ("exited", " little\n")
         ended = await run(sandbox.shell, python(ATTACKS["many files"]), timeout_s=50)
         assert ended.outcome == "disk_limit"
         assert "the host's disk is nearly full, though the workspace is within its limit" in ended.message
@@ -599,7 +599,7 @@ async def test_nothing_grows_while_the_host_has_less_than_its_reserve(engine: Do
         for entry in (await sandbox.files.ls("/workspace")).entries:
             if entry.name != "file":
                 await sandbox.files.remove(f"/workspace/{entry.name}")
-        assert told(await run(sandbox.shell, "cat file")) == ("exited", " little\n")
+        assert reported(await run(sandbox.shell, "cat file")) == ("exited", " little\n")
     finally:
         await engine.remove(sandbox.id)
 
@@ -640,4 +640,4 @@ print('well')
         await asyncio.sleep(0)
         (tmp_path / "others").unlink()
     await sandbox.files.write("/workspace/enough", b"")
-    assert told(await going_on) == ("exited", " begun\nwell\n")
+    assert reported(await going_on) == ("exited", " begun\nwell\n")

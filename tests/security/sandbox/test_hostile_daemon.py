@@ -376,7 +376,7 @@ async def test_frames_out_of_turn_are_a_lost_daemon(tmp_path: Path, member: dict
     assert (await run(tmp_path, flood, lambda stream, data: None)).outcome == "daemon_lost"
 
 
-async def test_output_that_nobody_asked_to_stream_is_a_lost_daemon(tmp_path: Path) -> None:
+async def test_output_that_was_not_requested_is_a_lost_daemon(tmp_path: Path) -> None:
     piece = pb.Output(stream=pb.OUTPUT_STREAM_STDOUT, data=b"x")
     assert (await run(tmp_path, always(output=piece))).outcome == "daemon_lost"
 

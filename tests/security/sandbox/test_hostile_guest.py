@@ -309,7 +309,7 @@ sys.exit(f'reached {reached}' if reached else 0)
     await guest.works()
 
 
-async def test_every_descriptor_that_the_limits_allow_held_open(guest: Guest) -> None:
+async def test_every_descriptor_that_the_limits_allow_is_kept_open(guest: Guest) -> None:
     await guest.survives("""
 def hold():
     kept = []

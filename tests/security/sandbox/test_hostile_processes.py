@@ -222,19 +222,23 @@ async def test_strays_that_have_a_name_end_the_channel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [pb.FAILURE_KIND_TOO_LARGE, pb.FAILURE_KIND_CONFLICT])
-async def test_input_taken_in_part_is_told_in_bytes_and_never_more_than_were_sent(
+async def test_input_taken_in_part_is_reported_in_bytes_and_never_more_than_were_sent(
     tmp_path: Path, kind: pb.FailureKind
 ) -> None:
     for taken_bytes in (0, 3, 5):
         directory = tmp_path / str(taken_bytes)
         directory.mkdir()
-        failure = pb.Failure(kind=kind, message="told", errno=32, taken_bytes=taken_bytes)
+        failure = pb.Failure(kind=kind, message="reported", errno=32, taken_bytes=taken_bytes)
         async with fake_daemon(directory, always(failure=failure)) as daemon:
-            with pytest.raises(InputNotTaken, match="told") as raised:
+            with pytest.raises(InputNotTaken, match="reported") as raised:
                 await RemoteProcesses(daemon.channel).write("p", b"12345", wait_s=0)
             assert daemon.channel.lost is None
-        told = raised.value
-        assert (told.taken_bytes, told.closed, told.errno) == (taken_bytes, kind == pb.FAILURE_KIND_CONFLICT, 32)
+        reported = raised.value
+        assert (reported.taken_bytes, reported.closed, reported.errno) == (
+            taken_bytes,
+            kind == pb.FAILURE_KIND_CONFLICT,
+            32,
+        )
     for taken_bytes in (6, HUGE):
         directory = tmp_path / str(taken_bytes)
         directory.mkdir()

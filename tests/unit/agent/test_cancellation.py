@@ -1,4 +1,4 @@
-"""Cancelling a run: wherever it is, whoever stands in the way, its end is told once and its record is whole."""
+"""Cancelling a run: wherever it is, whatever stands in the way, its end is reported once and its record is whole."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Scene:
         assert self.inner.finished == self.outer.finished == ids
         assert types.count("step_started") == types.count("step_finished")
         assert len(self.inner.ends) == len(self.outer.ends) == 1
-        assert self.inner.ends[0].current == CurrentExecution()  # the first one: a failure after it is told there
+        assert self.inner.ends[0].current == CurrentExecution()  # the first one: a failure after it is reported there
         assert self.run.state.current == CurrentExecution()
         assert self.run.state.stop is not None
         if status == "cancelled":
@@ -480,7 +480,7 @@ async def test_a_run_inside_a_task_that_was_cancelled_before_is_not_cancelled_ag
     assert final.stop.hook == "finish_reason"
 
 
-async def test_work_brought_to_its_end_raises_its_own_error_only_when_nobody_cancelled() -> None:
+async def test_work_brought_to_its_end_raises_its_own_error_only_when_not_cancelled() -> None:
     async def fails() -> None:
         await asyncio.sleep(0)
         raise ZeroDivisionError

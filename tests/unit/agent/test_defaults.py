@@ -1,4 +1,4 @@
-"""What holds where nothing was said: limits and flow of a bare agent, the numbers of hooks, and what is told of a run.
+"""What holds where nothing was said: limits and flow of a bare agent, the numbers of hooks, and what a run reports.
 
 The numbers are written out here on purpose: they are promises, and a test that reads them from the code keeps none.
 """
@@ -78,7 +78,7 @@ def test_the_flow_and_the_limits_that_are_given_take_the_place_of_the_usual_ones
     assert [hook.retries for hook in hooks if isinstance(hook, ErrorPolicy)] == [7]
 
 
-def test_the_limits_that_nobody_set() -> None:
+def test_the_default_limits() -> None:
     assert _limits_of(limits().hooks) == LIMITS
 
 
@@ -97,7 +97,7 @@ def test_each_limit_that_is_set_reaches_its_own_hook() -> None:
     }
 
 
-def test_the_flow_that_nobody_set() -> None:
+def test_the_default_flow() -> None:
     (policy,) = [hook for hook in flow().hooks if isinstance(hook, ErrorPolicy)]
     names = ("retries", "backoff_s", "on_model_error", "on_tool_error", "on_tool_blocked")
     assert [getattr(policy, name) for name in names] == [2, 0.5, "stop", "continue", "continue"]
@@ -127,11 +127,11 @@ async def test_a_hook_that_fails_and_says_nothing_of_it_stops_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked, mandatory, timeout_s, told",
+    "asked, mandatory, timeout_s, reported",
     [("open", False, 2.5, "open"), ("closed", False, 7.0, "closed"), ("open", True, 5.0, "closed")],
 )
 async def test_the_event_of_a_failed_hook_says_its_time_limit_and_how_it_fails(
-    asked: OnFailure, mandatory: bool, timeout_s: float, told: str
+    asked: OnFailure, mandatory: bool, timeout_s: float, reported: str
 ) -> None:
     hook = Fails()
     hook.on_failure, hook.mandatory, hook.timeout_s = asked, mandatory, timeout_s
@@ -141,7 +141,7 @@ async def test_the_event_of_a_failed_hook_says_its_time_limit_and_how_it_fails(
         {
             "hook": "fails",
             "point": "before_step",
-            "on_failure": told,
+            "on_failure": reported,
             "timeout_s": timeout_s,
             "error": "RuntimeError: out of order",
         }
@@ -237,19 +237,19 @@ async def test_should_continue_is_asked_also_when_the_run_was_forbidden_after_th
     assert witness.seen == [("after_step", forbidden), ("should_continue", forbidden)]
 
 
-async def test_the_output_of_a_command_is_told_while_it_runs() -> None:
+async def test_the_output_of_a_command_is_streamed_while_it_runs() -> None:
     pieces = (FakePiece("stdout", b"one\n"), FakePiece("stderr", b"bad\n"), FakePiece("stdout", b"two\n"))
     model = SaysInTurn(says("", call("execute", command="make")), says("done"))
     events = Events()
     capabilities = (bash(FakeShell(FakeExec(output=pieces))),)
     await Agent(model=model, capabilities=capabilities, host=Host(new_call_id=lambda: "call_1")).run(state(), events)
-    told = events.of("tool_output")
-    assert [(one["call_id"], one["stream"], one["text"]) for one in told] == [
+    reported = events.of("tool_output")
+    assert [(one["call_id"], one["stream"], one["text"]) for one in reported] == [
         ("call_1", "stdout", "one\n"),
         ("call_1", "stderr", "bad\n"),
         ("call_1", "stdout", "two\n"),
     ]
     types = [event.type for event in events]
-    last_told = len(types) - 1 - types[::-1].index("tool_output")
+    last_reported = len(types) - 1 - types[::-1].index("tool_output")
     assert types.index("tool_call_started") < types.index("tool_output")
-    assert last_told < types.index("tool_call_finished")
+    assert last_reported < types.index("tool_call_finished")

@@ -83,7 +83,7 @@ class Rewrites(Hook):
         return state.with_arguments({"command": "make -k"})
 
 
-class Desk:
+class FakeApprover:
     """An approver that answers the second time it is asked."""
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ async def all_of_the_agent() -> Events:
             Capability("hidden", tools=(tool("hide", lambda *_: asyncio.sleep(0)),)),
         ),
         hooks=(Fails(), Rewrites(), PolicyThat(judged)),
-        host=Host(approver=Desk()),
+        host=Host(approver=FakeApprover()),
     )
     events = Events()
     suspended = await agent.run(state(), events)

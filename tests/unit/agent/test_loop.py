@@ -114,7 +114,7 @@ async def test_no_hook_at_all_ends_after_one_step_with_a_named_rule() -> None:
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
-async def test_a_cut_answer_is_told(reason: str) -> None:
+async def test_a_cut_answer_is_reported(reason: str) -> None:
     _, events = await run(SaysInTurn(says("half", finish_reason=reason)))
     end = finished(events)
     assert (end["status"], end["stop"]["rule"]) == ("stopped", "model_cut")
@@ -171,8 +171,8 @@ async def test_a_refusal_is_not_asked_again() -> None:
     assert len(model.requests) == 1
 
 
-async def test_a_closed_hook_that_fails_before_inference_ends_the_run_and_on_error_is_told() -> None:
-    told: list[str] = []
+async def test_a_closed_hook_that_fails_before_inference_ends_the_run_and_on_error_is_called() -> None:
+    reported: list[str] = []
 
     class Crash(Hook):
         name = "crash"
@@ -181,7 +181,7 @@ async def test_a_closed_hook_that_fails_before_inference_ends_the_run_and_on_err
             raise RuntimeError("boom")
 
         async def on_error(self, state: AgentState) -> AgentState:
-            told.append(str(state.current.errors[-1]))
+            reported.append(str(state.current.errors[-1]))
             return state
 
     model = SaysInTurn(says("hi"))
@@ -189,7 +189,7 @@ async def test_a_closed_hook_that_fails_before_inference_ends_the_run_and_on_err
     end = finished(events)
     assert (end["status"], end["stop"]["hook"], end["stop"]["rule"]) == ("failed", "crash", "hook_failed")
     assert model.requests == []
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 async def test_a_stop_between_call_and_tool_leaves_no_tool_call_unanswered() -> None:
@@ -203,7 +203,7 @@ async def test_a_stop_between_call_and_tool_leaves_no_tool_call_unanswered() -> 
     assert len(set(asked)) == 2
 
 
-async def test_cancelling_ends_tool_calls_runs_execution_end_tells_it_and_is_raised() -> None:
+async def test_cancelling_ends_tool_calls_runs_execution_end_reports_it_and_is_raised() -> None:
     ended: list[AgentState] = []
 
     class End(Hook):
@@ -233,7 +233,7 @@ async def test_cancelling_ends_tool_calls_runs_execution_end_tells_it_and_is_rai
     assert [message.role for message in last.messages] == ["user", "assistant", "tool"]
 
 
-async def test_endpoint_call_ids_that_repeat_are_told_apart() -> None:
+async def test_endpoint_call_ids_that_repeat_are_distinguished() -> None:
     final, events = await run(SaysInTurn(says("", call("t", "same"), call("t", "same")), says("hi")))
     ids = [payload["call_id"] for payload in events.of("tool_call_finished")]
     assert len(set(ids)) == 2

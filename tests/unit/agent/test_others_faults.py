@@ -263,7 +263,7 @@ def test_what_passes_comes_back_the_same() -> None:
 
 
 class BadApprover:
-    """An approver whose methods do what they are told."""
+    """An approver whose methods are given by the test."""
 
     def __init__(self, edited: Any = None, answer: Any = None) -> None:
         self._edited, self._answer = edited, answer

@@ -119,9 +119,9 @@ def run_process(directory: Path, *arguments: str) -> subprocess.CompletedProcess
 def ended(process: subprocess.CompletedProcess[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the final state and the events of a process that came to its end."""
     assert process.returncode == 0, process.stderr
-    told = json.loads(process.stdout)
-    del told["state"]["hooks_s"]  # what execution_start took is counted in the step it belongs to, or not at all
-    return told["state"], told["events"]
+    reported = json.loads(process.stdout)
+    del reported["state"]["hooks_s"]  # what execution_start took is counted in the step it belongs to, or not at all
+    return reported["state"], reported["events"]
 
 
 @pytest.fixture(scope="module")

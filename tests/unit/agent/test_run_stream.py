@@ -57,7 +57,7 @@ class Streams:
 
 
 class Waits:
-    """A model that waits until it is told to go on."""
+    """A model that waits until the test releases it."""
 
     name = "waits"
 
@@ -192,7 +192,7 @@ async def test_cancel_ends_the_run_and_its_last_events_and_state_still_come() ->
     assert final.stop.rule == "cancelled"
 
 
-async def test_a_run_cancelled_before_it_began_tells_its_end_too() -> None:
+async def test_a_run_cancelled_before_it_began_reports_its_end_too() -> None:
     model = SaysInTurn(says("hi"))
     async with stream(agent(model), state()) as run:
         run.cancel()

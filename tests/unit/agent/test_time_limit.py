@@ -38,14 +38,14 @@ async def test_work_that_waits_goes_on_with_what_it_waited_for() -> None:
 async def test_an_error_of_what_it_waits_for_arrives_where_it_waits() -> None:
     answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    async def mends() -> int:
+    async def cleans_up() -> int:
         try:
             return await answer
         except KeyError:
             return 5
 
     asyncio.get_running_loop().call_soon(answer.set_exception, KeyError("a"))
-    assert await within(asyncio.timeout(60), mends()) == 5
+    assert await within(asyncio.timeout(60), cleans_up()) == 5
 
 
 async def test_the_limit_ends_work_that_waits_and_lets_it_clean_up() -> None:

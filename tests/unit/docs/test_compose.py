@@ -52,7 +52,7 @@ def test_the_engine_s_socket_is_the_proxy_s_alone_which_has_no_network() -> None
     assert holders == ["engine"]
     assert SERVICES["engine"]["network_mode"] == "none"
     assert SERVICES["gateway"]["environment"]["DOCKER_HOST"] == "unix:///run/engine/docker.sock"
-    assert "user" not in SERVICES["gateway"]  # the image's own, 10000, who is told the proxy
+    assert "user" not in SERVICES["gateway"]  # the image's own, 10000, which the proxy knows
     assert SERVICES["engine"]["command"][-1] == "10000"
     for name in ("engine", "gateway"):
         assert SERVICES[name]["cap_drop"] == ["ALL"]
@@ -79,7 +79,7 @@ def test_each_named_volume_is_declared_and_labelled() -> None:
 
 
 @pytest.mark.parametrize("name", ["engine", "gateway"])
-def test_what_the_gateway_s_image_is_told_is_a_command_of_its_own(name: str) -> None:
+def test_the_gateway_s_image_runs_a_command_of_its_own(name: str) -> None:
     commands: Any = typer.main.get_command(app)
     command, *rest = SERVICES[name]["command"]
     options = {option for parameter in commands.commands[command].params for option in parameter.opts}

@@ -67,7 +67,7 @@ async def test_a_policy_whose_image_is_not_allowed_does_not_come_into_force(tmp_
         await checker.check("t", "version: 1\nsandbox: {image: alpine}\n", "text", policies)
 
 
-async def test_an_operator_s_layer_that_allows_less_comes_into_force_and_calls_are_told(
+async def test_an_operator_s_layer_that_allows_less_comes_into_force_and_calls_name_it(
     tmp_path: Path, policies: Policies
 ) -> None:
     free = config(tmp_path, "{}")
@@ -96,9 +96,9 @@ async def test_no_sandbox_of_a_refused_image_is_leased_and_processes_are_still_l
     allowed, not_allowed = SandboxSpec("t", "x", "a"), SandboxSpec("t", "x", "a", refused="image 'a' is not allowed")
     async with keeper.acquire(allowed) as sandbox:
         assert cast(Any, sandbox) == "sandbox"
-    with pytest.raises(ImageRefused, match="not allowed") as told:
+    with pytest.raises(ImageRefused, match="not allowed") as reported:
         async with keeper.acquire(not_allowed):
             pass
-    assert isinstance(from_sandbox(told.value), Misconfigured)
+    assert isinstance(from_sandbox(reported.value), Misconfigured)
     async with keeper.acquire_existing(not_allowed) as sandbox:
         assert cast(Any, sandbox) == "living"

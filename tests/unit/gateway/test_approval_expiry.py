@@ -1,4 +1,4 @@
-"""Approvals that nobody answers in time are in the audit, once, and a call says why it was refused."""
+"""Approvals that are not answered in time are in the audit, once, and a call says why it was refused."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     await opened.close()
 
 
-async def _told(database: Database, kind: str) -> list[Any]:
+async def _reported(database: Database, kind: str) -> list[Any]:
     query = select(audit_records).where(audit_records.c.kind == kind).order_by(audit_records.c.sequence)
     return list(await database.rows(query))
 
 
-async def test_an_approval_that_nobody_answered_is_told_once_with_when_its_time_was_over(database: Database) -> None:
+async def test_an_unanswered_approval_is_recorded_once_with_the_time_it_expired(database: Database) -> None:
     desk = Desk(database, Clock())
     approval_id = await desk.ask()
     asked = await desk.approvals.get(ACME, approval_id)
@@ -38,7 +38,7 @@ async def test_an_approval_that_nobody_answered_is_told_once_with_when_its_time_
     # Two gateways notice it at the same time, one of them for all tenants.
     await asyncio.gather(desk.store.expire("acme"), desk.store.expire())
     assert (await desk.approvals.get(ACME, approval_id)).status == "expired"
-    (record,) = await _told(database, "approval_resolved")
+    (record,) = await _reported(database, "approval_resolved")
     assert (record.outcome, record.verdict, record.actor, record.rule) == ("expired", "deny", "gateway", "close-call")
     assert (record.thread, record.call_id, record.at_us) == ("t", asked.call_id, asked.expires_us)
     assert json.loads(record.details) == {"approval_id": approval_id}
@@ -49,22 +49,22 @@ async def test_another_tenants_approvals_are_left_alone(database: Database) -> N
     await desk.ask()
     desk.clock.pass_s(3600)
     await desk.store.expire("beta")
-    assert await _told(database, "approval_resolved") == []
+    assert await _reported(database, "approval_resolved") == []
 
 
-async def test_a_gateway_notices_it_also_where_nobody_asks(world: World, host: Callable[..., Host]) -> None:
+async def test_a_gateway_notices_it_without_a_caller_too(world: World, host: Callable[..., Host]) -> None:
     gateway = host()
     desk = Desk(world.database, Clock())  # its clock is long past for the gateway
     await desk.ask()
     async with asyncio.timeout(30):
         # The gateway's first look may have been before the question.
         gateway.waiting._expired_s = float("-inf")
-        while not await _told(world.database, "approval_resolved"):
+        while not await _reported(world.database, "approval_resolved"):
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("answer", ["denied", "expired"])
-async def test_a_runs_call_says_whether_somebody_refused_it_or_nobody_answered(
+async def test_a_runs_call_says_whether_it_was_refused_or_not_answered(
     world: World, host: Callable[..., Host], answer: str
 ) -> None:
     world.put_in_force("asks", a_policy(approval_s=600 if answer == "denied" else 0.2))
@@ -74,8 +74,8 @@ async def test_a_runs_call_says_whether_somebody_refused_it_or_nobody_answered(
         await gateway.status(run, "waiting")
         await gateway.answer((await gateway.pending(run))[0], "deny")
     await gateway.status(run, "completed")
-    asked, blocked = await _told(world.database, "tool_call")
-    (resolved,) = await _told(world.database, "approval_resolved")
+    asked, blocked = await _reported(world.database, "tool_call")
+    (resolved,) = await _reported(world.database, "approval_resolved")
     assert (asked.verdict, asked.outcome, asked.rule) == ("ask", "waiting", "looked-at")
     assert (blocked.verdict, blocked.outcome) == ("deny", "blocked")
     assert (asked.call_id, asked.arguments_digest) == (blocked.call_id, blocked.arguments_digest)

@@ -107,7 +107,7 @@ async def test_so_many_wait_and_no_more_until_one_is_answered(asking: Asking) ->
     await asking.ask("more", other)
     assert await asking.store.resolve(await asking.get(ids[0]), Resolution("denied", "deny", "k"))
     await asking.ask("more")
-    asking.clock.now_us += 60_000_000  # what nobody answered in time does not wait, marked as such or not
+    asking.clock.now_us += 60_000_000  # what was not answered in time does not wait, marked as such or not
     await asking.ask("later")
 
 
@@ -123,7 +123,7 @@ async def test_what_waits_has_so_many_bytes(asking: Asking) -> None:
         await asking.ask("more", arguments="{}")
 
 
-async def test_a_call_that_nobody_can_be_asked_about_is_blocked_by_the_rule_approval(
+async def test_a_call_without_an_approver_is_blocked_by_the_rule_approval(
     asking: Asking,
 ) -> None:
     desk = Desk(asking.database, asking.clock)  # type: ignore[arg-type]  # any clock
@@ -192,7 +192,7 @@ async def test_an_answer_counts_until_the_very_end_of_the_time_and_not_at_it(ask
     assert await asking.store.resolve(in_time, Resolution("approved", "allow_once", "k"))
     asking.clock.now_us = late.expires_us
     assert not await asking.store.resolve(late, Resolution("approved", "allow_once", "k"))
-    assert (await asking.get(late.id)).status == "pending"  # nobody has marked it yet
+    assert (await asking.get(late.id)).status == "pending"  # not marked yet
 
 
 async def test_a_question_whose_time_is_over_is_asked_anew(asking: Asking) -> None:

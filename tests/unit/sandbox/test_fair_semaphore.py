@@ -12,7 +12,7 @@ from sandbox.errors import TooManyWaiting
 from sandbox.fair_semaphore import FairSemaphore
 
 
-class Desk:
+class Waiters:
     """Those who want a turn, and who has one."""
 
     def __init__(self, turns: FairSemaphore) -> None:
@@ -50,62 +50,62 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_one_tenant_leaves_a_place_to_whoever_comes_and_gets_no_more_when_they_go() -> None:
-    desk = Desk(FairSemaphore(3, of_one=2))
-    await desk.ask("a", 10)
-    assert (desk.have(), desk.turns.waiting) == ("aa", 8)
-    await desk.ask("b")
-    assert desk.have() == "aab"
-    await desk.ask("b")
-    await desk.ask("c")
-    assert desk.have() == "aab"
-    await desk.end("a")
-    assert desk.have() == "abc"
-    await desk.end("b")
-    await desk.end("c")
-    assert desk.have() == "aab"
+async def test_one_tenant_leaves_a_place_to_others_and_gets_no_more_when_they_go() -> None:
+    waiters = Waiters(FairSemaphore(3, of_one=2))
+    await waiters.ask("a", 10)
+    assert (waiters.have(), waiters.turns.waiting) == ("aa", 8)
+    await waiters.ask("b")
+    assert waiters.have() == "aab"
+    await waiters.ask("b")
+    await waiters.ask("c")
+    assert waiters.have() == "aab"
+    await waiters.end("a")
+    assert waiters.have() == "abc"
+    await waiters.end("b")
+    await waiters.end("c")
+    assert waiters.have() == "aab"
 
 
-async def test_no_place_is_lost_or_free_while_somebody_may_have_it() -> None:
+async def test_no_place_is_lost_or_free_while_a_caller_may_have_it() -> None:
     chance = random.Random(3)
     for _ in range(30):
-        desk = Desk(FairSemaphore(3, of_one=2))
+        waiters = Waiters(FairSemaphore(3, of_one=2))
         for _ in range(60):
-            await desk.ask(chance.choice("aaab"))
+            await waiters.ask(chance.choice("aaab"))
             if chance.random() < 0.3:
-                chance.choice(desk.tasks).cancel()
-            if desk.under_way and chance.random() < 0.5:
-                chance.choice(desk.under_way)[1].set()
+                chance.choice(waiters.tasks).cancel()
+            if waiters.under_way and chance.random() < 0.5:
+                chance.choice(waiters.under_way)[1].set()
             await settle()
-            assert desk.most_of_one <= 2
-            assert len(desk.under_way) <= 3
-            have, waiting = Counter(one for one, _ in desk.under_way), {*desk.turns._waiting}
-            assert len(desk.under_way) == 3 or all(have[tenant] == 2 for tenant in waiting)
-        for task in desk.tasks:
+            assert waiters.most_of_one <= 2
+            assert len(waiters.under_way) <= 3
+            have, waiting = Counter(one for one, _ in waiters.under_way), {*waiters.turns._waiting}
+            assert len(waiters.under_way) == 3 or all(have[tenant] == 2 for tenant in waiting)
+        for task in waiters.tasks:
             task.cancel()
-        await asyncio.gather(*desk.tasks, return_exceptions=True)
-        assert (desk.turns.waiting, desk.turns._free) == (0, 3)
+        await asyncio.gather(*waiters.tasks, return_exceptions=True)
+        assert (waiters.turns.waiting, waiters.turns._free) == (0, 3)
 
 
 async def test_who_gave_up_counts_no_more_among_those_that_wait() -> None:
-    desk = Desk(FairSemaphore(1, 2))
-    _, waits, _ = await desk.ask("a", 3)
+    waiters = Waiters(FairSemaphore(1, 2))
+    _, waits, _ = await waiters.ask("a", 3)
     waits.cancel()
     await settle()
-    assert desk.turns.waiting == 1
-    (later,) = await desk.ask("a")
+    assert waiters.turns.waiting == 1
+    (later,) = await waiters.ask("a")
     assert not later.done()
     for _ in range(3):
-        await desk.end("a")
-    await asyncio.gather(*desk.tasks, return_exceptions=True)
-    assert not desk.turns._waiting
+        await waiters.end("a")
+    await asyncio.gather(*waiters.tasks, return_exceptions=True)
+    assert not waiters.turns._waiting
 
 
-async def test_what_waits_is_named_to_whoever_may_not_even_wait() -> None:
-    desk = Desk(FairSemaphore(1, 2, what="snapshots wait to be taken"))
-    await desk.ask("a", 3)
+async def test_what_waits_is_named_to_a_caller_that_may_not_wait() -> None:
+    waiters = Waiters(FairSemaphore(1, 2, what="snapshots wait to be taken"))
+    await waiters.ask("a", 3)
     with pytest.raises(TooManyWaiting, match="2 snapshots wait to be taken"):
-        await desk._have("a")
+        await waiters._have("a")
     for _ in range(3):
-        await desk.end("a")
-    await asyncio.gather(*desk.tasks)
+        await waiters.end("a")
+    await asyncio.gather(*waiters.tasks)

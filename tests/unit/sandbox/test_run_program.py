@@ -260,7 +260,7 @@ async def test_an_outcome_says_what_to_do_where_it_is_not_plain(tmp_path: Path, 
 
 
 async def test_a_program_whose_processes_cannot_be_killed_ends_the_use_of_the_sandbox(tmp_path: Path) -> None:
-    reply = pb.ExecReply(outcome=pb.OUTCOME_TIMED_OUT, survivors=2)
+    reply = pb.ExecReply(outcome=pb.OUTCOME_TIMED_OUT, remaining=2)
     async with fake_daemon(tmp_path, always(exec=reply)) as daemon:
         result = await program(daemon.channel)
         assert (result.outcome, "2 processes could not be killed" in result.message) == ("timed_out", True)

@@ -44,7 +44,7 @@ def test_one_at_a_time_is_behind_the_gate(path: Path) -> None:
     one.close()
 
 
-async def test_whoever_waits_for_the_gate_has_it_as_soon_as_it_opens_or_is_told_that_it_does_not(path: Path) -> None:
+async def test_a_waiter_has_the_gate_as_soon_as_it_opens_or_learns_that_it_does_not(path: Path) -> None:
     one, other = pair(path)
     assert one.try_gate()
     with pytest.raises(SandboxUnavailable, match="another gateway"):
@@ -55,7 +55,7 @@ async def test_whoever_waits_for_the_gate_has_it_as_soon_as_it_opens_or_is_told_
     await waiting
     assert not one.try_gate()
     assert one.is_shut()
-    assert not other.is_shut(), "nobody but itself is behind it"
+    assert not other.is_shut(), "only itself is behind it"
     other.leave()
     assert not one.is_shut()
 
@@ -81,7 +81,7 @@ def test_a_sandbox_with_calls_in_it_is_not_unused_and_one_that_is_checked_takes_
     assert one.begin_use()
 
 
-def test_whoever_has_a_retired_file_open_finds_out_before_the_next_use(path: Path) -> None:
+def test_an_open_retired_file_is_detected_before_the_next_use(path: Path) -> None:
     one, other = pair(path)
     one.retire()
     assert other.gone
@@ -107,7 +107,7 @@ def test_a_note_is_read_back_and_what_is_none_is_none(path: Path) -> None:
     assert lock.read() is None
 
 
-def test_what_nobody_was_told_of_is_told_once_and_by_nobody_while_another_is_behind_the_gate(path: Path) -> None:
+def test_what_was_not_reported_is_reported_once_and_not_while_another_is_behind_the_gate(path: Path) -> None:
     one, other = pair(path)
     assert one.take_ended_processes() == 0
     one.write(replace(NOTE, ended_processes=12))
@@ -138,7 +138,7 @@ def test_the_kernel_takes_the_locks_of_a_process_that_is_killed(path: Path) -> N
     assert (lock.try_gate(), lock.hold_alone(), lock.unused()) == (True, True, True)
 
 
-async def test_the_directory_tells_owners_by_their_last_use_and_a_tenant_s_notes(locks: LockDirectory) -> None:
+async def test_the_directory_lists_owners_by_their_last_use_and_a_tenant_s_notes(locks: LockDirectory) -> None:
     assert (locks.owners(), locks.looked_at(OWNER[0])) == ([], [])
     other = ("c" * 24, "d" * 24)
     for owner, note in ((OWNER, NOTE), (other, Note("s-2", "made"))):
@@ -153,7 +153,7 @@ async def test_the_directory_tells_owners_by_their_last_use_and_a_tenant_s_notes
     stranger.retire()
 
 
-async def test_a_look_tells_whether_somebody_uses_a_sandbox_and_takes_nothing(locks: LockDirectory) -> None:
+async def test_a_look_says_whether_a_sandbox_is_in_use_and_takes_nothing(locks: LockDirectory) -> None:
     lock = await locks.enter(OWNER)
     lock.write(NOTE)
     lock.hold()
@@ -173,7 +173,7 @@ async def test_a_look_at_what_is_not_there_makes_no_file(locks: LockDirectory, t
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_whoever_waited_for_a_file_that_was_retired_gets_the_new_one(locks: LockDirectory) -> None:
+async def test_a_waiter_for_a_retired_file_gets_the_new_one(locks: LockDirectory) -> None:
     old = await locks.enter(OWNER)
     waiting = asyncio.create_task(locks.enter(OWNER))
     await asyncio.sleep(0)

@@ -46,12 +46,12 @@ def test_what_is_not_said_or_cannot_be_is_unknown_and_not_zero(stats: dict[str, 
     assert usage_of(stats) == Usage()
 
 
-async def test_of_a_gvisor_in_no_control_group_of_its_own_nothing_is_told(
+async def test_nothing_is_reported_of_a_gvisor_without_a_control_group_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = DockerEngine(instance="i1", channel_root=tmp_path)
     hosts_own = {**_stats(max_usage=50 * MIB), "pids_stats": {}}
-    for stats, told in (
+    for stats, reported in (
         (hosts_own, Usage()),
         (_stats(stats={"inactive_file": 4 * MIB}), Usage(1.5, 26 * MIB, 64 * MIB, None)),
         (None, None),
@@ -61,5 +61,5 @@ async def test_of_a_gvisor_in_no_control_group_of_its_own_nothing_is_told(
             return stats
 
         monkeypatch.setattr(engine._parts.requests, "ask", answer)
-        assert await engine.usage(ListedSandbox("s1", "t", "image", "runsc", 0.0)) == told
+        assert await engine.usage(ListedSandbox("s1", "t", "image", "runsc", 0.0)) == reported
     await engine.close()

@@ -1,4 +1,4 @@
-"""Statements: what an account held before a period, what moved in it, and what it held after."""
+"""Statements: the balance of an account before a period, what moved in it, and the balance after."""
 
 import datetime as dt
 from collections.abc import Iterable

@@ -149,7 +149,7 @@ async def test_a_refusal_without_a_reason_is_a_refusal() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"command": None}, {"command": 5}, {"command": ["ls"]}])
-async def test_a_command_that_is_no_text_is_blocked_and_told_what_is_wrong(arguments: dict[str, object]) -> None:
+async def test_a_command_that_is_no_text_is_blocked_with_what_is_wrong(arguments: dict[str, object]) -> None:
     refused = await judged(lambda _: None, ToolCall(id="c1", name="execute", arguments=arguments))  # type: ignore[arg-type]
     assert refused.blocked
     assert refused.result is not None
@@ -175,7 +175,7 @@ def test_the_command_policy_is_mandatory_so_that_subagents_have_it_and_absent_wh
     assert bash(FakeShell()).hooks == ()
 
 
-def test_the_model_is_told_when_there_is_no_network() -> None:
+def test_the_model_reads_when_there_is_no_network() -> None:
     def said(network: bool | None) -> str:
         return bash(FakeShell(), network=network).tools[0].description
 

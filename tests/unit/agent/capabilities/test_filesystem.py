@@ -73,14 +73,14 @@ async def test_one_very_long_line_can_be_read_to_its_end() -> None:
     assert read.decode() == text
 
 
-async def test_a_binary_file_is_told_as_binary_with_a_way_to_its_bytes() -> None:
+async def test_a_binary_file_is_reported_as_binary_with_a_way_to_read_its_bytes() -> None:
     result = await use(FakeFiles({"/workspace/a b": b"\xff\x00\x01"}), "read_file", path="a b")
     assert result.is_error
     assert "binary" in result.text()
     assert "od -A d -t x1z -j 0 -N 256 '/workspace/a b'" in result.text()
 
 
-async def test_reading_past_the_end_and_an_empty_file_are_told() -> None:
+async def test_reading_past_the_end_and_an_empty_file_are_reported() -> None:
     files = FakeFiles({"/workspace/a": b"1\n", "/workspace/e": b""})
     assert "past the end" in (await use(files, "read_file", path="a", offset=9)).note
     assert "is empty" in (await use(files, "read_file", path="e")).note
@@ -104,7 +104,7 @@ async def test_edit_file_replaces_the_first_match_says_how_many_are_left_and_off
     assert result.note == ""
 
 
-async def test_edit_file_without_a_match_is_an_error_that_says_how_to_mend_it() -> None:
+async def test_edit_file_without_a_match_is_an_error_that_says_how_to_fix_it() -> None:
     result = await use(FakeFiles({"/workspace/a": b"x"}), "edit_file", path="a", old_text="q", new_text="y")
     assert result.is_error
     assert "old_text is not in /workspace/a; nothing was changed" in result.text()
@@ -151,7 +151,7 @@ async def test_a_search_that_ran_out_of_time_with_nothing_does_not_offer_the_sam
 
 
 @pytest.mark.parametrize("name", ["glob", "grep"])
-async def test_what_a_search_could_not_read_is_told(name: str) -> None:
+async def test_what_a_search_could_not_read_is_reported(name: str) -> None:
     assert "could not be read or lie too deep: 3]" in (await use(Searched(unsearched=3), name, pattern="x")).note
     assert "could not be read" not in (await use(Searched(), name, pattern="x")).note
 
@@ -216,16 +216,16 @@ async def test_tracking_survives_json_and_keeps_what_others_keep() -> None:
     assert again.metadata == {**before.metadata, "files./workspace/a": after.metadata["files./workspace/a"]}
 
 
-async def test_what_a_step_tells_of_tracking_does_not_grow_with_the_files_tracked() -> None:
+async def test_what_a_step_reports_of_tracking_does_not_grow_with_the_files_tracked() -> None:
     files, after = FakeFiles(), state()
     sizes = []
     for number in range(200):
         events = Events()
         write = call("write_file", path=f"f{number:04}", content="x")
         after = await step(files, after.cleared().with_(steps=number), write, events=events)
-        (told,) = events.of("state_changed")
-        sizes.append(len(json.dumps(told)))
-        assert list(told["metadata"]) == [f"files./workspace/f{number:04}"]  # type: ignore[arg-type]
+        (reported,) = events.of("state_changed")
+        sizes.append(len(json.dumps(reported)))
+        assert list(reported["metadata"]) == [f"files./workspace/f{number:04}"]  # type: ignore[arg-type]
     assert max(sizes) - min(sizes) <= 6  # digits of numbers
 
 

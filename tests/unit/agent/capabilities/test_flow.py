@@ -350,11 +350,11 @@ async def test_a_failed_or_blocked_tool_call_ends_the_run_only_where_that_is_ask
         assert (status, hook) == ("completed", stop)
         return
     assert (status, hook, rule, final.steps) == ("stopped", "error_policy", stop, 1)
-    told = {
+    reported = {
         "tool_error": "tool bad ended with outcome timed_out: no such thing",
         "tool_blocked": "tool t was blocked by rule no_t of guard: never",
     }
-    assert reason == told[stop]
+    assert reason == reported[stop]
     assert [message.role for message in final.messages] == ["user", "assistant", "tool", "tool"]
 
 

@@ -15,13 +15,13 @@ from agent.capabilities.json_schema import checked, errors_of
 _BACKTRACKS: dict[str, JsonValue] = {"type": "string", "pattern": "^(a|a)*$"}
 
 
-async def test_a_value_that_fits_has_no_errors_and_another_is_told_where_it_does_not() -> None:
+async def test_a_value_that_fits_has_no_errors_and_another_says_where_it_does_not() -> None:
     schema = checked({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
     assert await errors_of(schema, {"n": 1}) == []
     assert await errors_of(schema, {"n": "one"}) == ["$.n: 'one' is not of type 'integer'"]
 
 
-async def test_a_pattern_that_backtracks_without_bound_ends_at_the_time_limit_and_holds_nobody_up() -> None:
+async def test_a_pattern_that_backtracks_without_bound_ends_at_the_time_limit_and_delays_no_one() -> None:
     turns = 0
 
     async def others() -> None:

@@ -369,7 +369,7 @@ def giving(*results: ToolResult) -> Capability:
     return Capability("tools", tools=(tool("t", gives),))
 
 
-async def test_the_model_is_told_that_it_repeats_itself_before_the_run_is_stopped() -> None:
+async def test_the_model_reads_that_it_repeats_itself_before_the_run_is_stopped() -> None:
     final, events = await run(SaysInTurn(MORE))
     assert final.steps == 5
     said = contents(final)
@@ -472,6 +472,6 @@ async def test_the_count_survives_a_restart_and_takes_no_room() -> None:
 
 
 @pytest.mark.parametrize("note", [None, 7, {"digest": 1}, {"count": "x"}])
-async def test_a_note_that_somebody_broke_does_no_harm(note: JsonValue) -> None:
+async def test_a_damaged_note_does_no_harm(note: JsonValue) -> None:
     final, _ = await run(SaysInTurn(MORE, says("done")), given=state(notes={"limits.last_call": note}))
     assert stop(final)[0] == "finish_reason"

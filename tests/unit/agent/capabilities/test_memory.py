@@ -67,7 +67,7 @@ async def test_every_inference_has_it_and_the_thread_does_not(tmp_path: Path) ->
     assert final.system_prompt == "You are the agent."
 
 
-async def test_a_missing_file_is_skipped_and_the_model_is_told_how_to_make_it(tmp_path: Path) -> None:
+async def test_a_missing_file_is_skipped_and_the_model_reads_how_to_create_it(tmp_path: Path) -> None:
     (tmp_path / "b").write_text("text of b")
     (prompt,) = await prompts(tmp_path, paths=("a", "b"))
     assert inside(prompt) == "text of b"

@@ -163,16 +163,16 @@ async def test_a_broken_skill_is_left_out_and_noted_and_the_others_stay(
     assert "bad" not in model.requests[0].system_prompt
 
 
-async def test_a_broken_skill_is_an_event_and_stays_in_the_metadata_until_it_is_mended(tmp_path: Path) -> None:
+async def test_a_broken_skill_is_an_event_and_stays_in_the_metadata_until_it_is_fixed(tmp_path: Path) -> None:
     put(tmp_path, "skills/bad", "# just text\n")
     final, _, events = await run(tmp_path)
-    told = [event for event in events.of("state_changed") if BROKEN in cast(dict[str, Any], event["metadata"])]
-    assert [(event["hook"], event["point"]) for event in told] == [("skills", "execution_start")]
+    reported = [event for event in events.of("state_changed") if BROKEN in cast(dict[str, Any], event["metadata"])]
+    assert [(event["hook"], event["point"]) for event in reported] == [("skills", "execution_start")]
     put(tmp_path, "skills/bad", head=good("bad"))
     again = state().with_(metadata=final.metadata)
-    mended = await agent(tmp_path, SaysInTurn(says("done"))).run(again)
-    assert names(mended) == ["bad"]
-    assert BROKEN not in mended.metadata
+    fixed = await agent(tmp_path, SaysInTurn(says("done"))).run(again)
+    assert names(fixed) == ["bad"]
+    assert BROKEN not in fixed.metadata
 
 
 async def test_what_is_no_readable_file_is_left_out_and_noted(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ async def test_long_names_and_descriptions_are_cut(tmp_path: Path) -> None:
     assert [skill["description"] for skill in catalog] == ["d" * 497 + "...", "e" * 500]
 
 
-async def test_at_most_a_hundred_skills_are_listed_and_the_rest_is_told(tmp_path: Path) -> None:
+async def test_at_most_a_hundred_skills_are_listed_and_the_rest_is_counted(tmp_path: Path) -> None:
     for number in range(103):
         put(tmp_path, f"skills/s{number:03}", head=good(f"s{number:03}"))
     final, model, _ = await run(tmp_path)

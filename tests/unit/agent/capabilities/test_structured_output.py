@@ -42,7 +42,7 @@ async def test_an_answer_that_fits_is_stored_and_ends_the_run() -> None:
     assert AgentState.model_validate_json(final.model_dump_json()).metadata[VALUE] == {"n": 3}
 
 
-async def test_the_model_is_told_the_schema_in_each_step_after_the_systems_own_words() -> None:
+async def test_the_model_reads_the_schema_in_each_step_after_the_system_prompt() -> None:
     model = SaysInTurn(says("", call("t")), says('{"n": 3}'))
     final, _ = await run(model, structured_output(NUMBER))
     for request in model.requests:
@@ -140,7 +140,7 @@ async def test_a_value_that_another_hook_sent_back_is_not_the_answer() -> None:
     assert VALUE not in final.metadata
 
 
-async def test_the_errors_told_are_few_and_short() -> None:
+async def test_the_errors_reported_are_few_and_short() -> None:
     schema = {"type": "array", "items": {"type": "integer"}}
     model = SaysInTurn(says(json.dumps(["x" * 5_000] * 12)), says("[]"))
     await run(model, structured_output(schema))

@@ -319,7 +319,7 @@ async def test_messages_that_a_hook_further_out_laid_are_left_alone(tmp_path: Pa
 
 
 @pytest.mark.parametrize("error", [ModelRefused("bad key"), ModelUnavailable("away"), TOO_LONG, ZeroDivisionError("x")])
-async def test_a_summary_that_fails_changes_nothing_else_and_is_told(error: Exception, tmp_path: Path) -> None:
+async def test_a_summary_that_fails_changes_nothing_else_and_is_reported(error: Exception, tmp_path: Path) -> None:
     model, thread = SaysInTurn(says("done")), thread_of(40)
     final, events = await run(model, small(SaysInTurn(error), LocalFS(tmp_path)), thread)
     assert model.requests[0].messages == thread.messages
@@ -447,7 +447,7 @@ async def test_a_request_that_is_too_long_is_summarised_and_asked_again(tmp_path
     assert "the past" in model.requests[1].messages[0].content
     assert model.requests[1].messages[1:] == thread.messages[-2:]  # 5 % now, not 10 %
     assert events[-1].payload["status"] == "completed"
-    assert final.messages[:-1] == thread.messages  # the model is not told of it
+    assert final.messages[:-1] == thread.messages  # the model does not see it
 
 
 async def test_a_request_that_was_too_long_corrects_the_estimate(tmp_path: Path) -> None:
@@ -497,7 +497,7 @@ async def test_a_request_that_went_well_in_between_begins_the_count_again(tmp_pa
 async def test_a_request_that_was_too_long_is_not_asked_the_same_way_when_the_summary_fails(tmp_path: Path) -> None:
     model, summariser = SaysInTurn(TOO_LONG), SaysInTurn(ModelRefused("bad key"))
     _, events = await run(model, small(summariser, LocalFS(tmp_path), 128_000), thread_of(40))
-    assert len(model.requests) == 3  # two tries for a summary, both told, then the error
+    assert len(model.requests) == 3  # two tries for a summary, both reported, then the error
     assert len(events.of("state_changed")) == 2
     assert events[-1].payload["status"] == "failed"
 

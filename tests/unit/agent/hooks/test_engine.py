@@ -213,7 +213,7 @@ async def test_name_and_id_of_a_call_cannot_be_rewritten() -> None:
     assert (final.current.tool.call.id, final.current.tool.call.name) == ("c1", "execute")
 
 
-async def test_an_outer_proceed_does_not_stand_in_for_a_silent_policy() -> None:
+async def test_an_outer_proceed_does_not_replace_a_silent_policy() -> None:
     outer = Does(lambda s: s.proceed("outer", "r", "fine by me"))
     engine = HookEngine([outer, PolicyThat(lambda s: s)])
     verdict = (await engine.run("before_tool_use", about_a_call(), discard)).current.tool.verdict

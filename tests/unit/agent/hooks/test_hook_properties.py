@@ -359,7 +359,7 @@ async def test_forbid_beats_request_beats_allow_stop_with_the_first_writer_of_th
     assert (outcome.decision, outcome.hook, outcome.rule) == next(said for said in spoken if said[0] is winning)
 
 
-async def test_a_run_in_which_nobody_wrote_may_stop() -> None:
+async def test_a_run_without_writes_may_stop() -> None:
     agent = Agent(model=SaysInTurn(says("hi")), capabilities=(Capability("flow"), Capability("limits")))
     final = await agent.run(state())
     assert final.stop is not None
@@ -442,7 +442,7 @@ async def test_mandatory_hooks_see_every_point_of_a_run_and_policy_exactly_what_
     started, finished = (events.of(type_) for type_ in ("tool_call_started", "tool_call_finished"))
     assert [payload["call_id"] for payload in started] == [payload["call_id"] for payload in finished]
     assert outer.saw.count("before_tool_use") == outer.saw.count("after_tool_use") == len(started) == final.tool_calls
-    # What policy let pass and no outer hook wanted to ask about, for nobody can be asked here.
+    # What policy let pass and no outer hook wanted to ask about, for there is no approver here.
     asking = any("ask" in plan.acts and not plan.fails and "before_tool_use" in plan.points for plan in given_plans)
     assert sorted(ran) == ([] if asking else sorted(policy.allowed))
     assert [event.type for event in events].count("run_finished") == 1

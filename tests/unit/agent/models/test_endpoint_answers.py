@@ -1,4 +1,4 @@
-"""What endpoints send besides good answers, and what users are told of it."""
+"""What endpoints send besides good answers, and what users read of it."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ WORDS = [
 
 @BOTH
 @pytest.mark.parametrize("said, error, words", WORDS)
-async def test_an_error_with_status_200_is_told_in_the_endpoints_words(
+async def test_an_error_with_status_200_is_reported_in_the_endpoints_words(
     stream: bool, said: Any, error: type[ModelError], words: str
 ) -> None:
     raised = await failure(error, said, stream=stream)
@@ -247,7 +247,7 @@ async def test_an_error_with_status_200_is_told_in_the_endpoints_words(
 
 
 @pytest.mark.parametrize("event", ["error: %s\n\n", "event: error\ndata: %s\n\n", "error: %s"])
-async def test_an_event_that_is_an_error_is_told_in_the_endpoints_words(event: str) -> None:
+async def test_an_event_that_is_an_error_is_reported_in_the_endpoints_words(event: str) -> None:
     overflow = {"code": 400, "message": "the request exceeds the available context size, try increasing it"}
     await failure(ContextLengthExceeded, event % json.dumps({"error": overflow}), event_stream=True)
     await failure(ContextLengthExceeded, event % json.dumps(overflow), event_stream=True)
@@ -309,7 +309,7 @@ async def test_the_usual_wordings_of_a_context_overflow_are_recognised(words: st
 
 
 @BOTH
-async def test_an_answer_that_takes_too_long_is_told_by_the_setting_that_bounds_it(stream: bool) -> None:
+async def test_an_answer_that_takes_too_long_names_the_setting_that_bounds_it(stream: bool) -> None:
     async def trickling(writer: asyncio.StreamWriter) -> None:
         writer.write(head(content_type="text/event-stream" if stream else "application/json"))
         while not writer.is_closing():

@@ -61,8 +61,8 @@ async def test_a_wait_is_an_event_and_a_time_of_its_own() -> None:
     assert events.of("model_waiting") == [{"step": 1, "reason": "2 are under way"}]
     assert (final.model_s, final.model_wait_s, final.hooks_s, final.active_s) == (1, 36, 0, 37)
     for type_ in ("step_finished", "run_finished"):
-        (told,) = events.of(type_)
-        assert (told["model_ms"], told["model_wait_ms"], told["hooks_ms"]) == (1000, 36_000, 0)
+        (reported,) = events.of(type_)
+        assert (reported["model_ms"], reported["model_wait_ms"], reported["hooks_ms"]) == (1000, 36_000, 0)
     (answered,) = events.of("model_finished")
     assert answered["duration_ms"] == 1000
     kinds = [event.type for event in events]

@@ -149,7 +149,7 @@ async def test_parallel_calls_are_put_together_from_fragments_and_missing_ids_ar
         ),
     ],
 )
-async def test_parallel_calls_are_told_apart_however_an_endpoint_streams_them(pieces: list[Any]) -> None:
+async def test_parallel_calls_are_distinguished_however_an_endpoint_streams_them(pieces: list[Any]) -> None:
     response = await ask(streamed(*({"tool_calls": piece} for piece in pieces)))
     assert called(response) == [("a", {"x": 1}), ("b", {"y": 2})]
 
@@ -273,7 +273,7 @@ def refusal(message: str, code: str | None = None) -> dict[str, Any]:
     ],
 )
 @BOTH
-async def test_messages_that_do_not_fit_are_told_apart_from_other_refusals(
+async def test_messages_that_do_not_fit_are_distinguished_from_other_refusals(
     status: int, body: Any, stream: bool
 ) -> None:
     with pytest.raises(ContextLengthExceeded, match="context window"):
@@ -408,7 +408,7 @@ async def test_the_length_of_an_answer_is_bounded_as_asked(stream: bool, options
     assert {name: value for name, value in requests[0].items() if name not in usual} == sent
 
 
-async def test_nobody_there_is_unavailable_and_says_what_to_check() -> None:
+async def test_a_closed_port_is_unavailable_and_says_what_to_check() -> None:
     model = OpenAIModel("m", base_url="http://user:sk-secret@127.0.0.1:1/v1", api_key="k")
     with pytest.raises(ModelUnavailable, match="check base_url") as raised:
         await model.infer(REQUEST, print)

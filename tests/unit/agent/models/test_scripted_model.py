@@ -19,17 +19,17 @@ ASKED = InferenceRequest("You help.", (Message(role="user", content="go"),), ())
 
 async def test_the_model_answers_and_records_as_the_server_does() -> None:
     turns = [Turn(expect=["go"], say="Look.", calls=[Call("ls", {"path": "a"}, "c1"), Call("ls", "{nope", "c2")])]
-    told: list[str] = []
+    reported: list[str] = []
     here = ScriptedModel(turns, name="m")
-    answer = await here.infer(ASKED, told.append)
+    answer = await here.infer(ASKED, reported.append)
     async with (
         ScriptedModelServer(turns) as server,
         OpenAIModel("m", base_url=server.base_url, api_key="k", stream=False) as there,
     ):
-        theirs = await there.infer(ASKED, told.append)
+        theirs = await there.infer(ASKED, reported.append)
     without_usage = {"usage"}
     assert answer.model_dump(exclude=without_usage) == theirs.model_dump(exclude=without_usage)
-    assert (answer.usage.input_tokens > 0, told) == (True, ["Look.", "Look."])
+    assert (answer.usage.input_tokens > 0, reported) == (True, ["Look.", "Look."])
     sent = {key: value for key, value in server.requests[0].items() if key in here.requests[0]}
     assert here.requests == [sent]
 

@@ -86,7 +86,7 @@ def with_id(name: str, **arguments: Any) -> Turn:
 
 
 def busy(output_tokens: int = 1) -> Turn:
-    """Return a turn that calls another tool each time, so that nobody thinks the model repeats itself."""
+    """Return a turn that calls another tool each time, so that the model does not seem to repeat itself."""
 
     async def turn(request: InferenceRequest) -> ModelResponse:
         return says("", call("noop", n=len(request.messages)), output_tokens=output_tokens)
@@ -208,7 +208,7 @@ async def test_a_long_answer_is_cut_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked, told",
+    "asked, recorded",
     [
         (spawn("x", name="nobody"), "there is no subagent 'nobody'; there are worker"),
         (spawn(""), "`task`"),
@@ -218,9 +218,9 @@ async def test_a_long_answer_is_cut_and_says_so() -> None:
         (call("cancel_subagent", id="zz"), "unknown background subagent 'zz'"),
     ],
 )
-async def test_what_does_not_exist_is_an_error_that_lists_what_does(asked: ToolCall, told: str) -> None:
+async def test_what_does_not_exist_is_an_error_that_lists_what_does(asked: ToolCall, recorded: str) -> None:
     final = await agent_of(Keyed({"root": [says("", asked), says("ok")]})).run(root())
-    assert told in results(final)[0]
+    assert recorded in results(final)[0]
 
 
 async def test_a_tool_call_outside_a_run_starts_no_subagent() -> None:
@@ -359,18 +359,18 @@ async def test_a_subagent_gets_the_tools_of_its_definition_and_no_others() -> No
     assert ran == []
 
 
-async def test_a_tool_that_was_not_lent_does_not_run_whoever_asks() -> None:
-    lent = ParentTools(Toolbox((tool("a", done), tool("b", done))), ("a",), ())
-    assert (await ran(lent, call("a"))).text() == "done"
-    assert "unknown tool 'b'" in (await ran(lent, call("b"))).text()
+async def test_a_tool_that_a_subagent_does_not_have_never_runs() -> None:
+    tools_of_parent = ParentTools(Toolbox((tool("a", done), tool("b", done))), ("a",), ())
+    assert (await ran(tools_of_parent, call("a"))).text() == "done"
+    assert "unknown tool 'b'" in (await ran(tools_of_parent, call("b"))).text()
 
 
 @pytest.mark.parametrize("names", [None, ("a", "write_todos")])
-async def test_tools_about_the_parents_own_state_are_not_lent(names: tuple[str, ...] | None) -> None:
+async def test_subagents_do_not_have_the_tools_about_the_parents_own_state(names: tuple[str, ...] | None) -> None:
     inner = Toolbox((tool("a", done), *todos().tools, *metadata().tools, *tool_registry().tools))
-    lent = ParentTools(inner, names, ())
-    assert [spec.name for spec in lent.specs()] == ["a"]
-    refused = await ran(lent, call("write_todos", todos=[]))
+    tools_of_parent = ParentTools(inner, names, ())
+    assert [spec.name for spec in tools_of_parent.specs()] == ["a"]
+    refused = await ran(tools_of_parent, call("write_todos", todos=[]))
     assert refused.text() == "unknown tool 'write_todos'; the tools are a"
 
 
@@ -381,7 +381,7 @@ async def test_one_that_may_spawn_may_look_after_what_it_spawned() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-async def test_a_model_that_always_spawns_goes_as_deep_as_it_may_and_is_told(depth: int) -> None:
+async def test_a_model_that_always_spawns_goes_as_deep_as_it_may_and_reads_why_it_stops(depth: int) -> None:
     async def again(request: InferenceRequest) -> ModelResponse:
         return says("", spawn(request.messages[0].content))
 
@@ -545,7 +545,7 @@ async def test_subagents_at_once_make_exactly_the_tool_calls_of_the_limit() -> N
     assert len(model.requests) == 1 + 3
 
 
-async def test_a_spawn_past_the_limit_of_tool_calls_starts_nobody() -> None:
+async def test_a_spawn_past_the_limit_of_tool_calls_starts_no_subagent() -> None:
     model = Keyed({"root": [says("", *(spawn("x") for _ in range(5)))], "x": [says("hi")]})
     events = Events()
     await agent_of(model, bounds={"tool_calls": 2}).run(root(), events)
@@ -929,7 +929,7 @@ async def test_when_the_run_is_cancelled_its_subagents_and_their_tool_calls_end_
     assert sorted(calls) == sorted(event["call_id"] for event in events.of("tool_call_finished"))  # type: ignore[type-var]
 
 
-async def test_nobody_outlives_a_run_that_is_cancelled_again_during_its_end() -> None:
+async def test_no_subagent_outlives_a_run_that_is_cancelled_again_during_its_end() -> None:
     held = asyncio.Event()
 
     class HoldsTheEnd(Hook):

@@ -26,7 +26,7 @@ from tests.unit.agent.fakes import AnyArguments, Events, PolicyThat, SaysInTurn,
 ANSWERED = "the end"
 
 
-class Desk:
+class FakeApprover:
     """An approver with answers by the call's id; who is not in `answers` waits."""
 
     def __init__(self, **answers: Granted | Denied | Exception) -> None:
@@ -113,11 +113,11 @@ def stored(suspended: AgentState) -> AgentState:
 
 
 async def test_no_call_of_the_step_runs_while_one_waits() -> None:
-    ran, desk, events = Ran(), Desk(), Events()
-    agent = an_agent(desk, ran, says("", call("safe"), call("risky", n=1), call("risky", n=2)), says(ANSWERED))
+    ran, approver, events = Ran(), FakeApprover(), Events()
+    agent = an_agent(approver, ran, says("", call("safe"), call("risky", n=1), call("risky", n=2)), says(ANSWERED))
     suspended = await agent.run(state(), events)
     assert ran == []
-    assert desk.used == []
+    assert approver.used == []
     assert suspended.pending is not None
     assert suspended.stop is None
     assert events[-1].type == "run_suspended"
@@ -132,11 +132,11 @@ async def test_no_call_of_the_step_runs_while_one_waits() -> None:
 
 async def test_a_granted_run_goes_on_in_another_process() -> None:
     ran, events = Ran(), Events()
-    suspended = await an_agent(Desk(), ran, says("", call("safe", x="\ud800"), call("risky", n=1))).run(state())
-    desk = Desk(c2=Granted("apr_c2"))
-    ended = await an_agent(desk, ran, says(ANSWERED)).run(stored(suspended), events)
+    suspended = await an_agent(FakeApprover(), ran, says("", call("safe", x="\ud800"), call("risky", n=1))).run(state())
+    approver = FakeApprover(c2=Granted("apr_c2"))
+    ended = await an_agent(approver, ran, says(ANSWERED)).run(stored(suspended), events)
     assert ran == [{"tool": "safe", "x": "\ud800"}, {"tool": "risky", "n": 1}]
-    assert desk.used == ["apr_c2"]
+    assert approver.used == ["apr_c2"]
     assert next(event.type for event in events) == "run_resumed"
     assert events.of("step_finished")[0]["step"] == 1
     assert events[-1].payload["answer"] == ANSWERED
@@ -150,33 +150,33 @@ async def test_a_granted_run_goes_on_in_another_process() -> None:
 
 async def test_a_run_may_wait_several_times_in_one_step() -> None:
     ran = Ran()
-    waits = await an_agent(Desk(), ran, says("", call("risky"), call("risky"))).run(state())
-    waits = await an_agent(Desk(c1=Granted("a")), ran).run(stored(waits))
+    waits = await an_agent(FakeApprover(), ran, says("", call("risky"), call("risky"))).run(state())
+    waits = await an_agent(FakeApprover(c1=Granted("a")), ran).run(stored(waits))
     assert waits.pending is not None
     assert ran == []
-    desk = Desk(c1=Granted("a"), c2=Granted("b"))
-    ended = await an_agent(desk, ran, says(ANSWERED)).run(stored(waits))
+    approver = FakeApprover(c1=Granted("a"), c2=Granted("b"))
+    ended = await an_agent(approver, ran, says(ANSWERED)).run(stored(waits))
     assert len(ran) == 2
     assert ended.tool_calls == 2
 
 
 async def test_hooks_run_again_and_what_they_wrote_before_the_wait_counts_once() -> None:
     ran = Ran()
-    suspended = await an_agent(Desk(), ran, says("", call("risky")), hooks=[Counts()]).run(state())
+    suspended = await an_agent(FakeApprover(), ran, says("", call("risky")), hooks=[Counts()]).run(state())
     assert "counts" not in suspended.notes
-    ended = await an_agent(Desk(c1=Granted("a")), ran, says(ANSWERED), hooks=[Counts()]).run(stored(suspended))
+    ended = await an_agent(FakeApprover(c1=Granted("a")), ran, says(ANSWERED), hooks=[Counts()]).run(stored(suspended))
     assert ended.notes["counts"] == 1
 
 
-async def test_the_model_is_told_why_somebody_refused() -> None:
+async def test_the_model_reads_why_an_approver_refused() -> None:
     ran, events = Ran(), Events()
-    suspended = await an_agent(Desk(), ran, says("", call("risky"))).run(state())
-    desk = Desk(c1=Denied("an approver denied the call: use the staging server", "apr_c1"))
-    ended = await an_agent(desk, ran, says(ANSWERED)).run(stored(suspended), events)
+    suspended = await an_agent(FakeApprover(), ran, says("", call("risky"))).run(state())
+    approver = FakeApprover(c1=Denied("an approver denied the call: use the staging server", "apr_c1"))
+    ended = await an_agent(approver, ran, says(ANSWERED)).run(stored(suspended), events)
     assert ran == []
-    told = ended.messages[-2].content
-    assert "Blocked by rule close-call of policy: an approver denied the call: use the staging server" in told
-    assert "policy_1" in told
+    reported = ended.messages[-2].content
+    assert "Blocked by rule close-call of policy: an approver denied the call: use the staging server" in reported
+    assert "policy_1" in reported
     finished = events.of("tool_call_finished")[0]
     assert (finished["verdict"], finished["outcome"], finished["approval_id"]) == ("deny", "blocked", "apr_c1")
 
@@ -184,19 +184,19 @@ async def test_the_model_is_told_why_somebody_refused() -> None:
 @pytest.mark.parametrize("failing", ["answer", "use"])
 async def test_an_approver_that_fails_lets_nothing_run(failing: str) -> None:
     ran = Ran()
-    desk = Desk(c1=RuntimeError("gone") if failing == "answer" else Granted("a"))
-    desk.refusal = "used already" if failing == "use" else ""
-    ended = await an_agent(desk, ran, says("", call("risky")), says(ANSWERED)).run(state())
+    approver = FakeApprover(c1=RuntimeError("gone") if failing == "answer" else Granted("a"))
+    approver.refusal = "used already" if failing == "use" else ""
+    ended = await an_agent(approver, ran, says("", call("risky")), says(ANSWERED)).run(state())
     assert ran == []
     assert "did not run" in ended.messages[-2].content
 
 
 async def test_edited_arguments_are_what_the_hooks_see_and_what_runs() -> None:
     ran = Ran()
-    suspended = await an_agent(Desk(), ran, says("", call("risky", n=1))).run(state())
-    desk = Desk(c1=Granted("a", note="[an approver changed the arguments]"))
-    desk.edits["c1"] = {"n": 2}
-    agent = an_agent(desk, ran, says(ANSWERED))
+    suspended = await an_agent(FakeApprover(), ran, says("", call("risky", n=1))).run(state())
+    approver = FakeApprover(c1=Granted("a", note="[an approver changed the arguments]"))
+    approver.edits["c1"] = {"n": 2}
+    agent = an_agent(approver, ran, says(ANSWERED))
     ended = await agent.run(stored(suspended))
     assert ran == [{"tool": "risky", "n": 2}]
     assert agent.hooks.innermost is not None
@@ -218,12 +218,12 @@ async def test_waiting_does_not_count_against_the_time() -> None:
             clock.now_s += 1
             return state
 
-    agent = an_agent(Desk(), ran, says("", call("risky")), hooks=[Slow()], clock=clock)
+    agent = an_agent(FakeApprover(), ran, says("", call("risky")), hooks=[Slow()], clock=clock)
     suspended = await agent.run(state())
     assert suspended.active_s == pytest.approx(4)
     clock.now_s += 100_000
     more = (limits(execution_time_s=10),)
-    agent = an_agent(Desk(c1=Granted("a")), ran, says(ANSWERED), hooks=[Slow()], clock=clock, more=more)
+    agent = an_agent(FakeApprover(c1=Granted("a")), ran, says(ANSWERED), hooks=[Slow()], clock=clock, more=more)
     ended = await agent.run(stored(suspended))
     assert ran
     assert ended.active_s == pytest.approx(8)
@@ -233,9 +233,11 @@ async def test_waiting_does_not_count_against_the_time() -> None:
 
 async def test_what_is_left_of_the_time_holds_after_the_wait() -> None:
     ran = Ran()
-    suspended = await an_agent(Desk(), ran, says("", call("risky"))).run(state())
+    suspended = await an_agent(FakeApprover(), ran, says("", call("risky"))).run(state())
     late = stored(suspended).with_(active_s=11.0)
-    ended = await an_agent(Desk(c1=Granted("a")), ran, says(ANSWERED), more=(limits(execution_time_s=10),)).run(late)
+    ended = await an_agent(FakeApprover(c1=Granted("a")), ran, says(ANSWERED), more=(limits(execution_time_s=10),)).run(
+        late
+    )
     assert ran == []
     assert ended.stop is not None
     assert ended.stop.rule == "max_seconds"
@@ -243,7 +245,7 @@ async def test_what_is_left_of_the_time_holds_after_the_wait() -> None:
 
 async def test_a_run_that_is_cancelled_after_its_wait_says_so() -> None:
     ran, events = Ran(), Events()
-    suspended = await an_agent(Desk(), ran, says("", call("risky"))).run(state())
+    suspended = await an_agent(FakeApprover(), ran, says("", call("risky"))).run(state())
     begun = asyncio.Event()
 
     class Holds(Hook):
@@ -254,7 +256,7 @@ async def test_a_run_that_is_cancelled_after_its_wait_says_so() -> None:
             await asyncio.Event().wait()
             return await next_(tool)
 
-    agent = an_agent(Desk(c1=Granted("a")), ran, hooks=[Holds()])
+    agent = an_agent(FakeApprover(c1=Granted("a")), ran, hooks=[Holds()])
     task = asyncio.create_task(agent.run(stored(suspended), events))
     await begun.wait()
     task.cancel()
@@ -268,10 +270,10 @@ async def test_without_an_approver_what_would_be_asked_is_blocked() -> None:
     ran = Ran()
     ended = await an_agent(None, ran, says("", call("risky")), says(ANSWERED)).run(state())
     assert ran == []
-    assert "nobody can be asked here" in ended.messages[-2].content
+    assert "no approver is configured" in ended.messages[-2].content
 
 
-async def test_a_subagent_is_told_who_can_ask() -> None:
+async def test_a_subagent_reads_who_can_ask() -> None:
     ran = Ran()
     ended = await an_agent(None, ran, says("", call("risky")), says(ANSWERED)).run(state(depth=1))
     assert "a subagent cannot wait for an approval" in ended.messages[-2].content
@@ -312,8 +314,8 @@ async def test_a_repeated_call_that_still_passes_runs_again() -> None:
 
 
 async def test_an_approval_is_for_one_execution() -> None:
-    ran, desk = Ran(), Desk(c1=Granted("a"))
-    ended = await an_agent(desk, ran, says("", call("risky")), says(ANSWERED), hooks=[Twice()]).run(state())
+    ran, approver = Ran(), FakeApprover(c1=Granted("a"))
+    ended = await an_agent(approver, ran, says("", call("risky")), says(ANSWERED), hooks=[Twice()]).run(state())
     assert len(ran) == 1
     assert "approved once" in ended.messages[-2].content
 
@@ -321,7 +323,7 @@ async def test_an_approval_is_for_one_execution() -> None:
 async def test_a_call_of_a_service_that_waits_ends_as_waiting() -> None:
     ran = Ran()
     agent = an_agent(None, ran)
-    runner = ToolRunner(agent.hooks, Toolbox([ran.tool("risky")]), Events(), approver=Desk())
+    runner = ToolRunner(agent.hooks, Toolbox([ran.tool("risky")]), Events(), approver=FakeApprover())
     ended = await runner.run(state(), [call("risky")])
     execution = ended.current.tool_executions[0]
     assert execution.waiting

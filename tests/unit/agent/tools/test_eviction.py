@@ -163,7 +163,7 @@ async def test_a_result_that_cannot_be_kept_is_cut_and_says_that_the_rest_is_los
     assert " ".join(str(error).split()).encode() in result.content
 
 
-async def test_a_disk_that_cannot_be_written_is_told_in_its_own_words(tmp_path: Path) -> None:
+async def test_a_disk_that_cannot_be_written_is_reported_in_its_own_words(tmp_path: Path) -> None:
     (tmp_path / ".airlock").write_text("a file stands where the directory should")
     result = await evicted(EvictionHook(LocalFS(tmp_path), SMALL), ToolResult(WHOLE))
     assert result.evicted is None
@@ -178,7 +178,7 @@ async def test_a_link_planted_where_the_file_goes_is_not_followed(tmp_path: Path
     assert not (tmp_path / "outside").exists()
 
 
-async def test_a_write_that_hangs_is_given_up_and_the_result_is_told() -> None:
+async def test_a_write_that_hangs_is_given_up_and_the_result_is_reported() -> None:
     class Hanging(FakeFiles):
         async def write(self, path: str, data: bytes | AsyncIterable[bytes]) -> Any:
             await asyncio.Event().wait()

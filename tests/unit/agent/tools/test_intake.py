@@ -43,14 +43,14 @@ def nested(depth: int) -> Any:
         ),
     ],
 )
-def test_what_is_absurd_is_refused_once_and_told_as_that(asked: ToolCall, said: str) -> None:
+def test_what_is_absurd_is_refused_once_and_reported_as_that(asked: ToolCall, said: str) -> None:
     refused = bounded(asked)
     assert refused.arguments is None
     assert said in refused.problem
     assert len(refused.raw_arguments) <= 1000
-    told = Toolbox(todos().tools).prepare(refused.model_copy(update={"name": "write_todos"})).unfit
-    assert told is not None
-    assert told.text().startswith(f"the arguments of write_todos {refused.problem}")
+    reported = Toolbox(todos().tools).prepare(refused.model_copy(update={"name": "write_todos"})).unfit
+    assert reported is not None
+    assert reported.text().startswith(f"the arguments of write_todos {refused.problem}")
 
 
 def test_a_name_is_short_and_printable_whatever_the_model_wrote() -> None:

@@ -45,7 +45,7 @@ async def never(*_: object) -> Any:
     raise AssertionError("the tool must not run")
 
 
-async def test_a_blocked_call_does_not_run_and_the_model_is_told_rule_and_reason() -> None:
+async def test_a_blocked_call_does_not_run_and_the_model_reads_rule_and_reason() -> None:
     events = Events()
     policy = PolicyThat(lambda s: s.block("policy", "no-rm", "deleting is not for agents"))
     (execution,) = await run([call("rm")], [tool("rm", never)], policy, events=events)
@@ -71,7 +71,7 @@ async def test_a_silent_policy_blocks_and_no_policy_at_all_lets_pass() -> None:
     assert result_of(free).content == b"done"
 
 
-async def test_an_unknown_tool_is_judged_and_told_and_never_executes() -> None:
+async def test_an_unknown_tool_is_judged_and_reported_and_never_executes() -> None:
     policy = allowing()
     (execution,) = await run([call("nope")], [tool("t", done)], policy)
     assert policy.seen == [{}]
@@ -353,7 +353,7 @@ async def test_output_becomes_events_in_order_of_arrival_with_whole_characters()
 
 
 @pytest.mark.parametrize("listening", ["nobody", "a service", "the events"])
-async def test_a_tool_shows_its_output_live_only_where_somebody_listens(listening: str) -> None:
+async def test_a_tool_shows_its_output_live_only_to_a_listener(listening: str) -> None:
     asked: list[bool] = []
 
     async def runs(_: object, context: ToolContext) -> ToolResult:

@@ -229,10 +229,10 @@ def test_of_many_problems_a_few_are_named_and_of_very_many_only_the_number() -> 
     assert "1001 of their values are wrong" in many.text()
 
 
-@pytest.mark.parametrize("lent", [False, True])
-def test_of_many_tools_an_unknown_one_is_told_fifty(lent: bool) -> None:
+@pytest.mark.parametrize("of_parent", [False, True])
+def test_an_unknown_tool_among_many_is_answered_with_fifty_names(of_parent: bool) -> None:
     box = Toolbox(tool(f"t{number}", done) for number in range(60))
-    result = (ParentTools(box, None, ()) if lent else box).prepare(call("x" * 10_000)).unfit
+    result = (ParentTools(box, None, ()) if of_parent else box).prepare(call("x" * 10_000)).unfit
     assert result is not None
     assert "t49 and 10 more" in result.text()
     assert len(result.content) < 1_000

@@ -420,7 +420,7 @@ def test_prices_of_the_level_around_count_for_the_same_model_and_for_no_other(tm
     "there, whose",
     [("HOUSE_KEY", "subagent reader of agent mender: set CHEAP_KEY"), ("CHEAP_KEY", "agent mender: set HOUSE_KEY")],
 )
-def test_a_key_that_is_not_there_is_told_with_whose_model_it_is(
+def test_a_missing_key_is_reported_with_the_model_that_needs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str, whose: str
 ) -> None:
     monkeypatch.delenv("HOUSE_KEY", raising=False)

@@ -92,7 +92,7 @@ def _tools(request: InferenceRequest) -> set[str]:
     return {spec.name for spec in request.tools}
 
 
-async def test_tracing_tells_the_recorder_it_was_given() -> None:
+async def test_tracing_reports_to_the_recorder_it_was_given() -> None:
     recorder = ListRecorder()
     model = SaysInTurn(says("", call("execute", command="ls")), says("done"))
     await _run(model, {"bash": None, "tracing": None}, recorder=recorder)
@@ -180,7 +180,7 @@ async def test_subagents_are_as_deep_as_was_asked_for_and_three_deep_otherwise(
         ({"cost_usd": 0.5}, Usage(cost_usd=0.3), "0.6 USD, its budget is 0.5"),
     ],
 )
-async def test_a_subagent_is_held_to_the_budget_of_its_settings(
+async def test_a_subagent_is_limited_to_the_budget_of_its_settings(
     budget: dict[str, float], usage: Usage, said: str
 ) -> None:
     model = Spends(usage)

@@ -45,7 +45,7 @@ async def test_equal_settings_share_a_client_and_all_are_closed_together(monkeyp
     assert closed == ["a", "b"]  # the first two shared a client
 
 
-async def test_a_model_without_a_key_is_told_when_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_model_without_a_key_is_reported_when_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     models = Models()
     with pytest.raises(Misconfigured, match="NO_SUCH_KEY"):

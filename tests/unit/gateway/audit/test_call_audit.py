@@ -114,11 +114,11 @@ async def path(
     await database.close()
 
 
-async def test_a_call_is_told_with_who_what_by_which_rule_and_how_it_ended(path: Path) -> None:
+async def test_a_call_is_recorded_with_actor_tool_rule_and_outcome(path: Path) -> None:
     finished = await path.call("true")
     (record,) = await path.records()
-    told = (record.kind, record.actor, record.thread, record.call_id, record.tool)
-    assert told == ("tool_call", "alk_ab..", "th", finished.execution.call.id, "execute")
+    reported = (record.kind, record.actor, record.thread, record.call_id, record.tool)
+    assert reported == ("tool_call", "alk_ab..", "th", finished.execution.call.id, "execute")
     assert (record.verdict, record.rule, record.policy_version) == ("allow", "all", ACME.policy.version)
     assert (record.outcome, record.size_bytes, json.loads(record.details)) == ("exited", 12, {"exit_code": 0})
     assert record.duration_us > 0
@@ -126,7 +126,7 @@ async def test_a_call_is_told_with_who_what_by_which_rule_and_how_it_ended(path:
     assert record.arguments_digest == hashlib.sha256(canonical.encode()).hexdigest()
 
 
-async def test_blocked_calls_and_those_that_wait_are_told_too(path: Path) -> None:
+async def test_blocked_calls_and_those_that_wait_are_reported_too(path: Path) -> None:
     await path.call("rm -rf /")
     await path.call("git push")
     blocked, waiting = await path.records()
@@ -178,7 +178,7 @@ async def test_records_that_come_late_keep_their_order_and_come_once(path: Path)
     assert await path.states() == ["finished", "finished", "blocked", "finished"]
 
 
-async def test_what_cannot_be_written_down_does_not_execute_and_is_told_later(path: Path) -> None:
+async def test_what_cannot_be_recorded_does_not_execute_and_is_reported_later(path: Path) -> None:
     await path.call("true")
     standing = Standing()
     with path.refusing(), pytest.raises(Unavailable, match="was not executed and changed nothing") as raised:

@@ -248,7 +248,7 @@ def test_escape_takes_a_refusal_back_and_later_goes_on_with_the_next(served: tup
         assert service.answers == []
 
 
-def test_what_somebody_else_answers_leaves_the_screen(served: tuple[Service, str]) -> None:
+def test_what_another_approver_answers_leaves_the_screen(served: tuple[Service, str]) -> None:
     service, address = served
     service.approvals["apr_1"] = pending("apr_1")
     with Terminal(address) as terminal:
@@ -341,13 +341,13 @@ def test_lists_shows_allows_and_denies_for_programs(served: tuple[Service, str])
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_who_watches_in_a_pipe_is_told_of_a_restart_and_of_what_waits_then(*, as_json: bool) -> None:
+def test_a_watch_in_a_pipe_reports_a_restart_and_what_waits_then(*, as_json: bool) -> None:
     with restarted() as (service, address, restart):
         service.approvals["apr_1"] = pending("apr_1")
         watching = subprocess.Popen(
             command(address, "watch", *(["--json"] if as_json else [])),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            # Whatever started the tests, in the background say, may have told all its children to ignore it.
+            # Whatever started the tests, in the background say, may make all its children ignore it.
             preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - it takes no lock
         )  # fmt: skip
         assert watching.stdout is not None

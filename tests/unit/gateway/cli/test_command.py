@@ -77,8 +77,8 @@ def test_a_command_has_the_options_of_its_context_after_its_own(command: str, op
 
 
 def test_a_dataclass_is_a_group_of_options() -> None:
-    told = json.loads(_airlock("local", "it", "--name", "n", "--count", "2", "--json").stdout)
-    assert told == {"what": "it", "which": {"name": "n", "count": 2}, "at": "2026-11-23T00:00:00+00:00"}
+    reported = json.loads(_airlock("local", "it", "--name", "n", "--count", "2", "--json").stdout)
+    assert reported == {"what": "it", "which": {"name": "n", "count": 2}, "at": "2026-11-23T00:00:00+00:00"}
     assert _airlock("local", "it", "--count", "0").exit_code == EXIT_USAGE
     assert _airlock("local", "it").stdout == "it any\n"
 

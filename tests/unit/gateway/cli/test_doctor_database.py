@@ -32,13 +32,13 @@ def test_it_names_the_revision_and_what_the_next_start_makes_of_it(config: Path,
     assert (_database(config).state, newest in _database(config).detail) == ("ok", True)
     downgrade(engine, "0003")
     found = _database(config)
-    assert (found.state, "backup" in found.mend) == ("warning", True)
+    assert (found.state, "backup" in found.fix) == ("warning", True)
     assert "revision 0003" in found.detail
     assert revision_of(empty_url).current == "0003"
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     newer = _database(config)
-    assert (newer.state, "newer airlock" in newer.mend) == ("failed", True)
+    assert (newer.state, "newer airlock" in newer.fix) == ("failed", True)
     engine.dispose()
 
 
@@ -54,8 +54,8 @@ def test_a_database_that_does_not_open_says_why_and_never_the_password(tmp_path:
     url = f"postgresql://someone:secret@/x?host={tmp_path}"
     config.write_text(f"database_url: {url}\ntenants: {{t: {{policy: t.yaml}}}}\n", encoding="utf-8")
     found = _database(config)
-    assert (found.state, "secret" in found.mend) == ("failed", False)
-    assert "No such file" in found.mend
+    assert (found.state, "secret" in found.fix) == ("failed", False)
+    assert "No such file" in found.fix
 
 
 def test_a_database_that_lacks_a_table_of_its_revision_is_a_failure(config: Path, empty_url: str) -> None:
@@ -75,4 +75,4 @@ def test_a_password_file_that_is_missing_is_a_finding(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     found = _database(config)
-    assert (found.state, "database_password_file" in found.mend) == ("failed", True)
+    assert (found.state, "database_password_file" in found.fix) == ("failed", True)

@@ -35,7 +35,7 @@ def test_without_a_configuration_that_loads_no_engine_is_looked_at(tmp_path: Pat
 def test_an_engine_that_is_named_is_looked_at_all_the_same(tmp_path: Path) -> None:
     found = _found("--config", str(tmp_path / "none.yaml"), "--engine-url", f"unix://{tmp_path}/none.sock")
     assert found["engine"]["state"] == "failed"
-    assert "set another address in --engine-url" in found["engine"]["mend"]
+    assert "set another address in --engine-url" in found["engine"]["fix"]
 
 
 def test_a_policy_that_does_not_load_leaves_the_configured_engine_known(tmp_path: Path) -> None:
@@ -43,4 +43,4 @@ def test_a_policy_that_does_not_load_leaves_the_configured_engine_known(tmp_path
     found = _found("--config", str(config))
     assert found["configuration"]["state"] == "failed"
     assert found["engine"]["state"] == "failed"
-    assert f"set another address in sandbox.engine_url of {config}" in found["engine"]["mend"]
+    assert f"set another address in sandbox.engine_url of {config}" in found["engine"]["fix"]

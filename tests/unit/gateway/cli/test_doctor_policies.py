@@ -40,7 +40,7 @@ async def test_what_was_applied_counts_until_a_file_is_edited(tmp_path: Path, em
         (drift,) = await drift_findings(config)
         assert (drift.what, drift.state) == ("policy of t", "warning")
         assert f"{file} has no effect" in drift.detail
-        assert f"airlock policy apply {file} --tenant t" in drift.mend
+        assert f"airlock policy apply {file} --tenant t" in drift.fix
         file.write_text(POLICY.format("edited", "edited"), encoding="utf-8")
         assert await _images(config) == ["edited"]
         assert await drift_findings(config) == []  # the next start takes it
@@ -56,7 +56,7 @@ async def test_a_tenant_without_a_file_is_judged_by_what_was_applied(tmp_path: P
     try:
         assert await _images(config) == []
         (none,) = await drift_findings(config)
-        assert (none.detail, "policy apply FILE --tenant t" in none.mend) == (
+        assert (none.detail, "policy apply FILE --tenant t" in none.fix) == (
             "managed by `airlock policy apply`, but never applied",
             True,
         )

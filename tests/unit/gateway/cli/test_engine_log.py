@@ -7,16 +7,17 @@ import sys
 
 import pytest
 
-_TELLS = "import logging, gateway.cli.main; {}; logging.getLogger('sandbox.engines.docker').warning('no quotas')"
+_REPORTS = "import logging, gateway.cli.main; {}; logging.getLogger('sandbox.engines.docker').warning('no quotas')"
 
 
 @pytest.mark.parametrize(
-    "before, told", [("pass", False), ("from gateway.telemetry.logging import set_up_logging; set_up_logging()", True)]
+    "before, reported",
+    [("pass", False), ("from gateway.telemetry.logging import set_up_logging; set_up_logging()", True)],
 )
-def test_the_engine_warns_in_a_log_and_not_beside_what_a_command_says(before: str, *, told: bool) -> None:
+def test_the_engine_warns_in_a_log_and_not_beside_what_a_command_says(before: str, *, reported: bool) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", _TELLS.format(before)], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", _REPORTS.format(before)], capture_output=True, text=True, check=True, timeout=120
     )
     assert ran.stdout == ""
-    assert ("no quotas" in ran.stderr) is told
-    assert told or ran.stderr == ""
+    assert ("no quotas" in ran.stderr) is reported
+    assert reported or ran.stderr == ""

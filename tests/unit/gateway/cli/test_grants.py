@@ -98,7 +98,7 @@ def test_a_grant_is_revoked_by_its_id(served: tuple[Service, str]) -> None:
     assert revoked["revoked_at"] is not None
 
 
-def test_a_run_follows_the_policy_when_it_is_told_to(served: tuple[Service, str]) -> None:
+def test_a_run_follows_the_policy_on_request(served: tuple[Service, str]) -> None:
     service, address = served
     for options in ((), ("--follow-policy",)):
         airlock(address, "run", "go", "--json", *options)

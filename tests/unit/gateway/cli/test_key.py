@@ -21,8 +21,8 @@ def _airlock(*arguments: str) -> tuple[int, str]:
 
 @pytest.fixture
 def made(tmp_path: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(_airlock("init", str(tmp_path / "home"), "--json")[1])
-    return told
+    reported: dict[str, Any] = json.loads(_airlock("init", str(tmp_path / "home"), "--json")[1])
+    return reported
 
 
 def _key(made: dict[str, Any], *arguments: str) -> Any:
@@ -69,9 +69,9 @@ def test_what_cannot_be_is_said(made: dict[str, Any], wrong: tuple[str, ...], sa
 def test_a_name_with_brackets_is_shown_as_it_is(made: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     _key(made, "create", "--name", "[/evil] [link=http://x]y[/link]")
-    code, told = _airlock("key", "list", "--config", made["config"])
+    code, reported = _airlock("key", "list", "--config", made["config"])
     assert code == 0
-    assert "[/evil]" in told.replace("\n", " ")
+    assert "[/evil]" in reported.replace("\n", " ")
 
 
 @pytest.mark.parametrize("columns", ["60", "80", "120", "200"])
@@ -80,11 +80,11 @@ def test_no_column_of_a_key_is_left_out_in_a_narrow_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     key = _key(made, "create", "--name", "nightly", "--expires-in", "90d")
-    code, told = _airlock("key", "list", "--config", made["config"])
+    code, reported = _airlock("key", "list", "--config", made["config"])
     assert code == 0
-    assert max(len(line) for line in told.splitlines()) <= int(columns)
+    assert max(len(line) for line in reported.splitlines()) <= int(columns)
     for shown in (key["id"], key["shown"], "nightly", "default", key["created_at"][:10], key["expires_at"][:10]):
-        assert shown in told
+        assert shown in reported
 
 
 def test_keys_are_listed_by_scope_and_by_state(made: dict[str, Any]) -> None:
@@ -92,9 +92,9 @@ def test_keys_are_listed_by_scope_and_by_state(made: dict[str, Any]) -> None:
     _key(made, "revoke", key["id"])
 
     def listed(*which: str) -> list[str]:
-        code, told = _airlock("key", "list", *which, "--config", made["config"], "--json")
+        code, reported = _airlock("key", "list", *which, "--config", made["config"], "--json")
         assert code == 0
-        return [one["id"] for one in json.loads(told)]
+        return [one["id"] for one in json.loads(reported)]
 
     assert listed("--scope", "audit", "--state", "revoked") == [key["id"]]
     assert key["id"] not in listed("--scope", "audit")
@@ -143,5 +143,5 @@ def test_keys_of_a_tenant_that_is_not_there_are_an_error_not_an_empty_list(made:
     assert code == 2
     assert "unknown tenant 'nope'" in json.loads(printed)["error"]
     assert _key(made, "list", "--tenant", "default", "--state", "revoked") == []
-    told = _airlock("key", "list", "--tenant", "default", "--state", "revoked", "--config", made["config"])
-    assert told == (0, "no keys\n")
+    reported = _airlock("key", "list", "--tenant", "default", "--state", "revoked", "--config", made["config"])
+    assert reported == (0, "no keys\n")

@@ -47,12 +47,12 @@ def test_a_revoked_keys_runs_are_counted_and_ended_only_where_that_is_asked_for(
     monkeypatch.setenv("COLUMNS", "300")
     key = _key(made, "create", "--scope", "run")
     asyncio.run(_with_runs(made["config"], key["shown"], 2))
-    code, told = _airlock("key", "revoke", key["id"], "--config", made["config"])
+    code, reported = _airlock("key", "revoke", key["id"], "--config", made["config"])
     assert code == 0
-    assert f"revoked {key['shown']}" in told
-    assert "still active: 2 runs that it started" in told
-    assert f"airlock runs list --started-by {key['shown']}" in told
-    assert f"airlock key revoke {key['id']} --cancel-runs" in told
+    assert f"revoked {key['shown']}" in reported
+    assert "still active: 2 runs that it started" in reported
+    assert f"airlock runs list --started-by {key['shown']}" in reported
+    assert f"airlock key revoke {key['id']} --cancel-runs" in reported
     assert asyncio.run(_asked_to_end(made["config"])) == [False, False]
     again = _key(made, "revoke", key["id"], "--cancel-runs")
     assert (again["shown"], again["runs_under_way"]) == (key["shown"], 2)
@@ -61,8 +61,8 @@ def test_a_revoked_keys_runs_are_counted_and_ended_only_where_that_is_asked_for(
 
 def test_of_a_key_without_runs_nothing_is_said_of_runs(made: dict[str, Any]) -> None:
     key = _key(made, "create", "--scope", "run")
-    code, told = _airlock("key", "revoke", key["id"], "--config", made["config"])
-    assert (code, told) == (0, f"revoked {key['shown']}\n")
+    code, reported = _airlock("key", "revoke", key["id"], "--config", made["config"])
+    assert (code, reported) == (0, f"revoked {key['shown']}\n")
     assert (
         json.loads(_airlock("key", "revoke", key["id"], "--config", made["config"], "--json")[1])["runs_under_way"] == 0
     )

@@ -20,11 +20,11 @@ from gateway.config.config import Config
 RUN = f"run_{7:024x}"
 
 
-def shown(told: RenderableType, width: int, **settings: Any) -> list[str]:
+def shown(reported: RenderableType, width: int, **settings: Any) -> list[str]:
     """Return the lines of a terminal without colours; `force_terminal=False` for a pipe."""
     screen = io.StringIO()
     terminal: dict[str, Any] = {"force_terminal": True, "color_system": None, **settings}
-    SafeConsole(file=screen, width=width, soft_wrap=True, **terminal).print(told)
+    SafeConsole(file=screen, width=width, soft_wrap=True, **terminal).print(reported)
     return [line.rstrip() for line in screen.getvalue().splitlines()]
 
 

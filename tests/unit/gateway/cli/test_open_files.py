@@ -34,4 +34,4 @@ def test_doctor_warns_when_few_files_can_be_open(hard: int, state: str, monkeypa
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, hard))
     finding = _open_files()
     assert finding.state == state
-    assert ("LimitNOFILE" in finding.mend) == (state == "warning")
+    assert ("LimitNOFILE" in finding.fix) == (state == "warning")

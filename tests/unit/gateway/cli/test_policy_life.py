@@ -47,7 +47,7 @@ def line(tmp_path: Path) -> Line:
     return Line(tmp_path)
 
 
-def test_apply_history_rollback_and_current_tell_one_story(line: Line) -> None:
+def test_apply_history_rollback_and_current_agree(line: Line) -> None:
     of = ("--tenant", "default")
     first = line.policy("apply", line.file(_text("first")), *of, "--by", "ann", "--comment", "a start")
     second = line.policy("apply", line.file(_text("second")), *of, "--by", "bob")
@@ -56,8 +56,8 @@ def test_apply_history_rollback_and_current_tell_one_story(line: Line) -> None:
     assert line.policy("current", *of)["in_force"] == second["version"]
     back = line.policy("rollback", *of, "--by", "cid")
     assert (back["version"], back["kind"]) == (first["version"], "rollback")
-    told = [(one["version"], one["kind"], one["by"], one["comment"]) for one in line.policy("history", *of)]
-    assert told == [
+    reported = [(one["version"], one["kind"], one["by"], one["comment"]) for one in line.policy("history", *of)]
+    assert reported == [
         (first["version"], "rollback", "cid", ""),
         (second["version"], "apply", "bob", ""),
         (first["version"], "apply", "ann", "a start"),
@@ -94,7 +94,7 @@ def test_a_policy_is_not_applied_over_another_one_than_was_expected(line: Line) 
     assert line.policy("current", *of)["version"] == second
 
 
-def test_a_bad_policy_changes_nothing_and_all_that_is_wrong_is_told(line: Line) -> None:
+def test_a_bad_policy_changes_nothing_and_every_problem_is_reported(line: Line) -> None:
     bad = line.file("version: 1\nrules:\n- {id: a, tools: [execute], effect: maybe, reason: r}\n- {id: b}\n")
     said = line.policy("apply", bad, "--tenant", "default", code=1)
     assert not said["ok"]
@@ -127,7 +127,7 @@ def test_one_layer_must_be_named(line: Line, which: tuple[str, ...]) -> None:
     assert "--operator-layer" in line.policy("history", *which, code=2)["error"]
 
 
-def test_what_is_not_there_is_told(line: Line) -> None:
+def test_what_is_not_there_is_reported(line: Line) -> None:
     assert "configured tenants: default" in line.policy("history", "--tenant", "nobody", code=2)["error"]
     assert "not found" in line.policy("rollback", "policy_000000000000", "--tenant", "default", code=1)["error"]
     assert "no policy is in force" in line.policy("current", "--tenant", "default", code=1)["error"]
@@ -187,7 +187,7 @@ def test_versions_are_whole_however_much_there_is_to_say(line: Line) -> None:
     assert applied["version"] in output
 
 
-def test_both_layers_at_once_are_told_apart_from_none(line: Line) -> None:
+def test_both_layers_at_once_are_distinguished_from_none(line: Line) -> None:
     assert "use only one of" in line.policy("history", "--tenant", "default", "--operator-layer", code=2)["error"]
 
 
@@ -199,7 +199,7 @@ def test_a_file_that_is_not_there_is_wrong_usage_for_every_command(line: Line) -
         assert "No such file" in line.ask("policy", command, "/nonexist.yaml", code=2)["error"]
 
 
-def test_an_empty_file_is_told_without_an_empty_field(line: Line) -> None:
+def test_an_empty_file_is_reported_without_an_empty_field(line: Line) -> None:
     empty = line.file("")
     _, output = line.run("policy", "check", empty)
     assert f"{empty}:1: the file is empty" in output

@@ -78,7 +78,7 @@ def test_bytes_on_a_terminal_are_printable_in_whatever_pieces_they_come(monkeypa
     os.close(reader)
 
 
-def test_bytes_in_a_pipe_are_as_they_are_whatever_rich_is_told(
+def test_bytes_in_a_pipe_are_unchanged_whatever_the_settings_of_rich(
     capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -14,9 +14,9 @@ from gateway.client import DiskStats, Sandbox, SandboxStats
 def test_a_threads_name_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     made = datetime(2026, 11, 21, tzinfo=UTC)
     sandbox._show_sandboxes(Sandbox("sbx", "[/evil] [red]x", "[link=http://x]image", "runc", made, 0))
-    told = capsys.readouterr().out
-    assert "[/evil] [red]x" in told
-    assert "[link=http://x]image" in told
+    reported = capsys.readouterr().out
+    assert "[/evil] [red]x" in reported
+    assert "[link=http://x]image" in reported
 
 
 def test_what_is_unknown_is_a_question_mark_and_the_busiest_comes_first(capsys: pytest.CaptureFixture[str]) -> None:

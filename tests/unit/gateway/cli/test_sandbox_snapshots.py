@@ -1,4 +1,4 @@
-"""`airlock sandbox snapshots --delete`: nothing is removed for good that nobody confirmed."""
+"""`airlock sandbox snapshots --delete`: nothing is removed for good without confirmation."""
 
 from __future__ import annotations
 

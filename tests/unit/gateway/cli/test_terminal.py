@@ -18,7 +18,7 @@ from gateway.errors import AirlockError, ApprovalPending, QuotaExceeded
 
 
 @pytest.mark.parametrize(
-    "error, told",
+    "error, reported",
     [
         (
             QuotaExceeded("no more", 12.5, quota="runs_at_once"),
@@ -28,8 +28,8 @@ from gateway.errors import AirlockError, ApprovalPending, QuotaExceeded
         (ThreadBusy("a run is under way"), {"reason": "THREAD_BUSY"}),
     ],
 )
-def test_an_error_tells_programs_its_reason_and_details(
-    error: AirlockError, told: dict[str, object], capsys: pytest.CaptureFixture[str]
+def test_an_error_gives_programs_its_reason_and_details(
+    error: AirlockError, reported: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     @command
     async def work(_: GatewayCli) -> None:
@@ -38,7 +38,7 @@ def test_an_error_tells_programs_its_reason_and_details(
     with pytest.raises(typer.Exit) as ended:
         _run(work)
     assert ended.value.exit_code == EXIT_GATEWAY
-    assert json.loads(capsys.readouterr().out) == {"error": str(error), **told}
+    assert json.loads(capsys.readouterr().out) == {"error": str(error), **reported}
 
 
 class Refusing(grpc.GenericRpcHandler):
@@ -61,7 +61,7 @@ def _said(work: Callable[..., None], capsys: pytest.CaptureFixture[str], address
     return str(json.loads(capsys.readouterr().out)["error"])
 
 
-def test_whoever_is_answered_is_not_asked_whether_a_gateway_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answered_client_is_not_asked_whether_a_gateway_runs(capsys: pytest.CaptureFixture[str]) -> None:
     @command
     async def work(_: GatewayCli) -> None:
         server = grpc.aio.server(handlers=(Refusing(),))

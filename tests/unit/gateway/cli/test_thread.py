@@ -1,4 +1,4 @@
-"""`airlock thread`: nothing is removed that nobody confirmed."""
+"""`airlock thread`: nothing is removed without confirmation."""
 
 from __future__ import annotations
 

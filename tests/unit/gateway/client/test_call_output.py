@@ -55,19 +55,19 @@ async def printing() -> AsyncIterator[tuple[Printing, Client]]:
     await server.stop(None)
 
 
-def callbacks(told: list[tuple[str, bytes]]) -> dict[str, OnOutput]:
+def callbacks(reported: list[tuple[str, bytes]]) -> dict[str, OnOutput]:
     async def later(stream: str, data: bytes) -> None:
         await asyncio.sleep(0)
-        told.append((stream, data))
+        reported.append((stream, data))
 
-    return {"function": lambda stream, data: told.append((stream, data)), "coroutine function": later}
+    return {"function": lambda stream, data: reported.append((stream, data)), "coroutine function": later}
 
 
 @pytest.mark.parametrize("kind", ["function", "coroutine function"])
 async def test_output_is_given_to_either_kind_of_function(printing: tuple[Printing, Client], kind: str) -> None:
-    told: list[tuple[str, bytes]] = []
-    result = await printing[1].call_tool("execute", {}, on_output=callbacks(told)[kind])
-    assert told == PIECES
+    reported: list[tuple[str, bytes]] = []
+    result = await printing[1].call_tool("execute", {}, on_output=callbacks(reported)[kind])
+    assert reported == PIECES
     assert result.outcome == "exited"
 
 
@@ -77,9 +77,9 @@ async def test_output_that_a_broken_stream_did_not_bring_is_given_from_the_resul
 ) -> None:
     servicer, client = printing
     servicer.breaks = 1
-    told: list[tuple[str, bytes]] = []
-    await client.call_tool("execute", {}, on_output=callbacks(told)[kind])
-    assert told == PIECES
+    reported: list[tuple[str, bytes]] = []
+    await client.call_tool("execute", {}, on_output=callbacks(reported)[kind])
+    assert reported == PIECES
 
 
 async def test_what_a_callback_raises_reaches_the_caller_and_ends_the_call(

@@ -37,7 +37,7 @@ class Breaking(grpc_pb.ProcessServiceServicer, approvals_grpc.ApprovalServiceSer
         self.kept: dict[str, pb.Process] = {}
         self.starts: list[str] = []
         self.approvals: dict[str, approvals_pb.Approval] = {}
-        # What each watch is told: the approvals that wait, and the changes after them.
+        # What each watch receives: the approvals that wait, and the changes after them.
         self.watches: list[tuple[list[approvals_pb.Approval], list[approvals_pb.Approval]]] = []
 
     async def ReadProcess(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
@@ -121,7 +121,7 @@ def approval(id_: str, status: approvals_pb.ApprovalStatus = approvals_pb.APPROV
     return approvals_pb.Approval(id=id_, status=status, resolved_at=None if pending else Timestamp(seconds=9))
 
 
-async def test_of_approvals_what_is_new_and_what_was_answered_meanwhile_is_told_once(
+async def test_new_approvals_and_those_answered_meanwhile_are_reported_once(
     breaking: tuple[Breaking, Client],
 ) -> None:
     servicer, client = breaking
@@ -131,14 +131,14 @@ async def test_of_approvals_what_is_new_and_what_was_answered_meanwhile_is_told_
     servicer.approvals = {"a": a_denied}
     servicer.watches = [
         ([a, b, d], [c, c_approved]),
-        # While nobody watched, a was denied, d erased and e asked; the stream has a's change yet.
+        # While there was no watch, a was denied, d erased and e asked; the stream has a's change yet.
         ([b, e], [a_denied]),
         ([b, e], [approval("b", denied)]),
     ]
     caught_up: list[None] = []
     watched = client.watch_approvals(lambda: caught_up.append(None))
-    told = [(one.id, one.status) for one in [await anext(watched) for _ in range(8)]]
-    assert told == [
+    reported = [(one.id, one.status) for one in [await anext(watched) for _ in range(8)]]
+    assert reported == [
         *((id_, "pending") for id_ in "abdc"),
         ("c", "approved"),
         ("e", "pending"),

@@ -117,7 +117,7 @@ def test_a_client_made_where_no_loop_runs_works_in_the_loop_that_uses_it_first(
     in_thread(work)
 
 
-def test_another_loop_is_told_which_one_is_right(threaded: tuple[str, Threaded]) -> None:
+def test_another_loop_is_refused_with_the_right_one(threaded: tuple[str, Threaded]) -> None:
     client = Client(threaded[0], "alk_x")
 
     async def first() -> None:

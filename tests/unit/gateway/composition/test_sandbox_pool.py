@@ -73,7 +73,7 @@ async def test_the_pool_always_has_what_most_policies_ask_for_whenever_they_chan
     most = PoolTarget(cast(SandboxPool, pool), Tenants(config(tmp_path), policies), NAMES, 2)
     await put(policies, b="x", c="y")
     await most.update()
-    assert pool.always == {"x": 2}  # and one that has no policy is in nobody's way
+    assert pool.always == {"x": 2}  # and one that has no policy is in no one's way
     await put(policies, a="y")
     await most.update()
     assert pool.always == {"y": 2}

@@ -188,9 +188,7 @@ def test_rules_are_the_same_from_json_and_from_yaml() -> None:
         ({"alow": [["git"]]}, "alow", "not permitted"),
     ],
 )
-def test_rules_in_another_form_are_refused_and_told_the_right_one(
-    rules: dict[str, Any], field: str, message: str
-) -> None:
+def test_rules_in_another_form_are_refused_with_the_right_one(rules: dict[str, Any], field: str, message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         CommandRules(**rules)
     (problem,) = caught.value.errors()

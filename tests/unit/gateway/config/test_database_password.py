@@ -23,14 +23,14 @@ def url_of(directory: Path, url: str, password: bytes | None = b"secret\n") -> s
 
 @pytest.mark.parametrize("password", ["secret", "p@ss:/%?#[ w\u00f6rd"])
 @pytest.mark.parametrize("url", ["postgresql://a@db:5432/airlock", "postgresql://a@/airlock?host=/run/postgresql"])
-def test_the_password_of_the_file_is_the_one_that_the_database_is_told(tmp_path: Path, url: str, password: str) -> None:
+def test_the_password_of_the_file_is_the_one_that_the_database_gets(tmp_path: Path, url: str, password: str) -> None:
     found, bare = make_url(url_of(tmp_path, url, f"{password}\n".encode())), make_url(url)
     assert found.password == password
     assert found == bare.set(password=password)
 
 
 @pytest.mark.parametrize(
-    "url, password, told",
+    "url, password, reported",
     [
         ("postgresql://a:b@db/x", b"secret", "remove one"),
         ("postgresql://db/x", b"secret", "USER@HOST"),
@@ -41,9 +41,9 @@ def test_the_password_of_the_file_is_the_one_that_the_database_is_told(tmp_path:
         ("sqlite:///x.db", b"secret", "database_password_file: it needs `database_url"),
     ],
 )
-def test_what_is_wrong_is_told_and_never_the_password(
-    tmp_path: Path, url: str, password: bytes | None, told: str
+def test_what_is_wrong_is_reported_and_never_the_password(
+    tmp_path: Path, url: str, password: bytes | None, reported: str
 ) -> None:
-    with pytest.raises(Misconfigured, match=told) as error:
+    with pytest.raises(Misconfigured, match=reported) as error:
         url_of(tmp_path, url, password)
     assert "secret" not in str(error.value)

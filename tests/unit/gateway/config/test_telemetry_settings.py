@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from gateway.config.operation_settings import TelemetrySettings
 
 
-def test_nothing_is_told_to_anybody_until_it_says_to_whom() -> None:
+def test_nothing_is_exported_until_an_endpoint_is_set() -> None:
     settings = TelemetrySettings()
     assert not settings.on
     assert not (settings.record_arguments)
@@ -21,7 +21,7 @@ def test_metrics_are_served_on_loopback(listen: str) -> None:
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9464", "[::]:9464", "10.0.0.7:9464", "metrics.example:9464"])
-def test_beyond_loopback_metrics_are_refused_unless_somebody_says_so(listen: str) -> None:
+def test_beyond_loopback_metrics_are_refused_unless_enabled(listen: str) -> None:
     with pytest.raises(ValidationError, match="metrics_beyond_loopback: true"):
         TelemetrySettings(metrics_listen=listen)
     assert TelemetrySettings(metrics_listen=listen, metrics_beyond_loopback=True).on

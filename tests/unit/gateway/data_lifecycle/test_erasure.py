@@ -26,7 +26,7 @@ GONE, KEPT = "zgone", "zkept"
 
 
 class Files:
-    """What would remove files: says what it was asked for, and fails as often as it is told to."""
+    """What would remove files: says what it was asked for, and fails as often as the test says."""
 
     def __init__(self) -> None:
         self.removed: list[tuple[str, str]] = []
@@ -78,9 +78,9 @@ async def _name(database: Database, tenant: str) -> str:
     return str((await database.rows(select(threads.c.name).where(threads.c.tenant == tenant)))[0].name)
 
 
-def test_every_table_is_a_tenants_or_is_known_to_be_nobodys() -> None:
-    nobodys = {table.name for table in metadata.sorted_tables if belongs_to_tenant(table, "t") is None}
-    assert nobodys == set(OF_NO_TENANT)
+def test_every_table_is_a_tenants_or_is_known_to_be_of_no_tenant() -> None:
+    of_no_tenant_tables = {table.name for table in metadata.sorted_tables if belongs_to_tenant(table, "t") is None}
+    assert of_no_tenant_tables == set(OF_NO_TENANT)
     threads_own = {table.name for table in metadata.sorted_tables if belongs_to_thread(table, "t") is not None}
     columns = {"thread_id", "run_id"}
     assert threads_own == {
@@ -98,21 +98,25 @@ async def test_nothing_of_a_tenant_is_left_and_nothing_of_others_is_touched(
     before, name = await rows(database), await _name(database, GONE)
     erased = await erasure.tenant(GONE, audit, "operator")
     after = await rows(database)
-    of_nobody = {"settings", "gateways"}
+    of_no_tenant = {"settings", "gateways"}
     for table, found in before.items():
-        stays = table in of_nobody or (table in AUDIT and not audit)
+        stays = table in of_no_tenant or (table in AUDIT and not audit)
         expected = [row for row in found if stays or GONE not in str(row)]
         assert [row for row in after[table] if row[0] != OPERATORS] == expected, table
     assert files.removed == [(GONE, name)]
     assert erased.workspaces_removed == 1
-    touched = set(metadata.tables) - of_nobody - set(AUDIT)
+    touched = set(metadata.tables) - of_no_tenant - set(AUDIT)
     assert {table: erased.removed[table] for table in touched} == dict.fromkeys(touched, 1)
     assert {table for table, left in erased.left.items() if left} == (set() if audit else set(AUDIT))
     record = (await database.rows(select(audit_records).where(audit_records.c.tenant == OPERATORS)))[0]
-    told = json.loads(record.details)
+    reported = json.loads(record.details)
     assert (record.sequence, record.kind, record.actor) == (erased.audit_sequence, "tenant_deleted", "operator")
-    assert (told["tenant"], told["removed"], told["left"]) == (GONE, dict(erased.removed), dict(erased.left))
-    assert told["audit_sequence"] == 1
+    assert (reported["tenant"], reported["removed"], reported["left"]) == (
+        GONE,
+        dict(erased.removed),
+        dict(erased.left),
+    )
+    assert reported["audit_sequence"] == 1
 
 
 async def test_what_the_engine_removed_and_still_has_is_counted_and_in_the_audit(
@@ -123,8 +127,8 @@ async def test_what_the_engine_removed_and_still_has_is_counted_and_in_the_audit
     assert erased.workspaces_removed == 0
     assert {table: left for table, left in erased.left.items() if left} == {"volumes": 2, "containers": 1}
     record = (await database.rows(select(audit_records).where(audit_records.c.tenant == OPERATORS)))[0]
-    told = json.loads(record.details)
-    assert (told["left"], told["workspaces_removed"]) == (dict(erased.left), 0)
+    reported = json.loads(record.details)
+    assert (reported["left"], reported["workspaces_removed"]) == (dict(erased.left), 0)
 
 
 async def test_what_the_engine_has_of_threads_without_a_row_goes_too(
@@ -170,7 +174,7 @@ async def test_to_erase_twice_is_no_error(erasure: Erasure) -> None:
     assert not any((await erasure.tenant(GONE, True, "operator")).removed.values())
 
 
-async def test_a_run_that_nobody_ends_is_taken_from_its_gateway(database: Database, erasure: Erasure) -> None:
+async def test_a_run_that_does_not_end_is_taken_from_its_gateway(database: Database, erasure: Erasure) -> None:
     await database.write((update(runs).where(runs.c.tenant == GONE).values(status="running", gateway="lost"), None))
     erased = await erasure.tenant(GONE, True, "operator")
     assert not any(erased.left.values())
@@ -349,7 +353,7 @@ async def test_no_byte_of_what_was_erased_is_in_the_files_of_sqlite(tmp_path: Pa
     assert bytes_of(GONE) > 2000
     await Erasure(database, ErasureStore(database), Files()).tenant(GONE, True, "operator")
     kept = bytes_of(KEPT)
-    # The operators' record names the tenant, and so does what stands in nobody's tables.
+    # The operators' record names the tenant, and so does what is in tables of no tenant.
     named = sum(GONE in str(row) for table, found in (await rows(database)).items() for row in found)
     assert named <= 3
     assert bytes_of(GONE) <= 12

@@ -74,10 +74,10 @@ async def _add_run(database: Database, n: int, status: str, days_ago: float, seq
         "started_us": at,
         "finished_us": at if status not in {"running", "waiting"} else None,
     }
-    told = [
+    reported = [
         {"run_id": f"run{n}", "sequence": m + 1, "type": "x", "at_us": at, "payload": "{}"} for m in range(sequences)
     ]
-    await database.write((insert(runs), run), (insert(events), told))
+    await database.write((insert(runs), run), (insert(events), reported))
 
 
 async def _add_call(database: Database, id_: str, days_ago: float, *, over: bool = True, **more: object) -> None:
@@ -201,7 +201,7 @@ async def test_what_was_said_goes_as_a_whole_where_no_run_added_to_it_and_none_i
     assert await _ids(database, threads.c.id) == ["thread0", "thread1", "thread2", "thread3"]
 
 
-async def test_a_thread_that_a_run_adds_to_or_somebody_describes_counts_as_used(database: Database) -> None:
+async def test_a_thread_that_a_run_adds_to_or_a_caller_describes_counts_as_used(database: Database) -> None:
     thread = Thread("thread0", "t", "n0")
     await keep_step(
         Store(database, clock=lambda: NOW - DAY_US), thread, "run0", 0, [Message(role="user", content="go on")]
@@ -369,15 +369,21 @@ async def test_what_a_tenant_stores_is_less_by_what_retention_took(database: Dat
 async def test_calls_that_did_not_execute_grow_old_as_others_do_and_make_room(database: Database) -> None:
     store, thread = Store(database, clock=lambda: NOW - 11 * DAY_US), Thread(id="thread0", tenant="t", name="n0")
     for n, state in enumerate(["blocked", "waiting", "finished", "executing"]):
-        told = {"id": f"c{n}", "tenant": thread.tenant, "thread_id": thread.id, "name": "execute", "arguments": "{}"}
-        row = {**told, "arguments_digest": "d", "policy_version": "p", "state": state}
+        reported = {
+            "id": f"c{n}",
+            "tenant": thread.tenant,
+            "thread_id": thread.id,
+            "name": "execute",
+            "arguments": "{}",
+        }
+        row = {**reported, "arguments_digest": "d", "policy_version": "p", "state": state}
         await (store.write_unexecuted_call(row) if state == "finished" else store.write_tool_call(row))
     assert (await _retention(database).prune())["tool_calls"] == 3
     assert await _calls(database) == ["c3"]
     assert (await QuotaStore(database, "gw").stored("t"))[1] == 256 + len("{}")
 
 
-async def test_nothing_goes_that_nobody_asked_to_go(database: Database) -> None:
+async def test_by_default_nothing_is_removed(database: Database) -> None:
     await _add_run(database, 1, "completed", 900)
     await _add_call(database, "old", 900)
     nothing = {"request_results": 0, "grants": 0, "approvals": 0, "sandbox_transitions": 0}

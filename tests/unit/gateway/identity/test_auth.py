@@ -106,7 +106,7 @@ async def test_an_rpc_learns_by_which_key_it_was_called(keys: KeyStore) -> None:
 @pytest.mark.parametrize(
     "scopes, needed", [(["run"], "tool"), (["run", "tool", "files"], "approve"), (["approve"], "run")]
 )
-async def test_a_key_for_something_else_is_refused_and_told_what_it_would_need(
+async def test_a_key_for_something_else_is_refused_with_the_scope_it_needs(
     keys: KeyStore, scopes: list[str], needed: str
 ) -> None:
     key = make_key(scopes)
@@ -128,7 +128,7 @@ async def test_without_a_known_key_nothing_is_said(keys: KeyStore, key: str | No
 
 
 @pytest.mark.parametrize("state", ["unknown", "revoked", "expired"])
-async def test_only_the_holder_of_an_expired_key_is_told_why_and_operators_are_told_of_every_key(
+async def test_only_the_holder_of_an_expired_key_reads_why_and_operators_see_every_key(
     keys: KeyStore, state: str
 ) -> None:
     key, now = make_key(), [1_000_000]
@@ -146,8 +146,8 @@ async def test_only_the_holder_of_an_expired_key_is_told_why_and_operators_are_t
     known = {} if state == "unknown" else {"key_id": key.id, "shown": key.shown, "tenant": "acme"}
     await asyncio.gather(*authenticate._denials._writing)
     rows = await keys._database.rows(select(audit_records.c.details).where(audit_records.c.kind == "denied"))
-    for told in (json.loads(rows[0].details), next(one for one in logged if one["event"] == "denied")):
-        assert {name: told[name] for name in told if name in ("key_state", "key_id", "shown", "tenant")} == {
+    for reported in (json.loads(rows[0].details), next(one for one in logged if one["event"] == "denied")):
+        assert {name: reported[name] for name in reported if name in ("key_state", "key_id", "shown", "tenant")} == {
             "key_state": state,
             **known,
         }

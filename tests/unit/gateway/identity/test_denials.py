@@ -1,4 +1,4 @@
-"""Calls that nobody's credential opened are recorded, and a flood of them does not fill the audit."""
+"""Calls without a valid credential are recorded, and a flood of them does not fill the audit."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ async def _recorded(database: Database, denials: Denials) -> list[dict[str, Any]
     return [json.loads(row.details) for row in rows]
 
 
-async def test_a_flood_from_one_peer_is_recorded_three_times_and_hides_nobody_else(database: Database) -> None:
+async def test_a_flood_from_one_peer_is_recorded_three_times_and_hides_no_other_peer(database: Database) -> None:
     denials = Denials(AuditStore(database), lambda: 0.0)
     for port in range(1000):
         denials.record(f"ipv4:10.0.0.1:{port}", "no key")
     denials.record("ipv4:10.0.0.2:1", "no key")
     recorded = await _recorded(database, denials)
     assert [one["peer"] for one in recorded[:3]] == [f"ipv4:10.0.0.1:{port}" for port in range(3)]
-    assert recorded[3:] == [{"peer": "ipv4:10.0.0.2:1", "why": "no key", "untold_before": 997}]
+    assert recorded[3:] == [{"peer": "ipv4:10.0.0.2:1", "why": "no key", "omitted_before": 997}]
 
 
 async def test_a_flood_from_many_peers_is_bounded_and_counted_in_the_next_minute(database: Database) -> None:
@@ -53,7 +53,7 @@ async def test_a_flood_from_many_peers_is_bounded_and_counted_in_the_next_minute
     recorded = await _recorded(database, denials)
     assert len(recorded) == 31
     assert len(recorded[0]["why"]) == 300
-    assert recorded[-1]["untold_before"] == 170
+    assert recorded[-1]["omitted_before"] == 170
 
 
 async def test_a_key_that_is_over_is_recorded_beside_a_flood_of_guesses_from_the_same_address(

@@ -17,7 +17,7 @@ from tests.unit.gateway.identity.test_token_authenticator import EC, RSA, jwks
 
 
 class Issuer:
-    """An HTTP server on loopback that says what it is told to."""
+    """An HTTP server on loopback that says what the test gives it."""
 
     def __init__(self) -> None:
         self.body = json.dumps(jwks(a=RSA)).encode()
@@ -67,7 +67,7 @@ async def test_a_key_that_is_not_there_is_fetched_at_most_every_30_seconds(issue
     assert issuer.asked == 2
 
 
-async def test_what_was_withdrawn_is_gone_after_a_while_and_nobody_waits_for_that(issuer: Issuer) -> None:
+async def test_what_was_withdrawn_is_gone_after_a_while_and_no_call_waits_for_that(issuer: Issuer) -> None:
     now = [0.0]
     keys = KeySet("i", from_url(issuer.url), lambda: now[0])
     await keys.key("a")
@@ -94,7 +94,7 @@ async def test_the_last_good_set_stays_when_a_bad_one_comes(issuer: Issuer, body
 
 
 @pytest.mark.parametrize("status", [302, 404, 500])
-async def test_without_any_set_the_gateway_says_that_it_cannot_tell_and_asks_again_later(
+async def test_without_any_set_the_gateway_says_that_it_cannot_verify_and_asks_again_later(
     issuer: Issuer, status: int
 ) -> None:
     now = [0.0]

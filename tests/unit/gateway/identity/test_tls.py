@@ -52,7 +52,7 @@ def _mutual(authority: Authority, *certificates: dict[str, Any]) -> dict[str, An
     }
 
 
-async def test_a_key_travels_over_tls_and_a_client_that_trusts_somebody_else_is_not_served(tmp_path: Path) -> None:
+async def test_a_key_travels_over_tls_and_a_client_that_trusts_another_authority_is_not_served(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key_file = authority.issue("gateway", "localhost")
     async with who_server(tmp_path, tls={"certificate": str(certificate), "key": str(key_file)}) as server:
@@ -85,7 +85,7 @@ async def test_a_name_in_a_clients_certificate_is_a_tenant(tmp_path: Path) -> No
             assert (await asking.once()).startswith("other alk_")  # the key goes before the certificate
 
 
-async def test_a_certificate_that_stands_for_nobody_is_nobodys(tmp_path: Path) -> None:
+async def test_a_certificate_without_an_identity_authenticates_no_one(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     sections = _mutual(
         authority,
@@ -126,7 +126,7 @@ async def test_without_a_certificate_of_the_right_authority_there_is_no_connecti
                 await asking.once()
 
 
-async def test_a_certificate_that_expires_while_its_connection_lives_is_nobodys(tmp_path: Path) -> None:
+async def test_a_certificate_that_expires_while_its_connection_lives_authenticates_no_one(tmp_path: Path) -> None:
     from types import SimpleNamespace
 
     authority = Authority(tmp_path)

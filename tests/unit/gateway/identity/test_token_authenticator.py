@@ -47,8 +47,8 @@ def token(key: Any = RSA, algorithm: str = "RS256", kid: str = "a", **claims: An
     """Return a token that is good, but for these claims; None leaves one out."""
     now = time.time()
     usual = {"iss": ISSUER, "aud": "airlock", "sub": "svc-1", "exp": now + 60, "nbf": now - 60}
-    told = {**usual, "airlock_tenant": "acme", "scope": "openid run tool", **claims}
-    said = {name: value for name, value in told.items() if value is not None}
+    reported = {**usual, "airlock_tenant": "acme", "scope": "openid run tool", **claims}
+    said = {name: value for name, value in reported.items() if value is not None}
     return jwt.encode(said, key, algorithm, headers={"kid": kid})
 
 
@@ -130,7 +130,7 @@ def _deep() -> str:
     return f"{part}.{part}."
 
 
-async def test_a_token_that_is_wrong_in_any_way_is_nobodys(tmp_path: Path) -> None:
+async def test_a_token_that_is_wrong_in_any_way_authenticates_no_one(tmp_path: Path) -> None:
     async with who_server(tmp_path, identity=settings(tmp_path)) as server:
         for what, make in WRONG.items():
             async with server.asking(make()) as asking:

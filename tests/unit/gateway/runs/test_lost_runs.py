@@ -47,7 +47,7 @@ async def _next(world: Held, gateway: Make, **settings: Any) -> Gateway:
     return second
 
 
-async def test_a_subagent_under_way_is_interrupted_and_its_parent_is_told(
+async def test_a_subagent_in_progress_is_interrupted_and_its_parent_is_informed(
     world: Held, gateway: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def named(name: str) -> Tenant:
@@ -73,20 +73,20 @@ async def test_a_subagent_under_way_is_interrupted_and_its_parent_is_told(
     assert len(world.script) == 1
 
 
-async def test_a_run_that_loses_its_gateway_twice_in_a_step_tells_of_the_step_once(world: Held, gateway: Make) -> None:
+async def test_a_run_that_loses_its_gateway_twice_in_a_step_reports_the_step_once(world: Held, gateway: Make) -> None:
     world.holds = "answer 1"
     first = gateway("gw_1")
     await first.serve()
     run = await first.start()
-    told = 0
+    reported = 0
     for name in ("gw_2", "gw_3"):
         lost = first
         async with asyncio.timeout(20):
             await world.reached.wait()
-            # It has told of the step, or that it goes on with it, and that is stored.
-            while (found := await lost.store.run("acme", run.id)) is None or found.last_sequence <= told:
+            # It has reported the step, or that it goes on with it, and that is stored.
+            while (found := await lost.store.run("acme", run.id)) is None or found.last_sequence <= reported:
                 await asyncio.sleep(0.01)
-        told = found.last_sequence
+        reported = found.last_sequence
         await lost.lose()
         world.reached.clear()
         world.holds = "answer 1" if name == "gw_2" else ""
@@ -147,7 +147,7 @@ async def test_what_a_lost_gateway_has_under_way_is_ended_before_its_run_goes_on
     asked: list[tuple[str, str]] = []
 
     async def end_calls(tenant: str, thread: str) -> bool:
-        # The model has not been told yet.
+        # The model has not seen it yet.
         assert len(world.asked) == 1
         asked.append((tenant, thread))
         return True

@@ -1,4 +1,4 @@
-"""Whose key started a run: it is told of all that the run does, whoever hosts it, and its runs are found by it."""
+"""Whose key started a run: all that the run does is recorded under it, on any host, and its runs are found by it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def _taken_over(world: Held, gateway: Make) -> tuple[Gateway, Run]:
     return second, run
 
 
-async def test_the_calls_of_a_run_that_was_taken_over_are_told_as_the_starters(world: Held, gateway: Make) -> None:
+async def test_the_calls_of_a_run_that_was_taken_over_are_recorded_as_the_starters(world: Held, gateway: Make) -> None:
     world.script = [says("", writes()), says("", writes(path="/workspace/b")), says("Written.")]
     world.holds = "answer 2"
     second, run = await _taken_over(world, gateway)
@@ -61,14 +61,14 @@ async def test_the_calls_of_a_run_that_was_taken_over_are_told_as_the_starters(w
     assert calls == [KEY, KEY]
 
 
-async def test_a_call_that_was_interrupted_is_told_as_the_starters(world: Held, gateway: Make) -> None:
+async def test_a_call_that_was_interrupted_is_recorded_as_the_starters(world: Held, gateway: Make) -> None:
     world.holds = "write"
     second, run = await _taken_over(world, gateway)
     await second.status(run, "completed")
     assert ("tool_call", "interrupted", KEY) in await _actors(world, run.id)
 
 
-async def test_a_run_that_waited_is_told_with_its_question_its_answer_and_its_starter(
+async def test_a_run_that_waited_is_traced_with_its_question_its_answer_and_its_starter(
     world: Held, host: Callable[..., Host]
 ) -> None:
     world.put_in_force("asks", a_policy())
@@ -123,6 +123,6 @@ async def test_all_that_a_key_has_under_way_is_ended_by_the_database_alone(
     async with asyncio.timeout(20):
         while await one.pending(run):  # what it asked is taken back after its end
             await asyncio.sleep(0.01)
-    told = await _actors(world, run_id)
-    assert [actor for kind, _, actor in told if kind == "run_cancelled"] == ["alk_operator"]
-    assert told[-1][:2] == ("run_finished", "cancelled")
+    reported = await _actors(world, run_id)
+    assert [actor for kind, _, actor in reported if kind == "run_cancelled"] == ["alk_operator"]
+    assert reported[-1][:2] == ("run_finished", "cancelled")

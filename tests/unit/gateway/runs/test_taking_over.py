@@ -36,7 +36,7 @@ LONG_US = 60_000_000
 
 
 class Held(World):
-    """A world whose model and whose files can be made to wait: `reached` is set when somebody waits."""
+    """A world whose model and whose files can be made to wait: `reached` is set when a caller waits."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -122,7 +122,7 @@ async def gateway(world: Held) -> AsyncIterator[Make]:
         await one.runs.close()
 
 
-def _told(events: list[LoggedEvent]) -> Counter[tuple[str, Any]]:
+def _reported(events: list[LoggedEvent]) -> Counter[tuple[str, Any]]:
     payloads = [(event.type, json.loads(event.payload)) for event in events]
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
     return Counter(
@@ -152,7 +152,7 @@ async def _taken_over(world: Held, make: Make, holds: str, *, on_stop: str = "")
     await second.serve()
     ended = await second.status(run, "completed", "failed", "cancelled")
     events = await second.events(run)
-    assert set(_told(events).values()) == {1}, _told(events)
+    assert set(_reported(events).values()) == {1}, _reported(events)
     resumed = [json.loads(event.payload)["because"] for event in events if event.type == "run_resumed"]
     assert resumed == ["gateway_stopped" if on_stop == "hand_over" else "gateway_lost"]
     thread = await second.store.thread("acme", "t")
@@ -170,7 +170,7 @@ async def test_a_run_goes_on_between_two_steps(world: Held, gateway: Make, holds
 
 
 @pytest.mark.parametrize("on_stop", ["", "hand_over"])
-async def test_a_call_that_was_under_way_is_not_run_again_and_the_model_is_told(
+async def test_a_call_that_was_in_progress_is_not_run_again_and_the_model_is_informed(
     world: Held, gateway: Make, on_stop: str
 ) -> None:
     ended, events = await _taken_over(world, gateway, "write", on_stop=on_stop)
@@ -273,7 +273,7 @@ async def test_a_call_that_finds_the_lease_over_is_none_that_failed_though_the_l
     run = await first.start()
     await first.status(run, "completed")
     events = await first.events(run)
-    assert set(_told(events).values()) == {1}
+    assert set(_reported(events).values()) == {1}
     (finished,) = [json.loads(event.payload) for event in events if event.type == "tool_call_finished"]
     assert finished["outcome"] == "completed"
     assert [event.type for event in events].count("run_resumed") == 1

@@ -26,7 +26,7 @@ from tests.unit.gateway.stored_steps import StoredSteps
 
 
 class Counting(Database):
-    """A real database that counts, and refuses when told to."""
+    """A real database that counts, and refuses on request."""
 
     writes: Sequence[Sequence[Write]] = ()
     refuse = 0

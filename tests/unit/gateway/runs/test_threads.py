@@ -120,7 +120,7 @@ async def test_a_token_of_another_query_is_refused(served: Served) -> None:
         assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_thread_of_nobody_and_one_of_another_tenant_are_not_there_alike(served: Served) -> None:
+async def test_an_unknown_thread_and_one_of_another_tenant_are_equally_not_found(served: Served) -> None:
     await served.store.thread("other", "theirs")
     for attempt in (served.client.get_thread, served.client.delete_thread):
         said = set()

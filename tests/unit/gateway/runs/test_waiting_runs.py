@@ -237,12 +237,12 @@ async def test_a_refusal_and_its_words_reach_the_model(world: World, host: Calla
     await gateway.answer(approval_id, "deny", message="ask the owner first")
     await gateway.status(run, "completed")
     assert world.files.files == {}
-    told = world.asked[-1].messages[-1].content
-    assert "an approver denied the call: ask the owner first" in told
-    assert "looked-at" in told
+    reported = world.asked[-1].messages[-1].content
+    assert "an approver denied the call: ask the owner first" in reported
+    assert "looked-at" in reported
 
 
-async def test_what_nobody_answers_is_a_refusal(world: World, host: Callable[..., Host]) -> None:
+async def test_an_unanswered_question_is_a_refusal(world: World, host: Callable[..., Host]) -> None:
     world.put_in_force("short", a_policy(approval_s=0.2))
     gateway = host()
     run = await gateway.start()

@@ -92,7 +92,7 @@ async def test_one_more_than_the_quota_is_refused_until_the_minute_is_over(gatew
     assert await gateways.create("c") == "c"
 
 
-async def test_the_client_is_told_which_quota_it_is_and_when_to_come_back(gateways: Gateways) -> None:
+async def test_the_client_reads_which_quota_it_is_and_when_to_come_back(gateways: Gateways) -> None:
     for thread in "ab":
         await gateways.create(thread)
     with pytest.raises(TooManyCreations) as refused:
@@ -129,14 +129,14 @@ async def test_what_could_not_be_made_is_counted(gateways: Gateways) -> None:
         await gateways.create("c")
 
 
-async def test_another_tenant_and_one_without_a_quota_are_not_held_up(gateways: Gateways) -> None:
+async def test_another_tenant_and_one_without_a_quota_are_not_delayed(gateways: Gateways) -> None:
     for thread in "ab":
         await gateways.create(thread)
     for number in range(10):
         await gateways.create(f"{number}", tenant="free")
 
 
-async def test_what_is_used_is_told(database: Database, gateways: Gateways) -> None:
+async def test_what_is_used_is_reported(database: Database, gateways: Gateways) -> None:
     await gateways.create("a")
     used = await Quotas(QuotaStore(database, "g"), clock=lambda: gateways.now_us).usage("two", LIMITS["two"])
     assert (used["sandboxes_per_minute"].used, used["sandboxes_per_minute"].limit) == (1, 2)

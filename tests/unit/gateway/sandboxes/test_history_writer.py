@@ -32,11 +32,11 @@ class FakeStore:
         self.asked_since.append(since)
         return self.known
 
-    async def add(self, engine: str, told: Sequence[NewTransition]) -> None:
+    async def add(self, engine: str, reported: Sequence[NewTransition]) -> None:
         if self.refusals:
             self.refusals -= 1
             raise Unavailable("not now")
-        self.written += [(engine, one) for one in told]
+        self.written += [(engine, one) for one in reported]
         self.wrote.set()
 
 
@@ -44,7 +44,7 @@ async def engine_id() -> str:
     return "E"
 
 
-def told(state: State = "running", *, tenant: str = "a", name: str = "t") -> Transition:
+def reported(state: State = "running", *, tenant: str = "a", name: str = "t") -> Transition:
     return Transition(digest(tenant), digest(tenant, name), "s-1", state, "because", name)
 
 
@@ -52,12 +52,12 @@ def history(store: FakeStore) -> HistoryWriter:
     return HistoryWriter(cast(TransitionStore, store), ["a"], clock=lambda: 7)
 
 
-async def test_what_is_told_is_written_in_its_order_with_the_engine_and_the_time() -> None:
+async def test_what_is_reported_is_written_in_its_order_with_the_engine_and_the_time() -> None:
     store = FakeStore()
     kept = history(store)
     async with kept.writing(engine_id):
-        kept.report(told("creating"))
-        kept.report(told("running"))
+        kept.report(reported("creating"))
+        kept.report(reported("running"))
         async with asyncio.timeout(30):
             await store.wrote.wait()
     assert [(engine, one.tenant, one.thread, one.state, one.at_us) for engine, one in store.written] == [
@@ -66,7 +66,7 @@ async def test_what_is_told_is_written_in_its_order_with_the_engine_and_the_time
     ]
 
 
-async def test_what_is_told_last_is_written_before_it_ends_and_nobody_s_is_not() -> None:
+async def test_what_is_reported_last_is_written_before_it_ends_except_of_no_tenant() -> None:
     store = FakeStore()
     kept = history(store)
 
@@ -74,13 +74,13 @@ async def test_what_is_told_last_is_written_before_it_ends_and_nobody_s_is_not()
         raise EngineUnavailable("gone")
 
     async with kept.writing(silent):
-        kept.report(told("removed"))
-        kept.report(told("removed", tenant="unknown"))
-        kept.report(told("removed", name=""))
+        kept.report(reported("removed"))
+        kept.report(reported("removed", tenant="unknown"))
+        kept.report(reported("removed", name=""))
     assert [(engine, one.state, one.thread) for engine, one in store.written] == [
         ("", "removed", "t"),
         ("", "removed", ""),
-    ], "whose sandbox it is may be known by what was told before"
+    ], "whose sandbox it is may be known by what was reported before"
 
 
 class FakeEngine:
@@ -108,7 +108,7 @@ class FakeEngine:
         ]
 
 
-async def test_what_a_killed_gateway_told_nobody_is_found_by_two_looks_and_told_once() -> None:
+async def test_what_a_killed_gateway_did_not_report_is_found_by_two_looks_and_reported_once() -> None:
     store = FakeStore()
     store.known = [
         Unfinished(3, "a", "t", "gone", "running"),
@@ -132,7 +132,7 @@ async def test_what_a_killed_gateway_told_nobody_is_found_by_two_looks_and_told_
     assert [one.after for _, one in store.written] == [3, 4, 6]
 
 
-async def test_one_that_died_is_told_with_the_engine_s_reason_unless_somebody_is_at_work_on_it() -> None:
+async def test_one_that_died_is_reported_with_the_engine_s_reason_unless_another_process_works_on_it() -> None:
     store = FakeStore()
     store.known = [Unfinished(3, "a", "t", "dead", "running")]
     kept, engine = history(store), FakeEngine(dead="failed")
@@ -168,7 +168,7 @@ async def test_the_database_is_asked_soon_after_something_ended_and_else_seldom(
     assert [one.state for _, one in store.written] == ["failed"]
 
 
-async def test_what_was_so_for_a_moment_only_is_told_by_who_did_it() -> None:
+async def test_a_momentary_state_is_reported_by_the_process_that_caused_it() -> None:
     store = FakeStore()
     store.known = [Unfinished(3, "a", "t", "moving", "running")]
     kept = history(store)
@@ -179,7 +179,7 @@ async def test_what_was_so_for_a_moment_only_is_told_by_who_did_it() -> None:
     assert await kept.complete(cast(Engine, FakeEngine())) == 1
 
 
-async def test_while_the_database_refuses_what_was_told_waits_the_newest_of_it(
+async def test_while_the_database_refuses_the_newest_reports_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("gateway.sandboxes.history._RETRY_S", 0.0)
@@ -189,7 +189,7 @@ async def test_while_the_database_refuses_what_was_told_waits_the_newest_of_it(
     kept = history(store)
     async with kept.writing(engine_id):
         for state in ("creating", "running", "idle_stopped"):
-            kept.report(told(cast(State, state)))
+            kept.report(reported(cast(State, state)))
         async with asyncio.timeout(30):
             await store.wrote.wait()
     assert [one.state for _, one in store.written] == ["running", "idle_stopped"]
@@ -201,14 +201,14 @@ async def test_what_is_being_written_when_it_ends_is_written(monkeypatch: pytest
     writing = asyncio.Event()
     add = store.add
 
-    async def never_at_first(engine: str, told: Sequence[NewTransition]) -> None:
+    async def never_at_first(engine: str, reported: Sequence[NewTransition]) -> None:
         if not writing.is_set():
             writing.set()
             await asyncio.Event().wait()
-        await add(engine, told)
+        await add(engine, reported)
 
     monkeypatch.setattr(store, "add", never_at_first)
     async with kept.writing(engine_id):
-        kept.report(told("removed"))
+        kept.report(reported("removed"))
         await writing.wait()
     assert [one.state for _, one in store.written] == ["removed"]

@@ -103,8 +103,8 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def tended(database: Database, engine: FakeEngine) -> SandboxAdmin:
-    lent = cast(Any, engine)
-    return SandboxAdmin(lent, lent, made_tool_calls(database, engine), ThreadStore(database))
+    untyped = cast(Any, engine)
+    return SandboxAdmin(untyped, untyped, made_tool_calls(database, engine), ThreadStore(database))
 
 
 async def records(database: Database) -> list[tuple[str, str, dict[str, Any]]]:
@@ -175,7 +175,7 @@ async def test_stopping_and_removing_count_in_the_tenants_minute_as_well(
     assert set(engine.sandboxes) == engine.workspaces == {"b"}
 
 
-async def test_a_sandbox_goes_with_its_files_and_both_are_told(
+async def test_a_sandbox_goes_with_its_files_and_both_are_reported(
     database: Database, engine: FakeEngine, tended: SandboxAdmin
 ) -> None:
     made = await tended.create(TENANT, "a")
@@ -203,7 +203,7 @@ async def test_files_go_also_where_there_is_no_sandbox_and_one_that_is_stopped_g
     assert await tended.delete(TENANT, "b") == (None, True)
 
 
-async def test_stopping_one_that_is_stopped_is_no_error_and_told_once(
+async def test_stopping_one_that_is_stopped_is_no_error_and_reported_once(
     database: Database, engine: FakeEngine, tended: SandboxAdmin
 ) -> None:
     assert await tended.stop(TENANT, "a") is None
@@ -233,7 +233,7 @@ async def test_nothing_is_removed_while_a_call_or_a_run_is_under_way(
     assert set(engine.sandboxes) == engine.workspaces == {"a"}
 
 
-async def test_what_was_stopped_is_told_also_where_the_files_could_not_be_removed(
+async def test_what_was_stopped_is_reported_also_where_the_files_could_not_be_removed(
     database: Database, engine: FakeEngine, tended: SandboxAdmin
 ) -> None:
     await tended.create(TENANT, "a")
@@ -254,12 +254,12 @@ async def test_one_that_is_gone_as_soon_as_it_is_made_is_an_error_and_not_a_lie(
         await tended.create(TENANT, "a")
 
 
-async def test_what_is_done_while_the_database_refuses_is_no_failure_to_ask_again_for_and_is_told_later(
+async def test_what_is_done_while_the_database_refuses_is_no_retryable_failure_and_is_reported_later(
     database: Database, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lent = cast(Any, engine)
+    untyped = cast(Any, engine)
     tool_calls = made_tool_calls(database, engine)
-    tended = SandboxAdmin(lent, lent, tool_calls, ThreadStore(database))
+    tended = SandboxAdmin(untyped, untyped, tool_calls, ThreadStore(database))
     await tended.create(TENANT, "a")
     refusing = True
     write = AuditStore.write

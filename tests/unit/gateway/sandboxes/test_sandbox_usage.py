@@ -98,7 +98,7 @@ def usage(engine: FakeEngine, sandbox: FakeSandbox, clock: Clock) -> SandboxUsag
     return SandboxUsage(cast(Any, engine), cast(Any, FakeKeeper(sandbox)), clock)
 
 
-async def test_a_share_is_told_from_the_second_reading_on_and_not_across_a_long_pause(
+async def test_a_share_is_reported_from_the_second_reading_on_and_not_across_a_long_pause(
     usage: SandboxUsage, clock: Clock
 ) -> None:
     (first,) = await usage.read("t", "a")
@@ -111,7 +111,7 @@ async def test_a_share_is_told_from_the_second_reading_on_and_not_across_a_long_
     assert late.cpus is None
 
 
-async def test_a_share_is_not_told_over_a_sandbox_that_was_started_again(
+async def test_a_share_is_not_reported_across_a_restart_of_the_sandbox(
     usage: SandboxUsage, engine: FakeEngine, clock: Clock
 ) -> None:
     await usage.read("t", "a")
@@ -174,18 +174,18 @@ async def test_files_take_what_the_daemon_counts_where_the_sandbox_is_at_hand(
 
 
 @pytest.mark.parametrize(
-    "count, told", [(None, None), (DiskCount(10, 1, partial=True), Disk(10, partial=True, limit_bytes=None))]
+    "count, reported", [(None, None), (DiskCount(10, 1, partial=True), Disk(10, partial=True, limit_bytes=None))]
 )
-async def test_what_could_not_be_counted_is_told_as_unknown_or_a_part_and_limits_of_another_make_not_at_all(
-    usage: SandboxUsage, sandbox: FakeSandbox, count: DiskCount | None, told: Disk | None
+async def test_what_could_not_be_counted_is_unknown_or_partial_and_limits_of_another_make_are_omitted(
+    usage: SandboxUsage, sandbox: FakeSandbox, count: DiskCount | None, reported: Disk | None
 ) -> None:
     sandbox.workspace, sandbox.outdated = count, True
     (found,) = await usage.read("t", "a")
-    assert (found.workspace, found.tmp) == (told, Disk(4096, partial=False, limit_bytes=None))
+    assert (found.workspace, found.tmp) == (reported, Disk(4096, partial=False, limit_bytes=None))
 
 
 @pytest.mark.parametrize("error", [DaemonLost("gone"), TimeoutError()])
-async def test_what_the_daemon_does_not_tell_is_unknown(
+async def test_what_the_daemon_does_not_report_is_unknown(
     usage: SandboxUsage, sandbox: FakeSandbox, error: Exception
 ) -> None:
     sandbox.error = error
@@ -197,10 +197,10 @@ async def test_what_the_daemon_does_not_tell_is_unknown(
 async def test_the_daemon_is_asked_before_the_engine(
     usage: SandboxUsage, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def told(sandbox: FakeSandbox) -> Usage:
+    async def reported(sandbox: FakeSandbox) -> Usage:
         return Usage(pids=9)
 
-    monkeypatch.setattr(sandbox_usage, "read_usage", told)
+    monkeypatch.setattr(sandbox_usage, "read_usage", reported)
     assert [one.usage.pids for one in await usage.read("t")] == [9, 3]
     assert engine.asked == ["sb"]
 
@@ -225,8 +225,8 @@ async def test_an_engine_that_refuses_to_count_leaves_it_unknown_and_one_that_is
 async def test_watching_ends_after_its_readings_or_with_the_gateway(usage: SandboxUsage) -> None:
     found = [reading async for reading in usage.watch("t", None, interval_s=0.001, readings=3)]
     assert [len(reading) for reading in found] == [2, 2, 2]
-    told = 0
+    reported = 0
     async for _ in usage.watch("t", None, interval_s=60, readings=0):
-        told += 1
+        reported += 1
         usage.close()
-    assert told == 1
+    assert reported == 1

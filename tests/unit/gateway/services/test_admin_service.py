@@ -83,7 +83,7 @@ class World:
     def client(self, key: str = "") -> Client:
         return Client(self.address, key or self.operator)
 
-    async def told(self) -> list[tuple[str, str, dict[str, Any]]]:
+    async def reported(self) -> list[tuple[str, str, dict[str, Any]]]:
         rows = await self.database.rows(select(audit_records).order_by(audit_records.c.at_us))
         return [(row.tenant, row.kind, json.loads(row.details)) for row in rows]
 
@@ -140,7 +140,7 @@ async def test_a_key_is_made_listed_rotated_and_revoked_and_both_audits_say_so(w
             await operator.rotate_key(new.id)
         assert [key.id async for key in operator.keys("acme")] == [old.id]
         assert {key.id async for key in operator.keys("acme", include_ended=True)} == {old.id, new.id}
-    kinds = [(tenant, kind) for tenant, kind, details in await world.told() if details.get("tenant") == "acme"]
+    kinds = [(tenant, kind) for tenant, kind, details in await world.reported() if details.get("tenant") == "acme"]
     for tenant in ("", "acme"):
         assert [kind for whose, kind in kinds if whose == tenant and kind != "policy_applied"] == [
             "key_created",
@@ -148,7 +148,7 @@ async def test_a_key_is_made_listed_rotated_and_revoked_and_both_audits_say_so(w
             "key_rotated",
             "key_revoked",
         ]
-    assert made.secret not in str(await world.told())
+    assert made.secret not in str(await world.reported())
 
 
 async def test_a_key_that_was_asked_for_twice_is_one_with_the_newer_secret_until_it_is_used(world: World) -> None:
@@ -170,11 +170,13 @@ async def test_a_key_that_was_asked_for_twice_is_one_with_the_newer_secret_until
         with pytest.raises(Conflict, match="has been used") as caught:
             await operator.create_key("acme", name="ci", request_id="r1")
         assert caught.value.details["key_id"] == first.key.id
-    told = [kind for tenant, kind, details in await world.told() if details.get("key_id") == first.key.id and tenant]
-    assert told == ["key_created", "key_reissued"]
+    reported = [
+        kind for tenant, kind, details in await world.reported() if details.get("key_id") == first.key.id and tenant
+    ]
+    assert reported == ["key_created", "key_reissued"]
 
 
-async def test_a_key_that_somebody_else_asked_for_is_not_given_away(world: World) -> None:
+async def test_a_key_that_another_caller_requested_is_not_given_away(world: World) -> None:
     async with world.client() as operator:
         first = await operator.create_key("acme", request_id="r1")
         second = await operator.create_key("")
@@ -233,7 +235,7 @@ async def test_a_policy_that_is_applied_twice_is_one_change_also_on_a_gateway_th
         assert version == await operator.apply_policy("acme", text)
         changes = [change.version async for change in operator.policy_changes("acme")]
     assert (changes[0], len(changes)) == (version, 2)
-    assert [kind for tenant, kind, _ in await world.told() if tenant == "acme"].count("policy_applied") == 2
+    assert [kind for tenant, kind, _ in await world.reported() if tenant == "acme"].count("policy_applied") == 2
 
 
 async def test_a_policy_is_replaced_only_while_the_version_expected_is_in_force(world: World) -> None:
@@ -282,7 +284,7 @@ async def test_a_policy_whose_answer_was_lost_is_applied_once_and_never_over_wha
     assert standing.by == "another"
 
 
-async def test_a_revoked_operator_is_nobody(world: World) -> None:
+async def test_a_revoked_operator_is_unauthenticated(world: World) -> None:
     async with world.client() as operator:
         second = await operator.create_key("")
         assert second.key.scopes == ("operate", "audit")
@@ -352,7 +354,7 @@ async def test_a_policy_is_checked_applied_read_and_taken_back(world: World) -> 
         assert changes[1].by.startswith("alk_")
         for chain in ("acme", ""):
             acts = [
-                details for whose, kind, details in await world.told() if (whose, kind) == (chain, "policy_applied")
+                details for whose, kind, details in await world.reported() if (whose, kind) == (chain, "policy_applied")
             ]
             assert [one["how"] for one in acts if one["tenant"] == "acme"] == ["apply", "apply", "rollback"]
         with pytest.raises(NotFound):

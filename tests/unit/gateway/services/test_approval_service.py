@@ -84,7 +84,7 @@ async def test_an_edit_that_the_policy_denies_is_refused_by_its_name(served: Ser
     assert (await served.client.approval(approval_id)).status == "pending"
 
 
-async def test_a_service_is_told_the_arguments_that_an_approver_gave(served: Served) -> None:
+async def test_a_service_gets_the_arguments_that_an_approver_gave(served: Served) -> None:
     approval_id = await served.asked()
     edited = {"command": "git push origin draft", "timeout_s": 5}
     await served.client.resolve_approval(approval_id, "edit", arguments=edited)
@@ -123,7 +123,7 @@ async def test_grants_are_listed_and_revoked(served: Served) -> None:
         await served.client.revoke_grant("grant_none")
 
 
-async def test_lists_and_watchers_are_told_what_was_cut_and_get_it_whole_by_asking(served: Served) -> None:
+async def test_lists_and_watchers_show_what_was_cut_and_get_it_whole_by_asking(served: Served) -> None:
     command = f"git push {' '.join(['x' * 1000] * 20)}"
     asked = [
         (await served.client.call_tool("execute", {"command": command, "timeout_s": 5}, thread=f"t{n}")).approval_id

@@ -238,7 +238,7 @@ async def test_without_a_limit_of_its_own_a_program_has_the_policys(client: Clie
     assert (given["program"].timeout_s, given["program"].cwd) == (0.25, "/")
 
 
-async def test_output_that_nobody_reads_is_a_few_pieces_and_no_more(
+async def test_unread_output_is_a_few_pieces_and_no_more(
     client: Client, sandbox: FakeSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces: asyncio.Queue[Any] = asyncio.Queue(2)
@@ -378,7 +378,7 @@ def failed(kind: type[SandboxError], number: int | None) -> SandboxError:
         (failed(sandbox_errors.DaemonLost, None), Unavailable, {}),
     ],
 )
-async def test_why_a_process_did_not_start_is_told_apart_from_a_refusal_and_an_unknown_id(
+async def test_why_a_process_did_not_start_is_distinguished_from_a_refusal_and_an_unknown_id(
     client: Client,
     sandbox: FakeSandbox,
     monkeypatch: pytest.MonkeyPatch,
@@ -422,7 +422,7 @@ async def test_of_input_that_was_taken_in_part_it_is_known_how_much_was(
     assert caught.value.details == {"taken_bytes": "65536"}
 
 
-async def test_input_that_begins_past_what_was_taken_is_told_how_much_that_is(
+async def test_input_that_begins_past_what_was_taken_is_refused_with_how_much_that_is(
     client: Client, sandbox: FakeSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def write(process_id: str, data: bytes, **given: Any) -> Process:

@@ -113,7 +113,7 @@ async def test_sandboxes_are_listed_by_runtime_and_image(client: Client) -> None
     assert await listed(runtime="none") == []
 
 
-async def test_each_says_since_when_nobody_uses_it_and_until_when_it_stays(client: Client) -> None:
+async def test_each_says_since_when_it_is_unused_and_until_when_it_stays(client: Client) -> None:
     def at(seconds: float) -> datetime:
         return datetime.fromtimestamp(seconds, UTC)
 
@@ -166,16 +166,21 @@ async def test_all_sandboxes_are_watched_or_one(client: Client) -> None:
         await anext(client.watch_sandbox_stats(interval_s=0.1))
 
 
-async def test_who_watches_is_told_that_the_gateway_stops(client: Client, usage: SandboxUsage) -> None:
+async def test_watchers_are_notified_that_the_gateway_stops(client: Client, usage: SandboxUsage) -> None:
     with pytest.raises(Unavailable, match="is shutting down"):
         async for _ in client.watch_sandbox_stats(interval_s=60):
             usage.close()
 
 
-async def test_what_became_of_sandboxes_is_told_a_page_at_a_time(client: Client) -> None:
-    told = [one async for one in client.sandbox_transitions(thread="t")]
-    assert [one.state for one in told] == ["removed", "idle_stopped", "running", "creating"]
-    assert (told[1].sandbox_id, told[1].reason, told[1].engine, told[1].at.microsecond) == ("s-1", "why", "E", 500_000)
+async def test_the_history_of_sandboxes_comes_a_page_at_a_time(client: Client) -> None:
+    reported = [one async for one in client.sandbox_transitions(thread="t")]
+    assert [one.state for one in reported] == ["removed", "idle_stopped", "running", "creating"]
+    assert (reported[1].sandbox_id, reported[1].reason, reported[1].engine, reported[1].at.microsecond) == (
+        "s-1",
+        "why",
+        "E",
+        500_000,
+    )
     assert [one async for one in client.sandbox_transitions(thread="other")] == []
     stub = sandbox_service_pb2_grpc.SandboxServiceStub(client._channel)
     first = await stub.ListSandboxTransitions(pb.ListSandboxTransitionsRequest(page_size=3))

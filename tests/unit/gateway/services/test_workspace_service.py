@@ -1,4 +1,4 @@
-"""What WorkspaceService takes of a client's stream, what of a call is judged, and how an entry is told."""
+"""What WorkspaceService takes of a client's stream, what of a call is judged, and how an entry is reported."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ async def _work(
 
 
 class _Calls:
-    """Calls that work until they are told to end; `begun` has their tenants, in the order in which they began."""
+    """Calls that work until the test ends them; `begun` has their tenants, in the order in which they began."""
 
     def __init__(self, **settings: float) -> None:
         self.now_s = 0.0
@@ -114,7 +114,7 @@ async def test_an_operator_that_waits_keeps_no_tenant_from_its_place() -> None:
         assert sorted(calls.begun) == [OPERATORS, OPERATORS, "a", "c"]
 
 
-async def test_a_tenant_has_so_many_at_work_even_when_nobody_else_calls() -> None:
+async def test_a_tenant_has_so_many_at_work_even_when_no_other_tenant_calls() -> None:
     async with _calls(calls_at_once=8, calls_at_once_per_tenant=2) as calls:
         await calls.ask("a", 5)
         assert len(calls.begun) == 2
@@ -145,7 +145,7 @@ async def test_a_call_waits_no_longer_than_its_own_deadline() -> None:
         assert calls.admission.snapshot().waiting == 0
 
 
-async def test_a_call_that_is_cancelled_while_it_waits_takes_nobodys_turn() -> None:
+async def test_a_call_that_is_cancelled_while_it_waits_takes_no_turn() -> None:
     async with _calls(calls_at_once=1, calls_at_once_per_tenant=1) as calls:
         await calls.ask("a")
         (gone,) = await calls.ask("a")
@@ -249,20 +249,20 @@ async def test_on_a_busy_machine_one_tenant_begins_few_calls_while_another_calls
         await calls.ask("quiet")
         await calls.ask("busy", 60)
         assert calls.begun.count("busy") == share
-        calls.now_s = 1.5  # and nobody else has called since
+        calls.now_s = 1.5  # and no other tenant has called since
         calls.admission.observe(1.0, 0.0)
         await calls.settle()
         assert calls.begun.count("busy") == 60
 
 
-async def test_on_a_machine_with_time_to_spare_a_tenant_s_calls_begin_whoever_else_calls() -> None:
+async def test_on_an_idle_machine_a_tenant_s_calls_begin_beside_those_of_others() -> None:
     async with _calls() as calls:
         await calls.ask("quiet")
         await calls.ask("busy", 60)
         assert calls.begun.count("busy") == 60
 
 
-async def test_calls_that_have_been_at_work_for_long_keep_nobody_out_of_a_machine_that_is_busy() -> None:
+async def test_long_running_calls_keep_no_one_out_of_a_busy_machine() -> None:
     async with _calls(calls_at_once=6, calls_at_once_per_tenant=6, calls_at_once_under_load=2) as calls:
         for _ in range(100):
             calls.admission.observe(0.0, 1.0)

@@ -47,7 +47,7 @@ async def test_a_call_whose_request_does_not_come_ends_and_says_so(method: str) 
         assert (await stub.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_a_call_that_ends_without_a_request_is_told() -> None:
+async def test_a_call_that_ends_without_a_request_is_reported() -> None:
     async with _served() as channel:
         call: Any = channel.stream_unary("/grpc.health.v1.Health/Check")()
         await call.done_writing()

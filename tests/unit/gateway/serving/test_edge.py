@@ -43,10 +43,10 @@ def test_every_sandbox_error_has_a_translation(kind: type[sandbox_errors.Sandbox
     assert str(from_sandbox(error)) == error.outside
 
 
-def test_where_the_engine_is_nobody_outside_is_told() -> None:
-    told = str(from_sandbox(sandbox_errors.EngineUnavailable("the engine at tcp://10.0.0.7:2376 does not answer")))
-    assert "10.0.0.7" not in told
-    assert "operator" in told
+def test_the_address_of_the_engine_stays_inside() -> None:
+    reported = str(from_sandbox(sandbox_errors.EngineUnavailable("the engine at tcp://10.0.0.7:2376 does not answer")))
+    assert "10.0.0.7" not in reported
+    assert "operator" in reported
 
 
 def test_the_nearest_class_is_chosen() -> None:

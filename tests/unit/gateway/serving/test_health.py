@@ -31,8 +31,8 @@ class Needed:
             raise ConnectionError("gone")
 
 
-class Told:
-    """What the health service was told of each service, all of it in order."""
+class Reported:
+    """What the health service received of each service, all of it in order."""
 
     def __init__(self) -> None:
         self.of: dict[str, list[int]] = {}
@@ -44,10 +44,10 @@ class Told:
         return {name: said[-1] == SERVING for name, said in self.of.items()}
 
 
-def _health(told: Told, database: Needed, engine: Needed, limit_s: float = 60) -> Health:
+def _health(reported: Reported, database: Needed, engine: Needed, limit_s: float = 60) -> Health:
     everywhere, in_sandboxes = frozenset(NAMES), frozenset({TOOL})
     return Health(
-        told,
+        reported,
         (
             Need("database", database.ask, everywhere, every_s=0.001, limit_s=limit_s),
             Need("engine", engine.ask, in_sandboxes, every_s=0.001, limit_s=limit_s),
@@ -62,18 +62,18 @@ async def _until(true: Callable[[], bool]) -> None:
 
 
 async def test_what_needs_an_engine_does_not_serve_while_it_is_gone_and_all_else_does() -> None:
-    told, database, engine = Told(), Needed(), Needed()
-    async with _health(told, database, engine).following():
-        assert told.now() == {"": True, RUN: True, TOOL: True}
+    reported, database, engine = Reported(), Needed(), Needed()
+    async with _health(reported, database, engine).following():
+        assert reported.now() == {"": True, RUN: True, TOOL: True}
         engine.gone = True
-        await _until(lambda: told.now() == {"": True, RUN: True, TOOL: False})
+        await _until(lambda: reported.now() == {"": True, RUN: True, TOOL: False})
         database.gone = True
-        await _until(lambda: told.now() == {"": False, RUN: False, TOOL: False})
+        await _until(lambda: reported.now() == {"": False, RUN: False, TOOL: False})
         database.gone = False
-        await _until(lambda: told.now() == {"": True, RUN: True, TOOL: False})
+        await _until(lambda: reported.now() == {"": True, RUN: True, TOOL: False})
         engine.gone = False
-        await _until(lambda: told.now() == {"": True, RUN: True, TOOL: True})
-    assert told.of == {
+        await _until(lambda: reported.now() == {"": True, RUN: True, TOOL: True})
+    assert reported.of == {
         "": [SERVING, NOT_SERVING, SERVING],
         RUN: [SERVING, NOT_SERVING, SERVING],
         TOOL: [SERVING, NOT_SERVING, SERVING],
@@ -81,29 +81,29 @@ async def test_what_needs_an_engine_does_not_serve_while_it_is_gone_and_all_else
 
 
 async def test_a_gateway_whose_engine_is_gone_at_the_start_does_not_say_first_that_it_serves() -> None:
-    told, engine = Told(), Needed()
+    reported, engine = Reported(), Needed()
     engine.gone = True
-    async with _health(told, Needed(), engine).following():
-        assert told.of == {"": [SERVING], RUN: [SERVING], TOOL: [NOT_SERVING]}
+    async with _health(reported, Needed(), engine).following():
+        assert reported.of == {"": [SERVING], RUN: [SERVING], TOOL: [NOT_SERVING]}
 
 
 async def test_what_hangs_is_gone_and_asked_once_until_it_answers() -> None:
-    told, database, engine = Told(), Needed(), Needed()
-    async with _health(told, database, engine, limit_s=0.01).following():
+    reported, database, engine = Reported(), Needed(), Needed()
+    async with _health(reported, database, engine, limit_s=0.01).following():
         database.may_answer.clear()
-        await _until(lambda: not told.now()[""])
+        await _until(lambda: not reported.now()[""])
         asked, looked = database.asked, engine.asked
         await _until(lambda: engine.asked > looked + 20)
         assert database.asked == asked
-        assert told.now()[RUN] is False
+        assert reported.now()[RUN] is False
         database.may_answer.set()
-        await _until(lambda: told.now() == {"": True, RUN: True, TOOL: True})
+        await _until(lambda: reported.now() == {"": True, RUN: True, TOOL: True})
 
 
 async def test_what_hangs_does_not_hold_up_the_end() -> None:
     engine = Needed()
     engine.may_answer.clear()
-    async with asyncio.timeout(60), _health(Told(), Needed(), engine, limit_s=0.01).following():
+    async with asyncio.timeout(60), _health(Reported(), Needed(), engine, limit_s=0.01).following():
         pass
 
 
@@ -123,14 +123,14 @@ async def test_a_database_that_goes_and_comes_back_takes_the_services_with_it(
     postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.serving.health._DATABASE_EVERY_S", 0.02)
-    told, database = Told(), await Database.open(postgres_url)
-    async with Health(told, needs_of((RUN, TOOL), database, Needed().ask)).following():
-        assert told.now() == {"": True, RUN: True, TOOL: True}
+    reported, database = Reported(), await Database.open(postgres_url)
+    async with Health(reported, needs_of((RUN, TOOL), database, Needed().ask)).following():
+        assert reported.now() == {"": True, RUN: True, TOOL: True}
         postgres_server.stop()
         try:
-            await _until(lambda: told.now() == {"": False, RUN: False, TOOL: False})
+            await _until(lambda: reported.now() == {"": False, RUN: False, TOOL: False})
         finally:
             postgres_server.start()
-        await _until(lambda: told.now() == {"": True, RUN: True, TOOL: True})
+        await _until(lambda: reported.now() == {"": True, RUN: True, TOOL: True})
     await database.close()
-    assert told.of[""] == [SERVING, NOT_SERVING, SERVING]
+    assert reported.of[""] == [SERVING, NOT_SERVING, SERVING]

@@ -65,7 +65,9 @@ async def test_what_an_earlier_release_left_is_taken_over_and_another_s_is_refus
 
 
 @pytest.mark.parametrize("damage", [b"", b"gw_1", b"\xff\xfe"])
-async def test_a_damaged_file_is_told_and_not_written_over(database: Database, tmp_path: Path, damage: bytes) -> None:
+async def test_a_damaged_file_is_reported_and_not_overwritten(
+    database: Database, tmp_path: Path, damage: bytes
+) -> None:
     (tmp_path / "instance").write_bytes(damage)
     with pytest.raises(Misconfigured, match="instance"):
         await shared_instance(database, tmp_path)
@@ -81,9 +83,9 @@ async def test_a_thread_is_on_the_engine_of_its_first_sandbox_for_good(database:
     await one.claim(thread)
     await one.refuse_other(thread)
     for refused in (other.refuse_other(thread), other.claim(thread)):
-        with pytest.raises(OtherEngine, match="E1") as told:
+        with pytest.raises(OtherEngine, match="E1") as reported:
             await refused
-        assert told.value.details == {"engine": "E1"}
+        assert reported.value.details == {"engine": "E1"}
 
 
 async def test_an_engine_that_does_not_answer_refuses_no_thread_and_gets_none(database: Database) -> None:

@@ -64,7 +64,7 @@ def test_it_stays_between_the_two_whatever_is_observed(ticks: list[tuple[float, 
         assert _LEAST <= limit.now <= _MOST
 
 
-async def test_a_loop_that_is_held_up_is_told_as_late_by_as_much() -> None:
+async def test_the_delay_of_a_blocked_loop_is_reported() -> None:
     lags: asyncio.Queue[float] = asyncio.Queue()
     async with following(lambda lag_s, _: lags.put_nowait(lag_s)):
         await lags.get()

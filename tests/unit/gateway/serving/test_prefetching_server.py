@@ -1,4 +1,4 @@
-"""A server that takes many calls at once is a server as any other to whoever uses it."""
+"""A server that takes many calls at once is like any other server to its users."""
 
 from __future__ import annotations
 

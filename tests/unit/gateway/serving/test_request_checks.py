@@ -95,7 +95,7 @@ def test_a_field_that_is_wrong_is_named_with_what_would_be_right(request_: Any, 
     assert [(one.field, one.description) for one in bad.field_violations] == [(field, description)]
 
 
-def test_every_field_that_is_wrong_is_told_of_at_once() -> None:
+def test_every_field_that_is_wrong_is_reported_at_once() -> None:
     with pytest.raises(InvalidArgument) as raised:
         check(tool_service_pb2.StreamToolCallRequest(call=tool_service_pb2.CallToolRequest(thread="\0")))
     assert raised.value.violations.keys() == {"call.thread", "call.name"}

@@ -160,7 +160,7 @@ async def test_what_ends_a_stream_otherwise_is_not_mistaken() -> None:
         await task
 
 
-async def test_a_stream_that_sends_is_told_afterwards_and_one_that_is_not_read_is_cut_off() -> None:
+async def test_a_stream_that_sends_is_notified_afterwards_and_one_that_is_not_read_is_cut_off() -> None:
     async def authenticate(context: object) -> None:
         raise Unauthenticated("revoked")
 

@@ -16,7 +16,7 @@ def config(**sandbox: object) -> Config:
     return Config.model_validate({"tenants": {"t": {"policy": "p.yaml"}}, "directory": Path(), "sandbox": sandbox})
 
 
-def test_docker_is_what_nobody_has_to_name() -> None:
+def test_docker_is_the_default_engine() -> None:
     assert config().sandbox.engine == "docker"
     refuse_unconfined(config(), "0.0.0.0:7443", workers=8)
 

@@ -21,7 +21,7 @@ from gateway.serving.listening import is_loopback, reserved
 from gateway.serving.startup_checks import refuse_open_files, refuse_plaintext
 from gateway.serving.workers import Worker, Workers, supervised_worker
 
-# Says that it answers and where it is scraped, leaves its process id, and ends when it is told to.
+# Says that it answers and where it is scraped, leaves its process id, and ends on request.
 SERVING = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -70,7 +70,7 @@ async def test_a_worker_that_dies_is_started_again_and_the_others_go_on(two: Set
     os.kill(other, 0)
 
 
-async def test_all_end_when_they_are_told_to_and_none_is_started_again(two: Set) -> None:
+async def test_all_end_on_request_and_none_is_started_again(two: Set) -> None:
     await two.workers.stopped()
     for index in range(2):
         (process,) = two.started(index)
@@ -91,17 +91,17 @@ async def test_a_worker_that_cannot_start_ends_the_others_and_is_named(tmp_path:
 async def test_one_that_dies_again_and_again_is_given_longer_and_longer_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[float] = []
-    monkeypatch.setattr(workers_room.log, "error", lambda *_, pause_s, **__: told.append(pause_s))
+    reported: list[float] = []
+    monkeypatch.setattr(workers_room.log, "error", lambda *_, pause_s, **__: reported.append(pause_s))
     monkeypatch.setattr(workers_room, "_FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(workers_room, "_LAST_PAUSE_S", 0.004)
     made = Set(tmp_path, "import os, sys; os.write(int(sys.argv[3]), b'1'); sys.exit(3)", 1)
     await made.workers.start()
     async with asyncio.timeout(60):
-        while len(told) < 4:
+        while len(reported) < 4:
             await asyncio.sleep(0.01)
     await made.workers.stopped()
-    assert told[:4] == [0.002, 0.004, 0.004, 0.004]
+    assert reported[:4] == [0.002, 0.004, 0.004, 0.004]
 
 
 def test_only_the_parent_that_started_a_worker_is_taken_for_it() -> None:
@@ -119,7 +119,9 @@ def test_a_directory_is_one_gateway_s_and_a_slot_one_worker_s(tmp_path: Path) ->
         pass
 
 
-def test_whoever_has_a_dead_worker_s_slot_is_told_its_name_and_one_that_ended_in_order_has_none(tmp_path: Path) -> None:
+def test_the_successor_in_a_dead_worker_s_slot_gets_its_name_and_one_that_ended_in_order_none(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(RuntimeError), locked_slot(tmp_path, Worker(0, 1)) as slot:
         slot.record("gw_first")
         raise RuntimeError
@@ -159,7 +161,7 @@ def test_a_reserved_port_is_free_for_those_that_share_it_and_another_gateway_s_i
     "listen, loopback",
     [("127.0.0.1:1", True), ("[::1]:1", True), ("localhost:1", True), ("0.0.0.0:1", False), ("example.com:1", False)],
 )
-def test_loopback_is_told_from_what_other_machines_reach(listen: str, loopback: bool) -> None:
+def test_loopback_is_distinguished_from_what_other_machines_reach(listen: str, loopback: bool) -> None:
     assert is_loopback(listen) == loopback
 
 

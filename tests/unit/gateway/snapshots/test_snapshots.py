@@ -1,4 +1,4 @@
-"""Snapshots over an engine without Docker, on both databases: quotas, crashes, and what is in nobody's way."""
+"""Snapshots over an engine without Docker, on both databases: quotas, crashes, and what delays no one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Killed(BaseException):
 class LosingStore(SnapshotStore):
     """Loses the process, as it were, before the row is written."""
 
-    async def add(self, snapshot: Snapshot, request: tuple[str, str], told: AuditEntry) -> frozenset[str]:
+    async def add(self, snapshot: Snapshot, request: tuple[str, str], reported: AuditEntry) -> frozenset[str]:
         raise Killed
 
 
@@ -62,7 +62,7 @@ class BreakingEngine(MemoryEngine):
         await super().replace_workspace(spec, give)
 
 
-class Desk:
+class Harness:
     def __init__(self, database: Database, directory: Path, store: type[SnapshotStore] = SnapshotStore) -> None:
         self.database = database
         self.directory = directory
@@ -104,132 +104,132 @@ ACME = tenant()
 
 
 @pytest.fixture
-async def desk(database_url: str, tmp_path: Path) -> AsyncIterator[Desk]:
+async def harness(database_url: str, tmp_path: Path) -> AsyncIterator[Harness]:
     database = await Database.open(database_url)
-    made = Desk(database, tmp_path)
+    made = Harness(database, tmp_path)
     yield made
     await made.engine.close()
     await database.close()
 
 
-async def test_a_snapshot_is_listed_restored_and_deleted_and_the_audit_has_all_of_it(desk: Desk) -> None:
-    await desk.write(ACME, "a", x=b"one")
-    first = await desk.snapshots.create(ACME, "a", comment="first")
-    await desk.write(ACME, "a", x=b"two", y=b"new")
-    second = await desk.snapshots.create(ACME, "a", comment="")
-    page, token = await desk.snapshots.page(ACME, thread="", size=1, token="")
-    rest, end = await desk.snapshots.page(ACME, thread="", size=1, token=token)
+async def test_a_snapshot_is_listed_restored_and_deleted_and_the_audit_has_all_of_it(harness: Harness) -> None:
+    await harness.write(ACME, "a", x=b"one")
+    first = await harness.snapshots.create(ACME, "a", comment="first")
+    await harness.write(ACME, "a", x=b"two", y=b"new")
+    second = await harness.snapshots.create(ACME, "a", comment="")
+    page, token = await harness.snapshots.page(ACME, thread="", size=1, token="")
+    rest, end = await harness.snapshots.page(ACME, thread="", size=1, token=token)
     assert ([*page, *rest], end) == ([second, first], "")
     with pytest.raises(NotFound, match="thread 'b' not found"):
-        await desk.snapshots.page(ACME, thread="b", size=0, token="")
-    await desk.threads.thread("acme", "b")
-    assert (await desk.snapshots.page(ACME, thread="b", size=0, token=""))[0] == []
-    await desk.snapshots.restore(ACME, first.id, "")
-    assert desk.engine.coming_bytes == 3 + 4096
-    assert await desk.files(ACME, "a") == {"x": b"one"}
-    await desk.snapshots.restore(ACME, second.id, "made by this")
-    assert await desk.files(ACME, "made by this") == {"x": b"two", "y": b"new"}
+        await harness.snapshots.page(ACME, thread="b", size=0, token="")
+    await harness.threads.thread("acme", "b")
+    assert (await harness.snapshots.page(ACME, thread="b", size=0, token=""))[0] == []
+    await harness.snapshots.restore(ACME, first.id, "")
+    assert harness.engine.coming_bytes == 3 + 4096
+    assert await harness.files(ACME, "a") == {"x": b"one"}
+    await harness.snapshots.restore(ACME, second.id, "made by this")
+    assert await harness.files(ACME, "made by this") == {"x": b"two", "y": b"new"}
     for one in (first, second):
-        await desk.snapshots.delete(ACME, one.id)
-    assert desk.kept() == []
-    told = [row.kind for row in await desk.database.rows(select(audit_records.c.kind).order_by("sequence"))]
-    assert told == ["snapshot_created"] * 2 + ["snapshot_restored"] * 2 + ["snapshot_deleted"] * 2
+        await harness.snapshots.delete(ACME, one.id)
+    assert harness.kept() == []
+    reported = [row.kind for row in await harness.database.rows(select(audit_records.c.kind).order_by("sequence"))]
+    assert reported == ["snapshot_created"] * 2 + ["snapshot_restored"] * 2 + ["snapshot_deleted"] * 2
 
 
-async def test_a_thread_without_files_has_an_empty_snapshot(desk: Desk) -> None:
-    await desk.threads.thread("acme", "empty")
-    empty = await desk.snapshots.create(ACME, "empty", comment="")
-    await desk.write(ACME, "a", x=b"one")
-    await desk.snapshots.restore(ACME, empty.id, "a")
-    assert await desk.files(ACME, "a") == {}
+async def test_a_thread_without_files_has_an_empty_snapshot(harness: Harness) -> None:
+    await harness.threads.thread("acme", "empty")
+    empty = await harness.snapshots.create(ACME, "empty", comment="")
+    await harness.write(ACME, "a", x=b"one")
+    await harness.snapshots.restore(ACME, empty.id, "a")
+    assert await harness.files(ACME, "a") == {}
 
 
-async def test_the_same_request_gives_the_same_snapshot(desk: Desk) -> None:
-    await desk.write(ACME, "a", x=b"one")
-    first = await desk.snapshots.create(ACME, "a", comment="c", request_id="r")
-    assert await desk.snapshots.create(ACME, "a", comment="c", request_id="r") == first
+async def test_the_same_request_gives_the_same_snapshot(harness: Harness) -> None:
+    await harness.write(ACME, "a", x=b"one")
+    first = await harness.snapshots.create(ACME, "a", comment="c", request_id="r")
+    assert await harness.snapshots.create(ACME, "a", comment="c", request_id="r") == first
     with pytest.raises(RequestIdReused):
-        await desk.snapshots.create(ACME, "a", comment="d", request_id="r")
+        await harness.snapshots.create(ACME, "a", comment="d", request_id="r")
     other = tenant("other")
-    await desk.write(other, "a", x=b"one")
-    assert (await desk.snapshots.create(other, "a", comment="c", request_id="r")).id != first.id
+    await harness.write(other, "a", x=b"one")
+    assert (await harness.snapshots.create(other, "a", comment="c", request_id="r")).id != first.id
 
 
-async def test_another_tenants_snapshot_is_not_found(desk: Desk) -> None:
-    await desk.write(ACME, "a", x=b"one")
-    first = await desk.snapshots.create(ACME, "a", comment="")
+async def test_another_tenants_snapshot_is_not_found(harness: Harness) -> None:
+    await harness.write(ACME, "a", x=b"one")
+    first = await harness.snapshots.create(ACME, "a", comment="")
     other = tenant("other")
-    for asked in (desk.snapshots.get(other, first.id), desk.snapshots.delete(other, first.id)):
+    for asked in (harness.snapshots.get(other, first.id), harness.snapshots.delete(other, first.id)):
         with pytest.raises(NotFound):
             await asked
     with pytest.raises(NotFound):
-        await desk.snapshots.restore(other, first.id, "b")
-    assert await desk.snapshots.get(ACME, first.id) == first
+        await harness.snapshots.restore(other, first.id, "b")
+    assert await harness.snapshots.get(ACME, first.id) == first
 
 
-async def test_quotas_hold_and_what_they_refuse_leaves_nothing(desk: Desk) -> None:
+async def test_quotas_hold_and_what_they_refuse_leaves_nothing(harness: Harness) -> None:
     few = tenant(quotas={"snapshots": 1})
-    await desk.write(few, "a", x=b"one")
-    first = await desk.snapshots.create(few, "a", comment="")
-    before = desk.kept()
+    await harness.write(few, "a", x=b"one")
+    first = await harness.snapshots.create(few, "a", comment="")
+    before = harness.kept()
     with pytest.raises(QuotaExceeded, match="snapshots"):
-        await desk.snapshots.create(few, "a", comment="")
+        await harness.snapshots.create(few, "a", comment="")
     little = tenant(quotas={"snapshot_bytes": 30_000})
-    await desk.write(few, "b", large=random.Random(1).randbytes(100_000))
+    await harness.write(few, "b", large=random.Random(1).randbytes(100_000))
     with pytest.raises(QuotaExceeded, match="snapshot_bytes"):
-        await desk.snapshots.create(little, "b", comment="")
-    assert desk.kept() == before
-    await desk.snapshots.delete(few, first.id)
-    assert desk.kept() == []
+        await harness.snapshots.create(little, "b", comment="")
+    assert harness.kept() == before
+    await harness.snapshots.delete(few, first.id)
+    assert harness.kept() == []
 
 
-async def test_what_is_larger_than_a_workspace_is_not_restored_there(desk: Desk) -> None:
-    await desk.write(ACME, "a", large=bytes(2 * 1024 * 1024))
-    first = await desk.snapshots.create(ACME, "a", comment="")
+async def test_what_is_larger_than_a_workspace_is_not_restored_there(harness: Harness) -> None:
+    await harness.write(ACME, "a", large=bytes(2 * 1024 * 1024))
+    first = await harness.snapshots.create(ACME, "a", comment="")
     small = tenant(sandbox={"workspace_mib": 1})
     with pytest.raises(TooLarge):
-        await desk.snapshots.restore(small, first.id, "a")
-    assert list(await desk.files(ACME, "a")) == ["large"]
+        await harness.snapshots.restore(small, first.id, "a")
+    assert list(await harness.files(ACME, "a")) == ["large"]
 
 
-async def test_a_process_that_dies_half_way_leaves_nothing_for_long(desk: Desk) -> None:
-    await desk.write(ACME, "a", x=b"one")
-    first = await desk.snapshots.create(ACME, "a", comment="")
-    kept = desk.kept()
-    await desk.write(ACME, "a", y=b"two")
-    dying = desk.with_store(LosingStore(desk.database))
+async def test_a_process_that_dies_half_way_leaves_nothing_for_long(harness: Harness) -> None:
+    await harness.write(ACME, "a", x=b"one")
+    first = await harness.snapshots.create(ACME, "a", comment="")
+    kept = harness.kept()
+    await harness.write(ACME, "a", y=b"two")
+    dying = harness.with_store(LosingStore(harness.database))
     dying.taking.sweep = _nobody  # type: ignore[method-assign]
     with pytest.raises(Killed):
         await dying.create(ACME, "a", comment="")
-    assert len(desk.kept()) > len(kept)
-    await desk.snapshots.sweep()
-    assert desk.kept() == kept
-    await desk.snapshots.restore(ACME, first.id, "a")
-    assert await desk.files(ACME, "a") == {"x": b"one"}
+    assert len(harness.kept()) > len(kept)
+    await harness.snapshots.sweep()
+    assert harness.kept() == kept
+    await harness.snapshots.restore(ACME, first.id, "a")
+    assert await harness.files(ACME, "a") == {"x": b"one"}
 
 
 async def test_a_tenants_first_snapshot_that_is_taken_while_a_gateway_sweeps_stays(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await desk.write(ACME, "a", x=b"one")
+    await harness.write(ACME, "a", x=b"one")
     loop = asyncio.get_running_loop()
     made: list[Snapshot] = []
 
     def meanwhile(directory: Path) -> list[str]:
-        taking = asyncio.run_coroutine_threadsafe(desk.snapshots.create(ACME, "a", comment=""), loop)
+        taking = asyncio.run_coroutine_threadsafe(harness.snapshots.create(ACME, "a", comment=""), loop)
         made.append(taking.result(timeout=30))
         return [path.name for path in directory.iterdir()]
 
     monkeypatch.setattr("gateway.snapshots.snapshots._names_in", meanwhile)
-    await desk.snapshots.sweep()
-    await desk.snapshots.restore(ACME, made[0].id, "b")
-    assert await desk.files(ACME, "b") == {"x": b"one"}
+    await harness.snapshots.sweep()
+    await harness.snapshots.restore(ACME, made[0].id, "b")
+    assert await harness.files(ACME, "b") == {"x": b"one"}
 
 
 async def test_who_goes_away_leaves_no_other_alone_with_a_directory_that_is_still_worked_in(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await desk.write(ACME, "a", x=b"one")
+    await harness.write(ACME, "a", x=b"one")
     working, may_end = threading.Event(), threading.Event()
     begin = SnapshotDirectory.begin
 
@@ -239,7 +239,7 @@ async def test_who_goes_away_leaves_no_other_alone_with_a_directory_that_is_stil
         return begin(directory, ids)
 
     monkeypatch.setattr(SnapshotDirectory, "begin", slowly)
-    asking = asyncio.create_task(desk.snapshots.create(ACME, "a", comment=""))
+    asking = asyncio.create_task(harness.snapshots.create(ACME, "a", comment=""))
     assert await asyncio.to_thread(working.wait, 30)
     asking.cancel()
     await asyncio.wait({asking}, timeout=0.2)
@@ -249,105 +249,107 @@ async def test_who_goes_away_leaves_no_other_alone_with_a_directory_that_is_stil
         await asking
 
 
-async def test_a_thread_is_not_restored_while_a_call_is_under_way_and_no_call_begins_meanwhile(desk: Desk) -> None:
-    await desk.write(ACME, "a", x=b"one")
-    first = await desk.snapshots.create(ACME, "a", comment="")
-    thread = await desk.threads.thread("acme", "a")
+async def test_a_thread_is_not_restored_while_a_call_is_under_way_and_no_call_begins_meanwhile(
+    harness: Harness,
+) -> None:
+    await harness.write(ACME, "a", x=b"one")
+    first = await harness.snapshots.create(ACME, "a", comment="")
+    thread = await harness.threads.thread("acme", "a")
     words = dict.fromkeys(("name", "arguments", "arguments_digest", "policy_version"), "x")
     row = {**words, "id": "call_1", "tenant": "acme", "thread_id": thread.id, "state": "executing", "started_us": 1}
-    await desk.database.write((insert(tool_calls), row))
+    await harness.database.write((insert(tool_calls), row))
     with pytest.raises(ThreadBusy):
-        await desk.snapshots.restore(ACME, first.id, "")
-    assert await _mark(desk) is None
+        await harness.snapshots.restore(ACME, first.id, "")
+    assert await _mark(harness) is None
 
 
-async def test_a_restore_that_broke_off_keeps_the_thread_shut_until_it_is_made_again(desk: Desk) -> None:
-    await desk.write(ACME, "a", x=b"one")
-    first = await desk.snapshots.create(ACME, "a", comment="")
-    desk.engine.broken = True
+async def test_a_restore_that_broke_off_keeps_the_thread_shut_until_it_is_made_again(harness: Harness) -> None:
+    await harness.write(ACME, "a", x=b"one")
+    first = await harness.snapshots.create(ACME, "a", comment="")
+    harness.engine.broken = True
     with pytest.raises(Unavailable, match="restored again"):
-        await desk.snapshots.restore(ACME, first.id, "")
-    assert str(await _mark(desk)).startswith("rst_")
-    desk.engine.broken = False
-    await desk.snapshots.restore(ACME, first.id, "")
-    assert await _mark(desk) is None
+        await harness.snapshots.restore(ACME, first.id, "")
+    assert str(await _mark(harness)).startswith("rst_")
+    harness.engine.broken = False
+    await harness.snapshots.restore(ACME, first.id, "")
+    assert await _mark(harness) is None
 
 
-async def test_a_restore_is_done_once_for_its_request_and_again_only_where_it_broke_off(desk: Desk) -> None:
-    await desk.write(ACME, "a", x=b"one")
-    first = await desk.snapshots.create(ACME, "a", comment="")
-    desk.engine.broken = True
+async def test_a_restore_is_done_once_for_its_request_and_again_only_where_it_broke_off(harness: Harness) -> None:
+    await harness.write(ACME, "a", x=b"one")
+    first = await harness.snapshots.create(ACME, "a", comment="")
+    harness.engine.broken = True
     with pytest.raises(Unavailable):
-        await desk.snapshots.restore(ACME, first.id, "", "once")
-    desk.engine.broken = False
-    assert await desk.snapshots.restore(ACME, first.id, "", "once") == (first, "a")
-    await desk.write(ACME, "a", x=b"two")
-    assert await desk.snapshots.restore(ACME, first.id, "", "once") == (first, "a")
-    assert await desk.files(ACME, "a") == {"x": b"two"}
+        await harness.snapshots.restore(ACME, first.id, "", "once")
+    harness.engine.broken = False
+    assert await harness.snapshots.restore(ACME, first.id, "", "once") == (first, "a")
+    await harness.write(ACME, "a", x=b"two")
+    assert await harness.snapshots.restore(ACME, first.id, "", "once") == (first, "a")
+    assert await harness.files(ACME, "a") == {"x": b"two"}
     with pytest.raises(RequestIdReused):
-        await desk.snapshots.restore(ACME, first.id, "b", "once")
-    await desk.snapshots.restore(ACME, first.id, "")
-    assert await desk.files(ACME, "a") == {"x": b"one"}
+        await harness.snapshots.restore(ACME, first.id, "b", "once")
+    await harness.snapshots.restore(ACME, first.id, "")
+    assert await harness.files(ACME, "a") == {"x": b"one"}
 
 
-async def test_a_deletion_that_fails_does_not_open_a_thread_whose_restore_was_cut_short(desk: Desk) -> None:
-    await desk.threads.thread("acme", "a")
-    await desk.database.write((update(threads).values(deletion="rst_lost"), None))
-    store = ErasureStore(desk.database)
+async def test_a_deletion_that_fails_does_not_open_a_thread_whose_restore_was_cut_short(harness: Harness) -> None:
+    await harness.threads.thread("acme", "a")
+    await harness.database.write((update(threads).values(deletion="rst_lost"), None))
+    store = ErasureStore(harness.database)
     begun = await store.begin("acme", "a", "del_1")
-    assert await _mark(desk) == "del_1"
+    assert await _mark(harness) == "del_1"
     await store.give_up("acme", "a", "del_1", begun)
-    assert await _mark(desk) == "rst_lost"
+    assert await _mark(harness) == "rst_lost"
 
 
-async def test_what_a_tenant_has_kept_is_in_its_quotas(desk: Desk) -> None:
-    await desk.write(ACME, "a", x=b"one")
-    quotas = Quotas(QuotaStore(desk.database, "gw"))
+async def test_what_a_tenant_has_kept_is_in_its_quotas(harness: Harness) -> None:
+    await harness.write(ACME, "a", x=b"one")
+    quotas = Quotas(QuotaStore(harness.database, "gw"))
     assert (await quotas.usage("acme", QuotasSection()))["snapshots"].used == 0
-    first = await desk.snapshots.create(ACME, "a", comment="")
+    first = await harness.snapshots.create(ACME, "a", comment="")
     used = await quotas.usage("acme", QuotasSection(snapshots=7))
     assert (used["snapshots"].used, used["snapshots"].limit) == (1, 7)
     assert used["snapshot_bytes"].used == first.stored_bytes
 
 
 @pytest.mark.parametrize("damaged", ["piece", "manifest"])
-async def test_a_snapshot_that_is_damaged_replaces_nothing(desk: Desk, damaged: str) -> None:
-    await desk.write(ACME, "a", x=b"one")
-    first = await desk.snapshots.create(ACME, "a", comment="")
-    for path in desk.kept():
+async def test_a_snapshot_that_is_damaged_replaces_nothing(harness: Harness, damaged: str) -> None:
+    await harness.write(ACME, "a", x=b"one")
+    first = await harness.snapshots.create(ACME, "a", comment="")
+    for path in harness.kept():
         if path.suffix == (".manifest" if damaged == "manifest" else ""):
             path.write_bytes(b"")
     with pytest.raises(Internal):
-        await desk.snapshots.restore(ACME, first.id, "")
-    assert desk.engine.asked == 0  # another engine may have removed the old files by then
-    assert await desk.files(ACME, "a") == {"x": b"one"}
-    assert await _mark(desk) is None
+        await harness.snapshots.restore(ACME, first.id, "")
+    assert harness.engine.asked == 0  # another engine may have removed the old files by then
+    assert await harness.files(ACME, "a") == {"x": b"one"}
+    assert await _mark(harness) is None
 
 
-async def test_nothing_is_kept_of_nor_put_into_a_thread_that_is_being_deleted(desk: Desk) -> None:
-    await desk.write(ACME, "a", x=b"one")
-    first = await desk.snapshots.create(ACME, "a", comment="")
-    assert await ErasureStore(desk.database).begin("acme", "a", "del_1")
+async def test_nothing_is_kept_of_nor_put_into_a_thread_that_is_being_deleted(harness: Harness) -> None:
+    await harness.write(ACME, "a", x=b"one")
+    first = await harness.snapshots.create(ACME, "a", comment="")
+    assert await ErasureStore(harness.database).begin("acme", "a", "del_1")
     with pytest.raises(ThreadBusy):
-        await desk.snapshots.create(ACME, "a", comment="")
+        await harness.snapshots.create(ACME, "a", comment="")
     with pytest.raises(ThreadBusy):
-        await desk.snapshots.restore(ACME, first.id, "a")
-    assert (await desk.snapshots.page(ACME, thread="", size=0, token=""))[0] == [first]
+        await harness.snapshots.restore(ACME, first.id, "a")
+    assert (await harness.snapshots.page(ACME, thread="", size=0, token=""))[0] == [first]
 
 
-async def test_no_file_of_a_tenant_is_left_that_is_erased_and_all_of_others(desk: Desk) -> None:
+async def test_no_file_of_a_tenant_is_left_that_is_erased_and_all_of_others(harness: Harness) -> None:
     other = tenant("other")
     for one in (ACME, other):
-        await desk.write(one, "a", x=b"one")
-        await desk.snapshots.create(one, "a", comment="")
-    assert (await desk.snapshots.left_of("acme"))["snapshot_files"] == 4
-    await desk.snapshots.erase("acme")
-    assert await desk.snapshots.left_of("acme") == {"snapshot_files": 0}
-    assert len(desk.kept()) == 4
+        await harness.write(one, "a", x=b"one")
+        await harness.snapshots.create(one, "a", comment="")
+    assert (await harness.snapshots.left_of("acme"))["snapshot_files"] == 4
+    await harness.snapshots.erase("acme")
+    assert await harness.snapshots.left_of("acme") == {"snapshot_files": 0}
+    assert len(harness.kept()) == 4
 
 
-async def _mark(desk: Desk) -> str | None:
-    mark: str | None = (await desk.database.rows(select(threads.c.deletion)))[0].deletion
+async def _mark(harness: Harness) -> str | None:
+    mark: str | None = (await harness.database.rows(select(threads.c.deletion)))[0].deletion
     return mark
 
 
@@ -356,31 +358,31 @@ async def _nobody(*_: object) -> None:
 
 
 async def test_a_snapshot_whose_row_is_written_after_its_caller_went_away_has_its_files(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await desk.write(ACME, "a", x=b"one")
+    await harness.write(ACME, "a", x=b"one")
     adding, may_add = asyncio.Event(), asyncio.Event()
     add = SnapshotStore.add
 
     async def late(
-        store: SnapshotStore, snapshot: Snapshot, request: tuple[str, str], told: AuditEntry
+        store: SnapshotStore, snapshot: Snapshot, request: tuple[str, str], reported: AuditEntry
     ) -> frozenset[str]:
         adding.set()
-        # As the writer does: what is queued is committed, whoever waits for it.
-        writing = asyncio.ensure_future(_after(may_add, add(store, snapshot, request, told)))
+        # As the writer does: what is queued is committed, with or without a waiter.
+        writing = asyncio.ensure_future(_after(may_add, add(store, snapshot, request, reported)))
         return await asyncio.shield(writing)
 
     monkeypatch.setattr(SnapshotStore, "add", late)
-    asking = asyncio.create_task(desk.snapshots.create(ACME, "a", comment=""))
+    asking = asyncio.create_task(harness.snapshots.create(ACME, "a", comment=""))
     await adding.wait()
     asking.cancel()
     await asyncio.wait({asking}, timeout=0.2)
     may_add.set()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    (kept,) = await desk.database.rows(select(snapshots))
-    await desk.snapshots.restore(ACME, kept.id, "b")
-    assert await desk.files(ACME, "b") == {"x": b"one"}
+    (kept,) = await harness.database.rows(select(snapshots))
+    await harness.snapshots.restore(ACME, kept.id, "b")
+    assert await harness.files(ACME, "b") == {"x": b"one"}
 
 
 async def _after(event: asyncio.Event, work: Awaitable[frozenset[str]]) -> frozenset[str]:

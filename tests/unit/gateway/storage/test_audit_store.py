@@ -81,7 +81,7 @@ async def test_gateways_that_share_a_database_write_one_chain_and_do_not_wait_in
             await gateway.close()
 
 
-async def test_an_entry_goes_with_what_it_tells_of_or_not_at_all(database: Database) -> None:
+async def test_an_entry_is_written_with_its_change_or_not_at_all(database: Database) -> None:
     store = AuditStore(database)
     row = {"id": "1", "tenant": "t", "name": "n", "created_us": 1}
 
@@ -135,7 +135,7 @@ async def test_the_database_refuses_to_replace_or_truncate_what_is_there(databas
     assert await whole(database, "t")
 
 
-async def test_old_records_are_pruned_and_the_chain_tells_so(database: Database) -> None:
+async def test_old_records_are_pruned_and_the_chain_says_so(database: Database) -> None:
     now = iter(range(1, 100))
     store = AuditStore(database, lambda: next(now))
     for n in range(10):

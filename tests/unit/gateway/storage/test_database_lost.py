@@ -1,4 +1,4 @@
-"""A PostgreSQL server that goes away under an open database, and what they are told who wait for a write then."""
+"""A PostgreSQL server that goes away under an open database, and what callers that wait for a write then read."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ async def test_reads_and_writes_come_back_with_the_server(postgres_server: Postg
     assert await _names(database) == ["after", "before"]
 
 
-async def test_a_restart_between_two_calls_is_noticed_by_nobody(
-    postgres_server: PostgresServer, database: Database
-) -> None:
+async def test_a_restart_between_two_calls_goes_unnoticed(postgres_server: PostgresServer, database: Database) -> None:
     await asyncio.gather(*(_names(database) for _ in range(8)))
     postgres_server.stop()
     postgres_server.start()

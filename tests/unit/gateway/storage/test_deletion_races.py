@@ -1,4 +1,4 @@
-"""Deletions that meet calls and runs, on real databases: no effect without a record, and nothing that nobody owns."""
+"""Deletions that meet calls and runs, on real databases: no effect without a record, and nothing without an owner."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ TENANT = Tenant(
 
 
 class Sandboxes:
-    """A keeper whose one sandbox is made only once it may be, and counts how often it was lent."""
+    """A keeper whose one sandbox is made only once it may be, and counts how often it was leased."""
 
     def __init__(self) -> None:
-        self.lent = 0
+        self.leased = 0
         self.asked = asyncio.Event()
         self.may_be_made = asyncio.Event()
         self.may_be_made.set()
@@ -57,7 +57,7 @@ class Sandboxes:
         del spec
         self.asked.set()
         await self.may_be_made.wait()
-        self.lent += 1
+        self.leased += 1
         yield self
 
     @property
@@ -170,7 +170,7 @@ async def test_a_call_that_comes_while_files_go_is_not_made_and_the_next_has_a_t
 
     files.meanwhile = [call]
     removed = await erasure.thread("t", "a", "key")
-    assert (files.removed, sandboxes.lent, removed["threads"]) == (["a"], 1, 1)
+    assert (files.removed, sandboxes.leased, removed["threads"]) == (["a"], 1, 1)
     assert refused[0].details["outcome"] == "not_executed"
     assert await _audited(database, refused[0].details["call_id"]) == ["not_executed"]
     finished = await _call(calls)
@@ -185,7 +185,7 @@ async def test_a_call_in_a_thread_that_another_gateway_has_deleted_is_not_made_a
     await erasure.thread("t", "a", "key")
     with pytest.raises(Unavailable, match="make the call again"):
         await _call(calls, command)
-    assert sandboxes.lent == 1
+    assert sandboxes.leased == 1
     finished = await _call(calls)
     assert await _audited(database, finished.execution.call.id) == ["exited"]
 
@@ -247,7 +247,7 @@ async def test_a_deletion_whose_process_was_killed_is_done_by_the_next_and_until
     with pytest.raises(Unavailable, match="being deleted"):
         await _call(calls)
     await erasure.thread("t", "a", "key")
-    assert (files.removed, sandboxes.lent) == (["a"], 1)
+    assert (files.removed, sandboxes.leased) == (["a"], 1)
 
 
 async def test_of_two_deletions_at_once_one_removes_and_gives_nothing_free_for_the_other(

@@ -1,4 +1,4 @@
-"""An acknowledged write is on the disk: what SQLite was told, and what it then asks of the kernel."""
+"""An acknowledged write is on the disk: how SQLite is configured, and what it then asks of the kernel."""
 
 from __future__ import annotations
 

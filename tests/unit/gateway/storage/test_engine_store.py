@@ -41,16 +41,18 @@ async def test_all_threads_of_an_engine_are_moved_and_every_audit_says_so(databa
     assert await store.adopt("E1", to="E2", tenant=None, by="local:me") == {"a": 2, "b": 1}
     moved = {("a", "1", "E2"), ("a", "2", "E2"), ("b", "1", "E2"), ("b", "2", "E2"), ("b", "3", None)}
     assert await _engines(database) == moved
-    told = await database.rows(select(audit_records.c.tenant, audit_records.c.actor, audit_records.c.details))
-    assert {row.tenant: json.loads(row.details) for row in told} == {
+    reported = await database.rows(select(audit_records.c.tenant, audit_records.c.actor, audit_records.c.details))
+    assert {row.tenant: json.loads(row.details) for row in reported} == {
         "a": {"from": "E1", "to": "E2", "threads": 2},
         "b": {"from": "E1", "to": "E2", "threads": 1},
         "": {"from": "E1", "to": "E2", "threads": 3, "tenants": 2},
     }
-    assert {row.actor for row in told} == {"local:me"}
+    assert {row.actor for row in reported} == {"local:me"}
     assert all([(await AuditReader(database).verified(tenant)).whole for tenant in ("", "a", "b")])
     assert await store.adopt("E1", to="E2", tenant=None, by="local:me") == {}
-    assert len(await database.rows(select(audit_records.c.sequence))) == len(told), "nothing was done, nothing is told"
+    assert len(await database.rows(select(audit_records.c.sequence))) == len(reported), (
+        "nothing was done, nothing is reported"
+    )
 
 
 async def test_one_tenants_threads_are_moved_alone(database: Database) -> None:

@@ -122,7 +122,7 @@ async def test_a_database_of_a_newer_program_is_refused_and_left_alone(engine: E
     assert revision_of(empty_url).current == "9999"
 
 
-def test_a_server_that_is_not_there_is_told_as_that(tmp_path: Path) -> None:
+def test_a_missing_server_is_reported_as_that(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="the database postgresql"):
         revision_of(f"postgresql://postgres:secret@/x?host={tmp_path}")
 

@@ -62,8 +62,8 @@ async def test_of_two_processes_exactly_as_many_take_and_hold_as_there_are(url: 
     for process in processes:
         assert process.stdout is not None
         assert await process.stdout.readline() == b"ready\n"
-    told = await asyncio.gather(*(process.communicate(b"go\n") for process in processes))
-    taken, held = zip(*(tuple(map(int, out.split())) for out, _ in told), strict=True)
+    reported = await asyncio.gather(*(process.communicate(b"go\n") for process in processes))
+    taken, held = zip(*(tuple(map(int, out.split())) for out, _ in reported), strict=True)
     assert (sum(taken), sum(held)) == (_LIMIT, _LIMIT)
 
 
@@ -113,7 +113,7 @@ async def test_old_windows_are_forgotten_and_others_names_stay(database: Databas
     assert [tuple(row) for row in found] == [("m", 60), ("n", 120), ("n", 180), ("n", 240)]
 
 
-async def test_what_a_killed_gateway_held_is_free_when_it_is_back_and_others_keep_theirs(
+async def test_the_leases_of_a_killed_gateway_are_free_when_it_is_back_and_others_keep_theirs(
     database: Database, other: Database
 ) -> None:
     store, others = QuotaStore(database, "a"), QuotaStore(other, "b")

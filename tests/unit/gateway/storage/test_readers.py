@@ -1,4 +1,4 @@
-"""The readers' threads: a tenant that fills its share waits for itself, and nobody else does."""
+"""The readers' threads: a tenant that fills its share waits for itself, and no other tenant does."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _as(name: str | None, readers: Readers, read: Callable[[], str]) -> asyncio.
 
 
 @pytest.mark.parametrize("whose", ["slow", None])
-async def test_a_caller_with_many_slow_reads_holds_up_nobody_else(readers: Readers, whose: str | None) -> None:
+async def test_a_caller_with_many_slow_reads_delays_no_other(readers: Readers, whose: str | None) -> None:
     slow = Slow()
     theirs = [_as(whose, readers, slow) for _ in range(20)]
     await slow.all_begun(2)

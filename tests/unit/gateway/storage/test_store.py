@@ -164,12 +164,12 @@ async def test_a_write_after_the_end_is_refused_and_does_not_wait(tmp_path: Path
 
 
 @pytest.mark.parametrize("damage", ["nonsense", "sqlite:////no/such/directory/a.db", "postgresql+asyncpg://x"])
-async def test_a_database_that_does_not_open_says_how_to_mend_it(damage: str) -> None:
+async def test_a_database_that_does_not_open_says_how_to_fix_it(damage: str) -> None:
     with pytest.raises(Misconfigured, match="database"):
         await Database.open(damage)
 
 
-async def test_a_file_that_is_no_database_is_told_as_that(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_is_reported_as_that(tmp_path: Path) -> None:
     (tmp_path / "c.db").write_bytes(b"not a database at all" * 100)
     with pytest.raises(Misconfigured, match="not a database"):
         await Database.open(f"sqlite:///{tmp_path}/c.db")

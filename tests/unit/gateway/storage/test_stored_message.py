@@ -54,7 +54,7 @@ def test_of_arguments_that_cannot_be_read_the_rest_of_the_message_is_there() -> 
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", "{}", "[" * 100_000, '{"role": "x"}', '{"role":"user","con'])
-def test_what_is_no_message_is_told_as_lost(text: str) -> None:
+def test_what_is_no_message_is_reported_as_lost(text: str) -> None:
     assert read_message(text) == (None, False)
 
 

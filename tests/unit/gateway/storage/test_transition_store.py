@@ -24,7 +24,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     await opened.close()
 
 
-def told(tenant: str, thread: str, state: str, at_us: int = 1) -> NewTransition:
+def reported(tenant: str, thread: str, state: str, at_us: int = 1) -> NewTransition:
     return NewTransition(tenant, thread, "s-1", state, "because", at_us)
 
 
@@ -32,8 +32,10 @@ async def test_a_thread_s_history_is_read_in_pages_the_newest_first_and_is_no_ot
     database: Database,
 ) -> None:
     store = TransitionStore(database)
-    await store.add("E", [told("a", "1", "creating"), told("a", "1", "running"), told("b", "1", "creating")])
-    await store.add("E", [told("a", "2", "creating"), told("a", "1", "idle_stopped", at_us=7)])
+    await store.add(
+        "E", [reported("a", "1", "creating"), reported("a", "1", "running"), reported("b", "1", "creating")]
+    )
+    await store.add("E", [reported("a", "2", "creating"), reported("a", "1", "idle_stopped", at_us=7)])
     await store.add("E", [])
     first = await store.page("a", thread="1", before=None, limit=2)
     assert [(one.state, one.thread, one.engine, one.at_us) for one in first] == [
@@ -47,40 +49,42 @@ async def test_a_thread_s_history_is_read_in_pages_the_newest_first_and_is_no_ot
 
 async def test_what_comes_after_an_id_is_read_in_its_order(database: Database) -> None:
     store = TransitionStore(database)
-    await store.add("E", [told("a", "1", "creating"), told("b", "1", "creating"), told("a", "2", "creating")])
+    await store.add(
+        "E", [reported("a", "1", "creating"), reported("b", "1", "creating"), reported("a", "2", "creating")]
+    )
     (second, first) = await store.page("a", thread=None, before=None, limit=9)
     assert await store.after("a", thread=None, after=0, limit=9) == [first, second]
     assert await store.after("a", thread=None, after=first.id, limit=9) == [second]
     assert await store.after("a", thread="1", after=first.id, limit=9) == []
 
 
-async def test_one_whose_thread_nobody_knew_any_more_is_of_the_thread_that_its_sandbox_had(database: Database) -> None:
+async def test_one_whose_thread_is_unknown_is_of_the_thread_that_its_sandbox_had(database: Database) -> None:
     store = TransitionStore(database)
-    await store.add("E", [told("a", "2", "running")])
-    await store.add("E", [told("a", "", "removed"), NewTransition("a", "", "s-9", "removed", "never told of", 1)])
+    await store.add("E", [reported("a", "2", "running")])
+    await store.add("E", [reported("a", "", "removed"), NewTransition("a", "", "s-9", "removed", "never told of", 1)])
     found = await store.page("a", thread=None, before=None, limit=9)
     assert [(one.thread, one.sandbox, one.state) for one in found] == [("2", "s-1", "removed"), ("2", "s-1", "running")]
 
 
-async def test_that_one_is_removed_stopped_or_dead_is_written_once_whoever_tells_it(database: Database) -> None:
+async def test_that_one_is_removed_stopped_or_dead_is_written_once_for_all_reporters(database: Database) -> None:
     store = TransitionStore(database)
     states = ["running", "idle_stopped", "idle_stopped", "running", "running"]
     for state in (*states, "failed", "failed", "removed", "removed"):
-        await store.add("E", [told("a", "1", state)])
+        await store.add("E", [reported("a", "1", state)])
     found = await store.page("a", thread="1", before=None, limit=9)
     assert [one.state for one in reversed(found)] == [
         *("running", "idle_stopped", "running", "running", "failed", "removed")
     ]
 
 
-async def test_what_was_only_found_is_not_written_after_what_its_maker_told_meanwhile(database: Database) -> None:
+async def test_what_was_only_found_is_not_written_after_what_its_maker_reported_meanwhile(database: Database) -> None:
     store = TransitionStore(database)
-    await store.add("E", [told("a", "1", "running")])
+    await store.add("E", [reported("a", "1", "running")])
     (seen,) = await store.unfinished("E", since=0)
     found = NewTransition("a", "1", "s-1", "failed", "it is dead", 2, after=seen.id)
-    await store.add("E", [told("a", "1", "removed"), found])
+    await store.add("E", [reported("a", "1", "removed"), found])
     assert [one.state for one in await store.page("a", thread="1", before=None, limit=9)] == ["removed", "running"]
-    await store.add("E", [told("a", "2", "running")])
+    await store.add("E", [reported("a", "2", "running")])
     (seen, *_) = await store.page("a", thread="2", before=None, limit=1)
     found = NewTransition("a", "2", "s-1", "failed", "it is dead", 2, after=seen.id)
     await store.add("E", [found, found])
@@ -108,18 +112,20 @@ async def test_what_came_to_no_end_is_known_by_its_last_word(database: Database)
     assert await store.unfinished("E", since=found[2].id) == [found[2]]
 
 
-async def test_what_is_told_of_a_thread_that_goes_or_is_gone_is_written_nowhere(database: Database) -> None:
+async def test_what_is_reported_of_a_thread_that_goes_or_is_gone_is_written_nowhere(database: Database) -> None:
     store = TransitionStore(database)
     await database.write((update(threads).where(threads.c.name == "2").values(deletion="d"), None))
-    await store.add("E", [told("a", "2", "removed"), told("a", "never was", "removed"), told("a", "1", "running")])
+    await store.add(
+        "E", [reported("a", "2", "removed"), reported("a", "never was", "removed"), reported("a", "1", "running")]
+    )
     assert [one.thread for one in await store.page("a", thread=None, before=None, limit=9)] == ["1"]
 
 
-async def test_what_is_told_of_a_thread_whose_files_are_being_replaced_is_written(database: Database) -> None:
+async def test_what_is_reported_of_a_thread_whose_files_are_being_replaced_is_written(database: Database) -> None:
     store = TransitionStore(database)
     for mark, name in (("rst_1", "1"), ("frk_1", "2")):
         await database.write((update(threads).where(threads.c.name == name).values(deletion=mark), None))
-    await store.add("E", [told("a", "1", "removed"), told("a", "2", "removed")])
+    await store.add("E", [reported("a", "1", "removed"), reported("a", "2", "removed")])
     assert [one.thread for one in await store.page("a", thread=None, before=None, limit=9)] == ["1"]
 
 
@@ -131,7 +137,7 @@ async def test_a_reason_of_any_length_is_kept_in_part(database: Database) -> Non
 
 async def test_a_history_goes_with_its_thread(database: Database) -> None:
     store = TransitionStore(database)
-    await store.add("E", [told("a", "1", "running"), told("a", "2", "running")])
+    await store.add("E", [reported("a", "1", "running"), reported("a", "2", "running")])
     removed = await ErasureStore(database).remove_thread("a", "1", "me")
     assert removed is not None
     assert removed["sandbox_transitions"] == 1
@@ -140,6 +146,6 @@ async def test_a_history_goes_with_its_thread(database: Database) -> None:
 
 async def test_what_is_too_old_is_removed(database: Database) -> None:
     store = TransitionStore(database)
-    await store.add("E", [told("a", "1", "running", at_us=at_us) for at_us in (1, 2, 3)])
+    await store.add("E", [reported("a", "1", "running", at_us=at_us) for at_us in (1, 2, 3)])
     assert await RetentionStore(database).prune_transitions(3) == 2
     assert [one.at_us for one in await store.page("a", thread="1", before=None, limit=9)] == [3]

@@ -38,8 +38,8 @@ def test_what_is_no_token_is_refused(token: str) -> None:
 )
 def test_a_token_with_a_place_that_is_none_is_refused(place: object) -> None:
     digest = json.loads(base64.urlsafe_b64decode(token_of((1, "x"), "runs") + "=="))[0]
-    told = [digest, *place] if isinstance(place, list) else place
-    token = base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
+    reported = [digest, *place] if isinstance(place, list) else place
+    token = base64.urlsafe_b64encode(json.dumps(reported).encode()).decode()
     with pytest.raises(InvalidArgument, match="page_token"):
         place_of(token, "runs")
 

@@ -46,6 +46,6 @@ async def receiver() -> AsyncIterator[Received]:
         await server.stop(None)
 
 
-def told(span: Span) -> dict[str, Any]:
+def reported(span: Span) -> dict[str, Any]:
     """Return a span's attributes, those that are texts and numbers."""
     return {one.key: getattr(one.value, one.value.WhichOneof("value") or "string_value") for one in span.attributes}

@@ -1,4 +1,4 @@
-"""A telemetry that keeps what it is told, for tests to look at."""
+"""A telemetry that keeps what it receives, for tests to look at."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.telemetry.telemetry import Telemetry
 
 @dataclass(frozen=True)
 class Seen:
-    """What was told."""
+    """What was reported."""
 
     telemetry: Telemetry
     exporter: InMemorySpanExporter

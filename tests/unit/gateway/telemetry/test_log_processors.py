@@ -70,7 +70,7 @@ def test_our_own_errors_keep_their_message() -> None:
     assert rendered(Misconfigured("set OPENAI_API_KEY")) == "gateway.errors.Misconfigured: set OPENAI_API_KEY"
 
 
-def test_a_group_tells_of_each_of_its_own() -> None:
+def test_a_group_reports_each_of_its_members() -> None:
     text = rendered(ExceptionGroup(SECRET, [ValueError(SECRET), KeyError(SECRET)]))
     assert text == "ExceptionGroup\n  of ValueError\n  of KeyError"
 

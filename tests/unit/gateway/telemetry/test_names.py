@@ -1,4 +1,4 @@
-"""Every name that is told is a convention's, or Airlock's own and in the tables."""
+"""Every name that is reported is a convention's, or Airlock's own and in the tables."""
 
 from __future__ import annotations
 

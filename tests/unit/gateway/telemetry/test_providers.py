@@ -1,4 +1,4 @@
-"""Where what is told goes: a real receiver of spans, and a real scrape."""
+"""Where what is reported goes: a real receiver of spans, and a real scrape."""
 
 from __future__ import annotations
 

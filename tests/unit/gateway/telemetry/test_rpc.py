@@ -116,7 +116,7 @@ async def test_an_error_is_counted_by_its_code_and_its_reason(
     assert seen.span(GET).events == ()
 
 
-async def test_the_trace_of_whoever_calls_goes_on(seen: Seen, stub: Any) -> None:
+async def test_the_trace_of_the_caller_goes_on(seen: Seen, stub: Any) -> None:
     with watching().telemetry.tracer.start_as_current_span("of the client") as ours:
         await stub.GetRun(get(), metadata=with_trace(()))
     parent = seen.span(GET).parent

@@ -42,7 +42,7 @@ async def test_processor_time_only_grows_and_what_lives_is_summed(monkeypatch: p
     monkeypatch.setattr("gateway.telemetry.gauges.read_usage", fakes.read)
     totals = SandboxTotals(fakes)
     await totals.read()
-    assert (totals.cpu_s, totals.memory_bytes, totals.pids) == (0.0, 6, 6), "what was before is nobody's to count"
+    assert (totals.cpu_s, totals.memory_bytes, totals.pids) == (0.0, 6, 6), "what was before is not counted"
     fakes.used = {"a": used(11.5), "b": used(0.5, 2)}
     await totals.read()
     assert (totals.cpu_s, totals.memory_bytes, totals.pids) == (2.0, 3, 6), "b was stopped and started again"

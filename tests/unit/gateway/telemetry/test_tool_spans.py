@@ -32,7 +32,7 @@ _TEMPLATES = {name.partition(" ")[0]: attributes for name, attributes in SPANS.i
 
 
 async def run(seen: Seen, *responses: Any, policy: Hook | None = None, state: AgentState | None = None) -> AgentState:
-    """Have a run with tools that say what they were told."""
+    """Have a run with tools that say what the test gives them."""
 
     async def says_all(arguments: AnyArguments, context: ToolContext) -> ToolResult:
         return ToolResult(content=f"it was {arguments.model_dump()}".encode(), outcome="exited", exit_code=3)
@@ -59,8 +59,8 @@ def hooks(span: ReadableSpan) -> list[dict[str, Any]]:
     return [dict(event.attributes or {}) for event in span.events]
 
 
-def judges(told: dict[str, Any]) -> bool:
-    return (told[a.HOOK_NAME], told[a.HOOK_POINT]) == ("policy", "before_tool_use")
+def judges(reported: dict[str, Any]) -> bool:
+    return (reported[a.HOOK_NAME], reported[a.HOOK_POINT]) == ("policy", "before_tool_use")
 
 
 async def test_a_run_is_a_tree_of_agent_inferences_and_tool_calls() -> None:
@@ -75,9 +75,14 @@ async def test_a_run_is_a_tree_of_agent_inferences_and_tool_calls() -> None:
     assert all(span.parent and span.parent.span_id == agent.context.span_id for span in [*chats, executed])
     assert attributes(agent)[a.RUN_STATUS] == "completed"
     assert attributes(agent)[a.INPUT_TOKENS] == 7 + 1  # the second says one
-    told = attributes(executed)
-    assert (told[a.TENANT], told[a.CONVERSATION], told[a.RUN_ID]) == ("acme", "t", "r1")
-    assert (told[a.VERDICT], told[a.RULE], told[a.OUTCOME], told[a.EXIT_CODE]) == ("allow", "allow_all", "exited", 3)
+    reported = attributes(executed)
+    assert (reported[a.TENANT], reported[a.CONVERSATION], reported[a.RUN_ID]) == ("acme", "t", "r1")
+    assert (reported[a.VERDICT], reported[a.RULE], reported[a.OUTCOME], reported[a.EXIT_CODE]) == (
+        "allow",
+        "allow_all",
+        "exited",
+        3,
+    )
     assert attributes(chats[0])[a.FINISH_REASONS] == ("tool_calls",)
     assert (attributes(chats[0])[a.SERVER_ADDRESS], attributes(chats[0])[a.SERVER_PORT]) == ("model.example", 8080)
 
@@ -98,10 +103,12 @@ async def test_no_span_carries_what_the_tables_do_not_name() -> None:
 async def test_each_hook_is_an_event_with_its_time_on_the_span_it_ran_in() -> None:
     seen = watching()
     await run(seen, says("", call("execute", command="true")), says("done"))
-    (taken_s,) = [told[a.HOOK_DURATION_S] for told in hooks(seen.span("execute_tool execute")) if judges(told)]
+    (taken_s,) = [
+        reported[a.HOOK_DURATION_S] for reported in hooks(seen.span("execute_tool execute")) if judges(reported)
+    ]
     assert isinstance(taken_s, float)
     assert taken_s > 0
-    points = {told[a.HOOK_POINT] for told in hooks(seen.span("invoke_agent mender"))}
+    points = {reported[a.HOOK_POINT] for reported in hooks(seen.span("invoke_agent mender"))}
     assert points >= {"before_step", "after_inference", "after_step"}
     assert not points & {"before_tool_use", "after_tool_use"}
     assert seen.points("airlock.policy.decision.duration")[0][1].count == 1
@@ -111,8 +118,8 @@ async def test_a_denied_call_has_its_span_and_its_count() -> None:
     seen = watching()
     denies = PolicyThat(lambda state: state.block("policy", "no-shell", "not here"))
     await run(seen, says("", call("execute", command="true")), says("done"), policy=denies)
-    told = attributes(seen.span("execute_tool execute"))
-    assert (told[a.VERDICT], told[a.RULE], told[a.ERROR_TYPE]) == ("deny", "no-shell", "blocked")
+    reported = attributes(seen.span("execute_tool execute"))
+    assert (reported[a.VERDICT], reported[a.RULE], reported[a.ERROR_TYPE]) == ("deny", "no-shell", "blocked")
     ((labels, _),) = seen.points("airlock.tool.call.duration")
     assert labels == {a.TOOL_NAME: "execute", a.VERDICT: "deny", a.OUTCOME: "blocked"}
     ((labels, point),) = seen.points("airlock.tenant.tool.calls")
@@ -128,16 +135,16 @@ async def test_calls_at_once_do_not_share_a_span() -> None:
     assert all(sum(map(judges, hooks(span))) == 1 for span in executed)
 
 
-async def test_arguments_and_results_are_not_recorded_unless_somebody_says_so() -> None:
+async def test_arguments_and_results_are_recorded_only_when_enabled() -> None:
     asked = says("", call("execute", command="echo here-I-am"))
     seen = watching()
     await run(seen, asked, says("done"))
     assert "here-I-am" not in repr([(span.name, attributes(span), span.events) for span in seen.spans])
     seen = watching(record_arguments=True, record_results=True)
     await run(seen, asked, says("done"))
-    told = attributes(seen.span("execute_tool execute"))
-    assert told[a.TOOL_ARGUMENTS] == '{"command":"echo here-I-am"}'
-    assert told[a.TOOL_RESULT].startswith("it was")
+    reported = attributes(seen.span("execute_tool execute"))
+    assert reported[a.TOOL_ARGUMENTS] == '{"command":"echo here-I-am"}'
+    assert reported[a.TOOL_RESULT].startswith("it was")
 
 
 async def test_secrets_are_in_no_span_and_no_label_whatever_is_recorded() -> None:
@@ -220,5 +227,5 @@ async def test_what_is_not_sampled_has_no_spans_and_all_of_its_metrics() -> None
     assert seen.points("airlock.tool.call.duration")[0][1].count == 1
 
 
-def test_off_there_is_nothing_to_tell_by() -> None:
+def test_telemetry_that_is_off_records_nothing() -> None:
     assert not Telemetry.off().on

@@ -47,7 +47,7 @@ _START_US = _NOON_US + _MINUTE_US // 4
 
 
 class Clock:
-    """Time that goes on when it is told to."""
+    """Time that goes on when the test says so."""
 
     def __init__(self) -> None:
         self.now_us = _START_US
@@ -236,9 +236,7 @@ async def test_a_thread_past_the_quota_is_not_made_and_those_there_are_stay_of_u
     await store.thread("t", "one more", limit=3)
 
 
-async def test_what_is_stored_is_counted_to_the_byte_whoever_writes_and_deletes(
-    quotas: Quotas, database: Database
-) -> None:
+async def test_what_is_stored_is_counted_to_the_byte_for_all_writers(quotas: Quotas, database: Database) -> None:
     for tenant in ("t", "other"):
         await fill(database, tenant, message="said é", payload="did", value='"known"', task="do", arguments="{}")
     before = (await quotas.usage("t", QuotasSection()))["stored_bytes"].used
@@ -400,12 +398,12 @@ async def test_money_is_added_up_without_drift(quotas: Quotas) -> None:
 # --- tool calls through the hook ---
 
 
-async def _tells(_a: AnyArguments, _c: object) -> ToolResult:
+async def _reports(_a: AnyArguments, _c: object) -> ToolResult:
     return ToolResult(content=b"x" * 10)
 
 
 async def _calls(
-    hook: QuotaHook, *calls: ToolCall, run: Any = _tells, context: CallContext | None = None
+    hook: QuotaHook, *calls: ToolCall, run: Any = _reports, context: CallContext | None = None
 ) -> AgentState:
     agent = Agent(model=Spends(usage=_USAGE), capabilities=[Capability("c")], hooks=[hook, allowing()])
     runner = ToolRunner(agent.hooks, Toolbox([tool("go", run)]), Events())
@@ -524,16 +522,16 @@ async def test_a_step_that_a_fault_ended_holds_nothing_once_the_run_is_over(quot
 # --- on the wire ---
 
 
-def test_a_refusal_tells_which_quota_and_when_to_try_again() -> None:
+def test_a_refusal_names_the_quota_and_when_to_try_again() -> None:
     status = status_of(QuotaExceeded("used up", 1.5, quota="tokens_per_day", limit="7"))
     info, failure, retry = (
         error_details_pb2.ErrorInfo(),
         error_details_pb2.QuotaFailure(),
         error_details_pb2.RetryInfo(),
     )
-    assert [detail.Unpack(told) for detail, told in zip(status.details, (info, failure, retry), strict=True)] == [
-        True
-    ] * 3
+    assert [
+        detail.Unpack(reported) for detail, reported in zip(status.details, (info, failure, retry), strict=True)
+    ] == [True] * 3
     assert dict(info.metadata) == {"quota": "tokens_per_day", "limit": "7"}
     assert [(one.subject, one.description) for one in failure.violations] == [("tokens_per_day", "used up")]
     assert retry.retry_delay.ToMilliseconds() == 1500

@@ -149,8 +149,8 @@ async def test_the_daemon_and_the_gateway_read_the_same_tree_of_version_2(tmp_pa
     limits = (group.memory_limit_bytes(), group.memory_swap_limit_bytes(), group.pids_limit(), group.cpu_limit_millis())
     assert limits == (64 * MIB, 64 * MIB, 512, 500)
     assert (group.memory_bytes(), group.pids(), group.memory_kills(), group.pids_refused()) == (37617664, 7, 1, 5)
-    told = await read_usage(held_by({name: content.encode() for name, content in TREE.items()}))
-    assert told == Usage(2.412873, 37617664 - 7 * MIB, 64 * MIB, 40 * MIB, 7, 512)
+    reported = await read_usage(held_by({name: content.encode() for name, content in TREE.items()}))
+    assert reported == Usage(2.412873, 37617664 - 7 * MIB, 64 * MIB, 40 * MIB, 7, 512)
 
 
 def test_version_2_without_a_limit_says_max(tmp_path: Path) -> None:

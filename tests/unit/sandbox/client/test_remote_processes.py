@@ -23,7 +23,7 @@ Ask = Callable[[RemoteProcesses], Awaitable[object]]
 
 
 def running(**changes: Any) -> pb.Process:
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "id": "p",
         "pid": 7,
         "argv": [b"a"],
@@ -32,7 +32,7 @@ def running(**changes: Any) -> pb.Process:
         "stderr": pb.ProcessOutput(),
         **changes,
     }
-    return pb.Process(**told)
+    return pb.Process(**reported)
 
 
 async def test_a_start_says_what_to_run_and_where_output_goes(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_a_terminal_is_asked_for_with_its_size(tmp_path: Path) -> None:
 
 async def test_an_ended_process_is_reported_completely(tmp_path: Path) -> None:
     path = "/workspace/.airlock/processes/p.stdout"
-    told = running(
+    reported = running(
         running=False,
         outcome=pb.OUTCOME_SIGNALLED,
         signal=15,
@@ -70,7 +70,7 @@ async def test_an_ended_process_is_reported_completely(tmp_path: Path) -> None:
         tree=2,
         stdout=pb.ProcessOutput(size_bytes=100_000, ring_offset=34_464, path=path, path_bytes=90_000, closed=True),
     )
-    async with fake_daemon(tmp_path, always(process=told)) as daemon:
+    async with fake_daemon(tmp_path, always(process=reported)) as daemon:
         process = await RemoteProcesses(daemon.channel).wait("p", wait_s=0)
     assert process == Process(
         id="p",
@@ -93,15 +93,15 @@ async def test_an_ended_process_is_reported_completely(tmp_path: Path) -> None:
 
 
 async def test_all_processes_are_listed_and_strays_counted(tmp_path: Path) -> None:
-    told = pb.ProcessListReply(processes=[running(id="b"), running(id="a")], strays=5)
-    async with fake_daemon(tmp_path, always(process_list=told)) as daemon:
+    reported = pb.ProcessListReply(processes=[running(id="b"), running(id="a")], strays=5)
+    async with fake_daemon(tmp_path, always(process_list=reported)) as daemon:
         found = await RemoteProcesses(daemon.channel).list()
     assert ([process.id for process in found.processes], found.strays) == (["b", "a"], 5)
 
 
 async def test_a_page_of_output_reports_lost_bytes_and_the_end(tmp_path: Path) -> None:
-    told = pb.ProcessReadReply(data=b"\x00\xff", offset=90, size_bytes=92, end=True)
-    async with fake_daemon(tmp_path, always(process_read=told)) as daemon:
+    reported = pb.ProcessReadReply(data=b"\x00\xff", offset=90, size_bytes=92, end=True)
+    async with fake_daemon(tmp_path, always(process_read=reported)) as daemon:
         page = await RemoteProcesses(daemon.channel).read("p", stderr=True, offset=10, limit_bytes=50, wait_s=0.5)
         asked = daemon.requests[0].process_read
     assert page == ProcessPage(b"\x00\xff", 90, end=True, size_bytes=92)
@@ -111,8 +111,8 @@ async def test_a_page_of_output_reports_lost_bytes_and_the_end(tmp_path: Path) -
 
 @pytest.mark.parametrize("size_bytes, end", [(40, False), (40, True), (50, False)])
 async def test_a_page_from_the_end_or_beyond_is_empty(tmp_path: Path, size_bytes: int, end: bool) -> None:
-    told = pb.ProcessReadReply(offset=50, size_bytes=size_bytes, end=end)
-    async with fake_daemon(tmp_path, always(process_read=told)) as daemon:
+    reported = pb.ProcessReadReply(offset=50, size_bytes=size_bytes, end=end)
+    async with fake_daemon(tmp_path, always(process_read=reported)) as daemon:
         page = await RemoteProcesses(daemon.channel).read("p", offset=50)
         assert (page.data, page.offset, page.end) == (b"", 50, end)
         assert daemon.channel.lost is None
@@ -233,8 +233,10 @@ def sandbox_of(channel: Channel) -> ChannelSandbox:
 
 
 async def test_health_is_what_the_daemon_says(tmp_path: Path) -> None:
-    told = pb.HealthReply(uptime_ms=1500, calls=2, processes=3, pids=4, memory_bytes=5, memory_kills=6, pids_refused=7)
-    async with fake_daemon(tmp_path, always(health=told)) as daemon:
+    reported = pb.HealthReply(
+        uptime_ms=1500, calls=2, processes=3, pids=4, memory_bytes=5, memory_kills=6, pids_refused=7
+    )
+    async with fake_daemon(tmp_path, always(health=reported)) as daemon:
         sandbox = sandbox_of(daemon.channel)
         assert await sandbox.health() == Health(
             uptime_s=1.5, calls=2, processes=3, pids=4, memory_bytes=5, memory_kills=6, pids_refused=7

@@ -172,7 +172,7 @@ async def test_a_command_that_failed_for_want_of_processes_says_so(tmp_path: Pat
 
 
 async def test_a_command_whose_processes_cannot_be_killed_ends_the_use_of_the_sandbox(tmp_path: Path) -> None:
-    reply = pb.ExecReply(outcome=pb.OUTCOME_TIMED_OUT, survivors=3)
+    reply = pb.ExecReply(outcome=pb.OUTCOME_TIMED_OUT, remaining=3)
     async with fake_daemon(tmp_path, always(exec=reply)) as daemon:
         result = await run(daemon.channel)
         assert (result.outcome, "3 processes could not be killed" in result.message) == ("timed_out", True)

@@ -112,7 +112,7 @@ def test_a_failure_that_is_never_awaited_is_printed_to_stderr_with_its_stack() -
     assert "logging" not in done.stdout
 
 
-def test_telling_of_a_failure_cannot_fail() -> None:
+def test_reporting_a_failure_cannot_fail() -> None:
     code = _SERVER + (
         "import os, traceback\n"
         "from sandbox.daemon.lazy_module import LoopLog\n"

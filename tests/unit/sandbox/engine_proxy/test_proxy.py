@@ -186,7 +186,7 @@ async def test_volumes_are_filled_one_after_the_other_and_to_the_end(tmp_path: P
             other = asyncio.create_task(
                 ask(tmp_path, request("POST /v1.41/containers/create?name=airlock-3", json.dumps(kept).encode()))
             )
-            assert await asked.get() == "airlock-3"  # which fills nothing, and waits for nobody
+            assert await asked.get() == "airlock-3"  # which fills nothing, and waits for no other
             assert asked.empty()
             may_end.release()
             may_end.release()

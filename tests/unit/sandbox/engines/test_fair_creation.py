@@ -17,7 +17,7 @@ from sandbox.sandbox import Sandbox, SandboxSpec
 
 
 class SlowEngine:
-    """Makes nothing until it is told to, and knows in which order it was asked."""
+    """Makes nothing until the test says so, and knows in which order it was asked."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []

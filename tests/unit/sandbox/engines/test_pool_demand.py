@@ -12,7 +12,7 @@ class Clock:
         return self.now_s
 
 
-def test_nobody_asked_and_nothing_is_wanted() -> None:
+def test_without_requests_nothing_is_wanted() -> None:
     assert Demand(Clock()).wanted == 0
 
 

@@ -188,7 +188,7 @@ async def test_a_tenant_that_took_one_gets_a_last_one_later(engine: FakeEngine, 
     assert engine.claimed[1:] == [("pool-1", "c")]
 
 
-async def test_where_one_is_all_that_is_wanted_it_is_for_whoever_asks(engine: FakeEngine, pool: Pool) -> None:
+async def test_a_pool_of_one_serves_the_first_caller(engine: FakeEngine, pool: Pool) -> None:
     pooled = pool(always=1)
     for thread in ("a", "b", "c"):
         await pooled.tend()
@@ -271,7 +271,7 @@ async def test_there_are_never_more_than_the_limit_nor_many_made_at_once(engine:
     assert pooled.counts == {"ready": 3, "making": 0}
 
 
-async def test_they_are_made_one_by_one_while_somebody_waits_for_a_sandbox(engine: FakeEngine, pool: Pool) -> None:
+async def test_they_are_made_one_by_one_while_a_thread_waits_for_a_sandbox(engine: FakeEngine, pool: Pool) -> None:
     pooled = pool(always=3)
     engine.creating_open.clear()
     waiting = asyncio.create_task(pooled.create(spec("a")))
@@ -325,7 +325,7 @@ async def test_one_that_died_in_the_pool_is_not_claimed(engine: FakeEngine, pool
     assert engine.gone == ["pool-0"]
 
 
-async def test_what_cannot_be_made_is_told_once_and_tried_ever_more_rarely(
+async def test_what_cannot_be_made_is_reported_once_and_tried_ever_more_rarely(
     engine: FakeEngine, pool: Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
     pooled = pool(always=1)
@@ -344,7 +344,7 @@ async def test_what_cannot_be_made_is_told_once_and_tried_ever_more_rarely(
 
 
 @pytest.mark.parametrize(
-    "missing, told",
+    "missing, reported",
     [
         ("image", "the pool has no sandbox of image image until the first call that needs it has it pulled"),
         ("airlock-own", "no sandbox of image image can be made for the pool: gone"),
@@ -352,7 +352,7 @@ async def test_what_cannot_be_made_is_told_once_and_tried_ever_more_rarely(
     ],
 )
 async def test_an_image_that_the_first_call_has_pulled_is_no_fault(
-    engine: FakeEngine, caplog: pytest.LogCaptureFixture, missing: str, told: str
+    engine: FakeEngine, caplog: pytest.LogCaptureFixture, missing: str, reported: str
 ) -> None:
     caplog.set_level("INFO")
     pooled = SandboxPool(
@@ -366,7 +366,7 @@ async def test_an_image_that_the_first_call_has_pulled_is_no_fault(
     pooled.keep(KIND, 1)
     engine.fails = ImageMissing("gone", missing)
     await pooled.tend()
-    assert [record.getMessage() for record in caplog.records if "pool" in record.getMessage()] == [told]
+    assert [record.getMessage() for record in caplog.records if "pool" in record.getMessage()] == [reported]
 
 
 async def test_pooled_sandboxes_make_room_where_the_engine_is_full(engine: FakeEngine, pool: Pool) -> None:

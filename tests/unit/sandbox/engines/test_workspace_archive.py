@@ -86,7 +86,7 @@ def test_nothing_at_all_is_no_workspace() -> None:
         list(read_tar(iter([]), "workspace"))
 
 
-def test_devices_and_names_outside_of_the_workspace_are_told_apart() -> None:
+def test_devices_and_names_outside_of_the_workspace_are_distinguished() -> None:
     stream = tar(
         (member("workspace/pipe", tarfile.FIFOTYPE), b""),
         (member("workspace/disk", tarfile.BLKTYPE), b""),

@@ -31,7 +31,7 @@ class FakeSandbox:
         self.overdue_s: float | None = None
         self.users = 0
         self.others_use = False
-        # Whether another process removed it: known by whoever begins a use, and not before.
+        # Whether another process removed it: known when a use begins, and not before.
         self.removed = False
 
     def grow_old(self, overdue_s: float) -> None:
@@ -241,7 +241,7 @@ async def test_a_busy_sandbox_is_not_replaced_for_answering_late(keeper: Sandbox
             assert second is first
 
 
-async def test_another_spec_gets_another_sandbox_once_nobody_uses_the_old_one(
+async def test_another_spec_gets_another_sandbox_once_the_old_one_is_unused(
     keeper: SandboxKeeper, engine: FakeEngine
 ) -> None:
     async with borrowed(keeper) as first, borrowed(keeper, runtime="runsc") as second:
@@ -337,7 +337,7 @@ async def test_a_look_ends_what_is_long_past_its_lifetime_and_stops_what_is_idle
     await keeper.close()
 
 
-async def test_what_is_past_its_lifetime_is_stopped_before_it_is_replaced_so_that_what_ended_is_told(
+async def test_what_is_past_its_lifetime_is_stopped_before_it_is_replaced_so_that_what_ended_is_reported(
     engine: FakeEngine,
 ) -> None:
     keeper = make_keeper(cast(Engine, engine), stopped_timeout_s=60)
@@ -378,7 +378,7 @@ async def test_the_longest_idle_sandbox_makes_room(keeper: SandboxKeeper, engine
     assert engine.live == {"s1", "s2"}
 
 
-async def test_when_all_are_busy_the_next_thread_is_told_so(keeper: SandboxKeeper) -> None:
+async def test_when_all_are_busy_the_next_thread_is_refused(keeper: SandboxKeeper) -> None:
     async with borrowed(keeper, thread="a"), borrowed(keeper, thread="b"):
         with pytest.raises(SandboxUnavailable, match="all 2 sandboxes are busy"):
             async with borrowed(keeper, thread="c"):
@@ -419,7 +419,7 @@ async def test_a_sandbox_that_comes_up_while_the_keeper_closes_does_not_stay(
 
     async def ask() -> None:
         async with borrowed(keeper):
-            raise AssertionError("it must not be lent")
+            raise AssertionError("it must not be leased")
 
     asking = asyncio.create_task(ask())
     await asyncio.sleep(0)
@@ -471,7 +471,7 @@ async def test_a_tenant_has_its_own_number_of_sandboxes_and_makes_room_among_the
     await keeper.close()
 
 
-async def test_what_an_earlier_process_left_is_lent_to_its_thread(keeper: SandboxKeeper, engine: FakeEngine) -> None:
+async def test_what_an_earlier_process_left_is_leased_to_its_thread(keeper: SandboxKeeper, engine: FakeEngine) -> None:
     await keeper.adopt(engine.leave(spec("a")))
     assert keeper.live == 1
     async with borrowed(keeper, thread="a") as sandbox:
@@ -508,7 +508,7 @@ async def test_what_was_left_past_the_limits_is_removed_at_once_the_oldest_first
     assert engine.live == set()
 
 
-async def test_what_was_left_and_nobody_asks_for_goes_when_it_is_idle_for_too_long(
+async def test_what_was_left_goes_when_it_is_idle_for_too_long(
     keeper: SandboxKeeper, engine: FakeEngine, clock: Clock
 ) -> None:
     await keeper.adopt(engine.leave(spec("a")))
@@ -535,7 +535,7 @@ async def test_a_creation_that_fails_leaves_what_was_left_where_it_is(
         assert sandbox.id == "left0"
 
 
-async def test_closing_removes_what_nobody_asked_for(keeper: SandboxKeeper, engine: FakeEngine) -> None:
+async def test_closing_removes_unclaimed_sandboxes(keeper: SandboxKeeper, engine: FakeEngine) -> None:
     await keeper.adopt(engine.leave(spec("a")))
     await keeper.close()
     assert engine.live == set()
@@ -553,7 +553,7 @@ async def test_closing_with_keep_leaves_the_living_busy_ones_too_and_still_remov
             pass
 
 
-async def test_a_sandbox_that_comes_up_while_a_keeper_closes_with_keep_stays_and_is_not_lent(
+async def test_a_sandbox_that_comes_up_while_a_keeper_closes_with_keep_stays_and_is_not_leased(
     keeper: SandboxKeeper, engine: FakeEngine
 ) -> None:
     await keeper.adopt(engine.leave(spec("a")))
@@ -561,7 +561,7 @@ async def test_a_sandbox_that_comes_up_while_a_keeper_closes_with_keep_stays_and
 
     async def ask() -> None:
         async with borrowed(keeper, thread="a"):
-            raise AssertionError("it must not be lent")
+            raise AssertionError("it must not be leased")
 
     asking = asyncio.create_task(ask())
     await asyncio.sleep(0)
@@ -611,7 +611,7 @@ async def test_looking_keeps_a_sandbox_from_being_idle(keeper: SandboxKeeper, en
     assert (keeper.live, len(engine.made)) == (1, 1)
 
 
-async def test_nothing_is_lent_to_look_at_once_the_keeper_closes(keeper: SandboxKeeper) -> None:
+async def test_nothing_is_leased_for_a_look_once_the_keeper_closes(keeper: SandboxKeeper) -> None:
     await keeper.close()
     with pytest.raises(SandboxUnavailable, match="shutting down"):
         async with keeper.acquire_existing(spec()):
@@ -711,7 +711,7 @@ async def test_an_idle_sandbox_is_stopped_and_what_is_stopped_is_bounded(
     assert engine.trimmed == [(3600, 5)] * 2
 
 
-async def test_whoever_makes_room_is_stopped_and_what_is_dead_removed(
+async def test_an_evicted_sandbox_is_stopped_and_a_dead_one_removed(
     stopping: SandboxKeeper, engine: FakeEngine, clock: Clock
 ) -> None:
     for thread in ("a", "b", "c"):
@@ -745,7 +745,7 @@ async def test_what_other_processes_have_is_stopped_for_room_too(stopping: Sandb
         assert (engine.others, engine.stopped) == ({owner_of(spec("x")): True}, [owner_of(spec("y"))[0]])
 
 
-async def test_whoever_has_most_makes_room_and_none_who_has_fewer_than_who_asks(
+async def test_the_tenant_with_most_makes_room_and_none_with_fewer_than_the_caller(
     engine: FakeEngine, clock: Clock
 ) -> None:
     keeper = make_keeper(cast("Engine", engine), max_live=4, max_live_per_tenant=4, stopped_timeout_s=3600, clock=clock)

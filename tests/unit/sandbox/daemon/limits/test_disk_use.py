@@ -108,7 +108,7 @@ def test_what_is_not_there_is_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def apart() -> Iterator[Path]:
-    """A directory of a disk on which nobody else in this process has anything."""
+    """A directory of a disk on which nothing else in this process has anything."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as top:
         yield Path(top)
 
@@ -152,7 +152,7 @@ input()
 
 
 @pytest.mark.parametrize(
-    "holds, is_told",
+    "holds, is_reported",
     [
         ("kept = os.open(top, os.O_RDWR | os.O_TMPFILE)", True),
         ("os.mkfifo('f'); kept = os.open('f', os.O_RDWR); os.unlink('f')", True),
@@ -162,7 +162,7 @@ input()
         ("kept = open('named', 'w')", False),
     ],
 )
-def test_calls_that_keep_more_than_is_visible_are_reported(apart: Path, holds: str, is_told: bool) -> None:
+def test_calls_that_keep_more_than_is_visible_are_reported(apart: Path, holds: str, is_reported: bool) -> None:
     program = f"import os, socket\ntop = os.getcwd()\nkept = []\n{holds}\nprint(flush=True)\ninput()"
     use = DiskUse()
     with subprocess.Popen([sys.executable, "-c", program], cwd=apart, stdin=-1, stdout=-1) as process:
@@ -171,7 +171,7 @@ def test_calls_that_keep_more_than_is_visible_are_reported(apart: Path, holds: s
         for _ in disk_use._UnlinkedFiles(str(apart), use).count(process.pid, 7):
             pass
         process.communicate(b"\n")
-    assert (use.keeping, use.hiding) == ({7} if is_told else set(), set())
+    assert (use.keeping, use.hiding) == ({7} if is_reported else set(), set())
 
 
 @pytest.mark.parametrize("gvisor", [True, False])

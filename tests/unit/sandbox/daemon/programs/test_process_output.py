@@ -1,4 +1,4 @@
-"""What is kept of a background process' output, told by offset."""
+"""What is kept of a background process' output, read by offset."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from sandbox.daemon.supervisor.spawner import RuleNumbers
 
 
 class Init:
-    """What init knows of the numbers; it can fail to be told."""
+    """What init knows of the numbers; a message to it can fail."""
 
     def __init__(self) -> None:
         self.rules: dict[int, bytes] = {}

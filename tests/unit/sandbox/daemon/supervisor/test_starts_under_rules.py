@@ -103,7 +103,7 @@ def paths(*found: Path) -> tuple[bytes, ...]:
     return tuple(map(os.fsencode, found))
 
 
-async def test_a_program_is_held_by_its_rules_and_the_next_one_is_free(starts: Starts, tree: Path) -> None:
+async def test_a_program_is_restricted_by_its_rules_and_the_next_one_is_free(starts: Starts, tree: Path) -> None:
     rules = FileRules(paths(tree), paths(tree / "src"), unreadable=paths(tree / "secrets"))
     status, _ = await starts.run("cat secrets/key", tree, rules)
     assert status != 0
@@ -162,7 +162,7 @@ async def test_what_runs_goes_on_under_its_rules_when_others_take_their_place(st
     assert len(starts.children()) <= FILE_RULES_LIMIT + 2  # the one without rules, and what stands for the server
 
 
-async def test_many_at_once_under_different_rules_are_each_held_by_their_own(starts: Starts, tree: Path) -> None:
+async def test_many_at_once_under_different_rules_are_each_restricted_by_their_own(starts: Starts, tree: Path) -> None:
     for name in "abcdef":
         (tree / name).mkdir()
         (tree / name / "file").write_text(name)

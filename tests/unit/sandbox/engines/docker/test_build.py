@@ -1,4 +1,4 @@
-"""Whether two ends are of one build is told by one digest, taken by the bundle and by the gateway alike."""
+"""Whether two ends are of one build is decided by one digest, taken by the bundle and by the gateway alike."""
 
 from __future__ import annotations
 

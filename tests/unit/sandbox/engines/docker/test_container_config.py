@@ -38,18 +38,18 @@ SPEC = SandboxSpec("Tenant-Ärger", "thread/../x", "image", limits=SandboxLimits
 
 
 def test_no_text_of_a_tenant_reaches_docker_but_the_image() -> None:
-    told = json.dumps(config(SPEC), ensure_ascii=False)
-    assert "Tenant" not in told
-    assert "thread/" not in told
-    assert "KEY" not in told
+    reported = json.dumps(config(SPEC), ensure_ascii=False)
+    assert "Tenant" not in reported
+    assert "thread/" not in reported
+    assert "KEY" not in reported
 
 
 def test_what_the_image_says_to_run_is_never_run() -> None:
-    told = config(SPEC)
-    assert told["Entrypoint"][0] == "/opt/airlock/bin/daemon"
-    assert told["Cmd"] == []
-    assert told["User"] == "0:77"
-    assert told["Healthcheck"] == {"Test": ["NONE"]}
+    reported = config(SPEC)
+    assert reported["Entrypoint"][0] == "/opt/airlock/bin/daemon"
+    assert reported["Cmd"] == []
+    assert reported["User"] == "0:77"
+    assert reported["Healthcheck"] == {"Test": ["NONE"]}
 
 
 def test_each_thread_has_users_of_its_own_that_stay_the_same() -> None:

@@ -44,7 +44,7 @@ def test_an_engine_without_room_for_one_more_says_so(why: str) -> None:
         docker_requests.start_container(cast(docker_requests.Client, client), {}, "name", image="image")
 
 
-async def test_who_removes_many_volumes_keeps_nobody_waiting_for_more_than_two_of_them() -> None:
+async def test_removing_many_volumes_keeps_no_one_waiting_for_more_than_two_of_them() -> None:
     begun: list[str] = []
     may_end = threading.Semaphore(0)
 

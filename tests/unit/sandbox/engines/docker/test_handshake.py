@@ -42,7 +42,7 @@ async def test_a_daemon_that_listens_is_connected_to_before_its_start_is_said_to
         boot.cancel()
 
 
-async def test_a_start_that_fails_is_the_reason_why_nobody_listens(tmp_path: Path) -> None:
+async def test_a_failed_start_is_the_reason_why_the_port_is_closed(tmp_path: Path) -> None:
     async def fail() -> None:
         raise SandboxUnavailable("the engine refused")
 
@@ -72,9 +72,7 @@ async def test_a_daemon_of_this_release_is_believed(tmp_path: Path) -> None:
     ],
     ids=["none", "another", "hostile", "upper case", "cut"],
 )
-async def test_a_daemon_of_another_release_is_refused_and_how_to_mend_it_is_said(
-    tmp_path: Path, build: str, said: str
-) -> None:
+async def test_a_daemon_of_another_release_is_refused_with_how_to_fix_it(tmp_path: Path, build: str, said: str) -> None:
     async with fake_daemon(tmp_path, saying(build=build)) as daemon:
         with pytest.raises(SandboxUnavailable, match=r"`make setup`") as refused:
             await introduced(daemon.channel)

@@ -1,4 +1,4 @@
-"""Images that are not on the engine: pulled once for all, within bounds, and what failed is told and remembered."""
+"""Images that are not on the engine: pulled once for all, within bounds, and what failed is reported and remembered."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_a_call_waits_a_little_and_the_pull_goes_on_behind_it(requests: Fa
     assert requests.pulled == ["x:1"]
 
 
-async def test_what_failed_is_told_and_not_tried_again_for_a_while(requests: FakeRequests) -> None:
+async def test_what_failed_is_reported_and_not_tried_again_for_a_while(requests: FakeRequests) -> None:
     clock = Clock()
     requests.let_go.set()
     requests.failure = SandboxUnavailable("the Docker engine refused the request: no route to host")
@@ -117,22 +117,22 @@ async def test_what_failed_is_told_and_not_tried_again_for_a_while(requests: Fak
 
 
 @pytest.mark.parametrize(
-    "lines, failure, told",
+    "lines, failure, reported",
     [
         ([{"status": "a"}, {"error": "manifest unknown"}], None, "manifest unknown"),
         ([], EngineUnavailable("Read timed out"), "no answer in time"),
     ],
 )
 async def test_a_registry_that_says_no_or_nothing_is_an_image_that_is_missing(
-    requests: FakeRequests, lines: list[dict[str, str]], failure: Exception | None, told: str
+    requests: FakeRequests, lines: list[dict[str, str]], failure: Exception | None, reported: str
 ) -> None:
     requests.let_go.set()
     requests.lines, requests.failure = lines, failure
-    with pytest.raises(ImageMissing, match=told):
+    with pytest.raises(ImageMissing, match=reported):
         await engine(requests).create(spec("x:1"))
 
 
-async def test_an_engine_that_is_gone_is_told_as_that(requests: FakeRequests) -> None:
+async def test_an_engine_that_is_gone_is_reported_as_that(requests: FakeRequests) -> None:
     requests.let_go.set()
     requests.failure = EngineUnavailable("does not answer")
     with pytest.raises(EngineUnavailable):
@@ -154,8 +154,8 @@ async def test_a_pull_that_drips_ends_with_its_time(requests: FakeRequests) -> N
 
 async def test_many_images_at_once_are_not_pulled_at_once(requests: FakeRequests) -> None:
     on = engine(requests, wait_s=0.01)
-    told = await asyncio.gather(*(on.create(spec(f"x:{n}")) for n in range(4)), return_exceptions=True)
-    assert sum("waiting for 2 other images" in str(one) for one in told) == 2
+    reported = await asyncio.gather(*(on.create(spec(f"x:{n}")) for n in range(4)), return_exceptions=True)
+    assert sum("waiting for 2 other images" in str(one) for one in reported) == 2
     assert len(requests.pulled) == 2
 
 

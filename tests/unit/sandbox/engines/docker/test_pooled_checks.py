@@ -1,4 +1,4 @@
-"""What a pooled sandbox is looked over for, told by a daemon that may lie."""
+"""What a pooled sandbox is looked over for, reported by a daemon that may lie."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PIDS = 3
 
 def telling(**changes: Any) -> Answer:
     """Answer as the daemon of a fresh sandbox does, but for what is changed."""
-    told = {
+    reported = {
         "health": pb.HealthReply(calls=1, pids=PIDS),
         "process_list": pb.ProcessListReply(),
         "/workspace": pb.EntriesReply(),
@@ -33,9 +33,9 @@ def telling(**changes: Any) -> Answer:
     async def answer(request: pb.Request, peer: Peer) -> None:
         member = request.WhichOneof("call")
         if member == "list":
-            await peer.reply(entries=told[request.list.path])
+            await peer.reply(entries=reported[request.list.path])
         elif member is not None:
-            await peer.reply(**{member: told[member]})
+            await peer.reply(**{member: reported[member]})
 
     return answer
 
@@ -93,7 +93,7 @@ async def test_one_in_which_something_lies_is_refused(tmp_path: Path, place: str
             await refuse_used(sandbox_of(daemon.channel), PIDS)
 
 
-async def test_one_that_tells_what_cannot_be_is_lost(tmp_path: Path) -> None:
+async def test_one_that_reports_what_cannot_be_is_lost(tmp_path: Path) -> None:
     async with fake_daemon(tmp_path, telling(health=pb.HealthReply(calls=0))) as daemon:
         sandbox = sandbox_of(daemon.channel)
         with pytest.raises(DaemonLost):
@@ -101,7 +101,7 @@ async def test_one_that_tells_what_cannot_be_is_lost(tmp_path: Path) -> None:
         assert not sandbox.alive
 
 
-async def test_one_that_does_not_tell_is_no_good(tmp_path: Path) -> None:
+async def test_one_that_does_not_report_is_refused(tmp_path: Path) -> None:
     async def answer(request: pb.Request, peer: Peer) -> None:
         raise OSError
 

@@ -143,9 +143,9 @@ def test_limits_tighter_than_asked_are_no_weakness() -> None:
         ({"pids_limit": 0}, "process limit is missing"),
         ({"pids_limit": 21}, "process limit is 21"),
         ({"cpu_limit_millis": 501}, "CPU limit is 501"),
-        ({"tool_groups": [10001, 0]}, "groups of others: 0"),
-        ({"tool_groups": [5, 10001]}, "groups of others: 5"),
-        ({"tool_groups": []}, "that it does not tell"),
+        ({"tool_groups": [10001, 0]}, "groups other than its own: 0"),
+        ({"tool_groups": [5, 10001]}, "groups other than its own: 5"),
+        ({"tool_groups": []}, "unknown"),
         ({"tool_oom_score_adj_min": 0}, "its score to 0, the daemon's is 0"),
         ({"tool_oom_score_adj_min": -500, "daemon_oom_score_adj": -499}, "-500"),
         ({"runtime": "gvisor"}, "kernel is gvisor; runtime runc has linux"),
@@ -201,7 +201,7 @@ def test_what_lies_over_the_volumes_of_an_image_is_no_stranger() -> None:
     assert weaknesses(there, spec())
 
 
-def test_a_posture_of_a_thousand_weaknesses_is_told_in_few_words() -> None:
+def test_a_posture_of_a_thousand_weaknesses_is_reported_in_few_words() -> None:
     hostile = posture(mounts=[mount("/tmp", "x" * 10_000, "writable")] * 511)
     assert len(" ".join(weaknesses(hostile, spec()))) < 20_000
 

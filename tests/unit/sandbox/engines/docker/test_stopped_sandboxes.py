@@ -45,7 +45,7 @@ def test_what_is_written_is_read_by_any_process_of_the_instance_and_by_no_other(
 
 
 @pytest.mark.parametrize("said", ["", "{", "[]", "{}", '{"processes": 1}', '{"sandbox": 1'])
-def test_a_file_that_cannot_be_read_tells_of_nothing(stopped: StoppedSandboxes, tmp_path: Path, said: str) -> None:
+def test_a_file_that_cannot_be_read_reports_nothing(stopped: StoppedSandboxes, tmp_path: Path, said: str) -> None:
     stopped.write((MANY, FEW), Stopped(NOTE))
     (file,) = (tmp_path / "stopped").iterdir()
     file.write_text(said)

@@ -143,8 +143,8 @@ async def test_a_root_is_one_process_s_at_a_time(
 async def test_a_daemon_that_cannot_start_fails_its_sandbox_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Transition] = []
-    engine = MemoryEngine(root=tmp_path, on_transition=told.append)
+    reported: list[Transition] = []
+    engine = MemoryEngine(root=tmp_path, on_transition=reported.append)
     with monkeypatch.context() as patched:
         patched.setattr(local_process, "_PACKAGES", "/nonexistent")
         with pytest.raises(SandboxUnavailable, match="did not start"):
@@ -152,7 +152,7 @@ async def test_a_daemon_that_cannot_start_fails_its_sandbox_and_leaves_nothing(
         patched.setattr(sys, "executable", "/nonexistent/python")
         with pytest.raises(SandboxUnavailable, match="No such file"):
             await engine.create(SPEC)
-    assert [one.state for one in told] == ["creating", "failed", "creating", "failed"]
+    assert [one.state for one in reported] == ["creating", "failed", "creating", "failed"]
     assert await engine.owned() == {}
     assert await engine.remove_workspace(SPEC.tenant, SPEC.thread)
     assert [*tmp_path.glob("tmp/*"), *tmp_path.glob("workspaces/*/*")] == []
@@ -165,7 +165,7 @@ async def test_it_needs_no_capability(tmp_path: Path) -> None:
         import asyncio, ctypes, os, sys
         from pathlib import Path
 
-        if len(sys.argv) < 3:  # whoever executes a program as root has what the bounding set leaves: nothing
+        if len(sys.argv) < 3:  # a program executed as root has what the bounding set leaves: nothing
             for capability in range(64):
                 ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
             os.execv(sys.executable, [sys.executable, "-c", os.environ["CODE"], sys.argv[1], "again"])

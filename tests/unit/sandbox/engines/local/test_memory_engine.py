@@ -50,8 +50,8 @@ async def test_a_command_gets_nothing_of_the_gateway_s_environment_but_the_way_t
 
 
 async def test_one_that_is_lost_has_failed_until_it_is_replaced_and_then_it_is_removed(tmp_path: Path) -> None:
-    told: list[Transition] = []
-    engine = MemoryEngine(root=tmp_path, on_transition=told.append)
+    reported: list[Transition] = []
+    engine = MemoryEngine(root=tmp_path, on_transition=reported.append)
     lost = await engine.create(SPEC)
     assert isinstance(lost, MemorySandbox)
     lost.channel.mark_lost(DaemonLost("it broke the protocol"))
@@ -60,7 +60,7 @@ async def test_one_that_is_lost_has_failed_until_it_is_replaced_and_then_it_is_r
     assert await engine.owned() == {lost.id: False}
     again = await engine.create(SPEC)
     assert await engine.owned() == {again.id: True}
-    assert [one.state for one in told if one.sandbox == lost.id] == ["creating", "running", "removed"]
+    assert [one.state for one in reported if one.sandbox == lost.id] == ["creating", "running", "removed"]
     await engine.close()
 
 
@@ -88,7 +88,7 @@ async def test_a_command_without_an_environment_or_a_session_of_its_own_is_found
 
 
 def is_there(pid: int) -> bool:
-    """Return whether a process runs; one that is dead waits for nobody but its parent."""
+    """Return whether a process runs; one that is dead waits for its parent alone."""
     status = read_status(pid)
     return status is not None and not is_dead(status)
 
@@ -182,8 +182,8 @@ async def test_a_sandbox_past_its_lifetime_is_replaced_once_it_is_unused(tmp_pat
 
 async def test_calls_in_a_sandbox_past_its_lifetime_are_ended_as_lost(tmp_path: Path) -> None:
     now_s = 0.0
-    told: list[Transition] = []
-    engine = MemoryEngine(root=tmp_path, lifetime_s=60, clock=lambda: now_s, on_transition=told.append)
+    reported: list[Transition] = []
+    engine = MemoryEngine(root=tmp_path, lifetime_s=60, clock=lambda: now_s, on_transition=reported.append)
     sandbox = await engine.create(SPEC)
     assert sandbox.borrow()
     calling = asyncio.create_task(run(sandbox.shell, "echo begun > begun; exec sleep 1000"))
@@ -196,7 +196,7 @@ async def test_calls_in_a_sandbox_past_its_lifetime_are_ended_as_lost(tmp_path: 
     assert (sandbox.overdue_s, sandbox.busy) == (10.0, True)
     assert await engine.end_calls(SPEC.tenant, SPEC.thread, overdue=True)
     assert (await calling).outcome == "daemon_lost"
-    assert (told[-1].state, told[-1].reason) == ("removed", "calls in it went on for long after its lifetime")
+    assert (reported[-1].state, reported[-1].reason) == ("removed", "its calls ran too long past its lifetime")
     await engine.close()
 
 
@@ -215,7 +215,7 @@ async def test_files_outside_of_the_workspace_are_out_of_reach_and_real_paths_ar
     result = await sandbox.shell.run_program(
         ProgramSpec([b"/bin/true"], cwd="/workspace/none", timeout_s=30, output_limit_bytes=1),
         stdin=None,
-        on_output=nobody,
+        on_output=ignored,
     )
     assert (result.outcome, "/workspace/none" in result.message) == ("failed_to_start", True)
     assert str(tmp_path) not in result.message
@@ -225,7 +225,7 @@ async def test_files_outside_of_the_workspace_are_out_of_reach_and_real_paths_ar
     await engine.close()
 
 
-async def nobody(stream: str, data: bytes) -> None:
+async def ignored(stream: str, data: bytes) -> None:
     """Take no output."""
 
 

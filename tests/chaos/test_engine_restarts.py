@@ -29,7 +29,7 @@ from tests.sandbox_keeper import make_keeper
 RUNTIME_IMAGE = "airlock-runtime"
 
 
-class Ground:
+class Host:
     """An engine to be killed, and the processes of one gateway instance on it."""
 
     def __init__(self, own: OwnEngine, image_name: str, channels: Path) -> None:
@@ -74,9 +74,9 @@ def own() -> Iterator[tuple[OwnEngine, str]]:
 
 
 @pytest.fixture
-async def ground(own: tuple[OwnEngine, str], tmp_path: Path) -> AsyncIterator[Ground]:
+async def host(own: tuple[OwnEngine, str], tmp_path: Path) -> AsyncIterator[Host]:
     """Nothing is left of it at the end."""
-    made = Ground(*own, tmp_path / "channels")
+    made = Host(*own, tmp_path / "channels")
     yield made
     last = made.engine()
     for sandbox_id in await last.owned():
@@ -102,54 +102,54 @@ async def _found(engine: DockerEngine, spec: SandboxSpec) -> Sandbox:
 
 @pytest.mark.parametrize("channels", ["kept", "lost"])
 async def test_a_reboot_loses_no_file_of_sandboxes_that_ran_or_were_stopped_and_leaves_nothing(
-    ground: Ground, channels: str
+    host: Host, channels: str
 ) -> None:
-    engine = ground.engine()
-    ran = await _written(engine, ground.spec("ran"))
-    stopped = await _written(engine, ground.spec("stopped"))
+    engine = host.engine()
+    ran = await _written(engine, host.spec("ran"))
+    stopped = await _written(engine, host.spec("stopped"))
     assert await engine.stop_idle(stopped.id)
-    await asyncio.to_thread(ground.reboot)
+    await asyncio.to_thread(host.reboot)
     if channels == "lost":  # they were on a tmpfs
-        shutil.rmtree(ground.channels)
-    engine = ground.engine()
+        shutil.rmtree(host.channels)
+    engine = host.engine()
     assert await engine.reconcile() == []
-    again = [await _found(engine, ground.spec(thread)) for thread in ("ran", "stopped")]
+    again = [await _found(engine, host.spec(thread)) for thread in ("ran", "stopped")]
     assert again[0].id != ran.id
     assert (again[1].id == stopped.id) == (channels == "kept")
     assert sorted(await engine.owned()) == sorted(one.id for one in again)
-    places = {path.name for path in ground.channels.iterdir()} - {"locks", "stopped"}
+    places = {path.name for path in host.channels.iterdir()} - {"locks", "stopped"}
     assert places == {one.id for one in again}
 
 
 # The docker package leaves a socket that did not connect to the garbage collector.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
 async def test_what_lives_on_while_the_engine_is_killed_is_used_meanwhile_and_adopted_afterwards(
-    ground: Ground,
+    host: Host,
 ) -> None:
-    engine = ground.engine()
-    sandbox = await _written(engine, ground.spec())
-    await asyncio.to_thread(ground.own.kill)
+    engine = host.engine()
+    sandbox = await _written(engine, host.spec())
+    await asyncio.to_thread(host.own.kill)
     try:
         assert text(await run(sandbox.shell, "cat /workspace/a")) == "t\n"
         with pytest.raises(EngineUnavailable):
-            await engine.create(ground.spec("other"))
+            await engine.create(host.spec("other"))
         with pytest.raises(EngineUnavailable):
-            await ground.engine().reconcile()
+            await host.engine().reconcile()
     finally:
-        await asyncio.to_thread(ground.own.start)
-    engine = ground.engine()
+        await asyncio.to_thread(host.own.start)
+    engine = host.engine()
     assert [left.id for left in await engine.reconcile()] == [sandbox.id]
-    assert (await _found(engine, ground.spec())).id == sandbox.id
-    await _written(engine, ground.spec("other"))
+    assert (await _found(engine, host.spec())).id == sandbox.id
+    await _written(engine, host.spec("other"))
 
 
 @pytest.mark.parametrize("how", ["paused", "removed", "killed", "killed with its shim"])
 async def test_a_call_in_a_container_that_is_taken_away_is_lost_and_the_next_one_finds_its_files(
-    ground: Ground, how: str, monkeypatch: pytest.MonkeyPatch
+    host: Host, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = ground.engine()
+    engine = host.engine()
     keeper = make_keeper(engine)
-    async with keeper.acquire(ground.spec()) as sandbox:
+    async with keeper.acquire(host.spec()) as sandbox:
         assert (await run(sandbox.shell, "echo t > /workspace/a")).outcome == "exited"
         if how == "paused":  # nothing but time tells of it
             monkeypatch.setattr(sandbox, "shell", dataclasses.replace(sandbox.shell, grace_s=0.5))
@@ -157,33 +157,33 @@ async def test_a_call_in_a_container_that_is_taken_away_is_lost_and_the_next_one
         async with asyncio.timeout(60):
             while "sleep" not in text(await run(sandbox.shell, "ps -o args", call_id="c2")):
                 await asyncio.sleep(0.02)
-        (container,) = ground.ids("ps")
+        (container,) = host.ids("ps")
         if how in {"paused", "removed"}:
-            ground.own.docker(*(("pause",) if how == "paused" else ("rm", "-f")), container)
+            host.own.docker(*(("pause",) if how == "paused" else ("rm", "-f")), container)
         else:
-            kill_all(ground.own.shims() if how == "killed with its shim" else [])
-            kill_all([pids[0] for pids in ground.own.containers().values()])
+            kill_all(host.own.shims() if how == "killed with its shim" else [])
+            kill_all([pids[0] for pids in host.own.containers().values()])
         async with asyncio.timeout(60):
             assert (await calling).outcome == "daemon_lost"
-    async with keeper.acquire(ground.spec()) as again:
+    async with keeper.acquire(host.spec()) as again:
         assert again.id != sandbox.id
         assert text(await run(again.shell, "cat /workspace/a")) == "t\n"
     await keeper.close()
-    assert ground.ids("ps", "-a") == []
+    assert host.ids("ps", "-a") == []
 
 
 async def test_a_volume_that_is_removed_behind_our_back_is_an_empty_workspace_and_one_in_use_is_not_removed(
-    ground: Ground,
+    host: Host,
 ) -> None:
-    engine = ground.engine()
-    stopped = await _written(engine, ground.spec())
+    engine = host.engine()
+    stopped = await _written(engine, host.spec())
     assert await engine.stop_idle(stopped.id)
-    (volume,) = [name for name in ground.ids("volume ls") if "workspace" in name]
+    (volume,) = [name for name in host.ids("volume ls") if "workspace" in name]
     with pytest.raises(EngineRefused, match="in use"):
-        ground.own.docker("volume", "rm", volume)
-    ground.own.docker("rm", "-f", *ground.ids("ps", "-a"))
-    ground.own.docker("volume", "rm", volume)
-    sandbox = await engine.create(ground.spec())
+        host.own.docker("volume", "rm", volume)
+    host.own.docker("rm", "-f", *host.ids("ps", "-a"))
+    host.own.docker("volume", "rm", volume)
+    sandbox = await engine.create(host.spec())
     assert sandbox.id != stopped.id
     assert text(await run(sandbox.shell, "ls /workspace")) == ""
     assert (await run(sandbox.shell, "echo on > /workspace/b")).exit_code == 0
@@ -226,28 +226,28 @@ async def test_a_gateway_whose_engine_goes_away_says_so_goes_on_with_what_lives_
     assert engine.docker("ps", "-aq") == ""
 
 
-async def test_what_a_process_leaves_that_dies_before_its_sandbox_has_a_container_is_removed(ground: Ground) -> None:
-    died = ground.engine()
-    owner = owner_of(ground.spec())
+async def test_what_a_process_leaves_that_dies_before_its_sandbox_has_a_container_is_removed(host: Host) -> None:
+    died = host.engine()
+    owner = owner_of(host.spec())
     lock = await died._parts.locks.enter(owner)
     lock.write(Note("t-1", "made"))
     died._parts.containers.make_channel("t-1")
     lock.close()
-    assert await ground.engine().reconcile() == []
-    assert list(ground.channels.iterdir()) == [ground.channels / "locks"]
-    assert not died.has(ground.spec())
+    assert await host.engine().reconcile() == []
+    assert list(host.channels.iterdir()) == [host.channels / "locks"]
+    assert not died.has(host.spec())
 
 
-async def test_calls_in_a_sandbox_whose_processes_all_die_at_once_are_all_told(ground: Ground) -> None:
-    engine = ground.engine()
-    sandbox = await _written(engine, ground.spec())
+async def test_calls_in_a_sandbox_whose_processes_all_die_at_once_all_end_with_an_error(host: Host) -> None:
+    engine = host.engine()
+    sandbox = await _written(engine, host.spec())
     calls = [asyncio.create_task(run(sandbox.shell, "sleep 100", call_id=f"c{n}", timeout_s=90)) for n in range(5)]
     async with asyncio.timeout(60):
         while text(await run(sandbox.shell, "ps -o args", call_id="look")).count("sleep 100") < len(calls):
             await asyncio.sleep(0.02)
-    kill_all(ground.own.daemons())
+    kill_all(host.own.daemons())
     async with asyncio.timeout(60):
         assert {one.outcome for one in await asyncio.gather(*calls)} == {"daemon_lost"}
     with pytest.raises(DaemonLost):
         await sandbox.files.stat("/workspace/a")
-    await _found(engine, ground.spec())
+    await _found(engine, host.spec())
