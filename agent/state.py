@@ -141,7 +141,7 @@ class Spent(Amounts):
     usage: Usage = Usage()
 
 
-class AgentState(Value, Generic[Output]):
+class AgentState(Value, Generic[Output]):  # large: one method per change that a hook may make
     """A run between two steps, complete: a store needs nothing else to resume it.
 
     `steps`, `tool_calls` and `usage` are the run's own; `others` is what the rest of its family spent, and limits check

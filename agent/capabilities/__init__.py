@@ -1,1 +1,4 @@
-"""Capabilities: bundles of hooks and tools, one module each, and the formats that they read."""
+"""Capabilities: bundles of hooks and tools, one module each, and the formats that they read.
+
+Start at `capability.py`. Imports agent layers below 10.
+"""

@@ -1,4 +1,5 @@
 """Hooks: code at fixed points of the loop that reads a run and changes it.
 
-Derive from the class in `hook.py`; `engine.py` calls hooks in order, and `guard.py` checks what they return.
+Start at `hook.py`, whose class to derive from; `engine.py` calls hooks in order, and `guard.py` checks what they
+return. Imports agent layers below 7.
 """

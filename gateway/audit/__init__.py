@@ -1,1 +1,4 @@
-"""Writing and reading the audit: entries, pages, exports, verification and anchors."""
+"""Writing and reading the audit: entries, pages, exports, verification and anchors.
+
+Start at `audit.py`. Imports gateway layers below 10 and agent.
+"""

@@ -34,12 +34,13 @@ class Anchor:
     digest: str
     records: int
 
-    def _signed_bytes(self) -> bytes:
+    def signed_bytes(self) -> bytes:
+        """Return what a signature of the anchor covers."""
         return _PURPOSE + json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
 
     def line(self, key: Ed25519PrivateKey) -> str:
         """Return the signed anchor as a line of JSON, without its line end."""
-        signature = base64.b64encode(key.sign(self._signed_bytes())).decode()
+        signature = base64.b64encode(key.sign(self.signed_bytes())).decode()
         return json.dumps({**asdict(self), _SIGNATURE: signature})
 
     @classmethod
@@ -54,7 +55,7 @@ class Anchor:
             raise ValueError("not an anchor: it has other fields")
         anchor = cls(**fields)
         try:
-            key.verify(base64.b64decode(str(signature), validate=True), anchor._signed_bytes())
+            key.verify(base64.b64decode(str(signature), validate=True), anchor.signed_bytes())
         except (InvalidSignature, binascii.Error) as error:
             raise ValueError("it is not signed with this key") from error
         return anchor

@@ -1,1 +1,5 @@
-"""The command line. Slow imports stay inside the commands, so that --help is fast."""
+"""The command line. Slow imports stay inside the commands, so that --help is fast.
+
+Start at `main.py`, and at `command.py` for what each command is given. Imports gateway layers below 16, agent and
+sandbox.
+"""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from gateway.cli.key_backend import LocalKeys
     from gateway.cli.policy_backend import PolicyBackend
     from gateway.client import Client
-    from gateway.config.config import Config
 
 CONFIG = Path("airlock.yaml")
 ConfigFile = Annotated[Path, typer.Option(help="Configuration file, whose database is used directly.")]
@@ -77,19 +75,3 @@ class BackendCli(GatewayCli):
             return
         async with local_policies(Config.load(self.config), layer) as policies:
             yield policies
-
-
-def check_tenant(config: Config, tenant: str) -> None:
-    """Raise Misconfigured for an unknown tenant."""
-    from gateway.errors import Misconfigured
-
-    if tenant not in config.tenants:
-        raise Misconfigured(f"unknown tenant {tenant!r}; configured tenants: {', '.join(sorted(config.tenants))}")
-
-
-def user_name() -> str:
-    """Return the name of the user who runs the command."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name
-        return "unknown"

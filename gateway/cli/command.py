@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import getpass
 import inspect
 import json
 import re
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from gateway.client import Client
+    from gateway.config.config import Config
     from gateway.errors import AirlockError, Unavailable
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -293,3 +295,19 @@ def _details(error: AirlockError) -> dict[str, str | float]:
     if isinstance(error, Overloaded) and error.retry_after_s is not None:
         details["retry_after_s"] = error.retry_after_s
     return details
+
+
+def check_tenant(config: Config, tenant: str) -> None:
+    """Raise Misconfigured for an unknown tenant."""
+    from gateway.errors import Misconfigured
+
+    if tenant not in config.tenants:
+        raise Misconfigured(f"unknown tenant {tenant!r}; configured tenants: {', '.join(sorted(config.tenants))}")
+
+
+def user_name() -> str:
+    """Return the name of the user who runs the command."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name
+        return "unknown"

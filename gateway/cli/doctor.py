@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -15,22 +14,10 @@ from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import out
 
+if TYPE_CHECKING:
+    from gateway.cli.doctor_config import Finding
+
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of a check; `fix` says how to fix a problem."""
-
-    what: str
-    state: Literal["ok", "warning", "failed"]
-    detail: str
-    fix: str = ""
-
-    @classmethod
-    def of(cls, what: str, ok: bool, detail: str, fix: str, otherwise: Literal["warning", "failed"]) -> Finding:
-        """Return the finding of a check, whose state is `otherwise` unless it is `ok`."""
-        return cls(what, "ok" if ok else otherwise, detail, "" if ok else fix)
 
 
 async def doctor(

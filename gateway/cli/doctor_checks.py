@@ -12,8 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.cli.doctor import Finding
-from gateway.cli.doctor_config import database_finding, directory_findings, drift_findings, in_force, is_migrated
+from gateway.cli.doctor_config import (
+    Finding,
+    database_finding,
+    directory_findings,
+    drift_findings,
+    in_force,
+    is_migrated,
+)
 from gateway.cli.doctor_tenants import kernel_findings, tenant_findings
 from gateway.cli.slow_work import SlowWork
 from gateway.config.config import Config

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from gateway.cli.doctor import Finding
 from gateway.cli.policy_backend import opened_policies
 from gateway.config.config import Config
 from gateway.errors import Misconfigured
@@ -21,6 +22,21 @@ from gateway.storage.migration import Revision, missing_from, revision_of, short
 from gateway.storage.policy_store import OPERATOR, digest_of_text
 from gateway.tenancy.tenants import Tenant, Tenants
 from sandbox.engines.docker.docker_requests import DockerRequests
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of a check; `fix` says how to fix a problem."""
+
+    what: str
+    state: Literal["ok", "warning", "failed"]
+    detail: str
+    fix: str = ""
+
+    @classmethod
+    def of(cls, what: str, ok: bool, detail: str, fix: str, otherwise: Literal["warning", "failed"]) -> Finding:
+        """Return the finding of a check, whose state is `otherwise` unless it is `ok`."""
+        return cls(what, "ok" if ok else otherwise, detail, "" if ok else fix)
 
 
 def database_finding(config: Config) -> Finding:

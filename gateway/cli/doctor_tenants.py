@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.cli.doctor import Finding
+from gateway.cli.doctor_config import Finding
 from gateway.cli.subagent_rules import FIX, problem, refuses_subagents, with_subagents
 from gateway.config.config import Config
 from gateway.tenancy.tenants import Tenant

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime
 
-from gateway.cli.backend import check_tenant, user_name
+from gateway.cli.command import check_tenant, user_name
 from gateway.client.admin import KeyInfo, MadeKey, RevokedKey
 from gateway.config.config import Config
 from gateway.credentials.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key

@@ -11,8 +11,7 @@ import typer
 from rich.text import Text
 
 from gateway.cli import policy_checks, policy_life
-from gateway.cli.backend import check_tenant
-from gateway.cli.command import Cli, Commands, json_object
+from gateway.cli.command import Cli, Commands, check_tenant, json_object
 from gateway.cli.policy_files import (
     DEFAULT_CONFIG,
     ConfigFile,

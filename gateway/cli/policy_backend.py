@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from gateway.agents.tenant_agents import agents_of_all
-from gateway.cli.backend import check_tenant
-from gateway.cli.command import taken
+from gateway.cli.command import check_tenant, taken
 from gateway.cli.key_backend import local_database
 from gateway.client import Client
 from gateway.client.admin import PolicyChange

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.backend import check_tenant
-from gateway.cli.command import Cli, moment
+from gateway.cli.command import Cli, check_tenant, moment
 from gateway.cli.policy_files import (
     DEFAULT_CONFIG,
     ConfigFile,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.backend import BackendCli, user_name
+from gateway.cli.backend import BackendCli
+from gateway.cli.command import user_name
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import EXIT_BAD_NEWS, err, fail, out
 

@@ -82,7 +82,7 @@ class _Call:
     asked: bool = False
 
 
-class RunView:
+class RunView:  # large: one method per event type
     """Prints a run, given every event in order; unknown payloads raise no error."""
 
     def __init__(self, console: Console | None = None) -> None:

@@ -9,6 +9,8 @@
 
 Every failure is a class of gateway.errors: NotFound, PermissionDenied, IsADirectory, InvalidPath, Unauthenticated, ...
 A tool call that was refused or failed is a result, not an exception.
+
+Start at `client.py`. Imports gateway.errors, gateway.audit_chain, gateway.v1 and gateway.telemetry.client_span only.
 """
 
 from __future__ import annotations

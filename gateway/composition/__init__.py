@@ -2,4 +2,6 @@
 
 foundation.py   database, telemetry, policies      sandboxes.py   engine, keeper and their decorators
 work.py         tool calls and runs                services.py    gRPC services
+
+Start at `foundation.py`. Imports gateway layers below 14 and sandbox.
 """

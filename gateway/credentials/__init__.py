@@ -1,1 +1,4 @@
-"""API keys, scopes, and how a caller is displayed and recorded. Start at `keys.py`; gateway/identity checks them."""
+"""API keys, scopes, and how a caller is displayed and recorded. Start at `keys.py`; gateway/identity checks them.
+
+Imports gateway layers below 3.
+"""

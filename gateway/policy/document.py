@@ -3,7 +3,7 @@
 Every model is frozen and refuses unknown fields. Types are strict: `no` is not text and "5" is not a number. What these
 types cannot say (line numbers, duplicate ids, examples that are untrue) is checked in loading.py.
 
-Over 400 lines: the whole schema in one place, which docs/reference is generated from.
+Large: the whole schema in one place, which docs/reference is generated from.
 """
 
 from __future__ import annotations

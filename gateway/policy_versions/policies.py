@@ -47,15 +47,15 @@ class InForce:
     def __init__(self, policy: Policy, reference: str = "", layers: tuple[_Layer, ...] = ()) -> None:
         self.policy = policy
         self.reference = reference
-        self._layers = layers  # keeps both alive, so that a change of one does not load the other again
+        self.layers = layers  # keeps both alive, so that a change of one does not load the other again
 
     def fixed(self) -> InForce:
         """Return a copy that does not follow changes."""
-        return InForce(self.policy, self.reference, self._layers)
+        return InForce(self.policy, self.reference, self.layers)
 
     def replace(self, other: InForce) -> None:
         """Put another policy in force, for all users of this object."""
-        self.policy, self.reference, self._layers = other.policy, other.reference, other._layers
+        self.policy, self.reference, self.layers = other.policy, other.reference, other.layers
 
 
 class Policies:

@@ -1,1 +1,4 @@
-"""Runs: hosting them, their logs and checkpoints, and taking them over."""
+"""Runs: hosting them, their logs and checkpoints, and taking them over.
+
+Start at `runs.py` and `hosting.py`. Imports gateway layers below 12, agent and sandbox.
+"""

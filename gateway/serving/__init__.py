@@ -1,1 +1,4 @@
-"""Serving: processes, listening, and the edge that every RPC passes."""
+"""Serving: processes, listening, and the edge that every RPC passes.
+
+Start at `edge.py`. Imports gateway layers below 12 and sandbox.
+"""

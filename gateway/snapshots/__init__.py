@@ -8,4 +8,6 @@
     blob_directory         pieces by their SHA-256, compressed, each stored once per tenant
 
 Tenants share nothing: that storing a file takes no space would reveal that another tenant has it.
+
+Start at `snapshots.py`. Imports gateway layers below 12, agent and sandbox.
 """

@@ -22,4 +22,6 @@ Tenants:
     snapshot_store, restore_store       snapshots of threads' files; restores and forks
     transition_store                    state transitions of sandboxes
     retention_store, erasure_store      removing what is too old; deleting, and counting what is left
+
+Start at `tables.py` and `database.py`. Imports gateway layers below 5 and agent.
 """

@@ -69,7 +69,7 @@ class Database:
         engine = connect(url)
         database = cls(engine)
         try:
-            await database._readers.run(partial(upgrade, engine))
+            await database.migrate()
         except NotMigrated as error:
             await database.close()
             raise Misconfigured(f"the database {engine.url.render_as_string()} cannot be used: {error}") from error
@@ -80,6 +80,9 @@ class Database:
                 f"{_OPENING_ADVICE[engine.dialect.name]}"
             ) from error
         return database
+
+    async def migrate(self) -> None:
+        await self._readers.run(partial(upgrade, self._engine))
 
     @classmethod
     async def as_it_is(cls, url: str) -> Self:

@@ -6,6 +6,8 @@ calls and hooks, `run_span.py` runs, `observed.py` models and sandboxes, `gauges
 `logging.py` the log, `client_span.py` the client.
 
 With telemetry off, calls pass through none of this: no hook, no wrapper, no interceptor.
+
+Start at `telemetry.py`. Imports gateway layers below 6, agent and sandbox.
 """
 
 # Not opentelemetry-instrumentation-grpc 0.66b2: its aio interceptors record no metrics, use the superseded attribute

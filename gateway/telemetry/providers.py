@@ -23,8 +23,6 @@ from gateway.config.operation_settings import TelemetrySettings
 from gateway.errors import Misconfigured
 from gateway.redaction.redactor import WELL_KNOWN_SECRETS
 from gateway.support.version import airlock_version
-from gateway.telemetry.instruments import BoundedNames, Instruments
-from gateway.telemetry.telemetry import Telemetry
 
 log = structlog.get_logger(__name__)
 # A receiver that does not answer must not keep a gateway from stopping.
@@ -33,15 +31,17 @@ _NAME = "airlock"
 
 
 @contextlib.asynccontextmanager
-async def exported(settings: TelemetrySettings, *, process: str, worker: int) -> AsyncIterator[Telemetry]:
-    """Implement `opened` for telemetry that is on."""
+async def exported(
+    settings: TelemetrySettings, *, process: str, worker: int
+) -> AsyncIterator[tuple[Tracer, Meter, str | None]]:
+    """Export until the block ends, then flush; the last value is the HOST:PORT where metrics are served."""
     service = {"service.name": "airlock-gateway", "service.version": airlock_version(), "service.instance.id": process}
     resource = Resource.create(service)
     with contextlib.ExitStack() as stack:
         tracer = tracer_of(settings, resource, stack)
         meter, address = _meter_of(settings, resource, worker, stack)
         try:
-            yield Telemetry(tracer, Instruments(meter), settings, BoundedNames(settings.tenants_in_metrics), address)
+            yield tracer, meter, address
         finally:
             # Flushing waits for the network.
             await asyncio.to_thread(stack.pop_all().close)

@@ -117,5 +117,5 @@ async def opened(settings: TelemetrySettings, *, process: str, worker: int = 0) 
         return
     from gateway.telemetry import providers  # noqa: PLC0415 - a tenth of what a gateway imports
 
-    async with providers.exported(settings, process=process, worker=worker) as telemetry:
-        yield telemetry
+    async with providers.exported(settings, process=process, worker=worker) as (tracer, meter, address):
+        yield Telemetry(tracer, Instruments(meter), settings, BoundedNames(settings.tenants_in_metrics), address)

@@ -38,7 +38,7 @@ Claim = Callable[[], Awaitable[None]]
 _LAST_PIECES, _LAST_BYTES = 8, 16 * 1024
 
 
-class ThreadSandbox:
+class ThreadSandbox:  # large: implements the file, shell and process protocols
     """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell; programs and processes are for services."""
 
     def __init__(

@@ -2,4 +2,5 @@
 
 Start at `channel_sandbox.py`, a sandbox behind a channel. `channel.py` and `connection.py` carry frames, `replies.py`
 validates what the daemon answers, and `remote_fs.py`, `remote_shell.py` and `remote_processes.py` make the calls.
+Imports sandbox layers below 7.
 """

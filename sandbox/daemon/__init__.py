@@ -1,7 +1,7 @@
 """The program inside a sandbox: pid 1 (init), its child the tool spawner, and the server that answers the gateway.
 
-It runs as root, or in sandbox/engines/local as any user. Except for protobuf and sandbox.v1 it imports only itself and
-the standard library. ARCHITECTURE.md lists its packages. Besides them:
+It runs as root, or in sandbox/engines/local as any user. Start at `__main__.py`. Imports only itself, sandbox.v1,
+protobuf and the standard library. ARCHITECTURE.md lists its packages. Besides them:
     __main__, settings       arguments, the listening socket, the fork into init and server
     frames, failures, paths  messages and errors on a connection; paths without links
     build, lazy_module       the build; defers imports, which keeps the daemon small

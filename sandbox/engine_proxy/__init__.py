@@ -6,4 +6,6 @@ privileged. A gateway has to create containers, so filtering by path is not enou
     routes          the head of one request, parsed strictly; the allowed requests, and what is validated in each
     container_body  the allowed containers and volumes
     proxy           the server: validates requests and forwards them
+
+Start at `proxy.py`. Imports sandbox layers below 9.
 """

@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -54,9 +54,9 @@ def _airlock() -> None:
     def call_entry(thread: Any, tool: Any, row: Any, ended: Any, **more: Any) -> AuditEntry:
         return none if row["arguments_digest"] == dropped else entry(thread, tool, row, ended, **more)
 
-    def append_some(self: AuditStore, connection: Connection, *, entries: Sequence[AuditEntry]) -> None:
+    def append_some(self: AuditStore, connection: Connection, *entries: AuditEntry) -> None:
         if not (entries and entries[0] is none):
-            append(self, connection, entries=entries)
+            append(self, connection, *entries)
 
     with mock.patch.object(journal, "call_entry", call_entry), mock.patch.object(AuditStore, "append", append_some):
         main()

@@ -5,6 +5,8 @@ tables have the everyday options of everyday programs: with any other, or with a
 files are used. A program in no table has no effects: the argv rules are what there is to say about it.
 
 With `enforcement: kernel` files are no question, and only what starts other programs (starts.py) counts.
+
+Start at `call.py`. Imports gateway.policy.
 """
 
 from __future__ import annotations

@@ -6,5 +6,5 @@
     search, grep, walk, entries          finding names and text; pages of entries
     slow_work                            slow work outside the server's event loop
 
-Imports limits; programs and the server import it.
+Start at `calls.py`. Imports daemon layers below 5; programs and the server import it.
 """

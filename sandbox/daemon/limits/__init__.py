@@ -4,5 +4,5 @@
     disk_use                   counts disk usage, for the watch and for callers
     kernel                     the cgroup; sockets, terminals and open files
 
-Imports the supervisor; files, programs and the server import it.
+Start at `disk_watch.py`. Imports daemon layers below 4; files, programs and the server import it.
 """

@@ -53,7 +53,7 @@ Shrunk = tuple[Amount, float]
 """How much the disk had shrunk since the last count when another one began, and when that was."""
 
 
-class DiskLedger:
+class DiskLedger:  # large: the ledger's invariants need one object
     """The accounting of one workspace. Limits of 0 are no limits."""
 
     def __init__(

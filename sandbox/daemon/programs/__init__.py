@@ -5,5 +5,5 @@
     processes, background_process    programs that outlive a call
     process_io, terminal, pipes      their input and output
 
-Imports files, limits and the supervisor.
+Start at `exec.py`. Imports daemon layers below 6.
 """

@@ -3,5 +3,5 @@
     server, calls  connections, calls, health
     posture        the isolation of the sandbox as the kernel reports it
 
-Imports all other packages of the daemon; start at server.py.
+Start at `server.py`. Imports daemon layers below 7.
 """

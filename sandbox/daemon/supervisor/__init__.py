@@ -7,5 +7,5 @@
     control_wire, spawner             messages between server, init and tool spawner; the server's end
     identity, libc                    becoming the server's user; C library calls that Python lacks
 
-Imports no other package of the daemon; start at init.py.
+Start at `init.py`. Imports daemon layers below 3.
 """

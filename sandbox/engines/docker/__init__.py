@@ -17,4 +17,6 @@
     channel_directory                                which directory has the sockets, and which containers use it
 
 Docker sees digests and sizes. Ownership is in labels, and in files that are locked (lock_directory.py).
+
+Start at `docker_engine.py`. Imports sandbox.engines and sandbox layers below 8.
 """

@@ -8,4 +8,6 @@
     local_workspaces                the files of all threads
 
 It contains nothing, and a gateway that uses it listens on loopback only.
+
+Start at `memory_engine.py`. Imports sandbox.engines and sandbox layers below 8.
 """

@@ -46,7 +46,7 @@ _RESTORED = "its files were replaced"
 _Saved = TypeVar("_Saved")
 
 
-class MemoryEngine:
+class MemoryEngine:  # large: implements the engine protocol
     """Satisfies sandbox.engine.Engine. `on_transition` receives each transition. `clock` is in seconds since 1970.
 
     A sandbox older than `lifetime_s` is replaced once it is unused; None sets no limit.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
+from sandbox.daemon.settings import DEFAULTS
 from tests.security.daemon.daemon_container import Sandbox
 
 
@@ -12,9 +13,9 @@ class ServerMemory:
     """How much the server's resident memory grows within the `with`, at its worst, seen from the host."""
 
     def __init__(self, sandbox: Sandbox) -> None:
-        listed = sandbox.container.top(ps_args="-eo pid,uid,args")
-        # Of the daemon's processes, only the server is not root.
-        (self._pid,) = [pid for pid, uid, args in listed["Processes"] if uid != "0" and "-m sandbox.daemon" in args]
+        # Only the server has this user. What it was started with cannot always be read on a busy machine.
+        listed = sandbox.container.top(ps_args="-eo pid,uid")
+        (self._pid,) = [pid for pid, uid in listed["Processes"] if uid == DEFAULTS["daemon-uid"]]
         self.growth_bytes = 0
 
     def _bytes(self, name: str) -> int:

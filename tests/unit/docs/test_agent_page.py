@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 import yaml
 
 import agent
-from agent import Agent, Call, ScriptedModel, Turn
+from agent import Agent, Call, ScriptedModel, Turn, capabilities
+from agent.capabilities.flow import ErrorSettings
 from agent.hooks.engine import HookEngine
+from agent.subagents import capability as subagents
 from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox
 from gateway.config.agent_settings import AgentSettings
@@ -21,6 +25,18 @@ from gateway.config.model_settings import ModelSettings
 from tests.unit.agent.fakes import call
 
 _PAGE = (Path(__file__).parents[3] / "docs" / "agent.md").read_text()
+# The errors, the protocols and base classes, what the library makes itself, and `Agent` and `Host`, tested above.
+_DESCRIBED_ELSEWHERE = {
+    *("Agent", "AgentError", "AgentState", "Event", "Hook", "Host", "Matcher", "Message", "Model", "ModelError"),
+    *("Slot", "ToolCall", "ToolContext", "ToolExecution", "ToolResult", "stream", "tool_glob", "tool_name"),
+}
+_MODULES = [import_module(f"agent.capabilities.{found.name}") for found in iter_modules(capabilities.__path__)]
+_CAPABILITIES = {
+    name: function
+    for module in [*_MODULES, subagents]
+    for name, function in inspect.getmembers(module, inspect.isfunction)
+    if function.__module__ == module.__name__ and function.__annotations__.get("return") == "Capability"
+}
 
 
 def blocks(language: str) -> list[str]:
@@ -73,3 +89,21 @@ def test_the_settings_of_the_page_load() -> None:
     fixer = AgentSettings.model_validate(agents["tenants"]["acme"]["agents"]["fixer"])
     assert fixer.capabilities.subagents is not None
     assert ModelSettings.model_validate(model["model"]).priced
+
+
+@pytest.mark.parametrize("name", sorted({*agent.__all__} - _DESCRIBED_ELSEWHERE))
+def test_the_page_lists_each_parameter_of_a_public_constructor_in_order(name: str) -> None:
+    row = re.search(rf"^\| `{name}\(([\w, ]*)\)` \|", _PAGE, re.MULTILINE)
+    assert row is not None
+    assert row[1].split(", ") == list(inspect.signature(getattr(agent, name)).parameters)
+
+
+@pytest.mark.parametrize("name", sorted(_CAPABILITIES))
+def test_the_section_of_a_capability_names_each_of_its_parameters(name: str) -> None:
+    section = re.search(rf"^### {name}\n(.*?)^##", _PAGE, re.MULTILINE | re.DOTALL)
+    assert section is not None
+    code = " ".join(re.findall(r"`[^`\n]+`", section[1]))
+    signature = inspect.signature(_CAPABILITIES[name])
+    parameters = {one.name for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD}
+    parameters |= ErrorSettings.__annotations__.keys() if name == "flow" else set()
+    assert {one for one in parameters if not re.search(rf"\b{one}\b", code)} == set()

@@ -1,4 +1,8 @@
-"""Modules, classes and functions stay small. ruff limits parameters, statements and branches; this test the rest."""
+"""Modules, classes and functions stay small. ruff limits parameters, statements and branches; this test the rest.
+
+What has to be larger says why: a class or function in a comment `# large: ...` on its first line, a module in a line
+`Large: ...` of its docstring.
+"""
 
 from __future__ import annotations
 
@@ -8,52 +12,42 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 MODULE_LINES, CLASS_METHODS, FUNCTION_LINES = 400, 25, 60
-_MIGRATIONS = "gateway/storage/migrations/versions"
-
-ALLOWED = {
-    "agent/state.py:AgentState": "one method per change that a hook may make",
-    "gateway/cli/run_view.py:RunView": "one method per event type",
-    "gateway/policy/document.py": "the schema of a policy, read as a whole",
-    "gateway/policy/shell_grammar.py": "one grammar",
-    "gateway/policy/shell_grammar.py:_Reader": "one method per rule of the grammar",
-    "gateway/tool_calls/thread_sandbox.py:ThreadSandbox": "implements the file, shell and process protocols",
-    "sandbox/daemon/limits/disk_ledger.py:DiskLedger": "the ledger's invariants need one object",
-    "sandbox/engines/local/memory_engine.py:MemoryEngine": "implements the engine protocol",
-    f"{_MIGRATIONS}/0001_first_tables.py:upgrade": "a migration never changes",
-    f"{_MIGRATIONS}/0003_policies_approvals_quotas.py:upgrade": "a migration never changes",
-    f"{_MIGRATIONS}/0004_the_service.py:upgrade": "a migration never changes",
-}
+_MIGRATIONS = ROOT / "gateway/storage/migrations"  # they never change
 
 
 def _modules() -> Iterator[Path]:
     for package in ("agent", "gateway", "sandbox"):
-        yield from (path for path in (ROOT / package).rglob("*.py") if "v1" not in path.parts)
+        for path in (ROOT / package).rglob("*.py"):
+            if "v1" not in path.parts and _MIGRATIONS not in path.parents:
+                yield path
 
 
-def _too_large(path: Path) -> Iterator[str]:
-    """Yield the name of a module, and of each class and function in it, that exceeds a limit."""
+def _sized(path: Path) -> Iterator[tuple[str, bool, bool]]:
+    """Yield a module, and each class and function in it: its name, whether it exceeds a limit, whether it says why."""
     source, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
-    if len(source.splitlines()) > MODULE_LINES:
-        yield name
-    for node in ast.walk(ast.parse(source)):
+    lines, tree = source.splitlines(), ast.parse(source)
+    yield name, len(lines) > MODULE_LINES, "\nLarge: " in (ast.get_docstring(tree) or "")
+    for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
-            methods = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-            if len(methods) > CLASS_METHODS:
-                yield f"{name}:{node.name}"
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _lines(node) > FUNCTION_LINES:
-            yield f"{name}:{node.name}"
+            large = sum(isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) for one in node.body) > CLASS_METHODS
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            large = _lines(node) > FUNCTION_LINES
+        else:
+            continue
+        head = lines[node.lineno - 1 : node.body[0].lineno - 1]
+        yield f"{name}:{node.name}", large, any("  # large: " in line for line in head)
 
 
 def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-FOUND = {name for path in _modules() for name in _too_large(path)}
+SIZED = [one for path in _modules() for one in _sized(path)]
 
 
-def test_nothing_exceeds_a_limit_without_a_reason() -> None:
-    assert sorted(FOUND - ALLOWED.keys()) == []
+def test_what_exceeds_a_limit_says_why_beside_it() -> None:
+    assert [name for name, large, reasoned in SIZED if large and not reasoned] == []
 
 
-def test_every_exception_is_still_needed() -> None:
-    assert sorted(ALLOWED.keys() - FOUND) == []
+def test_every_reason_is_still_needed() -> None:
+    assert [name for name, large, reasoned in SIZED if reasoned and not large] == []

@@ -4,6 +4,8 @@ The repository itself (.git) is not named in the line and is no effect. The top 
 determined either, so what concerns all of it concerns the whole file system that the command runs in: /workspace, /tmp.
 Settings, hooks and aliases of a repository can run programs; that too is nothing a line says, so aliases are opaque,
 and so is a line that changes other settings than a few harmless ones.
+
+Start at `subcommands.py`. Imports gateway.policy.
 """
 
 from __future__ import annotations

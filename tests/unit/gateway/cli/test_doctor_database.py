@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from gateway.cli.doctor import Finding
-from gateway.cli.doctor_config import database_finding
+from gateway.cli.doctor_config import Finding, database_finding
 from gateway.config.config import Config
 from gateway.storage.connecting import connect
 from gateway.storage.migration import downgrade, revision_of, upgrade
