@@ -121,13 +121,7 @@ class Policy:
 
         Then a hard link, which tool code can make within a file system, could give a file the name of the other kind.
         """
-        documents = (self.tenant_document, self.operator_document)
-        return any(
-            _tells_apart(placed.rule)
-            for document in documents
-            if document is not None
-            for placed in scoped_rules(document)
-        )
+        return any(_tells_apart(placed.rule) for placed in scoped_in_both(self.tenant_document, self.operator_document))
 
     def judge(
         self,
