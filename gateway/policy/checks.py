@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 
 from gateway.policy.denials import Denials
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.file_rules import check_kernel
-from gateway.policy.groups import all_rules, group_problems
-from gateway.policy.scoped_rule import ScopedRule, scoped_rules
+from gateway.policy.scoped_rule import ScopedRule, all_rules, scoped_rules
 from gateway.policy.yaml_lines import Path, YamlReading
 
 LIMIT_EXAMPLES = 20_000
@@ -23,7 +23,7 @@ def wrong_places(document: PolicyDocument, reading: YamlReading) -> Iterator[tup
     own = enumerate(document.redaction.patterns)
     patterns: list[tuple[Path, str]] = [(("redaction", "patterns", place), pattern.id) for place, pattern in own]
     yield from _duplicate_ids(patterns, "pattern", reading)
-    yield from group_problems(document)
+    yield from _group_problems(document)
     yield from _refused_image(document)
     yield from _contradictions(document, reading)
     if document.enforcement == "kernel":
@@ -48,6 +48,29 @@ def _duplicate_ids(named: list[tuple[Path, str]], what: str, reading: YamlReadin
         if name in first:
             yield place, f"{name!r} is the id of the {what} in line {first[name]} already; choose another"
         first.setdefault(name, reading.line(place))
+
+
+def _group_problems(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
+    """Yield the places at which a group is used that does not exist, or that uses the group it is used in."""
+    uses: dict[str | None, tuple[str, ...]] = {None: document.use}
+    uses.update((name, group.use) for name, group in document.groups.items())
+    for user, names in uses.items():
+        for place, name in enumerate(names):
+            if name not in document.groups:
+                known = ", ".join(document.groups) or "none"
+                yield (*_uses_of(user), place), f"there is no group {name!r}; groups of this file: {known[:300]}"
+            elif name in names[:place]:
+                yield (*_uses_of(user), place), f"the group {name!r} is named twice; keep one"
+    try:
+        TopologicalSorter(uses).prepare()
+    except CycleError as error:
+        cycle = list(reversed(error.args[1]))
+        path = (*_uses_of(cycle[0]), uses[cycle[0]].index(cycle[1]))
+        yield path, f"groups use each other in a circle: {' -> '.join(cycle)}; take one of these uses out"
+
+
+def _uses_of(user: str | None) -> Path:
+    return ("use",) if user is None else ("groups", user, "use")
 
 
 def _contradictions(document: PolicyDocument, reading: YamlReading) -> Iterator[tuple[Path, str]]:

@@ -24,6 +24,8 @@ from gateway.policy.globs_cover import covers, may_meet
 from gateway.policy.hosts import HostPattern, compile_host
 from gateway.policy.parts import Part
 
+NAMES = frozenset({"paths", "argv", "hosts"})
+"""The conditions that the index of rules matches; all others are matched here, and a new one counts as such."""
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _PERIODS_S = {"minute": 60, "hour": 3600, "day": 86_400}
 
@@ -228,7 +230,6 @@ class CompiledRule:
 def compile_rule(rule: Rule, place: int, layer: Layer = "tenant") -> CompiledRule:
     """Compile all of a rule but its names (paths, argv, hosts), which the index holds."""
     name = f"operator/{rule.id}" if layer == "operator" else rule.id
-    has_more = rule.size_bytes is not None or rule.time is not None or rule.when is not None
     return CompiledRule(
         place,
         name,
@@ -237,7 +238,7 @@ def compile_rule(rule: Rule, place: int, layer: Layer = "tenant") -> CompiledRul
         layer,
         shadow=rule.mode == "shadow",
         limit=_limit(rule, name),
-        more=compile_conditions(rule) if has_more else None,
+        more=compile_conditions(rule) if rule.given() - NAMES else None,
         unless=compile_conditions(rule.unless) if rule.unless is not None else None,
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gateway.policy.cover import covers
 from gateway.policy.document import Condition, Placeholder, Rule
-from gateway.policy.globs import compile_glob
+from gateway.policy.globs import ancestors, compile_glob
 from gateway.policy.hosts import compile_host
 from gateway.policy.scoped_rule import ScopedRule
 
@@ -74,7 +74,7 @@ def looked_for_at(rule: Condition) -> Iterator[str]:
     if rule.paths is not None:
         glob = compile_glob(rule.paths[0])
         # A literal glob is its own directory here: `/a/**` holds /a as well.
-        yield from (f"path {above}" for above in _with_above(glob.text if glob.shape == "path" else glob.root))
+        yield from (f"path {above}" for above in ancestors(glob.text if glob.shape == "path" else glob.root))
     elif rule.argv is not None:
         name, *rest = rule.argv[0]
         for program in dict.fromkeys((_alternatives(name)[0], "*")):
@@ -92,11 +92,3 @@ def _alternatives(word: str | tuple[str, ...] | Placeholder) -> Sequence[str]:
     if isinstance(word, str):
         return (word,)
     return word if isinstance(word, tuple) else ("*",)
-
-
-def _with_above(path: str) -> Iterator[str]:
-    """Yield a directory and each one above it, the root as the empty text."""
-    while path.strip("/"):
-        yield path
-        path = path.rpartition("/")[0]
-    yield ""

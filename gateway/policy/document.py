@@ -9,7 +9,7 @@ Large: the whole schema in one place, which docs/reference is generated from.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, get_args
 from zoneinfo import ZoneInfo
 
@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gateway.policy.expressions import compile_expression
 from gateway.policy.globs import compile_glob
 from gateway.policy.hosts import compile_host
-from gateway.policy.images import ImageRule, check_image, check_image_glob
+from gateway.policy.images import ImageRule, check_image_glob, read_image
 from gateway.policy.regexes import compile_regex
 
 READING_TOOLS = frozenset({"ls", "read_file", "glob", "grep"})
@@ -61,32 +61,20 @@ def check_program_name(name: str) -> None:
         raise ValueError(f"{name!r} is not one word; write the words apart: [git, status]")
 
 
-def _checked_glob(glob: str) -> str:
-    compile_glob(glob)
-    return glob
+def _compiles(compile_text: Callable[[str], object]) -> AfterValidator:
+    """Return a validator that takes the texts that `compile_text` takes, as they are."""
 
+    def check(text: str) -> str:
+        compile_text(text)
+        return text
 
-def _checked_host(host: str) -> str:
-    compile_host(host)
-    return host
-
-
-def _checked_regex(pattern: str) -> str:
-    compile_regex(pattern)
-    return pattern
-
-
-def _checked_expression(expression: str) -> str:
-    compile_expression(expression)
-    return expression
+    return AfterValidator(check)
 
 
 def _checked_zone(zone: str) -> str:
     try:
         ZoneInfo(zone)
-    except (OSError, ValueError) as error:  # ZoneInfoNotFoundError is a KeyError and an OSError's message is no help
-        raise ValueError(f"{zone!r} is not a time zone; write one such as UTC or Europe/Berlin") from error
-    except KeyError as error:
+    except (OSError, ValueError, KeyError) as error:  # ZoneInfoNotFoundError is a KeyError
         raise ValueError(f"{zone!r} is not a time zone; write one such as UTC or Europe/Berlin") from error
     return zone
 
@@ -101,14 +89,14 @@ def _whole_tool_sets(tools: Any) -> Any:
     return tuple(dict.fromkeys(named)) if all(isinstance(name, str) for name in tools) else tuple(tools)
 
 
-Glob = Annotated[str, Field(max_length=1024), AfterValidator(_checked_glob)]
-Host = Annotated[str, Field(max_length=300), AfterValidator(_checked_host)]
-Regex = Annotated[str, AfterValidator(_checked_regex)]
-Image = Annotated[str, Field(min_length=1), AfterValidator(check_image)]
+Glob = Annotated[str, Field(max_length=1024), _compiles(compile_glob)]
+Host = Annotated[str, Field(max_length=300), _compiles(compile_host)]
+Regex = Annotated[str, _compiles(compile_regex)]
+Image = Annotated[str, Field(min_length=1), _compiles(read_image)]
 ImageGlobs = Annotated[
     tuple[Annotated[str, AfterValidator(check_image_glob)], ...], Field(min_length=1, max_length=1000)
 ]
-Expression = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_checked_expression)]
+Expression = Annotated[str, Field(min_length=1, max_length=2000), _compiles(compile_expression)]
 RuleId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 Literals = Annotated[tuple[Text, ...], Field(min_length=1, max_length=100)]
 Tools = Annotated[tuple[ToolName, ...], BeforeValidator(_whole_tool_sets), Field(min_length=1)]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from agent.tools.paths import WORKSPACE
 from gateway.policy.document import Placeholder, PolicyDocument, Rule
-from gateway.policy.globs import compile_glob
+from gateway.policy.globs import ancestors, compile_glob
 from gateway.policy.scoped_rule import ScopedRule, scoped_rules
 from gateway.policy.yaml_lines import Path
 from sandbox.file_rules import FileRules
@@ -212,7 +212,7 @@ def refusal_note(granted: FileRules, rules: Sequence[ScopedRule], text: str, dir
         for name in (_QUOTED.findall(line) or _BEFORE.findall(line))[:_LIMIT_NAMES]:
             path = "/" + posixpath.normpath(posixpath.join(directory, name)).lstrip("/")
             for verb, by_path in forbidden:
-                found = next((above for above in _from_below(path) if above in by_path), None)
+                found = next((above for one in ancestors(path) if (above := one or "/") in by_path), None)
                 if found is not None:
                     return f"the policy lets commands {verb} nothing below {found}: rule {by_path[found]}"
     return f"the policy lets commands {granted_in_words(granted)}"
@@ -237,14 +237,6 @@ def _forbidding(rules: Sequence[ScopedRule], tool: str) -> dict[str, str]:
             for path in forbids(placed.rule):
                 found.setdefault(path, placed.name)
     return found
-
-
-def _from_below(path: str) -> Iterator[str]:
-    """Yield a normalised path and all directories above it."""
-    while path != "/":
-        yield path
-        path = posixpath.dirname(path)
-    yield path
 
 
 def _below(trees: Sequence[str], files: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ Matching takes time linear in the path for each wildcard: pieces between wildcar
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -86,6 +87,15 @@ class PathGlob:
         if not inside.startswith(self.root + "/"):
             return False
         return _may_continue(self.components, tuple(inside[1:].split("/")))
+
+
+def ancestors(path: str) -> Iterator[str]:
+    """Yield a path and the directories above it, the root as ""."""
+    root = path if path != "/" else ""
+    while root:
+        yield root
+        root = root.rpartition("/")[0]
+    yield ""
 
 
 def escaped(path: str) -> str:

@@ -56,12 +56,6 @@ def read_image(name: str) -> ImageName:
     return ImageName(_whole(repository), "" if at else tag or "latest", digest)
 
 
-def check_image(name: str) -> str:
-    """Return a name of an image; ValueError for what is none."""
-    read_image(name)
-    return name
-
-
 @dataclass(frozen=True)
 class ImageGlob:
     """A compiled glob: `tag` is None where it is about all of them, `digest` "" where it names none."""

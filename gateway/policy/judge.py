@@ -19,9 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import islice
-from typing import NamedTuple
 
 from agent.tools.paths import WORKSPACE
 from gateway.policy.budget import Budget, TooComplex
@@ -33,6 +32,7 @@ from gateway.policy.file_rules import file_rules_of, refusal_note
 from gateway.policy.globs import PathGlob, compile_glob
 from gateway.policy.layers import effective_document
 from gateway.policy.parts import Part, cut, shown
+from gateway.policy.recent import Recent
 from gateway.policy.rules import RuleIndex, ToolRules, compile_rules
 from gateway.policy.ruling import WHOLE_LINE, Judged, Ruling
 from gateway.policy.scoped_rule import scoped_in_both, scoped_rules
@@ -83,7 +83,7 @@ class Policy:
         self._allowed_of: dict[str, tuple[str, ...]] = {}
         self._layers: tuple[RuleIndex, ...] = (_index(document, "tenant"),)
         if operator is not None:
-            self._layers = (_operator_index(_Keyed(digest_of(operator), operator)), *self._layers)
+            self._layers = (_operator_index(operator), *self._layers)
 
     @cached_property
     def document(self) -> PolicyDocument:
@@ -121,13 +121,7 @@ class Policy:
 
         Then a hard link, which tool code can make within a file system, could give a file the name of the other kind.
         """
-        documents = (self.tenant_document, self.operator_document)
-        return any(
-            _tells_apart(placed.rule)
-            for document in documents
-            if document is not None
-            for placed in scoped_rules(document)
-        )
+        return any(_tells_apart(placed.rule) for placed in scoped_in_both(self.tenant_document, self.operator_document))
 
     def judge(
         self,
@@ -216,22 +210,12 @@ class Policy:
         return frozenset(shadow for layer in self._layers for tool in tools for shadow in layer.of(tool).narrows)
 
 
-class _Keyed(NamedTuple):
-    """A document by its digest: tenants share the rules of one operator."""
-
-    digest: str
-    document: PolicyDocument
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Keyed) and self.digest == other.digest
+_OPERATOR_RULES: Recent[str, RuleIndex] = Recent(16, lambda _digest, _rules: 1)
+"""By the digest of the document: tenants share the rules of one operator. The last 16 are kept."""
 
 
-@lru_cache(maxsize=16)
-def _operator_index(keyed: _Keyed) -> RuleIndex:
-    return _index(keyed.document, "operator")
+def _operator_index(operator: PolicyDocument) -> RuleIndex:
+    return _OPERATOR_RULES.get(digest_of(operator), lambda: _index(operator, "operator"))
 
 
 def _index(document: PolicyDocument, layer: Layer) -> RuleIndex:

@@ -8,8 +8,8 @@ from typing import Any
 
 from gateway.policy.decision import Facts
 from gateway.policy.document import CONNECT, Example, PolicyDocument, PolicyTest, Rule, Unless
-from gateway.policy.groups import all_rules
 from gateway.policy.judge import Policy
+from gateway.policy.scoped_rule import all_rules
 from gateway.policy.yaml_lines import Path
 
 _NOTHING = PolicyDocument(version=1)

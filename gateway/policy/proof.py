@@ -9,9 +9,9 @@ from typing import Any
 
 from gateway.policy.decision import Facts
 from gateway.policy.document import Example, PolicyDocument
-from gateway.policy.groups import all_rules
 from gateway.policy.loading import PolicyText
 from gateway.policy.policy_tests import example_arguments, moment
+from gateway.policy.scoped_rule import all_rules
 from gateway.policy.yaml_lines import Path
 
 

@@ -43,7 +43,8 @@ class Resolved:
 
 def resolve(policy: Policy, tenant: PolicyDocument, operator: PolicyDocument | None) -> Resolved:
     """Return what a policy made of these two layers comes to."""
-    effective, own, above = _flat(policy.document), _written(tenant), _written(operator)
+    effective, own = _flat(policy.document), _flat(tenant, written_only=True)
+    above = _flat(operator, written_only=True) if operator is not None else {}
     settings = tuple(Setting(name, value, _who(name, value, own, above)) for name, value in effective.items())
     rules = tuple(scoped_in_both(tenant, operator))
     return Resolved(policy.version, rules, settings, policy.file_rules)
@@ -57,23 +58,13 @@ def _who(name: str, value: Any, own: dict[str, Any], above: dict[str, Any]) -> W
     return "tenant" if said_own else "operator" if said_above else "default"
 
 
-def _flat(document: PolicyDocument) -> dict[str, Any]:
+def _flat(document: PolicyDocument, *, written_only: bool = False) -> dict[str, Any]:
+    """Return the settings of a file, or those alone that it writes itself, without the defaults."""
     return {
         name: value
         for section in _SECTIONS
-        for name, value in _settings(section, getattr(document, section), written_only=False)
-    }
-
-
-def _written(document: PolicyDocument | None) -> dict[str, Any]:
-    """Return what a file itself sets, without the defaults."""
-    if document is None:
-        return {}
-    return {
-        name: value
-        for section in _SECTIONS
-        if section in document.model_fields_set
-        for name, value in _settings(section, getattr(document, section), written_only=True)
+        if not written_only or section in document.model_fields_set
+        for name, value in _settings(section, getattr(document, section), written_only=written_only)
     }
 
 

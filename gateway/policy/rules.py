@@ -18,7 +18,7 @@ from gateway.policy.budget import UNLIMITED, Budget
 from gateway.policy.conditions import PERHAPS, YES, CompiledRule, Held, compile_rule, host_held, path_held
 from gateway.policy.decision import Layer
 from gateway.policy.document import Rule
-from gateway.policy.globs import LIMIT_PATH_BYTES, PathGlob, compile_glob, read_glob
+from gateway.policy.globs import LIMIT_PATH_BYTES, PathGlob, ancestors, compile_glob, read_glob
 from gateway.policy.globs_cover import covers, may_meet
 from gateway.policy.hosts import HostPattern, compile_host
 from gateway.policy.parts import Part
@@ -108,14 +108,14 @@ class ToolRules:
         return self._below(path, part) if part.kind == "below" or part.below else self._at(path)
 
     def _at(self, path: str) -> Found:
-        for root in _ancestors(path):
+        for root in ancestors(path):
             for glob, rule in self.by_root.get(root, ()):
                 if glob.matches(path):
                     yield rule, YES
 
     def _below(self, path: str, part: Part) -> Found:
         """Yield what allows everything below a directory, and what tightens anything in it."""
-        for root in _ancestors(path):
+        for root in ancestors(path):
             if part.needs_allow:
                 yield from self._held(self.covering.get(root, ()), part)
             yield from self._held(self.tightening.get(root, ()), part)
@@ -126,7 +126,7 @@ class ToolRules:
 
     def _by_glob(self, meant: PathGlob, budget: Budget) -> Found:
         """Yield what allows all that a glob matches, and what tightens any of it."""
-        for root in _ancestors(meant.root or "/"):
+        for root in ancestors(meant.root or "/"):
             for glob, rule in self.by_root.get(root, ()):
                 if rule.effect == "allow":
                     budget.spend(1)
@@ -213,15 +213,6 @@ def compile_rules(rules: Iterable[Rule], layer: Layer = "tenant", *, first: int 
     for tool_rules in index.values():
         tool_rules.order()
     return RuleIndex(dict(index))
-
-
-def _ancestors(path: str) -> Iterator[str]:
-    """Yield a path and the directories above it, the root as ""."""
-    root = path if path != "/" else ""
-    while root:
-        yield root
-        root = root.rpartition("/")[0]
-    yield ""
 
 
 def _domain(host: str) -> str:

@@ -25,6 +25,15 @@ class ScopedRule:
         return f"operator/{self.rule.id}" if self.layer == "operator" else self.rule.id
 
 
+def all_rules(document: PolicyDocument) -> Iterator[tuple[Path, Rule]]:
+    """Yield the rules of a file with their places, those of groups that nothing uses too."""
+    for place, rule in enumerate(document.rules):
+        yield ("rules", place), rule
+    for name, group in document.groups.items():
+        for place, rule in enumerate(group.rules):
+            yield ("groups", name, "rules", place), rule
+
+
 def scoped_rules(document: PolicyDocument, layer: Layer = "tenant") -> Iterator[ScopedRule]:
     """Yield the rules of one file that apply: its own, then those of the groups in use, each group once."""
     for place, rule in enumerate(document.rules):

@@ -3,7 +3,24 @@
 Start at `linter.py`. Imports gateway.policy and agent.tools.
 """
 
+from __future__ import annotations
+
+from gateway.policy.document import PolicyDocument
+from gateway.policy.lint.effectless import effectless
 from gateway.policy.lint.findings import Finding, Linted
-from gateway.policy.lint.linter import lint
+from gateway.policy.lint.interpreters import reaches_interpreters
+from gateway.policy.lint.kernel import kernel_rules
+from gateway.policy.lint.mistakes import mistakes
+from gateway.policy.lint.side_doors import side_doors
+from gateway.policy.yaml_lines import YamlReading
 
 __all__ = ["Finding", "Linted", "lint"]
+
+_CHECKS = (effectless, mistakes, reaches_interpreters, side_doors, kernel_rules)
+
+
+def lint(document: PolicyDocument, reading: YamlReading, operator: PolicyDocument | None = None) -> list[Finding]:
+    """Return what is to look at in a file, in its order; `reading` tells the lines."""
+    linted = Linted(document, reading, operator)
+    found = [finding for check in _CHECKS for finding in check(linted)]
+    return sorted(found, key=lambda finding: (finding.line, finding.severity != "warning"))

@@ -19,7 +19,8 @@ from gateway.policy import (
     narrow_rule,
     rule_as_yaml,
 )
-from gateway.policy.document import Rule
+from gateway.policy.conditions import NAMES, Conditions, compile_rule
+from gateway.policy.document import Condition, Rule
 
 
 def document(*rules: Mapping[str, Any], **fields: Any) -> PolicyDocument:
@@ -424,3 +425,14 @@ rules:
     assert policy.judge("execute", {"command": "cat a.key"}).verdict == "deny"
     assert policy.judge("execute", {"command": command}).verdict == "deny"
     assert policy.judge("grep", {"path": "/workspace", "pattern": "x"}).verdict == "deny"
+
+
+def test_every_condition_is_compiled_and_none_is_ignored() -> None:
+    compiled = {"size_bytes" if name == "size" else name for name in Conditions.__dataclass_fields__}
+    assert compiled == set(Condition.model_fields)
+    rule = Rule(id="r", tools=("read_file",), effect="allow", reason="r")
+    for name in Condition.model_fields:
+        alone = rule.model_copy(update={name: ()})
+        more = Condition.given(alone) - NAMES
+        assert more == ({name} if name not in NAMES else set())
+    assert compile_rule(rule.model_copy(update={"when": "1 == 1"}), 0).more is not None
