@@ -42,7 +42,6 @@ class Flow:
     def __init__(self) -> None:
         self.commands: list[SimpleCommand] = []
         self.redirects: list[Redirect] = []
-        self._piped = 0
 
     def walk(self, node: Node, cwd: Directories) -> _Places:
         """Collect what is in a node that starts in `cwd`, and return where it ends."""
@@ -85,7 +84,7 @@ class Flow:
         if not command.words:
             return cwd, cwd
         # What is never reached gets no promise about where it runs.
-        self.commands.append(SimpleCommand(tuple(command.words), cwd or None, self._piped > 0))
+        self.commands.append(SimpleCommand(tuple(command.words), cwd or None))
         return _after(command.words, cwd)
 
     def _chain(self, first: Node, rest: Iterable[tuple[str, Node]], cwd: Directories) -> _Places:
@@ -103,14 +102,9 @@ class Flow:
         if len(parts) == 1:
             succeeded, failed = self.walk(parts[0], cwd)
             return (failed, succeeded) if negated else (succeeded, failed)
-        ends = [cwd]
-        for place, part in enumerate(parts):
-            self._piped += place > 0
-            places = self.walk(part, cwd)
-            self._piped -= place > 0
-            if place == len(parts) - 1:
-                ends.extend(places)  # some shells run the last part themselves
-        after = _union(ends)
+        for part in parts[:-1]:
+            self.walk(part, cwd)
+        after = _union([cwd, *self.walk(parts[-1], cwd)])  # some shells run the last part themselves
         return after, after
 
     def _loop(self, parts: tuple[Node, ...], cwd: Directories) -> _Places:

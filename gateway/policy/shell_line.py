@@ -15,14 +15,10 @@ START: Directories = (WORKSPACE,)
 
 @dataclass(frozen=True)
 class SimpleCommand:
-    """A program and its words; the first one is literal in a line that is not opaque.
-
-    `piped_from`: its standard input may be the output of another command of the line.
-    """
+    """A program and its words; the first one is literal in a line that is not opaque."""
 
     words: tuple[Word, ...]
     cwd: Directories = START
-    piped_from: bool = False
 
 
 @dataclass(frozen=True)

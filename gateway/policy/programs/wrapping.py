@@ -279,7 +279,7 @@ def _xargs(command: SimpleCommand) -> Inner | None:
         words = (*words, _ANY_WORDS) if cancels else words
     else:
         words = (*wrapped.words, _ANY_WORDS)
-    return Inner((replace(wrapped, words=words, piped_from=False),), effects=call.effects())
+    return Inner((replace(wrapped, words=words),), effects=call.effects())
 
 
 def _with_mark(word: Word, mark: str) -> Word:

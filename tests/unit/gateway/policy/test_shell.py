@@ -192,11 +192,6 @@ def test_a_line_can_start_elsewhere_and_its_redirects_know_it() -> None:
     assert line.redirects == (Redirect("x", True, ("/tmp",)), Redirect("y", True, ("/tmp/b",)))
 
 
-def test_what_reads_from_a_pipe_is_marked() -> None:
-    line = parse_line("a | b | while read x; do c; done; d")
-    assert [command.piped_from for command in line.commands] == [False, True, True, True, False]
-
-
 @pytest.mark.parametrize(
     "line,reason",
     [
