@@ -87,7 +87,7 @@ def _print_findings(file: Path, findings: Sequence[Finding]) -> None:
         out.print(f"{file}:{finding.line}:", end=" ")
         out.print(finding.severity, style="yellow" if finding.severity == "warning" else "cyan", end=" ")
         out.print(f"{finding.rule + ': ' if finding.rule else ''}{one_line(finding.what, 1000)}")
-        out.print(f"    {finding.mend} [{finding.check}]", style="dim")
+        out.print(f"    {finding.fix} [{finding.check}]", style="dim")
     warnings = sum(finding.severity == "warning" for finding in findings)
     said = f"{warnings} warnings, {len(findings) - warnings} notes" if findings else "ok, no findings"
     out.print(said, style="yellow" if warnings else "green")
@@ -111,13 +111,13 @@ def _of_subagents(
 def diff(cli: Cli, before: File, after: File, *, operator: OperatorFile = None) -> None:
     """Compare the verdicts of two policies on the calls in their examples and tests. Exits with 1 if one changes."""
     from gateway.policy.difference import Tally, Verdict, text_changes
-    from gateway.policy.proof import told_calls
+    from gateway.policy.proof import example_calls
 
     above = read_operator(operator)
     first, second = read(before, above).document, read(after, above).document
     one, other = compiled(first, above), compiled(second, above)
     tally = Tally()
-    calls = {call.shown: call for document in (first, second) for call in told_calls(document)}
+    calls = {call.shown: call for document in (first, second) for call in example_calls(document)}
     for call in calls.values():
         old = one.judge(call.tool, call.arguments, call.facts)
         new = other.judge(call.tool, call.arguments, call.facts)

@@ -143,7 +143,7 @@ class Policy:
             ruling.judged.extend(self._judged(part, call, grants, budget) for part in parts.parts)
         except TooComplex:
             return Decision("deny", TOO_COMPLEX, _TOO_COMPLEX_REASON, self.version)
-        if parts.opaque is not None or not all(part.is_told for part in parts.parts):
+        if parts.opaque is not None or not all(part.is_known for part in parts.parts):
             ruling.line = self._judged(Part("line", WHOLE_LINE, "execute", of_command=True), call, None, budget)
             ruling.narrows = self._narrows
         return self._decision(ruling)
@@ -175,7 +175,7 @@ class Policy:
     def _judged(self, part: Part, call: Call, grants: Grants | None, budget: Budget) -> Judged:
         hits: dict[tuple[int, str], Hit] = {}
         narrowed: set[bool] = set()
-        needs_allow, is_told = part.needs_allow, part.is_told
+        needs_allow, is_known = part.needs_allow, part.is_known
         candidates = (
             (rule, named, seen) for rules, seen in self._about(part) for rule, named in rules.matching(seen, budget)
         )
@@ -186,7 +186,7 @@ class Policy:
             found = hit(rule, named, seen, call)
             if found is None or (not needs_allow and found.effect == "allow"):
                 continue
-            if not is_told and not found.surely:
+            if not is_known and not found.surely:
                 narrowed.add(found.rule.shadow)
                 continue
             key = (found.rule.place, found.effect)

@@ -57,7 +57,7 @@ class Part:
     within: tuple[SimpleCommand, ...] = ()
 
     @property
-    def is_told(self) -> bool:
+    def is_known(self) -> bool:
         """Whether it is known which file or host is meant."""
         if self.kind == "path":
             return self.path is not None or self.glob is not None

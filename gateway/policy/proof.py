@@ -16,7 +16,7 @@ from gateway.policy.yaml_lines import Path
 
 
 @dataclass(frozen=True)
-class ToldCall:
+class ExampleCall:
     """A call that a file tells of in an example or a test. `shown` is for people; `at` is None for now."""
 
     tool: str
@@ -50,14 +50,14 @@ def prove(text: PolicyText) -> list[Outcome]:
     return sorted(_outcomes(text), key=lambda outcome: outcome.line)
 
 
-def told_calls(document: PolicyDocument) -> Iterator[ToldCall]:
+def example_calls(document: PolicyDocument) -> Iterator[ExampleCall]:
     """Yield the calls that a file tells of; what an example leaves open is judged as of now."""
     for _, rule in all_rules(document):
         for example in (*rule.examples.match, *rule.examples.not_match):
             for tool in rule.tools:
-                yield ToldCall(tool, example_arguments(tool, example), f"{tool}: {_shown(example)}")
+                yield ExampleCall(tool, example_arguments(tool, example), f"{tool}: {_shown(example)}")
     for test in document.tests:
-        yield ToldCall(test.tool, test.args, f"{test.tool}: {_shown(test.args)}", moment(test.at))
+        yield ExampleCall(test.tool, test.args, f"{test.tool}: {_shown(test.args)}", moment(test.at))
 
 
 def _outcomes(text: PolicyText) -> Iterator[Outcome]:

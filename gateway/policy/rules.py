@@ -103,8 +103,8 @@ class ToolRules:
             return self._by_glob(read_glob(f"{part.glob}/**" if part.below else part.glob), budget)
         if path is None:
             # Only "/**" allows whatever file it is, and its root is the root.
-            untold = chain(self.covering.get("", ()), self.by_place)
-            return ((rule, YES if glob.text == "/**" else PERHAPS) for glob, rule in untold)
+            unknown = chain(self.covering.get("", ()), self.by_place)
+            return ((rule, YES if glob.text == "/**" else PERHAPS) for glob, rule in unknown)
         return self._below(path, part) if part.kind == "below" or part.below else self._at(path)
 
     def _at(self, path: str) -> Found:

@@ -113,7 +113,7 @@ class Ruling:
         if self.opaque is not None:
             return self.opaque
         for judged in self.judged:
-            if judged.part.is_told:
+            if judged.part.is_known:
                 continue
             passes = any(hit.surely and hit.effect != "deny" for hit in judged.counting(shadow=shadow))
             if not passes or False in judged.narrowed or (shadow and True in judged.narrowed):
@@ -171,7 +171,7 @@ class _Outcome:
         allowing = [hit for hit in hits if hit.effect == "allow"]
         if denying:
             self.denying.extend(denying)
-        elif part.needs_allow and part.is_told and not allowing and not any(hit.surely for hit in asking):
+        elif part.needs_allow and part.is_known and not allowing and not any(hit.surely for hit in asking):
             self.unmatched.append(part)
         elif not asking:
             (self.passing_effects if part.of_command else self.passing).extend(allowing)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from gateway.policy.shell_names import may_assign
 from gateway.policy.shell_tree import (
     Branch,
     Chain,
@@ -29,6 +28,7 @@ from gateway.policy.shell_tree import (
     Subshell,
     Unit,
 )
+from gateway.policy.variables import may_assign
 from gateway.policy.words import Opaque, Word, scan_expansion, scan_word
 
 LIMIT_WORDS = 3000

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.policy.shell_names import may_assign
+from gateway.policy.variables import may_assign
 
 WordKind = Literal["literal", "glob", "expansion", "unknown"]
 

@@ -157,7 +157,7 @@ class JournalHook(Hook):
             # Cancelled by the hook's time limit: the write may still succeed, and a second one changes nothing.
             self._write_later(tool, record, str(error))
             if unexecuted is not None and isinstance(error, Unavailable):
-                return state  # the caller is told that it did not execute
+                return state  # the caller reads that it did not execute
             raise
         except CallErased:
             tool.context.set(UNRECORDED, UnrecordedCall(tool.call.id, executed=True, erased=True))

@@ -73,7 +73,7 @@ class UnrecordedCall:
 
 
 UNRECORDED = Slot[UnrecordedCall]("unrecorded")
-"""What the caller is told of a call that could not be recorded, or did not execute."""
+"""What the caller reads of a call that could not be recorded, or did not execute."""
 
 
 @dataclass(frozen=True)

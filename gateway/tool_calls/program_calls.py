@@ -109,7 +109,7 @@ class ProgramRun(_ProgramCall):
         if request is not None:
             request.program = result
         return ToolResult(
-            content=_told(result).encode(),
+            content=_summary(result).encode(),
             outcome=result.outcome,
             is_error=result.outcome != "exited" or result.exit_code != 0,
             exit_code=result.exit_code,
@@ -179,7 +179,7 @@ def start_arguments(program: Program, asked_id: str, *, terminal: bool, stdin: b
     return arguments
 
 
-def _told(result: ProgramResult) -> str:
+def _summary(result: ProgramResult) -> str:
     """Return what hooks are shown in place of output that went past them."""
     ended = result.outcome if result.exit_code is None else f"{result.outcome} {result.exit_code}"
     said = f": {result.message}" if result.message else ""

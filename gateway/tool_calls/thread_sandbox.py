@@ -239,7 +239,7 @@ class ThreadSandbox:  # large: implements the file, shell and process protocols
                 processes = sandbox.processes if rules is None else sandbox.processes.under(rules)
                 return await processes.start(spec)
             except Conflict as error:
-                # The daemon calls both a conflict; whoever asked has to free another thing for each.
+                # The daemon calls both a conflict; the caller has to free another thing for each.
                 found = (await sandbox.processes.list()).processes
                 running = sum(process.running for process in found)
                 if running < PROCESSES_LIMIT or any(process.id == spec.id for process in found):

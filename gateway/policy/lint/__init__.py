@@ -1,6 +1,6 @@
 """What is probably not meant in a policy that loads: rules without effect, rules that reach further than they read.
 
-Start at `linter.py`. Imports gateway.policy and agent.tools.
+Start at `__init__.py`. Imports gateway.policy and agent.tools.
 """
 
 from __future__ import annotations

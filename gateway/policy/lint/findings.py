@@ -25,14 +25,14 @@ _ANY_FILE_OR_HOST = tuple(
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to look at. `rule` is "" for a section; `line` counts from 1; `mend` is the suggested fix."""
+    """One thing to look at. `rule` is "" for a section; `line` counts from 1; `fix` is the suggested fix."""
 
     check: str
     severity: Severity
     rule: str
     line: int
     what: str
-    mend: str
+    fix: str
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,10 @@ class Linted:
         """Yield those of the named rules that are about certain command lines only."""
         return (name for name in names if name in self.named and self.named[name].argv is not None)
 
-    def finding(self, check: str, severity: Severity, placed: ScopedRule, what: str, mend: str) -> Finding:
+    def finding(self, check: str, severity: Severity, placed: ScopedRule, what: str, fix: str) -> Finding:
         """Return a finding about a rule."""
-        return Finding(check, severity, placed.name, self.reading.line(placed.path), what, mend)
+        return Finding(check, severity, placed.name, self.reading.line(placed.path), what, fix)
 
-    def about(self, check: str, severity: Severity, path: Path, what: str, mend: str) -> Finding:
+    def about(self, check: str, severity: Severity, path: Path, what: str, fix: str) -> Finding:
         """Return a finding about another place of the file."""
-        return Finding(check, severity, "", self.reading.line(path), what, mend)
+        return Finding(check, severity, "", self.reading.line(path), what, fix)

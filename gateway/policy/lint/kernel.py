@@ -11,7 +11,7 @@ from gateway.policy.lint.findings import Finding, Linted
 from gateway.policy.scoped_rule import ScopedRule
 
 _TOOLS = (("read_file", "read"), ("write_file", "change"))
-# What programs read by themselves, and can be told in to run others.
+# What programs read by themselves, and can make them run others.
 _CONFIGURED = {
     "git": ".git/config",
     "gmake": "Makefile",
@@ -36,23 +36,23 @@ def kernel_rules(linted: Linted) -> Iterator[Finding]:
             what = (
                 "it holds for the file tools only: the kernel grants directories and single files, without conditions"
             )
-            mend = "name directories, as /workspace/src/**, or say so with enforcement: gateway"
-            yield linted.finding("grants-nothing", "note", placed, what, mend)
+            fix = "name directories, as /workspace/src/**, or say so with enforcement: gateway"
+            yield linted.finding("grants-nothing", "note", placed, what, fix)
     granted = {tool: _granted(linted, tool) for tool, _ in _TOOLS}
     for placed in linted.own:
         if placed.rule.effect != "allow" and placed.rule.given() - {"paths"}:
             for tool, verb in _TOOLS:
                 if tool in placed.rule.tools and any(_covers(placed, top) for top in granted[tool]):
                     what = f"commands can {verb} nothing that it is about, as the kernel does not know its conditions"
-                    mend = "name directories that commands need not use, or say enforcement: gateway"
-                    yield linted.finding("forbidden-always", "note", placed, what, mend)
+                    fix = "name directories that commands need not use, or say enforcement: gateway"
+                    yield linted.finding("forbidden-always", "note", placed, what, fix)
         for path in _inside(placed, granted["write_file"]):
             what = f"commands can create nothing beside {path}, as the kernel only grants what there is"
-            mend = (
+            fix = (
                 f"allow writing in the directories that commands change, such as {posixpath.dirname(path)}/src/**, "
                 f"instead of in all of {posixpath.dirname(path)}"
             )
-            yield linted.finding("forbidden-inside", "note", placed, what, mend)
+            yield linted.finding("forbidden-inside", "note", placed, what, fix)
     yield from _planted(linted, granted["write_file"])
     for placed in linted.own:
         if placed.rule.effect == "allow" and "write_file" in placed.rule.tools:
@@ -69,8 +69,8 @@ def _by_reading(linted: Linted) -> Iterator[Finding]:
     for placed in linted.own:
         if placed.rule.effect == "deny" and placed.rule.paths and "read_file" in placed.rule.tools:
             what = "commands are kept from these files by reading their lines, which is a guard rail and no wall"
-            mend = "write enforcement: kernel at the top of the policy, and name directories in place of patterns"
-            yield linted.finding("by-reading", "note", placed, what, mend)
+            fix = "write enforcement: kernel at the top of the policy, and name directories in place of patterns"
+            yield linted.finding("by-reading", "note", placed, what, fix)
             return
 
 
@@ -82,8 +82,8 @@ def _planted(linted: Linted, writable: list[str]) -> Iterator[Finding]:
                 path = posixpath.join(WORKSPACE, _CONFIGURED.get(program, ""))
                 if rest and program in _CONFIGURED and any(is_below(path, top) for top in writable):
                     what = f"commands may change {path}, and with it what {program} runs, of the programs rules name"
-                    mend = f"allow writing in directories without it, such as {WORKSPACE}/src/**, or accept it"
-                    yield linted.finding("planted", "note", placed, what, mend)
+                    fix = f"allow writing in directories without it, such as {WORKSPACE}/src/**, or accept it"
+                    yield linted.finding("planted", "note", placed, what, fix)
                     return
 
 

@@ -30,8 +30,8 @@ def _globs(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
         for glob in _all_globs(condition):
             problem = _glob_problem(glob)
             if problem is not None:
-                what, mend = problem
-                yield linted.finding("impossible-glob", "warning", placed, f"{where}: {glob} {what}", mend)
+                what, fix = problem
+                yield linted.finding("impossible-glob", "warning", placed, f"{where}: {glob} {what}", fix)
 
 
 def _all_globs(condition: Condition | None) -> Iterator[str]:

@@ -32,8 +32,8 @@ def side_doors(linted: Linted) -> Iterator[Finding]:
             if found:
                 paths = ", ".join((placed.rule.paths or ())[:3])
                 what = f"{kept} is kept from {paths}, and it can be reached by {', '.join(found.values())}"
-                mend = f"write tools: [{kind}] for all file tools; for commands, allow certain ones by argv"
-                yield linted.finding("side-door", "warning", placed, what, mend)
+                fix = f"write tools: [{kind}] for all file tools; for commands, allow certain ones by argv"
+                yield linted.finding("side-door", "warning", placed, what, fix)
 
 
 def _keeps(rule: Rule) -> bool:

@@ -164,7 +164,7 @@ def _ping(call: Call) -> None:
 
 
 def named_hosts(call: Call) -> None:
-    """Take in the hosts that a package manager is told to fetch from; where it fetches from by itself is no effect."""
+    """Take in the hosts that a package manager is given to fetch from; where it fetches from by itself is no effect."""
     for word in call.words:
         if word.kind == "expansion":
             call.host(None)

@@ -48,7 +48,7 @@ class Place(NamedTuple):
     below: bool = False
 
 
-_UNTOLD = Place(None)
+_UNRECORDED = Place(None)
 
 
 def located(word: Word, directories: Directories) -> tuple[Place, ...]:
@@ -56,7 +56,7 @@ def located(word: Word, directories: Directories) -> tuple[Place, ...]:
     if word.kind == "literal":
         return tuple(Place(path) for path in absolute(word.text, directories))
     if word.kind != "glob" or any(_may_climb(part) for part in word.text.split("/")):
-        return (_UNTOLD,)
+        return (_UNRECORDED,)
     first = next((place for place, character in enumerate(word.text) if character in _WILDCARDS), len(word.text))
     cut = word.text.rfind("/", 0, first) + 1
     above, rest = absolute(word.text[:cut] or ".", directories), word.text[cut:]
@@ -66,14 +66,14 @@ def located(word: Word, directories: Directories) -> tuple[Place, ...]:
 def _inside(directory: str | None, glob: str | None) -> Place:
     """Return what a relative glob matches in a directory, all of the directory where it is none."""
     if directory is None:
-        return _UNTOLD
+        return _UNRECORDED
     if glob is not None:
         text = f"{escaped(directory).rstrip('/')}/{glob}"
         try:
             meant = read_glob(text)
         except ValueError:
             return Place(directory, below=True)
-        return _UNTOLD if may_meet(_PROC, meant) else Place(None, text)
+        return _UNRECORDED if may_meet(_PROC, meant) else Place(None, text)
     return Place(directory, below=True)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gateway.policy.programs.call import Call
 from gateway.policy.programs.options import compile_options, read_options
 from gateway.policy.shell_line import SimpleCommand
-from gateway.policy.shell_names import may_assign
+from gateway.policy.variables import may_assign
 from gateway.policy.words import Opaque, Word
 
 RUNNERS = {

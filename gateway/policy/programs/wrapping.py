@@ -13,7 +13,8 @@ from gateway.policy.programs.options import Parsed, compile_options, read_option
 from gateway.policy.programs.runners import RUNNERS, check_make, is_stream, runs_after
 from gateway.policy.programs.search import starting_points
 from gateway.policy.shell_line import SimpleCommand
-from gateway.policy.shell_names import keeps_meaning, may_assign
+from gateway.policy.shell_names import keeps_meaning
+from gateway.policy.variables import may_assign
 from gateway.policy.words import Opaque, Word
 
 LIMIT_STARTS = 8

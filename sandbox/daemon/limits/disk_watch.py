@@ -38,7 +38,7 @@ from sandbox.daemon.supervisor.spawner import Spawner
 from sandbox.v1 import channel_pb2 as wire
 
 # The size of a new directory on most disks.
-_DIRECTORY_BYTES = 4096
+_DISK_BLOCK_BYTES = 4096
 _SECOND_LOOK_S = 0.03
 # A workspace is over its limit when so many counts in a row say so.
 _LOOKS = 3
@@ -123,7 +123,7 @@ class DiskWatch:
     async def admit_directory(self, path: str) -> None:
         """Count a directory and its missing parents; NO_SPACE if they do not fit."""
         depth = len(components(path))
-        await self.admit(path, depth * _DIRECTORY_BYTES, depth)
+        await self.admit(path, depth * _DISK_BLOCK_BYTES, depth)
 
     def gives_back(self, old: os.stat_result | None, size_bytes: int) -> bool:
         """Return whether replacing a file frees as much as the new bytes take, so that they fit over the limit too."""
@@ -156,6 +156,7 @@ class DiskWatch:
         """Count what a file call is about to write to a path; NO_SPACE if it does not fit."""
         if not self._concerns(path):
             return
+        size_bytes = -(-size_bytes // _DISK_BLOCK_BYTES) * _DISK_BLOCK_BYTES  # as the next count sees it
         if not self._ledger.counted:
             await self._count_first()
         if not self._ledger.fits(size_bytes, files):

@@ -140,7 +140,7 @@ pytestmark = needs_strace
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_every_file_that_a_program_opens_was_told_before(line: str, tmp_path: Path) -> None:
+def test_every_file_that_a_program_opens_was_read_from_the_line(line: str, tmp_path: Path) -> None:
     line = f"cd {tmp_path} && {line.replace('ROOT', str(tmp_path))}"
     read = read_programs(line)
     for program in read.programs:

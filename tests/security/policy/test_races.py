@@ -127,7 +127,7 @@ async def test_each_call_is_judged_by_one_version_while_versions_change(place: R
     assert {(verdict, outcome) for _, verdict, outcome in by_version} == {("allow", "exited"), ("ask", "waiting")}
 
 
-async def test_one_approval_is_one_execution_whoever_is_first(place: Range) -> None:
+async def test_one_approval_is_one_execution_for_the_first_caller(place: Range) -> None:
     version = (await place.client.call_tool("execute", {"command": "true"}, thread="versions")).policy_version
     place.apply(ASKED)
     await _said(place, version, "ask")

@@ -203,7 +203,7 @@ async def test_an_edit_is_the_same_answer_with_the_same_arguments_only(desk: Des
         await desk.approvals.resolve(ACME, approval_id, "edit", by="k", arguments_json=other)
 
 
-async def test_a_refusal_is_told_with_its_words_and_holds(desk: Desk) -> None:
+async def test_a_refusal_keeps_its_words_and_its_effect(desk: Desk) -> None:
     approval_id = await desk.ask()
     await desk.approvals.resolve(ACME, approval_id, "deny", by="k", message="use a branch")
     for _ in range(2):
@@ -215,7 +215,7 @@ async def test_a_refusal_is_told_with_its_words_and_holds(desk: Desk) -> None:
     assert desk.ran == []
 
 
-async def test_what_nobody_answers_in_time_is_no_approval(desk: Desk) -> None:
+async def test_what_is_not_answered_in_time_is_no_approval(desk: Desk) -> None:
     approval_id = await desk.ask()
     desk.clock.pass_s(61)
     assert (await desk.approvals.get(ACME, approval_id)).status == "expired"

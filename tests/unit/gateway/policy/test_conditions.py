@@ -84,7 +84,7 @@ def test_everything_below_a_directory_is_allowed_only_by_a_rule_for_all_of_it() 
     assert said(policy(RUN, READ), "grep -r x src") == ("allow", "r0")
 
 
-def test_a_file_that_cannot_be_told_needs_a_rule_for_every_path_and_none_that_tightens_some() -> None:
+def test_an_unknown_file_needs_a_rule_for_every_path_and_none_that_tightens_some() -> None:
     secret = {"tools": ["read"], "paths": ["/workspace/secret/**"], "effect": "deny"}
     every = {"tools": ["read"]}
     assert said(policy(RUN, READ), 'cat "$f"') == ("deny", "opaque")
@@ -153,7 +153,8 @@ def test_a_general_allow_with_an_exception_does_not_wave_opaque_lines_through() 
     judge = policy({"tools": ["execute"], "unless": {"argv": [["rm"]]}})
     assert said(judge, "ls") == ("allow", "r0")
     assert said(judge, "rm x") == ("deny", "default-deny")
-    assert said(judge, "ls ${x:=$(rm x)}") == ("deny", "opaque")
+    assert said(judge, "ls ${x:=$(rm x)}") == ("deny", "default-deny")
+    assert said(judge, "ls ${x@P}") == ("deny", "opaque")
 
 
 def test_sizes_are_bytes_of_utf8_and_an_unknown_size_is_never_small() -> None:

@@ -282,10 +282,10 @@ def test_what_only_reading_keeps_from_commands_is_said_with_a_layout_for_the_ker
     )
     kernel, reading = linted(*rules, enforcement="kernel"), linted(*rules)
     assert [finding.rule for finding in found(reading, "by-reading")] == ["secrets"]
-    assert "enforcement: kernel" in found(reading, "by-reading")[0].mend
+    assert "enforcement: kernel" in found(reading, "by-reading")[0].fix
     assert not found(kernel, "by-reading")
     assert not found(kernel, "side-door")
-    assert "/workspace/src/**" in found(kernel, "forbidden-inside")[0].mend
+    assert "/workspace/src/**" in found(kernel, "forbidden-inside")[0].fix
     assert ".git/config" in found(kernel, "planted")[0].what
     narrower = linted(
         rules[0], paths("change", "allow", ["write"], "/workspace/src/**"), *rules[2:], enforcement="kernel"

@@ -185,7 +185,7 @@ def test_a_problem_names_its_line_its_field_and_what_is_allowed(text: str, line:
     assert any(message in said for at, name, said in found if (at, name) == (line, field)), found
 
 
-def test_every_problem_is_told_at_once_in_the_order_of_the_file() -> None:
+def test_all_problems_are_reported_at_once_in_the_order_of_the_file() -> None:
     found = problems("version: 2\nfoo: 1\nrules:\n- {id: a, tools: [x], effect: maybe, reason: r}\nopaque: 1")
     assert [line for line, _, _ in found] == [1, 2, 4, 4, 5]
 

@@ -25,7 +25,7 @@ rules:
         "paths: [/]",
     ],
 )
-def test_whole_file_systems_are_not_told_apart(paths: str) -> None:
+def test_whole_file_systems_are_not_distinguished(paths: str) -> None:
     assert not load_policy(RULE % paths, "p").tells_paths_apart
 
 

@@ -254,7 +254,7 @@ def test_nothing_that_is_written_raises(name: str, words: list[Word], directorie
     st.lists(_texts.filter(lambda text: "\0" not in text), max_size=4),
     st.integers(0, 4),
 )
-def test_an_operand_is_told_or_the_line_is_opaque(name: str, texts: list[str], place: int) -> None:
+def test_an_operand_is_known_or_the_line_is_opaque(name: str, texts: list[str], place: int) -> None:
     """After `--` every word is an operand, so a path there must appear whatever comes before it."""
     words = [Word(text) for text in (name, *texts[:place], "--", *texts[place:], "/etc/x", "/etc/y")]
     found = effects_of(words)

@@ -9,7 +9,7 @@ import pytest
 from gateway.policy import PolicyError
 from gateway.policy.loading import read_policy
 from gateway.policy.policy_tests import example_arguments, moment
-from gateway.policy.proof import Outcome, prove, told_calls
+from gateway.policy.proof import Outcome, example_calls, prove
 
 FILE = """\
 version: 1
@@ -86,7 +86,7 @@ def test_whatever_else_is_wrong_is_refused() -> None:
 
 
 def test_the_calls_that_a_file_tells_of_are_those_of_examples_and_tests() -> None:
-    calls = list(told_calls(read_policy(FILE, "test").document))
+    calls = list(example_calls(read_policy(FILE, "test").document))
     assert len(calls) == 9
     assert {"command": "rm x"} in [call.arguments for call in calls]
 

@@ -176,7 +176,7 @@ def test_a_wrapped_command_stands_in_the_wrappers_place(line: str, expected: lis
         ("sed 's/a/b/e' x", "may open a file or run"),
     ],
 )
-def test_what_cannot_be_told_is_opaque_and_says_why(line: str, reason: str) -> None:
+def test_what_cannot_be_read_is_opaque_and_says_why(line: str, reason: str) -> None:
     assert reason in (read_programs(line).opaque or "")
 
 

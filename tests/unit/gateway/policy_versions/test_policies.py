@@ -110,7 +110,9 @@ async def test_changes_that_become_visible_late_do_not_come_back_into_force(poli
     assert (await policies.in_force("t")).policy.judge("execute", {"command": "x"}).rule == "second"
 
 
-async def test_what_does_not_load_leaves_the_last_good_one_and_is_nobodys_first(policies: Policies) -> None:
+async def test_a_version_that_does_not_load_leaves_the_last_valid_one_and_is_never_a_first_one(
+    policies: Policies,
+) -> None:
     await _put(policies, "t", _text("first"))
     tenant = Tenant("t", await policies.in_force("t"), ModelSettings(), {})
     await _put(policies, "t", "version: 99")
@@ -133,7 +135,7 @@ async def test_a_policy_is_compiled_when_it_is_first_needed_and_once_for_all_tha
     policies.close()
 
 
-async def test_a_tenant_that_was_quiet_is_forgotten_unless_somebody_holds_it(store: PolicyStore) -> None:
+async def test_a_quiet_tenant_is_forgotten_unless_a_caller_uses_it(store: PolicyStore) -> None:
     for n in range(6):
         await store.apply(f"t{n}", _text(f"rule{n}"), "apply", "me")
     policies = Policies(store, kept=2)

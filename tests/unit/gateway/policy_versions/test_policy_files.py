@@ -133,7 +133,7 @@ async def test_what_was_applied_stays_over_a_restart_until_the_file_is_edited(tm
         assert [change.kind for change in await policies.store.history("t0", 9)] == ["file", "file", "apply", "file"]
 
 
-async def test_an_edit_while_nobody_looked_is_taken_at_the_start(tmp_path: Path) -> None:
+async def test_an_edit_while_no_gateway_ran_takes_effect_at_the_start(tmp_path: Path) -> None:
     file = tmp_path / "t.yaml"
     file.write_text(_text("first"), encoding="utf-8")
     config = _config(tmp_path)
@@ -202,7 +202,7 @@ async def test_thousands_of_tenants_cost_nothing_before_they_call(tmp_path: Path
     assert took[3000] < 30 * took[10] + 1.0
 
 
-async def test_a_file_that_is_mended_to_what_it_was_is_told_and_takes_nothing_back(
+async def test_a_file_that_is_restored_to_what_it_was_is_reported_and_takes_nothing_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "t.yaml"

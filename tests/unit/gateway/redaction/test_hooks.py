@@ -85,7 +85,7 @@ def hooks_of(files: Any = None, **sections: Any) -> tuple[Hook, ...]:
     return redaction_hooks(PolicyDocument(version=1, **sections), files)
 
 
-async def test_nobody_sees_the_secret() -> None:
+async def test_no_output_shows_the_secret() -> None:
     said = TOKEN.encode()
     result = ToolResult(said, outcome="exited", exit_code=0, stdout=said, stderr=b"x" + b" " + said, note=f"[{TOKEN}]")
     pieces = [("stdout", said[:9]), ("stderr", b"plain\n"), ("stdout", said[9:]), ("stderr", said[:20])]

@@ -7,7 +7,7 @@ import asyncio
 from gateway.tool_calls.output_pieces import OutputPieces
 
 
-async def test_what_nobody_took_yet_grows_together_and_streams_stay_in_order() -> None:
+async def test_pieces_that_are_not_read_yet_are_merged_and_streams_stay_in_order() -> None:
     pieces = OutputPieces(piece_limit_bytes=4)
     for stream, data in (("stdout", b"ab"), ("stdout", b"cd"), ("stdout", b"e"), ("stderr", b"f"), ("stdout", b"g")):
         pieces.put(stream, data)

@@ -176,9 +176,7 @@ async def test_who_asks_on_the_same_gateway_meanwhile_waits_for_the_same_call(
     assert all(same(answers[0], answer) for answer in answers)
 
 
-async def test_who_asks_on_another_gateway_meanwhile_is_told_to_come_again(
-    database: Database, sandbox: Sandbox
-) -> None:
+async def test_a_caller_on_another_gateway_meanwhile_is_asked_to_retry(database: Database, sandbox: Sandbox) -> None:
     one, other = Gateway(database, sandbox), Gateway(database, sandbox)
     sandbox.free.clear()
     asked = asyncio.create_task(one.call())
@@ -277,7 +275,7 @@ async def test_a_caller_who_comes_back_finds_the_call_that_he_left(database: Dat
 
 
 @pytest.mark.parametrize("how", ["lingered", "deadline", "deadline soon", "cancel", "close"])
-async def test_a_call_that_nobody_comes_back_for_is_ended(database: Database, sandbox: Sandbox, how: str) -> None:
+async def test_a_call_whose_caller_does_not_come_back_is_ended(database: Database, sandbox: Sandbox, how: str) -> None:
     gateway = Gateway(database, sandbox, linger_s=0.01 if how == "lingered" else 30.0)
     sandbox.free.clear()
     now_s = asyncio.get_running_loop().time()
@@ -323,7 +321,7 @@ async def test_the_deadline_of_a_caller_leaves_another_the_time_to_come_back(
     assert (sandbox.ran, sandbox.cancelled) == (1, 0)
 
 
-async def test_who_waits_for_a_call_that_is_cancelled_is_told(database: Database, sandbox: Sandbox) -> None:
+async def test_a_caller_that_waits_for_a_cancelled_call_gets_an_error(database: Database, sandbox: Sandbox) -> None:
     gateway = Gateway(database, sandbox)
     sandbox.free.clear()
     waiting = asyncio.create_task(gateway.call())
