@@ -19,6 +19,7 @@ import functools
 import getpass
 import inspect
 import json
+import os
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -142,8 +143,9 @@ class Cli:
             if isinstance(error, SandboxError):
                 self._end(Failure(str(error), EXIT_USAGE))
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-                where = "" if error.filename is None else f"{error.filename}: "
-                self._end(Failure(f"{where}{error.strerror or error}", EXIT_USAGE))
+                where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+                said = error.strerror or str(error) or type(error).__name__
+                self._end(Failure(f"{where}{said}", EXIT_USAGE))
             raise
 
     def _end(self, failure: Failure) -> NoReturn:

@@ -17,9 +17,10 @@ _S = 1_000_000
 
 
 @contextlib.asynccontextmanager
-async def local_database(config: Config) -> AsyncIterator[Database]:
-    """Open the database of a configuration; create it if it does not exist."""
-    config.path(config.state_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
+async def local_database(config: Config, *, create: bool = False) -> AsyncIterator[Database]:
+    """Open the database of a configuration; with `create`, in a state directory that may not exist yet."""
+    if create:
+        config.path(config.state_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
     database = await Database.open(config.resolved_database_url())
     try:
         yield database
@@ -30,7 +31,7 @@ async def local_database(config: Config) -> AsyncIterator[Database]:
 @contextlib.asynccontextmanager
 async def local_keys(config: Config) -> AsyncIterator[LocalKeys]:
     """Open the keys of a configuration."""
-    async with local_database(config) as database:
+    async with local_database(config, create=True) as database:
         yield LocalKeys(config, KeyStore(database))
 
 

@@ -216,7 +216,7 @@ async def local_policies(config: Config, layer: str) -> AsyncIterator[LocalPolic
     """Open the policies of a configuration. Raises Misconfigured for the layer of an unknown tenant."""
     if layer != OPERATOR:
         check_tenant(config, layer)
-    async with local_database(config) as database, opened_policies(database) as policies:
+    async with local_database(config, create=True) as database, opened_policies(database) as policies:
         yield LocalPolicies(config, policies, layer)
 
 

@@ -93,6 +93,8 @@ async def rollback(
     """
     from gateway.cli.policy_backend import PolicyEdit
 
+    if version == "":
+        fail("VERSION is empty: leave it out to return to the previous version")
     edit = PolicyEdit(version=version or "", by=by or user_name(), comment=comment)
     async with layer.opened(cli) as policies:
         applied = await policies.rollback(edit)

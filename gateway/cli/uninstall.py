@@ -60,7 +60,7 @@ async def uninstall(
         with _stopped(loaded):
             await _uninstall(cli, loaded, config, keep_state=keep_state, yes=yes)
     except OSError as error:
-        fail(f"{error.filename}: {error.strerror}", EXIT_BAD_NEWS)
+        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), EXIT_BAD_NEWS)
 
 
 async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, yes: bool) -> None:

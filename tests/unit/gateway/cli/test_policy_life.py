@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +208,18 @@ def test_an_empty_file_is_reported_without_an_empty_field(line: Line) -> None:
     assert "line 1: the file is empty" in output
     code, output = line.run("policy", "explain", line.file(_text("a")), "--tool", "execute", "--args", "nojson")
     assert (code, "--args is not valid JSON" in output) == (2, True)
+
+
+def test_an_empty_version_is_refused_and_changes_nothing(line: Line) -> None:
+    refused = line.policy("rollback", "", "--tenant", "default", code=2)
+    assert "leave it out" in refused["error"]
+
+
+@pytest.mark.parametrize("command", [("replay", "policies/default.yaml"), ("show", "--tenant", "default")])
+def test_commands_that_only_read_create_no_state_directory(line: Line, command: tuple[str, ...]) -> None:
+    directory = Path(line.config).parent
+    shutil.rmtree(directory / "state")
+    words = [str(directory / word) if word.startswith("policies/") else word for word in command]
+    code, output = line.run("policy", *words, "--config", line.config)
+    assert (code != 0, "does not open" in output) == (True, True)
+    assert not (directory / "state").exists()
