@@ -65,6 +65,7 @@ class DiskLedger:  # large: the ledger's invariants need one object
         self._used: DiskUse | None = None  # the last count
         # How much the disk has shrunk since, and what was free at the last look; None while nothing looks.
         self._shrunk: Amount = (0.0, 0)
+        self._expected_s = float("-inf")
         self.free: Free | None = None
         # What is being written where no count sees it.
         self._unseen_bytes = 0
@@ -103,6 +104,7 @@ class DiskLedger:  # large: the ledger's invariants need one object
 
     def expect(self, size_bytes: int, files: int = 0) -> None:
         """Count what is about to be written."""
+        self._expected_s = self.clock()
         self._shrunk = _sum(self._shrunk, (size_bytes, files))
 
     def hide(self, size_bytes: int) -> None:
@@ -116,7 +118,9 @@ class DiskLedger:  # large: the ledger's invariants need one object
     def take_count(self, use: DiskUse, shrunk: Shrunk, *, running: bool = False) -> None:
         """Record a count, and what the disk shrank by during it."""
         # A `running` process may move files to where was counted already, so a lower count is not trusted then.
+        # So may a file call: what it replaces by a name of a file with many is a part of that file which is not seen.
         (shrunk_bytes, shrunk_files), began_s = shrunk
+        running = running or self._expected_s >= began_s
         known = self._used
         if known is None:
             self.allow_current_use()
