@@ -14,7 +14,8 @@ from tests.gateway_process import AIRLOCK, Home
 _SERVES_S = 120
 _STOP_S = 90
 # What a start says that finds no engine: it is the supervisor's to try again.
-_ENGINE_AWAY = "error: the Docker engine at"
+# The engine or the database was killed while it started: it says so, and is started again.
+_AWAY = ("error: the Docker engine at", "error: the database ")
 
 
 class Supervised:
@@ -24,7 +25,7 @@ class Supervised:
         self.home = home
         self.address = "127.0.0.1:0"
         self.codes: list[int] = []
-        """What it exited with when it was not killed, and the engine was there."""
+        """What it exited with when it was not killed, and the engine and the database were there."""
         self._process: asyncio.subprocess.Process | None = None
         self._away_s = 0.0
         self._killed = False
@@ -61,7 +62,7 @@ class Supervised:
             if self._stopping:
                 self._process.terminate()
             code = await self._process.wait()
-            if not self._killed and not self.log.rstrip().rpartition("\n")[2].startswith(_ENGINE_AWAY):
+            if not self._killed and not self.log.rstrip().rpartition("\n")[2].startswith(_AWAY):
                 self.codes.append(code)
             if not self._stopping:
                 await asyncio.sleep(self._away_s)
