@@ -13,8 +13,7 @@ from tests.gateway_process import AIRLOCK, Home
 
 _SERVES_S = 120
 _STOP_S = 90
-# What a start says that finds no engine: it is the supervisor's to try again.
-# The engine or the database was killed while it started: it says so, and is started again.
+# What a start says that finds no engine or no database: it is the supervisor's to try again.
 _AWAY = ("error: the Docker engine at", "error: the database ")
 
 
