@@ -141,11 +141,11 @@ class Policy:
         budget = Budget()
         try:
             ruling.judged.extend(self._judged(part, call, grants, budget) for part in parts.parts)
+            if parts.opaque is not None or not all(part.is_known for part in parts.parts):
+                ruling.line = self._judged(Part("line", WHOLE_LINE, "execute", of_command=True), call, None, budget)
+                ruling.narrows = self._narrows
         except TooComplex:
             return Decision("deny", TOO_COMPLEX, _TOO_COMPLEX_REASON, self.version)
-        if parts.opaque is not None or not all(part.is_known for part in parts.parts):
-            ruling.line = self._judged(Part("line", WHOLE_LINE, "execute", of_command=True), call, None, budget)
-            ruling.narrows = self._narrows
         return self._decision(ruling)
 
     def _allowed(self, tool: str) -> tuple[str, ...]:

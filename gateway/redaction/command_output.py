@@ -110,16 +110,18 @@ def _meeting_places(
     ends: dict[OutputStream, bytes] = {}
     content = bytearray()
     start = end = 0
+    header_at = -1
     for piece, data in zip(pieces, redacted, strict=True):
         at = len(content)
         lines = content.endswith(b"\n") and ends.get(piece.stream, b"\n") == b"\n"
-        if at and data and not (lines and _KEY_HEADER not in content[-reach_bytes:]):
+        if at and data and not (lines and (header_at < 0 or header_at < at - reach_bytes)):
             if at - reach_bytes > end:
                 if end:
                     yield start, end
                 start = at - reach_bytes
             end = at + reach_bytes
         content += data
+        header_at = max(header_at, content.rfind(_KEY_HEADER, max(0, at - len(_KEY_HEADER) + 1)))
         ends[piece.stream] = data[-1:] or ends.get(piece.stream, b"\n")
     if end:
         yield max(0, start), end

@@ -18,7 +18,7 @@ _KINDS = {
         wire.FAILURE_KIND_TOO_LARGE: (errno.EFBIG, errno.E2BIG),
         wire.FAILURE_KIND_CONFLICT: (errno.EEXIST, errno.ENOTEMPTY, errno.EBUSY),
         wire.FAILURE_KIND_INVALID_ARGUMENT: (errno.EINVAL, errno.EXDEV, errno.ENXIO, errno.ENODEV),
-        wire.FAILURE_KIND_EXHAUSTED: (errno.EAGAIN, errno.ENOMEM, errno.ETIMEDOUT),
+        wire.FAILURE_KIND_EXHAUSTED: (errno.EAGAIN, errno.ENOMEM, errno.ETIMEDOUT, errno.EOVERFLOW),
     }.items()
     for number in numbers
 }
@@ -33,6 +33,7 @@ _ADVICE = {
     errno.ENODEV: "it is a pipe, socket or device; only regular files can be used",
     errno.EAGAIN: "the sandbox has no process left to do it with; end some of its processes first",
     errno.ENOMEM: "the sandbox has no memory left to do it with; end some of its processes first",
+    errno.EOVERFLOW: "too many files are in the same directory as one that its file rules forbid; remove some",
     errno.ETIMEDOUT: "the sandbox is too busy to begin it in time; end some of its processes first",
 }
 

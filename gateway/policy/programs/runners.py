@@ -22,9 +22,9 @@ RUNNERS = {
 }
 """The subcommands that run what follows; none where the program always does."""
 _FLAGS = frozenset({"--", "-y", "--yes", "-q", "--quiet", "--frozen", "--locked", "--no-sync", "--offline"})
-_MAKE = compile_options(
-    "-bBdehikLmnNpqrRsStvw -C: -f: -I: -j[] -l[] -o: -O[] -W: --always-make --directory= --dry-run --file="
-    " --ignore-errors --include-dir= --jobs[=] --just-print --keep-going --load-average[=] --makefile="
+MAKE = compile_options(
+    "-bBdehikLmnNpqrRsStvw -C:list -f:read -I:list -j[] -l[] -o: -O[] -W: --always-make --directory=list --dry-run"
+    " --file=read --ignore-errors --include-dir=list --jobs[=] --just-print --keep-going --load-average[=] --makefile=read"
     " --no-builtin-rules --no-print-directory --output-sync[=] --print-data-base --print-directory --question"
     " --quiet --recon --silent --touch --trace --version --warn-undefined-variables"
 )
@@ -64,7 +64,7 @@ def runs_after(command: SimpleCommand) -> SimpleCommand | None:
 def check_make(command: SimpleCommand) -> None:
     """Raise Opaque where make runs what stands in the line or what it reads, and not only what a makefile says."""
     call = Call(command.words[0].text, command.words[1:], command.cwd)
-    parsed = read_options(call, _MAKE, call.words, runs=True)
+    parsed = read_options(call, MAKE, call.words, runs=True)
     if (opaque := call.effects().opaque) is not None:
         raise Opaque(opaque)
     for value in parsed.values("-f", "--file", "--makefile"):

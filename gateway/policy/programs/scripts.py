@@ -6,10 +6,19 @@ Of other interpreters only the script's name is read.
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.network import named_hosts
-from gateway.policy.programs.options import after_text, parsed_call
+from gateway.policy.programs.options import (
+    Options,
+    after_text,
+    compile_options,
+    parsed_call,
+    read_options,
+    take_values,
+)
+from gateway.policy.programs.runners import MAKE
 from gateway.policy.words import Opaque, Word
 
 _SED_ADDRESS = re.compile(r"\s*(?:[0-9]+(?:~[0-9]+)?|\$)")
@@ -24,7 +33,7 @@ _AWK_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _AWK_WRITES = re.compile(r">(?!=)|(?<!\|)\|(?!\|)")
 _AWK_ENDS = re.compile("[;}]")
 _AWK_RUNS = re.compile(r"system|getline|\|&|@[A-Za-z_/]|ARGV|ARGC|FUNCTAB|PROCINFO|/inet")
-_MAKES = re.compile(r"-[CfI]|--(directory|file|makefile|include-dir)=?")
+_NINJA = compile_options("-hnv -d: -C:list -f:read -j: -k: -l: -t: -w: --help --quiet --verbose --version")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 
@@ -212,16 +221,9 @@ def _script(call: Call) -> None:
             return
 
 
-def _make(call: Call) -> None:
+def _make(call: Call, *, options: Options = MAKE) -> None:
     """With make and ninja -C is where they work, -f what they read; what they do then is in no line."""
-    for before, word in zip((None, *call.words), call.words, strict=False):
-        named = _MAKES.match(word.text if word.kind == "literal" else word.prefix)
-        if before is not None and before.literal is not None and _MAKES.fullmatch(before.literal):
-            call.file(word, "read" if "f" in before.text else "list")
-        elif word.kind != "literal":
-            call.unknown("read")
-        elif named is not None and named.end() < len(word.text):
-            call.file(Word(word.text[named.end() :]), "read" if "f" in named.group() else "list")
+    take_values(call, options, read_options(call, options, call.words))
 
 
 PROGRAMS: dict[str, Describe] = {
@@ -229,5 +231,6 @@ PROGRAMS: dict[str, Describe] = {
     "gsed": _sed,
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
     **dict.fromkeys(("python", "python3", "python2", "node", "perl", "ruby", "php", "lua", "deno", "bun"), _script),
-    **dict.fromkeys(("make", "gmake", "ninja"), _make),
+    **dict.fromkeys(("make", "gmake"), _make),
+    "ninja": partial(_make, options=_NINJA),
 }

@@ -25,8 +25,8 @@ _DAEMON = b"/opt/airlock"
 Identity = tuple[int, int, int] | None
 _NOT_LISTED_NS = -1
 _ANOTHER = -1, -1, -1  # no file's
-# Changes that follow each other faster may leave a directory with the same time: more than a tick of the clock.
-_SAME_TIME_NS = 100_000_000
+# Changes that follow each other faster may leave a directory with the same time: some file systems store seconds.
+_SAME_TIME_NS = 2_100_000_000
 
 
 class TooManyFiles(Exception):

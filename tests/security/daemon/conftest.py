@@ -10,6 +10,7 @@ import docker
 import google.protobuf
 import pytest
 
+from sandbox.v1 import channel_pb2 as wire
 from tests.security.daemon.daemon_container import Client, Sandbox, eventually
 
 REPOSITORY = Path(__file__).parents[3]
@@ -69,6 +70,10 @@ def running(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sa
 
 @pytest.fixture
 def sandbox(running: Sandbox) -> Iterator[Sandbox]:
+    probe = running.connect()
+    # The daemon notices a closed connection a moment later; a test counts its own calls only.
+    assert eventually(lambda: probe.call(health=wire.HealthRequest()).health.calls == 1, 20)
+    running.close_clients()
     yield running
     running.close_clients()
 

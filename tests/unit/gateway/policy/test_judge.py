@@ -503,3 +503,12 @@ def test_a_refusal_names_the_part_and_what_is_allowed() -> None:
     assert reason("git push") == "no rule of the policy allows execute: git push. It allows cat, git status, git diff"
     refused = judge.judge("write_file", {"path": "/etc/x", "content": ""}).reason
     assert refused.startswith("no rule of the policy allows write_file: /etc/x. It allows /workspace/**")
+
+
+def test_a_line_at_the_edge_of_the_budget_is_judged_or_refused_and_never_an_error() -> None:
+    # Without argv: the whole line is judged too, after its parts.
+    judge = policy(FILES, *({"when": f"size(command) < {9000 + number}"} for number in range(100)))
+    lines = (" && ".join([*(f"ls d{number}" for number in range(count)), "git archive x"]) for count in range(200))
+    found = [verdict(judge, line) for line in lines]
+    assert found[-1] == ("deny", "too-complex")
+    assert found[0] != found[-1]

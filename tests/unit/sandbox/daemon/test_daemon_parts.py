@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.daemon.failures import Fault
+from sandbox.daemon.failures import Fault, fault_of
 from sandbox.daemon.frames import MAX_FRAME_BYTES, BrokenFrame, FrameSocket
 from sandbox.daemon.limits.kernel import Cgroup
 from sandbox.daemon.programs.exec_request import Program, tool_environment
@@ -202,3 +204,8 @@ def test_init_and_what_it_uses_import_only_the_standard_library() -> None:
     done = subprocess.run([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, '.');{code}"],
                           cwd=REPOSITORY, capture_output=True, text=True, check=True)  # fmt: skip
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_too_many_files_beside_a_forbidden_one_are_what_the_caller_can_change() -> None:
+    fault = fault_of(OSError(errno.EOVERFLOW, os.strerror(errno.EOVERFLOW)), "/workspace")
+    assert (fault.kind, "remove some" in fault.message) == (wire.FAILURE_KIND_EXHAUSTED, True)
