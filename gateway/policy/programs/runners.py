@@ -23,10 +23,11 @@ RUNNERS = {
 """The subcommands that run what follows; none where the program always does."""
 _FLAGS = frozenset({"--", "-y", "--yes", "-q", "--quiet", "--frozen", "--locked", "--no-sync", "--offline"})
 MAKE = compile_options(
-    "-bBdehikLmnNpqrRsStvw -C:list -f:read -I:list -j[] -l[] -o: -O[] -W: --always-make --directory=list --dry-run"
-    " --file=read --ignore-errors --include-dir=list --jobs[=] --just-print --keep-going --load-average[=] --makefile=read"
-    " --no-builtin-rules --no-print-directory --output-sync[=] --print-data-base --print-directory --question"
-    " --quiet --recon --silent --touch --trace --version --warn-undefined-variables"
+    "-bBdehikLmnNpqrRsStvw -C:list -f:read -I:list -j[] -l[] -o: -O[] -W: --always-make --directory=list"
+    " --dry-run --file=read --ignore-errors --include-dir=list --jobs[=] --just-print --keep-going"
+    " --load-average[=] --makefile=read --no-builtin-rules --no-print-directory --output-sync[=]"
+    " --print-data-base --print-directory --question --quiet --recon --silent --touch --trace --version"
+    " --warn-undefined-variables"
 )
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_.,:/@%+-]*")
 _STREAM = re.compile(r"-|/+(dev|proc)/.*", re.DOTALL)
