@@ -20,7 +20,7 @@ rules:
   - id: looking
     tools: [execute]
     argv: [[ls], [cat], [grep], [find], [head], [echo], [printf], [sort], [sed], [awk], [tar], [cp], [mv], [git], [cd],
-      [test], [wc], [tee], [xargs], [npm], ["yes"]]
+      [test], [wc], [tee], [xargs], [npm], ["yes"], [zip], [unzip], [less], [split], [mktemp], [curl], [patch]]
     effect: allow
     reason: their words are of no interest, and their files are enforced by the kernel
   - id: running
@@ -58,6 +58,7 @@ git init -q --bare /state/up.git && git remote add origin /state/up.git
 _INSIDE = r"""
 import glob, hashlib, json, os, shutil, signal, subprocess, sys
 setup, canary = sys.argv[1:]
+sys.setrecursionlimit(50_000)  # for the trees that a line makes of itself
 for name in ("bin", "home"):
     os.makedirs("/state/" + name)
 with open("/state/bin/frob", "w") as stub:

@@ -20,7 +20,8 @@ rules:
     reason: looking at the history changes nothing
   - id: shaping
     tools: [execute]
-    argv: [[sed], [awk], [tar], [cp], [mv], [ln], [tee], [dd]]
+    argv: [[sed], [awk], [tar], [cp], [mv], [ln], [tee], [dd], [gzip], [gunzip], [zip], [unzip], [mktemp],
+      [less], [split], [csplit], [install], [patch], [truncate], [shuf], [curl]]
     effect: allow
     reason: where they read and write is for the rules about files
   - id: tests
