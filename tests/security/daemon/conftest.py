@@ -60,7 +60,7 @@ def running(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sa
     )
     sandbox = Sandbox(container, channel / "daemon.sock")
     try:
-        if not eventually(sandbox.socket_path.exists, 10):
+        if not eventually(sandbox.is_listening, 30):
             pytest.fail(f"the daemon did not come up: {container.logs().decode()}")
         yield sandbox
     finally:

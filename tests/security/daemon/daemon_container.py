@@ -76,6 +76,14 @@ class Sandbox:
         self._clients.append(client)
         return client
 
+    def is_listening(self) -> bool:
+        # The socket's file is there before the daemon listens.
+        try:
+            self.connect()
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        return True
+
     def status(self) -> str:
         self.container.reload()
         return str(self.container.status)
