@@ -58,9 +58,8 @@ def database_finding(config: Config) -> Finding:
         return Finding(what, "failed", f"{detail}, lacks {shortened(missing)}", "restore a backup (docs/storage.md)")
     if revision.current == revision.newest:
         return Finding(what, "ok", f"{detail}, the newest")
-    if not revision.known:
-        fix = "a newer airlock upgraded it: run that release, or restore a backup from before the upgrade"
-        return Finding(what, "failed", f"{detail}, newer than {revision.newest}", fix)
+    if revision.refusal is not None:
+        return Finding(what, "failed", f"{detail}, not {revision.newest}", revision.refusal)
     fix = "make a backup before that start (docs/storage.md)"
     return Finding(what, "warning", f"{detail}: the next start upgrades it to {revision.newest}", fix)
 
