@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sqlalchemy import DDL, Connection, Engine, inspect
+from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.errors import Misconfigured
@@ -137,9 +137,9 @@ def create_schema(connection: Connection) -> None:
     dialect = connection.dialect.name
     functions = FUNCTIONS if dialect == "postgresql" else {}
     for name, body in functions.items():
-        connection.execute(DDL(f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$"))
+        connection.execute(text(f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$"))
     for name, rest in TRIGGERS[dialect].items():
-        connection.execute(DDL(f"CREATE TRIGGER {name} {rest}"))
+        connection.execute(text(f"CREATE TRIGGER {name} {rest}"))
 
 
 def revision_of(url: str) -> Revision:
