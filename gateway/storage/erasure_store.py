@@ -33,7 +33,6 @@ from gateway.storage.tables import (
 
 AUDIT = frozenset({audit_records.name, audit_heads.name})
 """The tables of the audit, which stays unless its deletion is requested."""
-_BATCH_ROWS = 1000
 # The mark of a thread whose whole tenant is being deleted.
 _OF_TENANT = "tenant"
 # Rows with foreign keys go before the rows they refer to.
@@ -159,9 +158,9 @@ class ErasureStore(Queries):
         ever_here = policies.c.digest.in_(select(policy_changes.c.digest).where(policy_changes.c.tenant == tenant))
         texts = [row.digest for row in await self._database.rows(select(policies.c.digest).where(only_here, ever_here))]
         owned = [(table, which) for table, which in _of_tenant_by_table(tenant) if table.name not in AUDIT]
-        removed = {table.name: await self._drain(table, which, _BATCH_ROWS) for table, which in owned}
+        removed = {table.name: await self._drain(table, which) for table, which in owned}
         unused = policies.c.digest.in_(texts) & policies.c.digest.not_in(select(policy_changes.c.digest))
-        removed[policies.name] = await self._drain(policies, unused, _BATCH_ROWS)
+        removed[policies.name] = await self._drain(policies, unused)
         return removed
 
     async def was_deleted(self, tenant: str) -> bool:

@@ -13,7 +13,7 @@ from sqlalchemy import insert, select, update
 
 from gateway.data_lifecycle.erasure import Erasure, remove_files_of
 from gateway.errors import NotFound, ThreadBusy, Unavailable
-from gateway.storage import erasure_store
+from gateway.storage import queries
 from gateway.storage.audit_store import OPERATORS
 from gateway.storage.database import Database
 from gateway.storage.erasure_store import ErasureStore, belongs_to_tenant, belongs_to_thread
@@ -94,7 +94,7 @@ def test_every_table_is_a_tenants_or_is_known_to_be_of_no_tenant() -> None:
 async def test_nothing_of_a_tenant_is_left_and_nothing_of_others_is_touched(
     database: Database, erasure: Erasure, files: Files, audit: bool, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(erasure_store, "_BATCH_ROWS", batch)
+    monkeypatch.setattr(queries, "BATCH_ROWS", batch)
     before, name = await rows(database), await _name(database, GONE)
     erased = await erasure.tenant(GONE, audit, "operator")
     after = await rows(database)

@@ -14,7 +14,7 @@ from gateway.config.config import Config
 from gateway.config.operation_settings import RetentionSettings
 from gateway.data_lifecycle.retention import Retention, TrustedTime
 from gateway.errors import Misconfigured, Unavailable
-from gateway.storage import retention_store
+from gateway.storage import queries, retention_store
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
@@ -46,7 +46,7 @@ ALL = RetentionSettings(events_days=10, tool_calls_days=10, approvals_days=None,
 
 @pytest.fixture
 async def database(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
-    monkeypatch.setattr(retention_store, "_BATCH_ROWS", 3)
+    monkeypatch.setattr(queries, "BATCH_ROWS", 3)
     monkeypatch.setattr(retention_store, "_RUNS_AT_ONCE", 2)
     opened = await Database.open(database_url)
     for n in range(4):
