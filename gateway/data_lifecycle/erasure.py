@@ -15,9 +15,9 @@ from typing import Protocol, TypeVar
 import structlog
 
 from agent.cancellation import to_the_end
-from gateway.errors import NotFound, ThreadBusy, Unavailable
+from gateway.errors import Unavailable
 from gateway.storage.database import Database
-from gateway.storage.erasure_store import CallUnderWay, DeletionLost, ErasureStore, RunUnderWay, TenantErasure
+from gateway.storage.erasure_store import ErasureStore, TenantErasure, busy_with_calls
 from gateway.support.clock import MakeId, make_id
 from gateway.tenancy.tenant_admin import Erased
 from sandbox.engines.engine import Removal
@@ -116,12 +116,8 @@ class Erasure:
         try:
             # To the end, even if the caller disconnects: only this task knows what became of the files.
             removed = await to_the_end(self._removed(tenant, name, actor, deletion))
-        except DeletionLost as error:
-            raise ThreadBusy(f"another call is deleting thread {name[:64]!r}: wait until it is done") from error
-        except (SandboxBusy, CallUnderWay) as error:
-            raise ThreadBusy(f"thread {name[:64]!r} is busy with tool calls: wait until they finish") from error
-        except RunUnderWay as error:
-            raise ThreadBusy(f"thread {name[:64]!r} is busy with run {error}: cancel it first") from error
+        except SandboxBusy as error:
+            raise busy_with_calls(name) from error
         except WorkspaceIncomplete as error:
             raise Unavailable(
                 f"files of thread {name[:64]!r} may be gone, so it accepts no calls: delete it again: {error}"
@@ -130,17 +126,13 @@ class Erasure:
             raise Unavailable(
                 f"the files of thread {name[:64]!r} could not be removed, so nothing was deleted: {error}"
             ) from error
-        if removed is None:
-            raise NotFound(f"thread {name[:64]!r} not found: `airlock thread list` lists the threads")
         await self._database.truncate_log()
         return removed
 
-    async def _removed(self, tenant: str, name: str, actor: str, deletion: str) -> Mapping[str, int] | None:
+    async def _removed(self, tenant: str, name: str, actor: str, deletion: str) -> Mapping[str, int]:
         if elsewhere := await self._elsewhere(await self._store.threads_of(tenant, name)):
             raise _on_other_engines(elsewhere)
-        begun = await self._store.begin(tenant, name, deletion)
-        if begun is None:
-            return None
+        mark = await self._store.begin(tenant, name, deletion)
         # If the process dies from here on, or files may be gone, the thread can only be deleted: opened again, it
         # would look complete without its files.
         try:
@@ -148,7 +140,7 @@ class Erasure:
         except WorkspaceIncomplete:
             raise
         except Exception:
-            await self._store.give_up(tenant, name, deletion, begun)
+            await self._store.give_up(tenant, name, deletion, mark)
             raise
         return await self._store.remove_thread(tenant, name, actor, deletion)
 

@@ -32,14 +32,14 @@ from gateway.errors import (
 )
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshots import Snapshots
-from gateway.snapshots.taking import Taken, going, no_snapshot, thread_errors
+from gateway.snapshots.taking import Taken, no_snapshot
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import Thread
 from gateway.storage.restore_store import Fork, ForkStore, WorkspaceRequest
 from gateway.storage.snapshot_store import FORK, Snapshot, SnapshotStore
 from gateway.storage.stored_message import read_message
-from gateway.storage.thread_store import FORKING, MessageRow, ThreadGoing, ThreadRow
+from gateway.storage.thread_store import FORKING, MessageRow, ThreadRow
 from gateway.support.clock import MakeId
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
@@ -234,8 +234,7 @@ class Forks:
 
         ThreadBusy while anything is under way: messages and files would not match.
         """
-        with thread_errors(row.name, "wait for it, or fork at one of its steps"):
-            await self._store.refuse_busy(row.id)
+        await self._store.refuse_busy(row.id, row.name)
         metadata = await self._snapshots.listed.metadata(row.id, limit_bytes=_METADATA_LIMIT_BYTES)
         said = await self._snapshots.listed.message_count(row.id)
         what = Taken(row.id, row.name, said, FORK, metadata=metadata or {})
@@ -264,8 +263,6 @@ class Forks:
             return await self._filled(tenant, row, fork, point)
         except BaseException as error:
             await self._undone(target)
-            if isinstance(error, ThreadGoing):
-                raise going(row.name) from None
             if isinstance(error, WorkspaceIncomplete):
                 raise Unavailable(f"the files of the new thread could not be written: {error}") from error
             raise

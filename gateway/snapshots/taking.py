@@ -7,8 +7,7 @@ reached, and the thread's oldest beyond `sandbox.snapshots_kept`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
@@ -18,16 +17,15 @@ from pydantic import JsonValue
 
 from agent.cancellation import to_the_end
 from gateway.credentials.caller import actor
-from gateway.errors import InProgress, NotFound, QuotaExceeded, ThreadBusy, TooLarge, Unavailable
+from gateway.errors import InProgress, NotFound, QuotaExceeded, TooLarge, Unavailable
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshot_files import Limits, quota_exceeded
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import Thread
-from gateway.storage.erasure_store import CallUnderWay, RunUnderWay
 from gateway.storage.restore_store import RestoreStore, WorkspaceRequest
 from gateway.storage.snapshot_store import ASKED, Snapshot, SnapshotStore
-from gateway.storage.thread_store import RESTORING, ThreadGoing
+from gateway.storage.thread_store import RESTORING
 from gateway.support.clock import MakeId, NowUs
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.thread_engines import ThreadEngines
@@ -81,8 +79,7 @@ class Restoring:
         raises.
         """
         mark = self._ids(RESTORING.removesuffix("_"))
-        with thread_errors(target.name, "cancel it first"):
-            earlier = await self._store.begin(target.id, mark, request)
+        earlier = await self._store.begin(target, mark, request)
         try:
             await self.fill(snapshot, directory, target, spec)
         except WorkspaceIncomplete as error:
@@ -147,8 +144,6 @@ class Taking:
                     books = await self._with_more_room(tenant.name, directory, error)
         except BaseException as error:
             await self.sweep(directory, tenant.name)
-            if isinstance(error, ThreadGoing):
-                raise going(what.thread) from None
             if isinstance(error, ConstraintViolated):
                 raise InProgress("another gateway has taken this snapshot: repeat the request to get it") from None
             raise
@@ -245,30 +240,9 @@ def audit_entry(kind: str, snapshot: Snapshot, thread: str, **more: JsonValue) -
     )
 
 
-def going(name: str) -> ThreadBusy:
-    """Return the error for a thread that is being deleted or restored."""
-    return ThreadBusy(
-        f"thread {name[:64]!r} is being deleted or restored, or was a moment ago: use another thread, or repeat a "
-        "restore that was interrupted"
-    )
-
-
 def no_snapshot(id_: str) -> NotFound:
     """Return the error for an unknown snapshot."""
     return NotFound(f"snapshot {id_[:64]!r} not found: `airlock sandbox snapshots` lists the snapshots")
-
-
-@contextmanager
-def thread_errors(name: str, advice: str) -> Iterator[None]:
-    """Raise ThreadBusy for the store's errors about a thread; `advice` is for a run under way."""
-    try:
-        yield
-    except RunUnderWay as error:
-        raise ThreadBusy(f"thread {name!r} is busy with run {error}: {advice}") from error
-    except CallUnderWay as error:
-        raise ThreadBusy(f"thread {name!r} is busy with tool calls: wait until they finish") from error
-    except ThreadGoing:
-        raise going(name) from None
 
 
 async def in_thread(work: Callable[_Asked, _Value], *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Value:

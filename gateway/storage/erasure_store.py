@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
-from sqlalchemy import ColumnElement, Connection, Row, Table, delete, func, literal, select, union_all, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, literal, select, union_all, update
 
+from gateway.errors import ThreadBusy
 from gateway.storage.audit_store import OPERATORS, AuditEntry
 from gateway.storage.call_journal import interrupt_calls
 from gateway.storage.database import Database
@@ -30,6 +31,7 @@ from gateway.storage.tables import (
     threads,
     tool_calls,
 )
+from gateway.storage.thread_store import no_thread
 
 AUDIT = frozenset({audit_records.name, audit_heads.name})
 """The tables of the audit, which stays unless its deletion is requested."""
@@ -38,25 +40,6 @@ _OF_TENANT = "tenant"
 # Rows with foreign keys go before the rows they refer to.
 _TABLES: Sequence[Table] = tuple(reversed(metadata.sorted_tables))
 _DELETIONS = (audit_records.c.tenant == OPERATORS) & (audit_records.c.kind == "tenant_deleted")
-
-
-class RunUnderWay(Exception):
-    """A run is under way in the thread; the text is its id."""
-
-
-class CallUnderWay(Exception):
-    """A tool call is under way in the thread; the text is its id."""
-
-
-class DeletionLost(Exception):
-    """Another deletion of the thread has replaced this one."""
-
-
-@dataclass(frozen=True)
-class Begun:
-    """A deletion that has begun; `mark` is what an earlier deletion, a restore or a fork left."""
-
-    mark: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,37 +58,35 @@ class ErasureStore(Queries):
     """Deletes rows permanently."""
 
     @transaction
-    def begin(self, connection: Connection, tenant: str, name: str, deletion: str) -> Begun | None:
-        """Close a thread to runs and calls; None if there is none. RunUnderWay and CallUnderWay change nothing."""
-        found = _thread(connection, tenant, name)
-        if found is None:
-            return None
-        refuse_under_way(connection, found.id)
-        connection.execute(update(threads).where(threads.c.id == found.id).values(deletion=deletion))
-        return Begun(found.deletion)
+    def begin(self, connection: Connection, tenant: str, name: str, deletion: str) -> str | None:
+        """Close a thread to runs and calls; return the mark that an earlier deletion, a restore or a fork left.
 
-    async def give_up(self, tenant: str, name: str, deletion: str, begun: Begun | None = None) -> None:
-        """Open a thread again, unless another deletion replaced this one or an interrupted restore closed it."""
+        NotFound and ThreadBusy change nothing.
+        """
+        id_, mark = _thread(connection, tenant, name)
+        refuse_under_way(connection, id_, name)
+        connection.execute(update(threads).where(threads.c.id == id_).values(deletion=deletion))
+        return mark
+
+    async def give_up(self, tenant: str, name: str, deletion: str, mark: str | None) -> None:
+        """Give a thread the mark that begin() returned, unless another deletion replaced this one."""
         own = _named(tenant, name) & (threads.c.deletion == deletion)
-        mark = begun.mark if begun is not None else None
         await self._database.write((update(threads).where(own).values(deletion=mark), None))
 
     @transaction
     def remove_thread(
         self, connection: Connection, tenant: str, name: str, actor: str, deletion: str | None = None
-    ) -> Mapping[str, int] | None:
-        """Delete a thread atomically; return the deleted rows by table, or None if it is gone.
+    ) -> Mapping[str, int]:
+        """Delete a thread atomically; return the deleted rows by table.
 
-        `deletion` is what begin() was called with, if it was. Raises DeletionLost, RunUnderWay and CallUnderWay. The
-        audit stays, and records the deletion.
+        `deletion` is what begin() was called with, if it was. Raises NotFound and ThreadBusy. The audit stays, and
+        records the deletion.
         """
-        found = _thread(connection, tenant, name)
-        if found is None:
-            return None
-        if found.deletion != deletion:
-            raise DeletionLost
-        refuse_under_way(connection, found.id)
-        removed = remove_rows(connection, found.id)
+        id_, mark = _thread(connection, tenant, name)
+        if mark != deletion:
+            raise ThreadBusy(f"another call is deleting thread {name[:64]!r}: wait until it is done")
+        refuse_under_way(connection, id_, name)
+        removed = remove_rows(connection, id_)
         entry = AuditEntry(tenant, "thread_deleted", actor=actor, thread=name, details=dict(removed))
         self.audit.append(connection, entry)
         return removed
@@ -201,8 +182,12 @@ def _named(tenant: str, name: str) -> ColumnElement[bool]:
     return (threads.c.tenant == tenant) & (threads.c.name == name)
 
 
-def _thread(connection: Connection, tenant: str, name: str) -> Row[str, str | None] | None:
-    return connection.execute(select(threads.c.id, threads.c.deletion).where(_named(tenant, name))).first()
+def _thread(connection: Connection, tenant: str, name: str) -> tuple[str, str | None]:
+    """Return a thread's id and mark; NotFound."""
+    found = connection.execute(select(threads.c.id, threads.c.deletion).where(_named(tenant, name))).first()
+    if found is None:
+        raise no_thread(name)
+    return found.id, found.deletion
 
 
 def _is_executing(tenant: str) -> ColumnElement[bool]:
@@ -219,14 +204,22 @@ def remove_rows(connection: Connection, thread_id: str) -> Mapping[str, int]:
     return removed
 
 
-def refuse_under_way(connection: Connection, thread_id: str) -> None:
-    """Raise RunUnderWay or CallUnderWay; a call counts from before it gets its sandbox until its outcome is written."""
+def refuse_under_way(connection: Connection, thread_id: str, name: str, advice: str = "cancel it first") -> None:
+    """Raise ThreadBusy for a run under way, with `advice`, or a call.
+
+    A call counts from before it gets its sandbox until its outcome is written.
+    """
     running = select(runs.c.id).where(runs.c.thread_id == thread_id, runs.c.status.in_(RUNS_UNDER_WAY))
     if (run_id := connection.execute(running.limit(1)).scalar()) is not None:
-        raise RunUnderWay(run_id)
+        raise ThreadBusy(f"thread {name[:64]!r} is busy with run {run_id}: {advice}")
     executing = select(tool_calls.c.id).where(tool_calls.c.thread_id == thread_id, tool_calls.c.state == "executing")
-    if (call_id := connection.execute(executing.limit(1)).scalar()) is not None:
-        raise CallUnderWay(call_id)
+    if connection.execute(executing.limit(1)).first() is not None:
+        raise busy_with_calls(name)
+
+
+def busy_with_calls(name: str) -> ThreadBusy:
+    """Return the error for a thread with calls under way."""
+    return ThreadBusy(f"thread {name[:64]!r} is busy with tool calls: wait until they finish")
 
 
 def belongs_to_thread(table: Table, thread_id: str) -> ColumnElement[bool] | None:

@@ -25,7 +25,7 @@ from gateway.storage.request_store import REMEMBERED_US
 from gateway.storage.run_writes import metadata_rows
 from gateway.storage.snapshot_store import Snapshot
 from gateway.storage.tables import messages, snapshots, thread_metadata, threads, workspace_requests
-from gateway.storage.thread_store import FORKING, RESTORING, MessageRow, ThreadGoing, lock_thread
+from gateway.storage.thread_store import FORKING, RESTORING, MessageRow, going, lock_thread
 
 _REQUESTS = workspace_requests.c
 
@@ -60,14 +60,14 @@ class RestoreStore(Queries):
 
     @transaction
     def begin(
-        self, connection: Connection, thread_id: str, mark: str, request: WorkspaceRequest | None = None
+        self, connection: Connection, thread: Thread, mark: str, request: WorkspaceRequest | None = None
     ) -> str | None:
-        """Close a thread; return an earlier restore's mark. ThreadGoing, RunUnderWay, CallUnderWay change nothing."""
-        earlier = lock_thread(connection, thread_id)
-        refuse_under_way(connection, thread_id)
-        connection.execute(update(threads).where(threads.c.id == thread_id).values(deletion=mark))
+        """Close a thread; return an earlier restore's mark. ThreadBusy changes nothing."""
+        earlier = lock_thread(connection, thread.id, thread.name)
+        refuse_under_way(connection, thread.id, thread.name)
+        connection.execute(update(threads).where(threads.c.id == thread.id).values(deletion=mark))
         if request is not None:
-            claim_request(connection, request, thread_id, self.clock())
+            claim_request(connection, request, thread.id, self.clock())
         return earlier
 
     async def give_up(self, thread_id: str, mark: str, earlier: str | None) -> None:
@@ -146,7 +146,7 @@ class ForkStore(Queries):
         """Give a fork its messages, those of the snapshot's thread, and its metadata, and make it visible.
 
         Return how many messages it has: 0 if retention removed them since the snapshot was read, as those now at their
-        positions came later. ThreadGoing if either thread is gone or being deleted.
+        positions came later. ThreadBusy if either thread is gone or being deleted.
         """
         thread, kept_us = fork.thread, self.clock()
         values = metadata_rows(thread.id, fork.metadata, kept_us)
@@ -155,9 +155,9 @@ class ForkStore(Queries):
         chosen = (_MESSAGES.thread_id == source) & (_MESSAGES.position < fork.messages) & exists(still)
         copied = select(literal(thread.id), _MESSAGES.position, _MESSAGES.run_id, _MESSAGES.message).where(chosen)
         own = (threads.c.id == thread.id) & (threads.c.deletion == fork.mark)
-        lock_thread(connection, source)
+        lock_thread(connection, source, snapshot.thread)
         if not connection.execute(update(threads).where(own).values(deletion=None, used_us=kept_us)).rowcount:
-            raise ThreadGoing
+            raise going(snapshot.thread)
         columns = ["thread_id", "position", "run_id", "message"]
         connection.execute(insert(messages).from_select(columns, copied))
         if values:
@@ -175,12 +175,12 @@ class ForkStore(Queries):
             remove_rows(connection, thread_id)
 
     @transaction
-    def refuse_busy(self, connection: Connection, thread_id: str) -> None:
-        """Raise RunUnderWay or CallUnderWay; ThreadGoing if its files are unknown or it is being deleted."""
+    def refuse_busy(self, connection: Connection, thread_id: str, name: str) -> None:
+        """Raise ThreadBusy for a thread with a run or a call, with unknown files, or that is being deleted."""
         whole = select(threads.c.id).where(threads.c.id == thread_id, threads.c.deletion.is_(None))
         if connection.execute(whole).first() is None:
-            raise ThreadGoing
-        refuse_under_way(connection, thread_id)
+            raise going(name)
+        refuse_under_way(connection, thread_id, name, "wait for it, or fork at one of its steps")
 
     async def half_made(self, tenant: str | None = None) -> Sequence[Thread]:
         """Return the invisible threads, all or a tenant's: forks in progress, or left by gateways that died."""

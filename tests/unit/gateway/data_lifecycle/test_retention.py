@@ -208,7 +208,7 @@ async def test_a_thread_that_a_run_adds_to_or_a_caller_describes_counts_as_used(
     )
     await _say(database, 1, 30)
     await ThreadStore(database, lambda: NOW - DAY_US).change_metadata(
-        "thread1", {"a": "1"}, (), keys_limit=9, limit_bytes=99
+        Thread("thread1", "t", "n1"), {"a": "1"}, (), keys_limit=9, limit_bytes=99
     )
     assert (await _retention(database, _old()).prune())["messages"] == 0
 
