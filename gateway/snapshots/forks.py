@@ -269,7 +269,7 @@ class Forks:
 
     async def _filled(self, tenant: Tenant, row: ThreadRow, fork: Fork, point: ForkPoint) -> Forked:
         directory, snapshot, name = self._snapshots.of(tenant.name), point.snapshot, fork.thread.name
-        await self._snapshots.restoring.fill(snapshot, directory, fork.thread, tenant.sandbox_spec(name))
+        await self._snapshots.fill(snapshot, fork.thread, tenant)
         forked = Forked(name, row.name, snapshot.id, point.run_id, point.step, point.messages)
         details = {key: value for key, value in asdict(forked).items() if key != "thread"}
         entry = AuditEntry(

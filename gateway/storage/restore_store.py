@@ -66,8 +66,7 @@ class RestoreStore(Queries):
         earlier = lock_thread(connection, thread.id, thread.name)
         refuse_under_way(connection, thread.id, thread.name)
         connection.execute(update(threads).where(threads.c.id == thread.id).values(deletion=mark))
-        if request is not None:
-            claim_request(connection, request, thread.id, self.clock())
+        claim_request(connection, request, thread.id, self.clock())
         return earlier
 
     async def give_up(self, thread_id: str, mark: str, earlier: str | None) -> None:
@@ -82,13 +81,14 @@ class RestoreStore(Queries):
         """Let runs and calls begin in a restored thread again; `request` has its answer."""
         restoring = threads.c.deletion.startswith(RESTORING, autoescape=True)
         connection.execute(update(threads).where(threads.c.id == thread_id, restoring).values(deletion=None))
-        if request is not None:
-            answer_request(connection, request)
+        answer_request(connection, request)
         self.audit.append(connection, entry)
 
 
-def claim_request(connection: Connection, request: WorkspaceRequest, thread_id: str, at_us: int) -> None:
-    """Write that a request begins, replacing only its own earlier attempt; delete requests older than a day."""
+def claim_request(connection: Connection, request: WorkspaceRequest | None, thread_id: str, at_us: int) -> None:
+    """Write that a request, if any, begins, replacing only its own earlier attempt; delete those older than a day."""
+    if request is None:
+        return
     of_tenant = _REQUESTS.tenant == request.tenant
     again = (_REQUESTS.request_id == request.id) & _REQUESTS.answer.is_(None)
     forgotten = of_tenant & (again | (_REQUESTS.at_us < at_us - REMEMBERED_US))
@@ -97,10 +97,11 @@ def claim_request(connection: Connection, request: WorkspaceRequest, thread_id: 
     connection.execute(insert(workspace_requests), {**row, "thread_id": thread_id, "answer": None, "at_us": at_us})
 
 
-def answer_request(connection: Connection, request: WorkspaceRequest) -> None:
-    """Write a request's answer, if its thread still exists."""
-    of_id = (_REQUESTS.tenant == request.tenant) & (_REQUESTS.request_id == request.id)
-    connection.execute(update(workspace_requests).where(of_id).values(answer=request.answer))
+def answer_request(connection: Connection, request: WorkspaceRequest | None) -> None:
+    """Write the answer of a request, if any, if its thread still exists."""
+    if request is not None:
+        of_id = (_REQUESTS.tenant == request.tenant) & (_REQUESTS.request_id == request.id)
+        connection.execute(update(workspace_requests).where(of_id).values(answer=request.answer))
 
 
 _MESSAGES = messages.c
@@ -138,8 +139,7 @@ class ForkStore(Queries):
         """Create an invisible thread. Raises QuotaExceeded; ConstraintViolated if its name or request id is taken."""
         refuse_more_threads(connection, thread.tenant, limit)
         connection.execute(insert(threads), {**vars(thread), "created_us": self.clock(), "deletion": mark})
-        if request is not None:
-            claim_request(connection, request, thread.id, self.clock())
+        claim_request(connection, request, thread.id, self.clock())
 
     @transaction
     def end(self, connection: Connection, fork: Fork, snapshot: Snapshot, entry: AuditEntry) -> int:
@@ -162,8 +162,7 @@ class ForkStore(Queries):
         connection.execute(insert(messages).from_select(columns, copied))
         if values:
             connection.execute(insert(thread_metadata), values)
-        if fork.request is not None:
-            answer_request(connection, fork.request)
+        answer_request(connection, fork.request)
         self.audit.append(connection, entry)
         written = select(func.count()).where(_MESSAGES.thread_id == thread.id)
         return int(connection.execute(written).scalar_one())
