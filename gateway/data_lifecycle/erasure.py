@@ -17,9 +17,8 @@ import structlog
 from agent.cancellation import to_the_end
 from gateway.errors import Unavailable
 from gateway.storage.database import Database
-from gateway.storage.erasure_store import ErasureStore, TenantErasure, busy_with_calls
+from gateway.storage.erasure_store import Erased, ErasureStore, TenantErasure, busy_with_calls
 from gateway.support.clock import MakeId, make_id
-from gateway.tenancy.tenant_admin import Erased
 from sandbox.engines.engine import Removal
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable, WorkspaceIncomplete
 
@@ -158,11 +157,10 @@ class Erasure:
         except SandboxError as error:
             raise Unavailable(f"the engine could not list its remaining data; try again: {error}") from error
         removed = await self._store.remove_tenant(name)
-        erasure = TenantErasure(name, audit, actor, removed, workspaces, on_engine)
-        everything, left, sequence = await self._store.record(erasure)
+        erased = await self._store.record(TenantErasure(name, audit, actor, removed, workspaces, on_engine))
         if not await self._database.truncate_log():
             log.warning("deleted data stays in the database's log until that is next truncated", tenant=name)
-        return Erased(everything, left, workspaces, sequence)
+        return erased
 
     async def was_deleted(self, name: str) -> bool:
         return await self._store.was_deleted(name)

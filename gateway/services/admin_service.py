@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from gateway.credentials.caller import actor
 from gateway.credentials.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
+from gateway.data_lifecycle.tenant_admin import TenantAdmin
 from gateway.errors import InvalidArgument
 from gateway.policy_versions.policy_admin import PolicyAdmin
 from gateway.services.messages import message, numbers
 from gateway.serving.edge import Authenticator, unary
 from gateway.storage.key_store import KeyRequest, KeyStore
 from gateway.support.paging import page_size, paged, place_of
-from gateway.tenancy.tenant_admin import TenantAdmin
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import admin_service_pb2 as pb
 from gateway.v1 import admin_service_pb2_grpc as grpc_pb

@@ -54,6 +54,19 @@ class TenantErasure:
     on_engine: Mapping[str, int]
 
 
+@dataclass(frozen=True)
+class Erased:
+    """The removed and remaining rows by table; `audit_sequence` is the record in the operators' audit.
+
+    `left` includes the engine's `volumes` and `containers`; `workspaces_removed` counts volumes that existed.
+    """
+
+    removed: Mapping[str, int]
+    left: Mapping[str, int]
+    workspaces_removed: int
+    audit_sequence: int
+
+
 class ErasureStore(Queries):
     """Deletes rows permanently."""
 
@@ -151,11 +164,11 @@ class ErasureStore(Queries):
         query = select(columns.details).where(_DELETIONS, columns.details.contains(said, autoescape=True))
         return any(json.loads(row.details).get("tenant") == tenant for row in await self._database.rows(query))
 
-    async def record(self, erasure: TenantErasure) -> tuple[Mapping[str, int], Mapping[str, int], int]:
-        """Delete the audit if requested, count what is left, and audit both; return removed, left, and its sequence."""
+    async def record(self, erasure: TenantErasure) -> Erased:
+        """Delete the audit if requested, count what is left, and audit both."""
         everything, left = await self._recorded(erasure)
         sequence = await self._database.scalar(select(func.max(audit_records.c.sequence)).where(_DELETIONS))
-        return everything, left, int(sequence)
+        return Erased(everything, left, erasure.workspaces, int(sequence))
 
     @transaction
     def _recorded(self, connection: Connection, erasure: TenantErasure) -> tuple[Mapping[str, int], Mapping[str, int]]:
