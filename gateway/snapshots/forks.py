@@ -268,7 +268,7 @@ class Forks:
             raise
 
     async def _filled(self, tenant: Tenant, row: ThreadRow, fork: Fork, point: ForkPoint) -> Forked:
-        directory, snapshot, name = self._snapshots.of(tenant.name), point.snapshot, fork.thread.name
+        snapshot, name = point.snapshot, fork.thread.name
         await self._snapshots.fill(snapshot, fork.thread, tenant)
         forked = Forked(name, row.name, snapshot.id, point.run_id, point.step, point.messages)
         details = {key: value for key, value in asdict(forked).items() if key != "thread"}
@@ -276,7 +276,7 @@ class Forks:
             tenant.name, "thread_forked", actor=actor(), thread=name, size_bytes=snapshot.size_bytes, details=details
         )
         request = fork.request and replace(fork.request, answer=json.dumps(asdict(forked)))
-        metadata = await asyncio.to_thread(directory.metadata, snapshot.id)
+        metadata = await asyncio.to_thread(self._snapshots.of(tenant.name).of(snapshot.id).read_metadata)
         await self._store.end(replace(fork, metadata=metadata or {}, request=request), snapshot, entry)
         return forked
 

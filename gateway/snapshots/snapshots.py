@@ -182,16 +182,16 @@ class Snapshots:
         Raises OtherEngine, TooLarge, Internal, WorkspaceIncomplete and other SandboxErrors, including NoSpace if the
         engine's disk is down to its reserve.
         """
-        directory, spec = self.of(tenant.name), tenant.sandbox_spec(target.name)
+        files, spec = self.of(tenant.name).of(snapshot.id), tenant.sandbox_spec(target.name)
         if snapshot.size_bytes > spec.limits.workspace_bytes:
             raise TooLarge(
                 f"the snapshot has {snapshot.size_bytes:,} bytes, and a workspace of this tenant at most "
                 f"{spec.limits.workspace_bytes:,}: have the operator raise sandbox.workspace_mib"
             )
         await self.engines.claim(target)
-        await asyncio.to_thread(directory.check_whole, snapshot.id)
+        await asyncio.to_thread(files.check_whole)
         coming_bytes = snapshot.size_bytes + snapshot.files * _BLOCK_BYTES
-        await self._engine.replace_workspace(spec, lambda: directory.read(snapshot.id), size_bytes=coming_bytes)
+        await self._engine.replace_workspace(spec, files.read, size_bytes=coming_bytes)
 
     async def forget_thread(self, tenant: str, thread: str) -> None:
         """Remove what snapshots have of a thread that is being deleted, except those taken on request."""

@@ -110,13 +110,12 @@ class Taking:
         left_bytes = tenant.policy.document.quotas.snapshot_bytes_limit - books.used_bytes
         if left_bytes <= 0:
             raise quota_exceeded(0)
-        spec, directory, id_ = tenant.sandbox_spec(what.thread), books.directory, self._ids("snap")
+        spec, id_ = tenant.sandbox_spec(what.thread), self._ids("snap")
         limits = Limits(spec.limits.workspace_bytes, left_bytes)
-        written = await self._engine.save_workspace(
-            spec, lambda contents: directory.write(id_, contents, limits, what.metadata)
-        )
+        write = books.directory.of(id_).write
+        written = await self._engine.save_workspace(spec, lambda contents: write(contents, limits, what.metadata))
         if written is None:  # the thread has no files yet
-            written = await in_thread(directory.write, id_, iter(()), limits, what.metadata)
+            written = await in_thread(write, iter(()), limits, what.metadata)
         fields: dict[str, Any] = vars(what) | vars(written) | {"created_us": self._clock(), "created_by": actor()}
         del fields["metadata"]
         snapshot = Snapshot(id=id_, tenant=tenant.name, **fields)
@@ -125,7 +124,7 @@ class Taking:
             self._store.add(snapshot, request, audit_entry("snapshot_created", snapshot, what.thread))
         )
         ids = (books.ids | {id_}) - replaced
-        freed_bytes = await in_thread(directory.remove, replaced, ids)
+        freed_bytes = await in_thread(books.directory.remove, replaced, ids)
         books = replace(books, ids=ids, used_bytes=books.used_bytes + written.stored_bytes - freed_bytes)
         if snapshot.automatic:
             kept = tenant.policy.document.sandbox.snapshots_kept

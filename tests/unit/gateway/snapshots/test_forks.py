@@ -273,7 +273,7 @@ async def test_what_was_kept_for_forks_goes_with_the_thread_and_what_was_asked_f
     for name in ("", "a"):
         page, _ = await harness.snapshots.page(ACME, thread=name, size=0, token="")
         assert [one.id for one in page] == [asked.id]
-    assert harness.snapshots.of("acme").metadata(asked.id) is None
+    assert harness.snapshots.of("acme").of(asked.id).read_metadata() is None
     assert await harness.database.rows(select(messages).where(messages.c.thread_id == thread.id)) == []
     with pytest.raises(NotFound, match="restore it"):
         await forks_of(harness).fork(ACME, "a", "b", ForkAt(snapshot_id=asked.id))
