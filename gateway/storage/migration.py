@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -57,17 +56,18 @@ class Revision:
     current: str | None
     newest: str
 
+    missing: Sequence[str] = ()
+    """What the database lacks of the newest revision, if it has that."""
+
     @property
-    def refusal(self) -> str | None:
-        """Why this program cannot use the database, and what to do; None if it can, or can upgrade it."""
-        if self.current is None or any((_MIGRATIONS / "versions").glob(f"{self.current}_*.py")):
-            return None
-        if self.current < self.newest:
-            return "an unreleased airlock made it, from before the first release: start with a new database"
-        return (
-            f"a newer airlock upgraded it, and this one knows revisions up to {self.newest}: run the newer release, or "
-            "restore a backup from before the upgrade (docs/storage.md)"
-        )
+    def known(self) -> bool:
+        """Whether this program has the migration, so the database is neither newer nor older than all releases."""
+        return self.current is None or any((_MIGRATIONS / "versions").glob(f"{self.current}_*.py"))
+
+    @property
+    def unreleased(self) -> bool:
+        """Whether the database is from before the first release, and cannot be upgraded."""
+        return self.current is not None and self.current < self.newest and not self.known
 
 
 def upgrade(engine: Engine) -> None:
@@ -75,17 +75,23 @@ def upgrade(engine: Engine) -> None:
 
     Raises SQLAlchemyError; NotMigrated if the database is of a newer program, or lacks parts of its revision.
     """
-    with engine.connect() as connection:
-        revision = Revision(_current(connection), NEWEST)
-    if revision.refusal is not None:
-        raise NotMigrated(f"it is at revision {revision.current}: {revision.refusal}")
-    if revision.current != NEWEST:
-        _migrate(engine, "upgrade", "head")
-    with engine.connect() as connection:
-        missing = missing_in(connection)
-    if missing:
+    found = _revision_in(engine)
+    if found.unreleased:
         raise NotMigrated(
-            f"it is marked as revision {NEWEST}, but lacks {shortened(missing)}. A migration was interrupted, "
+            f"it is at revision {found.current} and was created by an unreleased airlock, before the first release: "
+            "start with a new database"
+        )
+    if not found.known:
+        raise NotMigrated(
+            f"it is at revision {found.current} and was upgraded by a newer airlock; this one knows revisions up to "
+            f"{NEWEST}. Run the newer release, or restore a backup from before the upgrade (docs/storage.md)"
+        )
+    if found.current != NEWEST:
+        _migrate(engine, "upgrade", "head")
+        found = _revision_in(engine)
+    if found.missing:
+        raise NotMigrated(
+            f"it is marked as revision {NEWEST}, but lacks {shortened(found.missing)}. A migration was interrupted, "
             "or the tables were changed by hand: restore a backup, or create what is missing as in a new "
             "database"
         )
@@ -144,26 +150,19 @@ def create_schema(connection: Connection) -> None:
 
 def revision_of(url: str) -> Revision:
     """Return a database's revision without changing anything; Misconfigured if it does not open."""
-    with _connected(url) as connection:
-        return Revision(_current(connection), NEWEST)
-
-
-def missing_from(url: str) -> list[str]:
-    """Return what a database of the newest revision lacks; Misconfigured if it does not open."""
-    with _connected(url) as connection:
-        return missing_in(connection)
-
-
-@contextmanager
-def _connected(url: str) -> Iterator[Connection]:
     engine = connect(url)
     try:
-        with engine.connect() as connection:
-            yield connection
+        return _revision_in(engine)
     except (SQLAlchemyError, OSError) as error:
         raise Misconfigured(f"the database {engine.url.render_as_string()}: {driver_message(error)}") from error
     finally:
         engine.dispose()
+
+
+def _revision_in(engine: Engine) -> Revision:
+    with engine.connect() as connection:
+        current = _current(connection)
+        return Revision(current, NEWEST, missing_in(connection) if current == NEWEST else ())
 
 
 def shortened(missing: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, text
 from gateway.errors import Misconfigured
 from gateway.storage.connecting import connect
 from gateway.storage.database import Database
-from gateway.storage.migration import NEWEST, missing_from, revision_of, upgrade
+from gateway.storage.migration import NEWEST, revision_of, upgrade
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ async def test_a_database_that_lacks_something_is_refused_and_left_alone(
     _execute(engine, statement + (" ON runs" if on_table else ""))
     with pytest.raises(Misconfigured, match=lacks):
         await Database.open(empty_url)
-    assert ", ".join(missing_from(empty_url)).startswith(lacks)
+    assert ", ".join(revision_of(empty_url).missing).startswith(lacks)
     assert revision_of(empty_url).current == NEWEST
 
 
