@@ -24,12 +24,6 @@ from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable, Worksp
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
-RemoveFiles = Callable[[str, str], Awaitable[bool]]
-"""Removes the sandbox and the workspace of a tenant's thread; returns whether there was a workspace.
-
-Raises SandboxBusy while calls are in progress in it, WorkspaceIncomplete if some files may be gone; after any other
-error none is.
-"""
 Sleep = Callable[[float], Awaitable[None]]
 
 # How long runs and calls in progress may take to end after a request to do so.
@@ -46,7 +40,7 @@ class StoredFiles(Protocol):
         """Return the id of the engine, as threads.engine has it."""
 
     async def remove(self, tenant: str, thread: str) -> bool:
-        """Remove the files of a thread, as RemoveFiles does."""
+        """Remove the files of a thread, as remove_files() does."""
 
     async def remove_rest(self, tenant: str) -> int:
         """Remove every other sandbox and workspace of a tenant; return the number of workspaces."""
@@ -55,30 +49,30 @@ class StoredFiles(Protocol):
         """Count what is left of a tenant, such as `volumes` and `containers`."""
 
 
-def remove_files_of(engine: Removal, sleep: Sleep = asyncio.sleep) -> RemoveFiles:
-    """Return what removes a thread's sandbox and files from an engine."""
+async def remove_files(engine: Removal, tenant: str, thread: str, sleep: Sleep = asyncio.sleep) -> bool:
+    """Remove the sandbox and the workspace of a tenant's thread; return whether there was a workspace.
 
-    async def remove(tenant: str, thread: str) -> bool:
-        incomplete = False
+    Raises SandboxBusy while calls are in progress in it, WorkspaceIncomplete if some files may be gone; after any other
+    error none is.
+    """
+    incomplete = False
 
-        async def attempt() -> bool:
-            nonlocal incomplete
-            try:
-                # In each attempt: a call may have created a sandbox again in between.
-                await engine.remove_of(tenant, thread)
-                return await engine.remove_workspace(tenant, thread)
-            except WorkspaceIncomplete:
-                incomplete = True
-                raise
-
+    async def attempt() -> bool:
+        nonlocal incomplete
         try:
-            return await _retried(attempt, SandboxUnavailable, _RELEASE_S, sleep)
-        except SandboxError as error:
-            if incomplete:
-                raise WorkspaceIncomplete(str(error)) from error
+            # In each attempt: a call may have created a sandbox again in between.
+            await engine.remove_of(tenant, thread)
+            return await engine.remove_workspace(tenant, thread)
+        except WorkspaceIncomplete:
+            incomplete = True
             raise
 
-    return remove
+    try:
+        return await _retried(attempt, SandboxUnavailable, _RELEASE_S, sleep)
+    except SandboxError as error:
+        if incomplete:
+            raise WorkspaceIncomplete(str(error)) from error
+        raise
 
 
 async def _retried(operation: Callable[[], Awaitable[T]], error: type[SandboxError], limit_s: float, sleep: Sleep) -> T:

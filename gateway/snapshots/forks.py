@@ -50,8 +50,6 @@ from sandbox.errors import SandboxError, WorkspaceIncomplete
 _STEP_MESSAGES = 2_000
 _SHOWN = 5
 log = structlog.get_logger(__name__)
-# More than a thread may have, so that metadata from before that limit is copied as well.
-_METADATA_LIMIT_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -235,9 +233,9 @@ class Forks:
         ThreadBusy while anything is under way: messages and files would not match.
         """
         await self._store.refuse_busy(row.id, row.name)
-        metadata = await self._snapshots.listed.metadata(row.id, limit_bytes=_METADATA_LIMIT_BYTES)
+        metadata = await self._snapshots.metadata_of(row.id)
         said = await self._snapshots.listed.message_count(row.id)
-        what = Taken(row.id, row.name, said, FORK, metadata=metadata or {})
+        what = Taken(row.id, row.name, said, FORK, metadata=metadata)
         async with directory.alone():
             return await self._snapshots.taking.take(tenant, directory, what)
 

@@ -86,9 +86,9 @@ class Snapshots:
         async with directory.alone():
             if (known := await self._asked_before(tenant, request)) is not None:
                 return known
-            metadata = await self.listed.metadata(row.id, limit_bytes=_METADATA_LIMIT_BYTES)
+            metadata = await self.metadata_of(row.id)
             said = await self.listed.message_count(row.id)
-            what = Taken(row.id, row.name, said, comment=comment, run_id=row.run_id or "", metadata=metadata or {})
+            what = Taken(row.id, row.name, said, comment=comment, run_id=row.run_id or "", metadata=metadata)
             return await self.taking.take(tenant, directory, what, request)
 
     async def keep_step(self, tenant: Tenant, run_id: str, number: int, step: KeptStep, kind: str) -> Snapshot:
@@ -98,7 +98,7 @@ class Snapshots:
         """
         thread = step.thread
         await self.engines.refuse_other(thread)
-        metadata = dict(await self.listed.metadata(thread.id, limit_bytes=_METADATA_LIMIT_BYTES) or {})
+        metadata = await self.metadata_of(thread.id)
         for key in step.removed:
             metadata.pop(key, None)
         metadata.update(step.changed)
@@ -107,6 +107,10 @@ class Snapshots:
         directory = self.of(tenant.name)
         async with directory.alone(_STEP_TIMEOUT_S):
             return await self.taking.take(tenant, directory, what)
+
+    async def metadata_of(self, thread_id: str) -> dict[str, str]:
+        """Return the metadata of a thread that a snapshot stores."""
+        return dict(await self.listed.metadata(thread_id, limit_bytes=_METADATA_LIMIT_BYTES) or {})
 
     async def get(self, tenant: Tenant, id_: str) -> Snapshot:
         """Return a snapshot; NotFound also for another tenant's."""
