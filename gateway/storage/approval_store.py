@@ -223,12 +223,10 @@ class ApprovalStore(Queries):
     async def expire(self, tenant: str | None = None) -> None:
         """Mark and audit expired approvals, of a tenant or of all; they expire by the time, whether marked or not."""
         over = writes.late(tenant, self.clock())
-
-        def work(connection: Connection) -> None:
-            self.audit.append(connection, *writes.mark_expired(connection, over, self.clock))
-
         if await self._has(approvals.c.id, over):
-            await self._database.transact(work)
+            await self._database.transact(
+                lambda connection: self.audit.append(connection, *writes.mark_expired(connection, over, self.clock))
+            )
 
     async def cancel(self, approval_id: str) -> None:
         await self._changed((approvals.c.id == approval_id) & _OPEN, CANCELLED)

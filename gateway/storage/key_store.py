@@ -39,8 +39,8 @@ class StoredKey:
     name: str
     created_us: int
     expires_us: int | None
-    revoked_us: int | None
-    replaced_by: str | None
+    revoked_us: int | None = None
+    replaced_by: str | None = None
 
     def is_over(self, now_us: int) -> bool:
         return self.revoked_us is not None or (self.expires_us is not None and self.expires_us <= now_us)
@@ -83,7 +83,8 @@ class KeyStore(Queries):
         if again is not None:
             return again
         now = self.clock()
-        made = _stored(tenant, key, name, now, None if lifetime_us is None else now + lifetime_us)
+        expires_us = None if lifetime_us is None else now + lifetime_us
+        made = StoredKey(key.id, tenant, key.shown, key.scopes, name, now, expires_us)
         self._insert(connection, made, key, by, request)
         return made
 
@@ -156,7 +157,7 @@ class KeyStore(Queries):
         if old.is_over(now):
             raise InvalidArgument(f"key_id: {old.shown} is expired or revoked: create a key")
         expires_us = None if old.expires_us is None else now + old.expires_us - old.created_us
-        new = _stored(old.tenant, key, old.name, now, expires_us)
+        new = StoredKey(key.id, old.tenant, key.shown, key.scopes, old.name, now, expires_us)
         ends_us = now + overlap_us if old.expires_us is None else min(now + overlap_us, old.expires_us)
         self._insert(connection, new, key, by, request)
         connection.execute(update(api_keys).where(_KEYS.id == key_id).values(replaced_by=new.id, expires_us=ends_us))
@@ -226,10 +227,6 @@ class KeyStore(Queries):
         facts |= {"scopes": list(key.scopes), **more}
         chains = dict.fromkeys((OPERATORS, key.tenant))
         self.audit.append(connection, *(AuditEntry(chain, kind, by, details=facts) for chain in chains))
-
-
-def _stored(tenant: str, key: NewKey, name: str, now: int, expires_us: int | None) -> StoredKey:
-    return StoredKey(key.id, tenant, key.shown, key.scopes, name, now, expires_us, None, None)
 
 
 def _locked(connection: Connection, key_id: str) -> StoredKey:
