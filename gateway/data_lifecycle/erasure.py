@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -85,27 +86,20 @@ async def _retried(operation: Callable[[], Awaitable[T]], error: type[SandboxErr
     return await operation()
 
 
+@dataclass
 class Erasure:
     """Erases threads and tenants."""
 
-    def __init__(
-        self,
-        database: Database,
-        store: ErasureStore,
-        files: StoredFiles,
-        *,
-        sleep: Sleep = asyncio.sleep,
-        ids: MakeId = make_id,
-    ) -> None:
-        self._database = database
-        self._store = store
-        self._files = files
-        self._sleep = sleep
-        self._ids = ids
+    database: Database
+    store: ErasureStore
+    files: StoredFiles
+    _: KW_ONLY
+    sleep: Sleep = asyncio.sleep
+    ids: MakeId = make_id
 
     async def thread(self, tenant: str, name: str, actor: str) -> Mapping[str, int]:
         """Delete a thread; return the rows by table. Raises NotFound, and ThreadBusy while anything runs in it."""
-        deletion = self._ids("del")
+        deletion = self.ids("del")
         try:
             # To the end, even if the caller disconnects: only this task knows what became of the files.
             removed = await to_the_end(self._removed(tenant, name, actor, deletion))
@@ -119,71 +113,71 @@ class Erasure:
             raise Unavailable(
                 f"the files of thread {name[:64]!r} could not be removed, so nothing was deleted: {error}"
             ) from error
-        await self._database.truncate_log()
+        await self.database.truncate_log()
         return removed
 
     async def _removed(self, tenant: str, name: str, actor: str, deletion: str) -> Mapping[str, int]:
-        if elsewhere := await self._elsewhere(await self._store.threads_of(tenant, name)):
+        if elsewhere := await self._elsewhere(await self.store.threads_of(tenant, name)):
             raise _on_other_engines(elsewhere)
-        mark = await self._store.begin(tenant, name, deletion)
+        mark = await self.store.begin(tenant, name, deletion)
         # If the process dies from here on, or files may be gone, the thread can only be deleted: opened again, it
         # would look complete without its files.
         try:
-            await self._files.remove(tenant, name)
+            await self.files.remove(tenant, name)
         except WorkspaceIncomplete:
             raise
         except Exception:
-            await self._store.give_up(tenant, name, deletion, mark)
+            await self.store.give_up(tenant, name, deletion, mark)
             raise
-        return await self._store.remove_thread(tenant, name, actor, deletion)
+        return await self.store.remove_thread(tenant, name, actor, deletion)
 
     async def tenant(self, name: str, audit: bool, actor: str) -> Erased:
         """Erase everything that is stored of a tenant, with `audit` also its audit. Repeat it to erase what is left.
 
         The tenant's keys stop working first. Raises Unavailable if files could not be removed.
         """
-        await self._store.stop_tenant(name)
+        await self.store.stop_tenant(name)
         await self._until_all_ended(name)
         workspaces = await self._remove_all_files(name) + await self._remove_the_rest(name)
         # Before the rows go: while there are some, the deletion can be repeated if the engine does not answer.
         try:
-            on_engine = await self._files.left_of(name)
+            on_engine = await self.files.left_of(name)
         except SandboxError as error:
             raise Unavailable(f"the engine could not list its remaining data; try again: {error}") from error
-        removed = await self._store.remove_tenant(name)
-        erased = await self._store.record(TenantErasure(name, audit, actor, removed, workspaces, on_engine))
-        if not await self._database.truncate_log():
+        removed = await self.store.remove_tenant(name)
+        erased = await self.store.record(TenantErasure(name, audit, actor, removed, workspaces, on_engine))
+        if not await self.database.truncate_log():
             log.warning("deleted data stays in the database's log until that is next truncated", tenant=name)
         return erased
 
     async def was_deleted(self, name: str) -> bool:
-        return await self._store.was_deleted(name)
+        return await self.store.was_deleted(name)
 
     async def _until_all_ended(self, tenant: str) -> None:
         for _ in range(round(_END_S / _POLL_S)):
-            if not await self._store.under_way(tenant):
+            if not await self.store.under_way(tenant):
                 return
-            await self._sleep(_POLL_S)
+            await self.sleep(_POLL_S)
         log.warning(
             "runs or calls of a deleted tenant did not end in time and are taken from their gateway", tenant=tenant
         )
-        await self._store.take_runs(tenant)
+        await self.store.take_runs(tenant)
 
     async def _remove_all_files(self, tenant: str) -> int:
         """Remove the workspaces of all threads; return how many existed. Unavailable if one is on another engine."""
-        found = await self._store.threads_of(tenant)
+        found = await self.store.threads_of(tenant)
         elsewhere = await self._elsewhere(found)
         removed = 0
         for thread in sorted(found.keys() - elsewhere):
-            remove = partial(self._files.remove, tenant, thread)
+            remove = partial(self.files.remove, tenant, thread)
             try:
-                removed += await _retried(remove, SandboxBusy, _END_S, self._sleep)
+                removed += await _retried(remove, SandboxBusy, _END_S, self.sleep)
             except SandboxError as error:
                 raise Unavailable(
                     f"the files of thread {thread[:64]!r} could not be removed: {error}; try again"
                 ) from error
             if elsewhere:
-                await self._store.forget_engine(tenant, thread)
+                await self.store.forget_engine(tenant, thread)
         if elsewhere:
             raise _on_other_engines(elsewhere)
         return removed
@@ -191,7 +185,7 @@ class Erasure:
     async def _remove_the_rest(self, tenant: str) -> int:
         """Remove what the engine has of threads without a row; return how many workspaces there were."""
         try:
-            return await _retried(partial(self._files.remove_rest, tenant), SandboxUnavailable, _RELEASE_S, self._sleep)
+            return await _retried(partial(self.files.remove_rest, tenant), SandboxUnavailable, _RELEASE_S, self.sleep)
         except SandboxError as error:
             still = isinstance(error, SandboxUnavailable)
             problem = "still uses files of the tenant" if still else "could not remove all data"
@@ -201,7 +195,7 @@ class Erasure:
         if not any(found.values()):
             return {}
         try:
-            own = await self._files.engine_id()
+            own = await self.files.engine_id()
         except SandboxError as error:
             raise Unavailable(f"the engine does not answer, so nothing is removed: {error.outside}") from error
         return {thread: engine for thread, engine in found.items() if engine is not None and engine != own}
