@@ -18,7 +18,7 @@ from gateway.serving.instance import known_instance
 from gateway.storage.connecting import connect, file_of
 from gateway.storage.database import Database, identity_of
 from gateway.storage.engine_store import ChannelStore
-from gateway.storage.migration import Revision, missing_from, revision_of, shortened
+from gateway.storage.migration import Revision, revision_of, shortened
 from gateway.storage.policy_store import OPERATOR, digest_of_text
 from gateway.tenancy.tenants import Tenant, Tenants
 from sandbox.engines.docker.docker_requests import DockerRequests
@@ -47,17 +47,19 @@ def database_finding(config: Config) -> Finding:
         revision = _revision(url)
         if revision is None:
             return Finding(what, "ok", "SQLite: the first start creates it")
-        missing = missing_from(url) if revision.current == revision.newest else []
     except (Misconfigured, ValueError) as error:
         return Finding(what, "failed", "does not open", f"{error}. See docs/storage.md")
     kind = "SQLite" if file_of(url) else "PostgreSQL"
     if revision.current is None:
         return Finding(what, "ok", f"{kind}, empty: the first start creates the tables")
     detail = f"{kind}, revision {revision.current}"
-    if missing:
+    if missing := revision.missing:
         return Finding(what, "failed", f"{detail}, lacks {shortened(missing)}", "restore a backup (docs/storage.md)")
     if revision.current == revision.newest:
         return Finding(what, "ok", f"{detail}, the newest")
+    if revision.unreleased:
+        fix = "an unreleased airlock created it, before the first release: start with a new database"
+        return Finding(what, "failed", f"{detail}, older than the first release", fix)
     if not revision.known:
         fix = "a newer airlock upgraded it: run that release, or restore a backup from before the upgrade"
         return Finding(what, "failed", f"{detail}, newer than {revision.newest}", fix)

@@ -55,7 +55,7 @@ class LocalKeys:
             check_tenant(self._config, tenant)
         key = make_key(scopes or (ACTING_SCOPES if tenant else OPERATOR_SCOPES), operator=not tenant)
         lifetime_us = expires_in_s * _S or None
-        (stored,) = await self._keys.add(tenant, key, name=name, lifetime_us=lifetime_us, by=self._actor)
+        stored = await self._keys.add(tenant, key, name=name, lifetime_us=lifetime_us, by=self._actor)
         return MadeKey(_info(stored), key.secret)
 
     async def keys(
@@ -75,10 +75,10 @@ class LocalKeys:
 
     async def revoke_key(self, key_id: str, *, cancel_runs: bool = False) -> RevokedKey:
         """Revoke a key, and have the gateways cancel its runs if requested."""
-        key, runs = await self._keys.revoke(key_id, by=self._actor), self._keys.runs
+        key = await self._keys.revoke(key_id, by=self._actor)
         if cancel_runs:
-            return RevokedKey(_info(key), await runs.cancel(key.tenant, key.shown, by=self._actor))
-        return RevokedKey(_info(key), await runs.count(key.tenant, key.shown))
+            return RevokedKey(_info(key), await self._keys.cancel_runs(key.tenant, key.shown, by=self._actor))
+        return RevokedKey(_info(key), await self._keys.runs_of(key.tenant, key.shown))
 
     async def rotate_key(self, key_id: str, *, overlap_s: int = 0) -> MadeKey:
         """Create a replacement for a key."""

@@ -16,6 +16,7 @@ from gateway.composition.sandboxes import Sandboxes
 from gateway.composition.work import TenantFiles, Work
 from gateway.config.operation_settings import AnchorSettings
 from gateway.data_lifecycle.erasure import Erasure
+from gateway.data_lifecycle.tenant_admin import TenantAdmin
 from gateway.identity.auth import authentication
 from gateway.policy_versions.policy_admin import PolicyAdmin
 from gateway.runs.requested_runs import RequestedRuns
@@ -42,7 +43,6 @@ from gateway.storage.restore_store import ForkStore
 from gateway.storage.thread_store import ThreadStore
 from gateway.storage.transition_store import TransitionStore
 from gateway.support.clock import make_id
-from gateway.tenancy.tenant_admin import TenantAdmin
 from gateway.tool_calls.requested_programs import RequestedPrograms
 
 _SERVICERS = (

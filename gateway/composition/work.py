@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.approvals.approvals import Approvals
 from gateway.composition.foundation import Foundation
 from gateway.composition.sandboxes import Sandboxes
-from gateway.data_lifecycle.erasure import remove_files_of
+from gateway.data_lifecycle.erasure import remove_files
 from gateway.errors import AirlockError
 from gateway.runs.agent_run import RunParts
 from gateway.runs.lease import Lease
@@ -40,11 +40,10 @@ class TenantFiles:
         self.engine_id = engine.id
         self._engine = engine
         self._snapshots = snapshots
-        self._remove_workspace = remove_files_of(engine)
 
     async def remove(self, tenant: str, thread: str) -> bool:
         """Remove the workspace and the snapshots of a thread; return whether there was a workspace."""
-        existed = await self._remove_workspace(tenant, thread)
+        existed = await remove_files(self._engine, tenant, thread)
         try:
             await self._snapshots.forget_thread(tenant, thread)
         except AirlockError as error:

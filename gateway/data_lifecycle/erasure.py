@@ -9,28 +9,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
 import structlog
 
 from agent.cancellation import to_the_end
-from gateway.errors import NotFound, ThreadBusy, Unavailable
+from gateway.errors import Unavailable
 from gateway.storage.database import Database
-from gateway.storage.erasure_store import CallUnderWay, DeletionLost, ErasureStore, RunUnderWay, TenantErasure
+from gateway.storage.erasure_store import Erased, ErasureStore, TenantErasure, busy_with_calls
 from gateway.support.clock import MakeId, make_id
-from gateway.tenancy.tenant_admin import Erased
 from sandbox.engines.engine import Removal
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable, WorkspaceIncomplete
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
-RemoveFiles = Callable[[str, str], Awaitable[bool]]
-"""Removes the sandbox and the workspace of a tenant's thread; returns whether there was a workspace.
-
-Raises SandboxBusy while calls are in progress in it, WorkspaceIncomplete if some files may be gone; after any other
-error none is.
-"""
 Sleep = Callable[[float], Awaitable[None]]
 
 # How long runs and calls in progress may take to end after a request to do so.
@@ -47,7 +41,7 @@ class StoredFiles(Protocol):
         """Return the id of the engine, as threads.engine has it."""
 
     async def remove(self, tenant: str, thread: str) -> bool:
-        """Remove the files of a thread, as RemoveFiles does."""
+        """Remove the files of a thread, as remove_files() does."""
 
     async def remove_rest(self, tenant: str) -> int:
         """Remove every other sandbox and workspace of a tenant; return the number of workspaces."""
@@ -56,30 +50,30 @@ class StoredFiles(Protocol):
         """Count what is left of a tenant, such as `volumes` and `containers`."""
 
 
-def remove_files_of(engine: Removal, sleep: Sleep = asyncio.sleep) -> RemoveFiles:
-    """Return what removes a thread's sandbox and files from an engine."""
+async def remove_files(engine: Removal, tenant: str, thread: str, sleep: Sleep = asyncio.sleep) -> bool:
+    """Remove the sandbox and the workspace of a tenant's thread; return whether there was a workspace.
 
-    async def remove(tenant: str, thread: str) -> bool:
-        incomplete = False
+    Raises SandboxBusy while calls are in progress in it, WorkspaceIncomplete if some files may be gone; after any other
+    error none is.
+    """
+    incomplete = False
 
-        async def attempt() -> bool:
-            nonlocal incomplete
-            try:
-                # In each attempt: a call may have created a sandbox again in between.
-                await engine.remove_of(tenant, thread)
-                return await engine.remove_workspace(tenant, thread)
-            except WorkspaceIncomplete:
-                incomplete = True
-                raise
-
+    async def attempt() -> bool:
+        nonlocal incomplete
         try:
-            return await _retried(attempt, SandboxUnavailable, _RELEASE_S, sleep)
-        except SandboxError as error:
-            if incomplete:
-                raise WorkspaceIncomplete(str(error)) from error
+            # In each attempt: a call may have created a sandbox again in between.
+            await engine.remove_of(tenant, thread)
+            return await engine.remove_workspace(tenant, thread)
+        except WorkspaceIncomplete:
+            incomplete = True
             raise
 
-    return remove
+    try:
+        return await _retried(attempt, SandboxUnavailable, _RELEASE_S, sleep)
+    except SandboxError as error:
+        if incomplete:
+            raise WorkspaceIncomplete(str(error)) from error
+        raise
 
 
 async def _retried(operation: Callable[[], Awaitable[T]], error: type[SandboxError], limit_s: float, sleep: Sleep) -> T:
@@ -92,36 +86,25 @@ async def _retried(operation: Callable[[], Awaitable[T]], error: type[SandboxErr
     return await operation()
 
 
+@dataclass
 class Erasure:
     """Erases threads and tenants."""
 
-    def __init__(
-        self,
-        database: Database,
-        store: ErasureStore,
-        files: StoredFiles,
-        *,
-        sleep: Sleep = asyncio.sleep,
-        ids: MakeId = make_id,
-    ) -> None:
-        self._database = database
-        self._store = store
-        self._files = files
-        self._sleep = sleep
-        self._ids = ids
+    database: Database
+    store: ErasureStore
+    files: StoredFiles
+    _: KW_ONLY
+    sleep: Sleep = asyncio.sleep
+    ids: MakeId = make_id
 
     async def thread(self, tenant: str, name: str, actor: str) -> Mapping[str, int]:
         """Delete a thread; return the rows by table. Raises NotFound, and ThreadBusy while anything runs in it."""
-        deletion = self._ids("del")
+        deletion = self.ids("del")
         try:
             # To the end, even if the caller disconnects: only this task knows what became of the files.
             removed = await to_the_end(self._removed(tenant, name, actor, deletion))
-        except DeletionLost as error:
-            raise ThreadBusy(f"another call is deleting thread {name[:64]!r}: wait until it is done") from error
-        except (SandboxBusy, CallUnderWay) as error:
-            raise ThreadBusy(f"thread {name[:64]!r} is busy with tool calls: wait until they finish") from error
-        except RunUnderWay as error:
-            raise ThreadBusy(f"thread {name[:64]!r} is busy with run {error}: cancel it first") from error
+        except SandboxBusy as error:
+            raise busy_with_calls(name) from error
         except WorkspaceIncomplete as error:
             raise Unavailable(
                 f"files of thread {name[:64]!r} may be gone, so it accepts no calls: delete it again: {error}"
@@ -130,76 +113,71 @@ class Erasure:
             raise Unavailable(
                 f"the files of thread {name[:64]!r} could not be removed, so nothing was deleted: {error}"
             ) from error
-        if removed is None:
-            raise NotFound(f"thread {name[:64]!r} not found: `airlock thread list` lists the threads")
-        await self._database.truncate_log()
+        await self.database.truncate_log()
         return removed
 
-    async def _removed(self, tenant: str, name: str, actor: str, deletion: str) -> Mapping[str, int] | None:
-        if elsewhere := await self._elsewhere(await self._store.threads_of(tenant, name)):
+    async def _removed(self, tenant: str, name: str, actor: str, deletion: str) -> Mapping[str, int]:
+        if elsewhere := await self._elsewhere(await self.store.threads_of(tenant, name)):
             raise _on_other_engines(elsewhere)
-        begun = await self._store.begin(tenant, name, deletion)
-        if begun is None:
-            return None
+        mark = await self.store.begin(tenant, name, deletion)
         # If the process dies from here on, or files may be gone, the thread can only be deleted: opened again, it
         # would look complete without its files.
         try:
-            await self._files.remove(tenant, name)
+            await self.files.remove(tenant, name)
         except WorkspaceIncomplete:
             raise
         except Exception:
-            await self._store.give_up(tenant, name, deletion, begun)
+            await self.store.give_up(tenant, name, deletion, mark)
             raise
-        return await self._store.remove_thread(tenant, name, actor, deletion)
+        return await self.store.remove_thread(tenant, name, actor, deletion)
 
     async def tenant(self, name: str, audit: bool, actor: str) -> Erased:
         """Erase everything that is stored of a tenant, with `audit` also its audit. Repeat it to erase what is left.
 
         The tenant's keys stop working first. Raises Unavailable if files could not be removed.
         """
-        await self._store.stop_tenant(name)
+        await self.store.stop_tenant(name)
         await self._until_all_ended(name)
         workspaces = await self._remove_all_files(name) + await self._remove_the_rest(name)
         # Before the rows go: while there are some, the deletion can be repeated if the engine does not answer.
         try:
-            on_engine = await self._files.left_of(name)
+            on_engine = await self.files.left_of(name)
         except SandboxError as error:
             raise Unavailable(f"the engine could not list its remaining data; try again: {error}") from error
-        removed = await self._store.remove_tenant(name)
-        erasure = TenantErasure(name, audit, actor, removed, workspaces, on_engine)
-        everything, left, sequence = await self._store.record(erasure)
-        if not await self._database.truncate_log():
+        removed = await self.store.remove_tenant(name)
+        erased = await self.store.record(TenantErasure(name, audit, actor, removed, workspaces, on_engine))
+        if not await self.database.truncate_log():
             log.warning("deleted data stays in the database's log until that is next truncated", tenant=name)
-        return Erased(everything, left, workspaces, sequence)
+        return erased
 
     async def was_deleted(self, name: str) -> bool:
-        return await self._store.was_deleted(name)
+        return await self.store.was_deleted(name)
 
     async def _until_all_ended(self, tenant: str) -> None:
         for _ in range(round(_END_S / _POLL_S)):
-            if not await self._store.under_way(tenant):
+            if not await self.store.under_way(tenant):
                 return
-            await self._sleep(_POLL_S)
+            await self.sleep(_POLL_S)
         log.warning(
             "runs or calls of a deleted tenant did not end in time and are taken from their gateway", tenant=tenant
         )
-        await self._store.take_runs(tenant)
+        await self.store.take_runs(tenant)
 
     async def _remove_all_files(self, tenant: str) -> int:
         """Remove the workspaces of all threads; return how many existed. Unavailable if one is on another engine."""
-        found = await self._store.threads_of(tenant)
+        found = await self.store.threads_of(tenant)
         elsewhere = await self._elsewhere(found)
         removed = 0
         for thread in sorted(found.keys() - elsewhere):
-            remove = partial(self._files.remove, tenant, thread)
+            remove = partial(self.files.remove, tenant, thread)
             try:
-                removed += await _retried(remove, SandboxBusy, _END_S, self._sleep)
+                removed += await _retried(remove, SandboxBusy, _END_S, self.sleep)
             except SandboxError as error:
                 raise Unavailable(
                     f"the files of thread {thread[:64]!r} could not be removed: {error}; try again"
                 ) from error
             if elsewhere:
-                await self._store.forget_engine(tenant, thread)
+                await self.store.forget_engine(tenant, thread)
         if elsewhere:
             raise _on_other_engines(elsewhere)
         return removed
@@ -207,7 +185,7 @@ class Erasure:
     async def _remove_the_rest(self, tenant: str) -> int:
         """Remove what the engine has of threads without a row; return how many workspaces there were."""
         try:
-            return await _retried(partial(self._files.remove_rest, tenant), SandboxUnavailable, _RELEASE_S, self._sleep)
+            return await _retried(partial(self.files.remove_rest, tenant), SandboxUnavailable, _RELEASE_S, self.sleep)
         except SandboxError as error:
             still = isinstance(error, SandboxUnavailable)
             problem = "still uses files of the tenant" if still else "could not remove all data"
@@ -217,7 +195,7 @@ class Erasure:
         if not any(found.values()):
             return {}
         try:
-            own = await self._files.engine_id()
+            own = await self.files.engine_id()
         except SandboxError as error:
             raise Unavailable(f"the engine does not answer, so nothing is removed: {error.outside}") from error
         return {thread: engine for thread, engine in found.items() if engine is not None and engine != own}

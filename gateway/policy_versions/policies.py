@@ -7,10 +7,10 @@ use. Tenants with the same texts share one policy.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -38,16 +38,17 @@ class _Layer:
     document: PolicyDocument
 
 
+@dataclass(eq=False)
 class InForce:
     """The policy in force for a tenant; `policy` is replaced when another one comes into force.
 
-    `reference` names the texts that it consists of, for `Policies.at`.
+    `reference` names the texts that it consists of, for `Policies.at`. `layers` keeps both alive, so that a change of
+    one does not load the other again.
     """
 
-    def __init__(self, policy: Policy, reference: str = "", layers: tuple[_Layer, ...] = ()) -> None:
-        self.policy = policy
-        self.reference = reference
-        self.layers = layers  # keeps both alive, so that a change of one does not load the other again
+    policy: Policy
+    reference: str = ""
+    layers: tuple[_Layer, ...] = ()
 
     def fixed(self) -> InForce:
         """Return a copy that does not follow changes."""
@@ -147,11 +148,9 @@ class Policies:
         except AirlockError:
             return change.digest
 
-    @contextlib.asynccontextmanager
-    async def following(self) -> AsyncIterator[None]:
+    def following(self) -> AbstractAsyncContextManager[None]:
         """Follow the changes in the database until the block ends."""
-        async with in_background(self._follow_all(), "policies follow the database"):
-            yield
+        return in_background(self._follow_all(), "policies follow the database")
 
     async def _follow_all(self) -> None:
         answers = True  # logged once, not in each round

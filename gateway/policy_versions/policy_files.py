@@ -9,9 +9,9 @@ counted and reported by `airlock doctor`, and changes nothing.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,11 +97,9 @@ class PolicyFiles:
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    @contextlib.asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
+    def watching(self) -> AbstractAsyncContextManager[None]:
         """Apply each edit of a file within a second, until the block ends."""
-        async with in_background(self._watch(), "policy files"):
-            yield
+        return in_background(self._watch(), "policy files")
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()

@@ -7,6 +7,7 @@ itself ends the calls that the lost gateway may still have, before it continues 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 
 import structlog
@@ -33,11 +34,8 @@ class Hosting:
         self.live: dict[str, LiveRun] = {}
         self.busy: dict[str, Thread] = {}
         self.closing = asyncio.Event()
-        self._store = parts.store
+        self._parts = parts
         self._agent_runs = agent_runs
-        self._waiting = parts.waiting
-        self._quotas = parts.quotas
-        self._on_stop = parts.on_stop
 
     def full(self, tenant: str) -> bool:
         """Return whether a tenant has as many runs under way here as it may."""
@@ -45,7 +43,7 @@ class Hosting:
 
     def start(self, run: Run, thread: Thread, tenant: Tenant) -> None:
         """Host a new run in a thread that is reserved for it."""
-        self._host(LiveRun.of(run, thread, Claim(run.id), self._store), tenant)
+        self._host(LiveRun.of(run, thread, Claim(run.id), self._parts.store), tenant)
 
     async def take(self, ready: WaitingRun) -> None:
         """Continue an unhosted run here, unless another gateway does."""
@@ -54,26 +52,25 @@ class Hosting:
             return
         if ready.because == "queued" and self.full(thread.tenant):
             return  # a new run, which waits until there is capacity
+        quotas, waiting = self._parts.quotas, self._parts.waiting
         self.busy[thread.id] = thread
-        try:
-            tenant = await self._waiting.tenant(thread.tenant)
-            await self._quotas.hold_run(tenant.name, ready.id, tenant.policy.document.quotas)
-            # Read before the claim: once it is claimed, nothing may fail before it is hosted.
-            run = await self._store.run(thread.tenant, ready.id)
-            claimed = await self._waiting.store.claim(ready) if run is not None else None
-            if run is None or claimed is None:
-                self.busy.pop(thread.id, None)
-                await self._quotas.release_run(ready.id)
-                return
-        except BaseException as error:
-            self.busy.pop(thread.id, None)
-            if isinstance(error, QuotaExceeded):
+        async with contextlib.AsyncExitStack() as undo:
+            undo.callback(self.busy.pop, thread.id, None)
+            tenant = await waiting.tenant(thread.tenant)
+            try:
+                await quotas.hold_run(tenant.name, ready.id, tenant.policy.document.quotas)
+            except QuotaExceeded:
                 return  # it waits until there is quota
-            await self._quotas.release_run(ready.id)
-            raise
+            undo.push_async_callback(quotas.release_run, ready.id)
+            # Read before the claim: once it is claimed, nothing may fail before it is hosted.
+            run = await self._parts.store.run(thread.tenant, ready.id)
+            claimed = await waiting.store.claim(ready) if run is not None else None
+            if run is None or claimed is None:
+                return
+            undo.pop_all()
         self._agent_runs.models_of(tenant)
         run = replace(run, status="running", last_sequence=claimed.last_sequence)
-        work = LiveRun.of(run, thread, claimed.claim, self._store)
+        work = LiveRun.of(run, thread, claimed.claim, self._parts.store)
         work.because, work.cancelled = ready.because, ready.cancelled
         log.info("run goes on", **work.whose, because=ready.because)
         self._host(work, tenant, claimed.checkpoint)
@@ -87,7 +84,7 @@ class Hosting:
         """Cancel or hand over every live run, and wait until everything is stored."""
         live = list(self.live.values())
         for work in live:
-            if self._on_stop == "hand_over" and not work.cancelled:
+            if self._parts.on_stop == "hand_over" and not work.cancelled:
                 work.handed_over = True
                 work.abandon()
             elif work.task is not None:
@@ -123,7 +120,7 @@ class Hosting:
                 await self._settle_approvals(work)
             elif work.handed_over:
                 await self._hand_over(work)
-            await self._quotas.release_run(work.run.id)
+            await self._parts.quotas.release_run(work.run.id)
         finally:
             self.live.pop(work.run.id, None)
             self.busy.pop(work.thread.id, None)
@@ -131,7 +128,7 @@ class Hosting:
     async def _hand_over(self, work: LiveRun) -> None:
         """Release a run to other gateways, now that nothing of it happens here."""
         try:
-            await self._store.hand_over(work.log.claim)
+            await self._parts.store.hand_over(work.log.claim)
             log.info("run is handed over", **work.whose)
         except AirlockError as error:
             log.warning("a run is not handed over until the lease expires", run_id=work.run.id, error=str(error))
@@ -140,8 +137,8 @@ class Hosting:
         """Cancel the open approvals of a finished run; end a run that was cancelled just as it began to wait."""
         try:
             if not work.suspended:
-                await self._waiting.approvals.cancel_open(work.run.id)
+                await self._parts.waiting.approvals.cancel_open(work.run.id)
             elif work.cancelled:
-                await self._waiting.end(work.run.id)
+                await self._parts.waiting.end(work.run.id)
         except AirlockError as error:
             log.warning("approvals of a run are left as they are", run_id=work.run.id, error=str(error))

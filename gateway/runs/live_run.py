@@ -78,11 +78,8 @@ class LiveRun:
     @classmethod
     def of(cls, run: Run, thread: Thread, claim: Claim, store: Store) -> Self:
         """Return a run with its log, which continues after the last stored event."""
-
-        def lost() -> None:
-            live.abandon()
-
-        live = cls(run, thread, RunLog(claim, store, last_sequence=run.last_sequence, lost=lost))
+        live = cls(run, thread, RunLog(claim, store, last_sequence=run.last_sequence))
+        live.log.lost = live.abandon
         return live
 
     @property

@@ -110,21 +110,14 @@ class _Checkpoint:
 class RunLog:
     """Use `emit` as the run's event sink; `wait` returns when an event after `sequence` is stored."""
 
-    def __init__(
-        self,
-        claim: Claim | str,
-        store: Store,
-        clock: NowUs = now_us,
-        *,
-        last_sequence: int = 0,
-        lost: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Continue after `last_sequence` if the run was taken over. `lost` is called when another gateway has it."""
+    def __init__(self, claim: Claim | str, store: Store, clock: NowUs = now_us, *, last_sequence: int = 0) -> None:
+        """Continue after `last_sequence` if the run was taken over."""
         self.claim = Claim(claim) if isinstance(claim, str) else claim
         self._run_id = self.claim.run_id
         self._store = store
         self._clock = clock
-        self._lost = lost
+        self.lost: Callable[[], object] = lambda: None
+        """Called when another gateway has the run."""
         self._pending: list[tuple[Event, LoggedEvent]] = []
         # The index of the first pending event that is withheld.
         self._withheld_from: int | None = None
@@ -232,7 +225,7 @@ class RunLog:
                 if checkpoint is not None and checkpoint.done is not None:
                     checkpoint.done.cancel()
                 self.abandon()
-                self._lost()
+                self.lost()
             if batch:
                 self._stored = batch[-1][1].sequence
                 self._changed.set()

@@ -11,7 +11,7 @@ run continues. A tool that wrote too much must not cost the run its work.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import structlog
@@ -66,9 +66,8 @@ class ThreadHistoryHook(Hook):
         self._chars = 0
         self._messages = kept.messages
         self._metadata: Mapping[str, JsonValue] = kept.metadata
-        self._keys = frozenset(kept.metadata)
-        # The bytes of each stored key with its value; measured when something changes.
-        self._bytes: dict[str, int] | None = None
+        # The texts that are stored, by key; made when something changes.
+        self._stored: Mapping[str, str] | None = None
 
     async def before_step(self, state: AgentState) -> AgentState:
         """Store what the last step added; the first step stores the task. A thread that is too long stops the run."""
@@ -94,11 +93,8 @@ class ThreadHistoryHook(Hook):
         self._position += len(step.said)
         self._chars += CHARS_PER_TOKEN * messages_tokens(step.said)
         self._messages, self._metadata = state.messages, state.metadata
-        self._keys = (self._keys - frozenset(step.removed)) | step.changed.keys()
-        if self._bytes is not None:
-            for key in step.removed:
-                self._bytes.pop(key, None)
-            self._bytes.update((key, entry_bytes(key, text)) for key, text in step.changed.items())
+        if self._stored is not None:
+            self._stored = {**_without(self._stored, step.removed), **step.changed}
         return state
 
     def added(self, state: AgentState) -> KeptStep:
@@ -121,31 +117,32 @@ class ThreadHistoryHook(Hook):
         """Return the JSON texts of new and changed values, and the stored keys that are gone."""
         if metadata is self._metadata:
             return {}, frozenset()
-        removed = self._keys - metadata.keys()
-        left = KEYS_LIMIT - len(self._keys) + len(removed)
-        if self._bytes is None:
-            texts = ((key, _as_json(key, value)[0]) for key, value in self._metadata.items() if key in self._keys)
-            self._bytes = {key: entry_bytes(key, text) for key, text in texts}
-        kept = self._bytes
-        in_all = sum(kept.values()) - sum(kept.get(key, 0) for key in removed)
+        if self._stored is None:
+            self._stored = {key: _as_json(key, value)[0] for key, value in self._metadata.items()}
+        removed = frozenset(self._stored.keys() - metadata.keys())
+        kept = _without(self._stored, removed)
+        in_all = sum(entry_bytes(key, text) for key, text in kept.items())
         changed: dict[str, str] = {}
         for key, value in metadata.items():
             if key in self._metadata and self._metadata[key] is value:
                 continue
             text, problem = _as_json(key, value)
-            if key not in self._keys and not problem:
-                problem = "" if left else f"a thread can have at most {KEYS_LIMIT} metadata keys"
-                left -= not problem
-            more = entry_bytes(key, text) - kept.get(key, 0)
+            more = entry_bytes(key, text) - (entry_bytes(key, kept[key]) if key in kept else 0)
+            if not problem and key not in kept and len(kept) >= KEYS_LIMIT:
+                problem = f"a thread can have at most {KEYS_LIMIT} metadata keys"
             if not problem and more > 0 and in_all + more > METADATA_LIMIT_BYTES:
                 problem = f"{METADATA_LIMIT_BYTES} bytes of metadata are kept of a thread"
             if problem:
                 whose = {"tenant": self._thread.tenant, "thread": self._thread.name, "run_id": self._run_id}
                 log.warning("metadata was not saved", **whose, key=key[:KEY_LIMIT_CHARS], problem=problem)
-            elif key not in self._metadata or text != _as_json(key, self._metadata[key])[0]:
-                changed[key] = text
+            elif kept.get(key) != text:
+                kept[key] = changed[key] = text
                 in_all += more
         return changed, removed
+
+
+def _without(texts: Mapping[str, str], keys: Collection[str]) -> dict[str, str]:
+    return {key: text for key, text in texts.items() if key not in keys}
 
 
 def _as_json(key: str, value: JsonValue) -> tuple[str, str]:

@@ -11,11 +11,11 @@ from agent.frozen import NotStorable, freeze
 from agent.messages import Message
 from gateway.credentials.caller import actor
 from gateway.data_lifecycle.erasure import Erasure
-from gateway.errors import InvalidArgument, ThreadBusy, TooLarge
+from gateway.errors import InvalidArgument, TooLarge
 from gateway.runs.thread_history import KEY_LIMIT_CHARS, KEYS_LIMIT, METADATA_LIMIT_BYTES, VALUE_LIMIT_CHARS
 from gateway.storage.store import Store
 from gateway.storage.stored_message import NOT_READ, read_message
-from gateway.storage.thread_store import MetadataFull, ThreadGoing, ThreadRow, ThreadStore, entry_bytes
+from gateway.storage.thread_store import ThreadRow, ThreadStore, busy_with, entry_bytes
 from gateway.support.paging import page_size, paged, place_of, token_of
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
@@ -96,25 +96,16 @@ class Threads:
         if changed:
             await self.quotas.check_stored(tenant.name, limits)
         thread = await self.store.thread(tenant.name, name, limit=limits.threads_limit)
-        try:
-            busy = await self.listed.change_metadata(
-                thread.id, changed, removed, keys_limit=KEYS_LIMIT, limit_bytes=METADATA_LIMIT_BYTES
-            )
-        except MetadataFull as full:
-            raise InvalidArgument(f"set: {full}; remove some first") from None
-        except ThreadGoing:
-            raise ThreadBusy(
-                f"thread {name[:64]!r} was just deleted, or is being created as a fork: try again"
-            ) from None
-        if busy is not None:
-            raise _busy(name, busy)
+        await self.listed.change_metadata(
+            thread, changed, removed, keys_limit=KEYS_LIMIT, limit_bytes=METADATA_LIMIT_BYTES
+        )
         return WholeThread(await self.listed.known(tenant.name, name), changed, 0)
 
     async def delete(self, tenant: Tenant, name: str) -> Mapping[str, int]:
         """Delete a thread with everything stored of it; return the number of deleted rows by table."""
         row = await self.listed.known(tenant.name, name)
         if row.run_id is not None:
-            raise _busy(name, row.run_id)
+            raise busy_with(name, row.run_id)
         try:
             return await self.erasure.thread(tenant.name, name, actor())
         finally:
@@ -123,10 +114,6 @@ class Threads:
 
 class _NoJsonError(ValueError):
     """A value that Python's json module accepts and JSON does not have."""
-
-
-def _busy(name: str, run_id: str) -> ThreadBusy:
-    return ThreadBusy(f"thread {name!r} is busy with run {run_id}: wait for it or cancel it", run_id=run_id)
 
 
 def _check_entry(key: str, value: str) -> None:

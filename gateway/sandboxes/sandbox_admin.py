@@ -9,7 +9,7 @@ import structlog
 
 from agent.cancellation import to_the_end
 from gateway.credentials.caller import actor
-from gateway.data_lifecycle.erasure import remove_files_of
+from gateway.data_lifecycle.erasure import remove_files
 from gateway.errors import NotFound, ThreadBusy, Unavailable
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.thread_store import ThreadStore
@@ -34,7 +34,6 @@ class SandboxAdmin:
         self._keeper = keeper
         self._tool_calls = tool_calls
         self._threads = threads
-        self._remove_files = remove_files_of(engine)
 
     async def find(self, tenant: Tenant, thread: str) -> ListedSandbox | None:
         """Return the sandbox of a thread in any state, on any gateway of the engine; None if there is none."""
@@ -129,7 +128,7 @@ class SandboxAdmin:
             try:
                 if was is not None:
                     done.append(_entry(tenant, "sandbox_removed", thread, sandbox=was.id))
-                there = await self._remove_files(tenant.name, thread)
+                there = await remove_files(self._engine, tenant.name, thread)
                 if there:
                     done.append(_entry(tenant, "workspace_removed", thread))
             finally:

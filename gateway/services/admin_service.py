@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from gateway.credentials.caller import actor
 from gateway.credentials.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
+from gateway.data_lifecycle.tenant_admin import TenantAdmin
 from gateway.errors import InvalidArgument
 from gateway.policy_versions.policy_admin import PolicyAdmin
 from gateway.services.messages import message, numbers
 from gateway.serving.edge import Authenticator, unary
 from gateway.storage.key_store import KeyRequest, KeyStore
 from gateway.support.paging import page_size, paged, place_of
-from gateway.tenancy.tenant_admin import TenantAdmin
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import admin_service_pb2 as pb
 from gateway.v1 import admin_service_pb2_grpc as grpc_pb
@@ -68,7 +68,7 @@ class AdminService(grpc_pb.AdminServiceServicer):
         if not 0 <= request.expires_in_s <= _LIFETIME_LIMIT_S:
             raise InvalidArgument(f"expires_in_s: 1 to {_LIFETIME_LIMIT_S:,}, or 0 for never")
         key = make_key(request.scopes or (OPERATOR_SCOPES if operator else ACTING_SCOPES), operator=operator)
-        stored = await self.keys.add_requested(
+        stored = await self.keys.add(
             request.tenant,
             key,
             name=request.name,
@@ -101,9 +101,9 @@ class AdminService(grpc_pb.AdminServiceServicer):
     async def RevokeKey(self, _: Tenant | None, request: pb.RevokeKeyRequest) -> pb.RevokeKeyResponse:
         key = await self.keys.revoke(request.key_id, by=actor())
         if request.cancel_runs:
-            under_way = await self.keys.runs.cancel(key.tenant, key.shown, by=actor())
+            under_way = await self.keys.cancel_runs(key.tenant, key.shown, by=actor())
         else:
-            under_way = await self.keys.runs.count(key.tenant, key.shown)
+            under_way = await self.keys.runs_of(key.tenant, key.shown)
         return pb.RevokeKeyResponse(key=message(pb.Key, key), runs_under_way=under_way)
 
     @unary

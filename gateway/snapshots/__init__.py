@@ -1,7 +1,7 @@
 """Snapshots of threads' files, stored by the gateway and restored into the same thread or another.
 
     snapshots              take, list, delete, restore
-    taking                 taking one (space for it, its files, its row, its audit entry), and restoring one
+    taking                 taking one: space for it, its files, its row, its audit entry
     forks                  creating a thread from another, and the moments at which that is possible
     snapshot_directory     one tenant's directory: its locks, its disk use, and cleaning up after a crash
     snapshot_files         writing and reading one snapshot: its manifest, and the pieces of its files

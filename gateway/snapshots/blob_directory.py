@@ -6,14 +6,19 @@ disk that loses bytes causes an error, never a wrong file.
 
 from __future__ import annotations
 
+import errno
+import functools
 import hashlib
 import shutil
 import threading
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
-from gateway.errors import Internal, NoSpace
+import structlog
+
+from gateway.errors import Internal, NoSpace, Unavailable
 
 BLOB_LIMIT_BYTES = 4 * 1024 * 1024
 DIGEST_BYTES = 32
@@ -26,6 +31,27 @@ _BLOCK_BYTES = 4096
 # The database is usually on the same disk, and a gateway whose database has no space cannot serve.
 _KEPT_FREE_BYTES = 512 * 1024 * 1024
 _LOOK_EVERY_BYTES = 16 * 1024 * 1024
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+log = structlog.get_logger(__name__)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def disk_errors(work: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Raise the disk's errors as the gateway's."""
+
+    @functools.wraps(work)
+    def translated(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return work(*args, **kwargs)
+        except OSError as error:
+            if error.errno in _FULL:
+                why = "the gateway's disk is full, and keeps no more snapshots; delete some"
+                raise NoSpace(why, disk="gateway") from error
+            log.warning("snapshots_dir cannot be used", path=error.filename, error=error.strerror, errno=error.errno)
+            raise Unavailable(f"the gateway's snapshots_dir cannot be used: {error.strerror}; see its log") from error
+
+    return translated
 
 
 class BlobDirectory:

@@ -32,14 +32,14 @@ from gateway.errors import (
 )
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshots import Snapshots
-from gateway.snapshots.taking import Taken, going, no_snapshot, thread_errors
+from gateway.snapshots.taking import Taken, no_snapshot
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import Thread
 from gateway.storage.restore_store import Fork, ForkStore, WorkspaceRequest
 from gateway.storage.snapshot_store import FORK, Snapshot, SnapshotStore
 from gateway.storage.stored_message import read_message
-from gateway.storage.thread_store import FORKING, MessageRow, ThreadGoing, ThreadRow
+from gateway.storage.thread_store import FORKING, MessageRow, ThreadRow
 from gateway.support.clock import MakeId
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
@@ -50,8 +50,6 @@ from sandbox.errors import SandboxError, WorkspaceIncomplete
 _STEP_MESSAGES = 2_000
 _SHOWN = 5
 log = structlog.get_logger(__name__)
-# More than a thread may have, so that metadata from before that limit is copied as well.
-_METADATA_LIMIT_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -234,11 +232,10 @@ class Forks:
 
         ThreadBusy while anything is under way: messages and files would not match.
         """
-        with thread_errors(row.name, "wait for it, or fork at one of its steps"):
-            await self._store.refuse_busy(row.id)
-        metadata = await self._snapshots.listed.metadata(row.id, limit_bytes=_METADATA_LIMIT_BYTES)
+        await self._store.refuse_busy(row.id, row.name)
+        metadata = await self._snapshots.metadata_of(row.id)
         said = await self._snapshots.listed.message_count(row.id)
-        what = Taken(row.id, row.name, said, FORK, metadata=metadata or {})
+        what = Taken(row.id, row.name, said, FORK, metadata=metadata)
         async with directory.alone():
             return await self._snapshots.taking.take(tenant, directory, what)
 
@@ -264,22 +261,20 @@ class Forks:
             return await self._filled(tenant, row, fork, point)
         except BaseException as error:
             await self._undone(target)
-            if isinstance(error, ThreadGoing):
-                raise going(row.name) from None
             if isinstance(error, WorkspaceIncomplete):
                 raise Unavailable(f"the files of the new thread could not be written: {error}") from error
             raise
 
     async def _filled(self, tenant: Tenant, row: ThreadRow, fork: Fork, point: ForkPoint) -> Forked:
-        directory, snapshot, name = self._snapshots.of(tenant.name), point.snapshot, fork.thread.name
-        await self._snapshots.restoring.fill(snapshot, directory, fork.thread, tenant.sandbox_spec(name))
+        snapshot, name = point.snapshot, fork.thread.name
+        await self._snapshots.fill(snapshot, fork.thread, tenant)
         forked = Forked(name, row.name, snapshot.id, point.run_id, point.step, point.messages)
         details = {key: value for key, value in asdict(forked).items() if key != "thread"}
         entry = AuditEntry(
             tenant.name, "thread_forked", actor=actor(), thread=name, size_bytes=snapshot.size_bytes, details=details
         )
         request = fork.request and replace(fork.request, answer=json.dumps(asdict(forked)))
-        metadata = await asyncio.to_thread(directory.metadata, snapshot.id)
+        metadata = await asyncio.to_thread(self._snapshots.of(tenant.name).of(snapshot.id).read_metadata)
         await self._store.end(replace(fork, metadata=metadata or {}, request=request), snapshot, entry)
         return forked
 

@@ -14,55 +14,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import fcntl
-import functools
 import hashlib
 import heapq
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from types import MappingProxyType
-from typing import ParamSpec, TypeVar
 
-import structlog
+from gateway.errors import InProgress
+from gateway.snapshots.blob_directory import BlobDirectory, disk_errors, on_disk, removed
+from gateway.snapshots.snapshot_files import HALF, PIECES, SnapshotFiles, digests_of
 
-from gateway.errors import InProgress, NoSpace, Unavailable
-from gateway.snapshots import snapshot_files
-from gateway.snapshots.blob_directory import BlobDirectory, on_disk, removed
-from gateway.snapshots.snapshot_files import Limits, Written
-from sandbox.engines.workspace_archive import Contents
-
-log = structlog.get_logger(__name__)
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 _LOCK, _FORKING, _USED = "lock", "forking", "used"
-_NO_FILES = (_LOCK, _FORKING, _USED, f"{_USED}{snapshot_files.HALF}")
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_FILES = (_LOCK, _FORKING, _USED, f"{_USED}{HALF}")
 # How long to wait for the lock; the error says when to retry.
 LOCK_TIMEOUT_S = 5.0
 _RETRY_S = 0.05
 _AGAIN_S = 2.0
-
-
-def _on_disk(work: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Raise the disk's errors as the gateway's."""
-
-    @functools.wraps(work)
-    def translated(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        try:
-            return work(*args, **kwargs)
-        except OSError as error:
-            if error.errno in _FULL:
-                why = "the gateway's disk is full, and keeps no more snapshots; delete some"
-                raise NoSpace(why, disk="gateway") from error
-            log.warning("snapshots_dir cannot be used", path=error.filename, error=error.strerror, errno=error.errno)
-            raise Unavailable(f"the gateway's snapshots_dir cannot be used: {error.strerror}; see its log") from error
-
-    return translated
 
 
 class SnapshotDirectory:
@@ -86,7 +57,7 @@ class SnapshotDirectory:
         kind, timeout_s = (fcntl.LOCK_EX, 0.0) if alone else (fcntl.LOCK_SH, None)
         return self._locked(kind, _FORKING, timeout_s=timeout_s)
 
-    @_on_disk
+    @disk_errors
     def begin(self, known: Collection[str]) -> int:
         """Begin a change of a directory that has the known snapshots; return their bytes of disk. Needs the lock."""
         path = self._directory / _USED
@@ -99,60 +70,37 @@ class SnapshotDirectory:
         path.unlink(missing_ok=True)
         return self._sweep(known) if used_bytes is None else used_bytes
 
-    @_on_disk
+    @disk_errors
     def end(self, known: Collection[str], used_bytes: int) -> None:
         """End a change: the directory now has exactly these snapshots. Needs the exclusive lock."""
-        half = self._directory / f"{_USED}{snapshot_files.HALF}"
+        half = self._directory / f"{_USED}{HALF}"
         half.write_text(json.dumps({"bytes": used_bytes, "of": _of(known)}))
         half.rename(self._directory / _USED)
 
-    @_on_disk
+    @disk_errors
     def remove(self, gone: Collection[str], known: Collection[str]) -> int:
         """Remove snapshots except pieces that known ones share; return the freed bytes. Needs a begun change."""
         pieces: set[bytes] = set()
         freed_bytes = 0
         for id_ in gone:
-            pieces.update(self._pieces(id_))
-            freed_bytes += sum(removed(self._manifests / f"{id_}{kind}") for kind in snapshot_files.KINDS)
+            files = self.of(id_)
+            pieces.update(digests_of(files.pieces))
+            freed_bytes += sum(map(removed, (files.manifest, files.pieces, files.metadata)))
         for id_ in known if pieces else ():
-            pieces.difference_update(self._pieces(id_))
+            pieces.difference_update(digests_of(self.of(id_).pieces))
         return freed_bytes + self._blobs.remove(pieces)
 
-    def _pieces(self, id_: str) -> Iterable[bytes]:
-        path = self._manifests / f"{id_}{snapshot_files.PIECES}"
-        return snapshot_files.digests_of(path) if path.exists() else ()
+    def of(self, id_: str) -> SnapshotFiles:
+        """Return the files of a snapshot. Writing needs the exclusive lock, reading the shared one."""
+        return SnapshotFiles(self._manifests, id_, self._blobs)
 
-    @_on_disk
-    def write(
-        self, id_: str, contents: Contents, limits: Limits, metadata: Mapping[str, str] = MappingProxyType({})
-    ) -> Written:
-        """Write a snapshot with its thread's metadata (JSON texts by key). Needs the exclusive lock.
-
-        Raises TooLarge, QuotaExceeded, NoSpace, Unavailable.
-        """
-        return snapshot_files.write(self._manifests, id_, self._blobs, contents, limits, metadata)
-
-    @_on_disk
-    def metadata(self, id_: str) -> Mapping[str, str] | None:
-        """Return the metadata of a snapshot's thread; None if it was removed with the thread."""
-        return snapshot_files.read_metadata(self._manifests, id_)
-
-    @_on_disk
+    @disk_errors
     def forget_metadata(self, ids: Collection[str]) -> None:
         """Remove the metadata of threads that are gone."""
         for id_ in ids:
-            (self._manifests / f"{id_}{snapshot_files.METADATA}").unlink(missing_ok=True)
+            self.of(id_).metadata.unlink(missing_ok=True)
 
-    def read(self, id_: str) -> Contents:
-        """Yield a snapshot's content; Internal if it is gone or damaged. Needs the shared lock."""
-        return snapshot_files.read(self._manifests, id_, self._blobs)
-
-    @_on_disk
-    def check_whole(self, id_: str) -> None:
-        """Raise Internal if any part of a snapshot is gone."""
-        snapshot_files.check_whole(self._manifests, id_, self._blobs)
-
-    @_on_disk
+    @disk_errors
     def sweep(self, known: Collection[str]) -> int:
         """Remove all but the known snapshots; return how many bytes of disk are left. Needs the exclusive lock."""
         used_bytes = self._sweep(known)
@@ -163,7 +111,7 @@ class SnapshotDirectory:
         """Return how many files this tenant has."""
         return sum(name not in _NO_FILES for _, _, files in os.walk(self._directory) for name in files)
 
-    @_on_disk
+    @disk_errors
     def erase(self) -> None:
         """Remove everything of a deleted tenant. Needs the exclusive lock."""
         if self._directory.exists():
@@ -174,12 +122,12 @@ class SnapshotDirectory:
         kept: list[Iterator[bytes]] = []
         for path in sorted(self._manifests.iterdir()) if self._manifests.exists() else ():
             id_, _, kind = path.name.partition(".")
-            if id_ not in known or kind.endswith(snapshot_files.HALF):
+            if id_ not in known or kind.endswith(HALF):
                 path.unlink()
                 continue
             left_bytes += on_disk(path.stat().st_size)
-            if path.suffix == snapshot_files.PIECES:
-                kept.append(snapshot_files.digests_of(path))
+            if path.suffix == PIECES:
+                kept.append(digests_of(path))
         return left_bytes + self._blobs.sweep(heapq.merge(*kept))
 
     @asynccontextmanager
@@ -207,7 +155,7 @@ class SnapshotDirectory:
         os.close(descriptor)
         return None
 
-    @_on_disk
+    @disk_errors
     def _opened(self, name: str) -> int:
         while True:
             self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)

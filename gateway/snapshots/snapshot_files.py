@@ -22,11 +22,10 @@ from types import MappingProxyType
 from typing import Any
 
 from gateway.errors import Internal, QuotaExceeded, TooLarge
-from gateway.snapshots.blob_directory import BLOB_LIMIT_BYTES, DIGEST_BYTES, BlobDirectory, on_disk
+from gateway.snapshots.blob_directory import BLOB_LIMIT_BYTES, DIGEST_BYTES, BlobDirectory, disk_errors, on_disk
 from sandbox.engines.workspace_archive import PERMISSIONS, Contents, WorkspaceEntry
 
-MANIFEST, PIECES, METADATA, HALF = ".manifest", ".pieces", ".metadata", ".half"
-KINDS = (MANIFEST, PIECES, METADATA)
+_MANIFEST, PIECES, _METADATA, HALF = ".manifest", ".pieces", ".metadata", ".half"
 # Far more than a thread may have (gateway/runs/thread_history.py): bounds what is inflated.
 _METADATA_LIMIT_BYTES = 64 * 1024 * 1024
 # The digests of one snapshot's pieces are in memory while it is written.
@@ -62,51 +61,90 @@ class Written:
     stripped: int = 0
 
 
-def write(
-    directory: Path,
-    id_: str,
-    blobs: BlobDirectory,
-    contents: Contents,
-    limits: Limits,
-    metadata: Mapping[str, str] = MappingProxyType({}),
-) -> Written:
-    """Write a snapshot from the beginning; OSError, TooLarge, QuotaExceeded and NoSpace leave none."""
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    manifest, pieces, beside = (directory / f"{id_}{kind}" for kind in KINDS)
-    half = manifest.with_name(f"{manifest.name}{HALF}")
-    with half.open("wb") as file:
-        packing = zlib.compressobj(_LEVEL)
+class SnapshotFiles:
+    """The files of the snapshot `id_` in the directory of manifests; blocking, for threads."""
 
-        def write_line(line: dict[str, Any]) -> None:
-            file.write(packing.compress(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"))
+    def __init__(self, directory: Path, id_: str, blobs: BlobDirectory) -> None:
+        self._directory = directory
+        self._blobs = blobs
+        self.manifest, self.pieces, self.metadata = (
+            directory / f"{id_}{kind}" for kind in (_MANIFEST, PIECES, _METADATA)
+        )
 
-        write_line({"version": _VERSION})
-        threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="snapshot")
-        try:
-            writing = _Writing(blobs, limits, threads)
-            for entry, content in contents:
-                for line in writing.take(entry, content):
+    @disk_errors
+    def write(self, contents: Contents, limits: Limits, metadata: Mapping[str, str] = MappingProxyType({})) -> Written:
+        """Write the snapshot with its thread's metadata (JSON texts by key).
+
+        TooLarge, QuotaExceeded, NoSpace and Unavailable leave none.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        half = self.manifest.with_name(f"{self.manifest.name}{HALF}")
+        with half.open("wb") as file:
+            packing = zlib.compressobj(_LEVEL)
+
+            def write_line(line: dict[str, Any]) -> None:
+                file.write(packing.compress(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"))
+
+            write_line({"version": _VERSION})
+            threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="snapshot")
+            try:
+                writing = _Writing(self._blobs, limits, threads)
+                for entry, content in contents:
+                    for line in writing.take(entry, content):
+                        write_line(line)
+                for line in writing.rest():
                     write_line(line)
-            for line in writing.rest():
-                write_line(line)
-        finally:
-            threads.shutdown(cancel_futures=True)
-        write_line({"entries": writing.entries})
-        file.write(packing.flush())
-    pieces.write_bytes(b"".join(sorted(writing.digests)))
-    beside.write_bytes(zlib.compress(json.dumps(dict(metadata)).encode("ascii"), _LEVEL))
-    stored = writing.stored_bytes + sum(on_disk(path.stat().st_size) for path in (half, pieces, beside))
-    if stored > limits.stored_bytes:
-        raise quota_exceeded(limits.stored_bytes)
-    _publish(half, manifest)
-    return Written(writing.files, writing.size_bytes, stored, writing.skipped, writing.stripped)
+            finally:
+                threads.shutdown(cancel_futures=True)
+            write_line({"entries": writing.entries})
+            file.write(packing.flush())
+        self.pieces.write_bytes(b"".join(sorted(writing.digests)))
+        self.metadata.write_bytes(zlib.compress(json.dumps(dict(metadata)).encode("ascii"), _LEVEL))
+        files = (half, self.pieces, self.metadata)
+        stored = writing.stored_bytes + sum(on_disk(path.stat().st_size) for path in files)
+        if stored > limits.stored_bytes:
+            raise quota_exceeded(limits.stored_bytes)
+        _publish(half, self.manifest)
+        return Written(writing.files, writing.size_bytes, stored, writing.skipped, writing.stripped)
 
+    def read(self) -> Contents:
+        """Yield the content; Internal if its files are gone or damaged."""
+        for line in _entries(self.manifest):
+            entry, digests = _entry(line)
+            yield entry, (self._blobs.get(digest) for digest in digests)
 
-def read(directory: Path, id_: str, blobs: BlobDirectory) -> Contents:
-    """Yield a snapshot's content; Internal if its files are gone or damaged."""
-    for line in _entries(directory / f"{id_}{MANIFEST}"):
-        entry, digests = _entry(line)
-        yield entry, (blobs.get(digest) for digest in digests)
+    def read_metadata(self) -> Mapping[str, str] | None:
+        """Return the metadata of the snapshot's thread.
+
+        None if it was removed with the thread, Internal if it is damaged.
+        """
+        try:
+            packed = self.metadata.read_bytes()
+            found = json.loads(zlib.decompressobj().decompress(packed, _METADATA_LIMIT_BYTES))
+            return {str(key): str(value) for key, value in found.items()}
+        except FileNotFoundError:
+            return None
+        except (OSError, zlib.error, ValueError, AttributeError) as error:
+            raise _damaged() from error
+
+    @disk_errors
+    def check_whole(self) -> None:
+        """Raise Internal if anything is gone or damaged; reads everything and compares it with its digests.
+
+        Call it before removing anything that this snapshot is to replace.
+        """
+        if not self.manifest.exists():
+            raise Internal(
+                "the snapshot's files are not in this gateway's snapshots_dir: all gateways must have the same"
+            )
+        sizes: dict[bytes, int] = {}
+        for line in _entries(self.manifest):
+            entry, digests = _entry(line)
+            for digest in digests:
+                if digest not in sizes:
+                    sizes[digest] = len(self._blobs.get(digest))
+            if sum(sizes[digest] for digest in digests) != entry.size_bytes:
+                raise _damaged()
 
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:
@@ -132,37 +170,10 @@ def _entry(line: dict[str, Any]) -> tuple[WorkspaceEntry, list[bytes]]:
         raise _damaged() from error
 
 
-def read_metadata(directory: Path, id_: str) -> Mapping[str, str] | None:
-    """Return the metadata of a snapshot's thread; None if it is gone, Internal if it is damaged."""
-    try:
-        packed = (directory / f"{id_}{METADATA}").read_bytes()
-        found = json.loads(zlib.decompressobj().decompress(packed, _METADATA_LIMIT_BYTES))
-        return {str(key): str(value) for key, value in found.items()}
-    except FileNotFoundError:
-        return None
-    except (OSError, zlib.error, ValueError, AttributeError) as error:
-        raise _damaged() from error
-
-
-def check_whole(directory: Path, id_: str, blobs: BlobDirectory) -> None:
-    """Raise Internal if any part of a snapshot is gone or damaged; reads everything and compares it with its digests.
-
-    Call it before removing anything that this snapshot is to replace.
-    """
-    if not (directory / f"{id_}{MANIFEST}").exists():
-        raise Internal("the snapshot's files are not in this gateway's snapshots_dir: all gateways must have the same")
-    sizes: dict[bytes, int] = {}
-    for line in _entries(directory / f"{id_}{MANIFEST}"):
-        entry, digests = _entry(line)
-        for digest in digests:
-            if digest not in sizes:
-                sizes[digest] = len(blobs.get(digest))
-        if sum(sizes[digest] for digest in digests) != entry.size_bytes:
-            raise _damaged()
-
-
 def digests_of(path: Path) -> Iterator[bytes]:
-    """Yield the digests of a snapshot's pieces, in order."""
+    """Yield the digests of a snapshot's pieces, in order; none if there is no such file."""
+    if not path.exists():
+        return
     with path.open("rb") as file:
         while digest := file.read(DIGEST_BYTES):
             yield digest

@@ -17,26 +17,29 @@ from pathlib import Path
 import structlog
 
 from agent.cancellation import to_the_end
-from gateway.errors import InProgress, RequestIdReused
+from gateway.errors import InProgress, RequestIdReused, TooLarge, Unavailable
 from gateway.redaction.hooks import redactor_of
 from gateway.snapshots.snapshot_directory import LOCK_TIMEOUT_S, SnapshotDirectory
-from gateway.snapshots.taking import Restoring, Taken, Taking, in_thread, no_snapshot
+from gateway.snapshots.taking import Taken, Taking, audit_entry, in_thread, no_snapshot
 from gateway.storage.entities import Thread
 from gateway.storage.restore_store import RestoreStore, WorkspaceRequest
 from gateway.storage.run_writes import KeptStep
 from gateway.storage.snapshot_store import Snapshot, SnapshotStore
 from gateway.storage.store import Store
-from gateway.storage.thread_store import ThreadStore
+from gateway.storage.thread_store import RESTORING, ThreadStore
 from gateway.support.clock import MakeId, NowUs, make_id, now_us
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.thread_engines import ThreadEngines
 from sandbox.engines.engine import Workspaces
+from sandbox.errors import WorkspaceIncomplete
 from sandbox.owner import digest
 
 log = structlog.get_logger(__name__)
 # A run waits longer for the lock than a caller, who can retry.
 _STEP_TIMEOUT_S = 4 * LOCK_TIMEOUT_S
+# The most that a file takes on a disk beyond its content: the rest of its last block.
+_BLOCK_BYTES = 4096
 # More than a thread may have, so that metadata from before that limit is stored as well.
 _METADATA_LIMIT_BYTES = 16 * 1024 * 1024
 
@@ -60,7 +63,8 @@ class Snapshots:
         self.store, self.restores = stores
         self._threads, self.listed = threads
         self.taking = Taking(engine, self.store, clock=clock, ids=ids)
-        self.restoring = Restoring(engine, engines, self.restores, ids)
+        self._engine = engine
+        self._ids = ids
 
     def of(self, tenant: str) -> SnapshotDirectory:
         """Return a tenant's directory."""
@@ -82,9 +86,9 @@ class Snapshots:
         async with directory.alone():
             if (known := await self._asked_before(tenant, request)) is not None:
                 return known
-            metadata = await self.listed.metadata(row.id, limit_bytes=_METADATA_LIMIT_BYTES)
+            metadata = await self.metadata_of(row.id)
             said = await self.listed.message_count(row.id)
-            what = Taken(row.id, row.name, said, comment=comment, run_id=row.run_id or "", metadata=metadata or {})
+            what = Taken(row.id, row.name, said, comment=comment, run_id=row.run_id or "", metadata=metadata)
             return await self.taking.take(tenant, directory, what, request)
 
     async def keep_step(self, tenant: Tenant, run_id: str, number: int, step: KeptStep, kind: str) -> Snapshot:
@@ -94,7 +98,7 @@ class Snapshots:
         """
         thread = step.thread
         await self.engines.refuse_other(thread)
-        metadata = dict(await self.listed.metadata(thread.id, limit_bytes=_METADATA_LIMIT_BYTES) or {})
+        metadata = await self.metadata_of(thread.id)
         for key in step.removed:
             metadata.pop(key, None)
         metadata.update(step.changed)
@@ -103,6 +107,10 @@ class Snapshots:
         directory = self.of(tenant.name)
         async with directory.alone(_STEP_TIMEOUT_S):
             return await self.taking.take(tenant, directory, what)
+
+    async def metadata_of(self, thread_id: str) -> dict[str, str]:
+        """Return the metadata of a thread that a snapshot stores."""
+        return dict(await self.listed.metadata(thread_id, limit_bytes=_METADATA_LIMIT_BYTES) or {})
 
     async def get(self, tenant: Tenant, id_: str) -> Snapshot:
         """Return a snapshot; NotFound also for another tenant's."""
@@ -143,15 +151,51 @@ class Snapshots:
         snapshot = await self.get(tenant, id_)
         limit = tenant.policy.document.quotas.threads_limit
         target = await self._threads.thread(tenant.name, thread or snapshot.thread, limit=limit)
-        spec = tenant.sandbox_spec(target.name)
         if request is not None:
             said = {"snapshot": vars(snapshot), "thread": target.name}
             request = replace(request, answer=json.dumps(said))
-        directory = self.of(tenant.name)
-        async with directory.shared():
+        async with self.of(tenant.name).shared():
             # Completed even if the caller goes away: half a restore is useless.
-            await to_the_end(self.restoring.restore(snapshot, directory, target, spec, request))
+            await to_the_end(self._replaced(snapshot, target, tenant, request))
         return snapshot, target.name
+
+    async def _replaced(
+        self, snapshot: Snapshot, target: Thread, tenant: Tenant, request: WorkspaceRequest | None
+    ) -> None:
+        """Replace a thread's files, while nothing begins in the thread.
+
+        A crash in between leaves the thread closed: its files are unknown, until it is restored again or deleted.
+        """
+        mark = self._ids(RESTORING.removesuffix("_"))
+        earlier = await self.restores.begin(target, mark, request)
+        try:
+            await self.fill(snapshot, target, tenant)
+        except WorkspaceIncomplete as error:
+            raise Unavailable(
+                f"files of thread {target.name!r} may be gone, so it accepts no calls until it is restored again "
+                f"or deleted: {error}"
+            ) from error
+        except Exception:
+            await self.restores.give_up(target.id, mark, earlier)
+            raise
+        await self.restores.end(target.id, audit_entry("snapshot_restored", snapshot, target.name), request)
+
+    async def fill(self, snapshot: Snapshot, target: Thread, tenant: Tenant) -> None:
+        """Replace the files of a thread in which nothing begins; the caller has the directory's shared lock.
+
+        Raises OtherEngine, TooLarge, Internal, WorkspaceIncomplete and other SandboxErrors, including NoSpace if the
+        engine's disk is down to its reserve.
+        """
+        files, spec = self.of(tenant.name).of(snapshot.id), tenant.sandbox_spec(target.name)
+        if snapshot.size_bytes > spec.limits.workspace_bytes:
+            raise TooLarge(
+                f"the snapshot has {snapshot.size_bytes:,} bytes, and a workspace of this tenant at most "
+                f"{spec.limits.workspace_bytes:,}: have the operator raise sandbox.workspace_mib"
+            )
+        await self.engines.claim(target)
+        await asyncio.to_thread(files.check_whole)
+        coming_bytes = snapshot.size_bytes + snapshot.files * _BLOCK_BYTES
+        await self._engine.replace_workspace(spec, files.read, size_bytes=coming_bytes)
 
     async def forget_thread(self, tenant: str, thread: str) -> None:
         """Remove what snapshots have of a thread that is being deleted, except those taken on request."""

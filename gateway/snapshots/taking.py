@@ -1,4 +1,4 @@
-"""Taking a snapshot: first space for it, then its files, and its row last. And restoring one.
+"""Taking a snapshot: first space for it, then its files, and its row last.
 
 A snapshot taken on request is never removed for another. Automatic ones are: the tenant's oldest when a quota is
 reached, and the thread's oldest beyond `sandbox.snapshots_kept`.
@@ -7,8 +7,7 @@ reached, and the thread's oldest beyond `sandbox.snapshots_kept`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
@@ -18,82 +17,19 @@ from pydantic import JsonValue
 
 from agent.cancellation import to_the_end
 from gateway.credentials.caller import actor
-from gateway.errors import InProgress, NotFound, QuotaExceeded, ThreadBusy, TooLarge, Unavailable
+from gateway.errors import InProgress, NotFound, QuotaExceeded, Unavailable
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshot_files import Limits, quota_exceeded
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
-from gateway.storage.entities import Thread
-from gateway.storage.erasure_store import CallUnderWay, RunUnderWay
-from gateway.storage.restore_store import RestoreStore, WorkspaceRequest
 from gateway.storage.snapshot_store import ASKED, Snapshot, SnapshotStore
-from gateway.storage.thread_store import RESTORING, ThreadGoing
 from gateway.support.clock import MakeId, NowUs
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.thread_engines import ThreadEngines
 from sandbox.engines.engine import Workspaces
-from sandbox.errors import WorkspaceIncomplete
-from sandbox.sandbox import SandboxSpec
 
-# The most that a file takes on a disk beyond its content: the rest of its last block.
-_BLOCK_BYTES = 4096
 log = structlog.get_logger(__name__)
 _Asked = ParamSpec("_Asked")
 _Value = TypeVar("_Value")
-
-
-class Restoring:
-    """Restores into one engine's workspaces, while nothing begins in the thread.
-
-    A crash in between leaves the thread closed: its files are unknown, until it is restored again or deleted.
-    """
-
-    def __init__(self, engine: Workspaces, engines: ThreadEngines, store: RestoreStore, ids: MakeId) -> None:
-        self._engine, self._engines, self._store, self._ids = engine, engines, store, ids
-
-    async def fill(self, snapshot: Snapshot, directory: SnapshotDirectory, target: Thread, spec: SandboxSpec) -> None:
-        """Replace the files of a thread in which nothing begins; the caller has the directory's shared lock.
-
-        Raises OtherEngine, TooLarge, Internal, WorkspaceIncomplete and other SandboxErrors, including NoSpace if the
-        engine's disk is down to its reserve.
-        """
-        if snapshot.size_bytes > spec.limits.workspace_bytes:
-            raise TooLarge(
-                f"the snapshot has {snapshot.size_bytes:,} bytes, and a workspace of this tenant at most "
-                f"{spec.limits.workspace_bytes:,}: have the operator raise sandbox.workspace_mib"
-            )
-        await self._engines.claim(target)
-        await asyncio.to_thread(directory.check_whole, snapshot.id)
-        coming_bytes = snapshot.size_bytes + snapshot.files * _BLOCK_BYTES
-        await self._engine.replace_workspace(spec, lambda: directory.read(snapshot.id), size_bytes=coming_bytes)
-
-    async def restore(
-        self,
-        snapshot: Snapshot,
-        directory: SnapshotDirectory,
-        target: Thread,
-        spec: SandboxSpec,
-        request: WorkspaceRequest | None,
-    ) -> None:
-        """Replace a thread's files with a snapshot; the caller has the directory's shared lock.
-
-        Raises ThreadBusy, Unavailable if the old files may be gone without the new ones in place, and what fill()
-        raises.
-        """
-        mark = self._ids(RESTORING.removesuffix("_"))
-        with thread_errors(target.name, "cancel it first"):
-            earlier = await self._store.begin(target.id, mark, request)
-        try:
-            await self.fill(snapshot, directory, target, spec)
-        except WorkspaceIncomplete as error:
-            raise Unavailable(
-                f"files of thread {target.name!r} may be gone, so it accepts no calls until it is restored again "
-                f"or deleted: {error}"
-            ) from error
-        except Exception:
-            await self._store.give_up(target.id, mark, earlier)
-            raise
-        await self._store.end(target.id, audit_entry("snapshot_restored", snapshot, target.name), request)
 
 
 @dataclass(frozen=True)
@@ -147,8 +83,6 @@ class Taking:
                     books = await self._with_more_room(tenant.name, directory, error)
         except BaseException as error:
             await self.sweep(directory, tenant.name)
-            if isinstance(error, ThreadGoing):
-                raise going(what.thread) from None
             if isinstance(error, ConstraintViolated):
                 raise InProgress("another gateway has taken this snapshot: repeat the request to get it") from None
             raise
@@ -176,13 +110,12 @@ class Taking:
         left_bytes = tenant.policy.document.quotas.snapshot_bytes_limit - books.used_bytes
         if left_bytes <= 0:
             raise quota_exceeded(0)
-        spec, directory, id_ = tenant.sandbox_spec(what.thread), books.directory, self._ids("snap")
+        spec, id_ = tenant.sandbox_spec(what.thread), self._ids("snap")
         limits = Limits(spec.limits.workspace_bytes, left_bytes)
-        written = await self._engine.save_workspace(
-            spec, lambda contents: directory.write(id_, contents, limits, what.metadata)
-        )
+        write = books.directory.of(id_).write
+        written = await self._engine.save_workspace(spec, lambda contents: write(contents, limits, what.metadata))
         if written is None:  # the thread has no files yet
-            written = await in_thread(directory.write, id_, iter(()), limits, what.metadata)
+            written = await in_thread(write, iter(()), limits, what.metadata)
         fields: dict[str, Any] = vars(what) | vars(written) | {"created_us": self._clock(), "created_by": actor()}
         del fields["metadata"]
         snapshot = Snapshot(id=id_, tenant=tenant.name, **fields)
@@ -191,7 +124,7 @@ class Taking:
             self._store.add(snapshot, request, audit_entry("snapshot_created", snapshot, what.thread))
         )
         ids = (books.ids | {id_}) - replaced
-        freed_bytes = await in_thread(directory.remove, replaced, ids)
+        freed_bytes = await in_thread(books.directory.remove, replaced, ids)
         books = replace(books, ids=ids, used_bytes=books.used_bytes + written.stored_bytes - freed_bytes)
         if snapshot.automatic:
             kept = tenant.policy.document.sandbox.snapshots_kept
@@ -245,30 +178,9 @@ def audit_entry(kind: str, snapshot: Snapshot, thread: str, **more: JsonValue) -
     )
 
 
-def going(name: str) -> ThreadBusy:
-    """Return the error for a thread that is being deleted or restored."""
-    return ThreadBusy(
-        f"thread {name[:64]!r} is being deleted or restored, or was a moment ago: use another thread, or repeat a "
-        "restore that was interrupted"
-    )
-
-
 def no_snapshot(id_: str) -> NotFound:
     """Return the error for an unknown snapshot."""
     return NotFound(f"snapshot {id_[:64]!r} not found: `airlock sandbox snapshots` lists the snapshots")
-
-
-@contextmanager
-def thread_errors(name: str, advice: str) -> Iterator[None]:
-    """Raise ThreadBusy for the store's errors about a thread; `advice` is for a run under way."""
-    try:
-        yield
-    except RunUnderWay as error:
-        raise ThreadBusy(f"thread {name!r} is busy with run {error}: {advice}") from error
-    except CallUnderWay as error:
-        raise ThreadBusy(f"thread {name!r} is busy with tool calls: wait until they finish") from error
-    except ThreadGoing:
-        raise going(name) from None
 
 
 async def in_thread(work: Callable[_Asked, _Value], *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Value:

@@ -1,7 +1,8 @@
 """The gateway's database: tables, migrations and queries. Nothing else in the gateway uses SQLAlchemy.
 
 The database, whichever it is:
-    connecting, migration, tables       SQLite or PostgreSQL, the revisions of the schema, and the schema
+    connecting, migration               SQLite or PostgreSQL; the revisions of the schema
+    tables, triggers                    the schema
     database, writer                    opening and identifying it; its one writer, which logs refused writes
     readers, prepared                   its readers, shared fairly; statements compiled once
     queries                             what every store has: rows as dataclasses, filters, pages, slices

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pydantic import JsonValue
 from sqlalchemy import ColumnElement, Connection, case, func, insert, literal, or_, select
@@ -13,12 +14,10 @@ from gateway.credentials.caller import actor
 from gateway.storage import approval_writes as writes
 from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, PENDING, USED
 from gateway.storage.audit_store import AuditEntry, shared
-from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.grant_store import GrantStore, NewGrant
 from gateway.storage.queries import Queries, matching, page_of, transaction, with_thread
 from gateway.storage.tables import approvals, grants, threads
-from gateway.support.clock import MakeId, NowUs, make_id, now_us
 from gateway.support.paging import Place
 
 
@@ -125,9 +124,9 @@ _LISTED = with_thread(
 class ApprovalStore(Queries):
     """Typed access to approvals and, as `grants`, to grants."""
 
-    def __init__(self, database: Database, *, clock: NowUs = now_us, ids: MakeId = make_id) -> None:
-        super().__init__(database, clock, ids=ids)
-        self.grants = GrantStore(database, clock)
+    @cached_property
+    def grants(self) -> GrantStore:
+        return GrantStore(self._database, self.clock)
 
     @transaction
     def ask(self, connection: Connection, thread: Thread, run_id: str | None, asked: Asked) -> str:
@@ -224,12 +223,10 @@ class ApprovalStore(Queries):
     async def expire(self, tenant: str | None = None) -> None:
         """Mark and audit expired approvals, of a tenant or of all; they expire by the time, whether marked or not."""
         over = writes.late(tenant, self.clock())
-
-        def work(connection: Connection) -> None:
-            self.audit.append(connection, *writes.mark_expired(connection, over, self.clock))
-
         if await self._has(approvals.c.id, over):
-            await self._database.transact(work)
+            await self._database.transact(
+                lambda connection: self.audit.append(connection, *writes.mark_expired(connection, over, self.clock))
+            )
 
     async def cancel(self, approval_id: str) -> None:
         await self._changed((approvals.c.id == approval_id) & _OPEN, CANCELLED)

@@ -69,7 +69,7 @@ class Database:
         engine = connect(url)
         database = cls(engine)
         try:
-            await database.migrate()
+            await database._readers.run(partial(upgrade, engine))
         except NotMigrated as error:
             await database.close()
             raise Misconfigured(f"the database {engine.url.render_as_string()} cannot be used: {error}") from error
@@ -80,9 +80,6 @@ class Database:
                 f"{_OPENING_ADVICE[engine.dialect.name]}"
             ) from error
         return database
-
-    async def migrate(self) -> None:
-        await self._readers.run(partial(upgrade, self._engine))
 
     @classmethod
     async def as_it_is(cls, url: str) -> Self:
@@ -116,7 +113,9 @@ class Database:
 
     async def read(self, query: Select[Any], take: Callable[[Iterable[Row[Any]]], T], *, foremost: bool = False) -> T:
         """Return `take(rows)`, called in a reader's thread; rows that `take` does not consume are not read."""
-        return await self._answer(lambda connection: connection.execute(query), take, foremost=foremost)
+        self._check_open()
+        read = partial(self._read, lambda connection: connection.execute(query), take)
+        return await self._readers.run(read, foremost=foremost)
 
     async def look(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
         """Return the few rows of a lookup by an index.
@@ -135,7 +134,8 @@ class Database:
 
     async def found(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
         """Return the rows of a prepared query that may take long."""
-        return await self._answer(partial(statement.execute, parameters=parameters), list)
+        self._check_open()
+        return await self._readers.run(partial(self._read, partial(statement.execute, parameters=parameters), list))
 
     async def write(self, *writes: Write) -> None:
         """Execute statements in one transaction. Raises ConstraintViolated and Unavailable."""
@@ -171,16 +171,6 @@ class Database:
     def _check_open(self) -> None:
         if self._closed:
             raise Unavailable("the gateway is shutting down: try again when it is back")
-
-    async def _answer(
-        self,
-        ask: Callable[[Connection], Result[Any]],
-        take: Callable[[Iterable[Row[Any]]], T],
-        *,
-        foremost: bool = False,
-    ) -> T:
-        self._check_open()
-        return await self._readers.run(partial(self._read, ask, take), foremost=foremost)
 
     # --- what the threads do ---
 

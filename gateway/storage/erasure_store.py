@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
-from sqlalchemy import ColumnElement, Connection, Row, Table, delete, func, literal, select, union_all, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, literal, select, union_all, update
 
+from gateway.errors import ThreadBusy
 from gateway.storage.audit_store import OPERATORS, AuditEntry
 from gateway.storage.call_journal import interrupt_calls
 from gateway.storage.database import Database
@@ -30,34 +31,15 @@ from gateway.storage.tables import (
     threads,
     tool_calls,
 )
+from gateway.storage.thread_store import no_thread
 
 AUDIT = frozenset({audit_records.name, audit_heads.name})
 """The tables of the audit, which stays unless its deletion is requested."""
-_BATCH_ROWS = 1000
 # The mark of a thread whose whole tenant is being deleted.
 _OF_TENANT = "tenant"
 # Rows with foreign keys go before the rows they refer to.
 _TABLES: Sequence[Table] = tuple(reversed(metadata.sorted_tables))
 _DELETIONS = (audit_records.c.tenant == OPERATORS) & (audit_records.c.kind == "tenant_deleted")
-
-
-class RunUnderWay(Exception):
-    """A run is under way in the thread; the text is its id."""
-
-
-class CallUnderWay(Exception):
-    """A tool call is under way in the thread; the text is its id."""
-
-
-class DeletionLost(Exception):
-    """Another deletion of the thread has replaced this one."""
-
-
-@dataclass(frozen=True)
-class Begun:
-    """A deletion that has begun; `mark` is what an earlier deletion, a restore or a fork left."""
-
-    mark: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,41 +54,52 @@ class TenantErasure:
     on_engine: Mapping[str, int]
 
 
+@dataclass(frozen=True)
+class Erased:
+    """The removed and remaining rows by table; `audit_sequence` is the record in the operators' audit.
+
+    `left` includes the engine's `volumes` and `containers`; `workspaces_removed` counts volumes that existed.
+    """
+
+    removed: Mapping[str, int]
+    left: Mapping[str, int]
+    workspaces_removed: int
+    audit_sequence: int
+
+
 class ErasureStore(Queries):
     """Deletes rows permanently."""
 
     @transaction
-    def begin(self, connection: Connection, tenant: str, name: str, deletion: str) -> Begun | None:
-        """Close a thread to runs and calls; None if there is none. RunUnderWay and CallUnderWay change nothing."""
-        found = _thread(connection, tenant, name)
-        if found is None:
-            return None
-        refuse_under_way(connection, found.id)
-        connection.execute(update(threads).where(threads.c.id == found.id).values(deletion=deletion))
-        return Begun(found.deletion)
+    def begin(self, connection: Connection, tenant: str, name: str, deletion: str) -> str | None:
+        """Close a thread to runs and calls; return the mark that an earlier deletion, a restore or a fork left.
 
-    async def give_up(self, tenant: str, name: str, deletion: str, begun: Begun | None = None) -> None:
-        """Open a thread again, unless another deletion replaced this one or an interrupted restore closed it."""
+        NotFound and ThreadBusy change nothing.
+        """
+        id_, mark = _thread(connection, tenant, name)
+        refuse_under_way(connection, id_, name)
+        connection.execute(update(threads).where(threads.c.id == id_).values(deletion=deletion))
+        return mark
+
+    async def give_up(self, tenant: str, name: str, deletion: str, mark: str | None) -> None:
+        """Give a thread the mark that begin() returned, unless another deletion replaced this one."""
         own = _named(tenant, name) & (threads.c.deletion == deletion)
-        mark = begun.mark if begun is not None else None
         await self._database.write((update(threads).where(own).values(deletion=mark), None))
 
     @transaction
     def remove_thread(
         self, connection: Connection, tenant: str, name: str, actor: str, deletion: str | None = None
-    ) -> Mapping[str, int] | None:
-        """Delete a thread atomically; return the deleted rows by table, or None if it is gone.
+    ) -> Mapping[str, int]:
+        """Delete a thread atomically; return the deleted rows by table.
 
-        `deletion` is what begin() was called with, if it was. Raises DeletionLost, RunUnderWay and CallUnderWay. The
-        audit stays, and records the deletion.
+        `deletion` is what begin() was called with, if it was. Raises NotFound and ThreadBusy. The audit stays, and
+        records the deletion.
         """
-        found = _thread(connection, tenant, name)
-        if found is None:
-            return None
-        if found.deletion != deletion:
-            raise DeletionLost
-        refuse_under_way(connection, found.id)
-        removed = remove_rows(connection, found.id)
+        id_, mark = _thread(connection, tenant, name)
+        if mark != deletion:
+            raise ThreadBusy(f"another call is deleting thread {name[:64]!r}: wait until it is done")
+        refuse_under_way(connection, id_, name)
+        removed = remove_rows(connection, id_)
         entry = AuditEntry(tenant, "thread_deleted", actor=actor, thread=name, details=dict(removed))
         self.audit.append(connection, entry)
         return removed
@@ -159,9 +152,9 @@ class ErasureStore(Queries):
         ever_here = policies.c.digest.in_(select(policy_changes.c.digest).where(policy_changes.c.tenant == tenant))
         texts = [row.digest for row in await self._database.rows(select(policies.c.digest).where(only_here, ever_here))]
         owned = [(table, which) for table, which in _of_tenant_by_table(tenant) if table.name not in AUDIT]
-        removed = {table.name: await self._drain(table, which, _BATCH_ROWS) for table, which in owned}
+        removed = {table.name: await self._drain(table, which) for table, which in owned}
         unused = policies.c.digest.in_(texts) & policies.c.digest.not_in(select(policy_changes.c.digest))
-        removed[policies.name] = await self._drain(policies, unused, _BATCH_ROWS)
+        removed[policies.name] = await self._drain(policies, unused)
         return removed
 
     async def was_deleted(self, tenant: str) -> bool:
@@ -171,11 +164,11 @@ class ErasureStore(Queries):
         query = select(columns.details).where(_DELETIONS, columns.details.contains(said, autoescape=True))
         return any(json.loads(row.details).get("tenant") == tenant for row in await self._database.rows(query))
 
-    async def record(self, erasure: TenantErasure) -> tuple[Mapping[str, int], Mapping[str, int], int]:
-        """Delete the audit if requested, count what is left, and audit both; return removed, left, and its sequence."""
+    async def record(self, erasure: TenantErasure) -> Erased:
+        """Delete the audit if requested, count what is left, and audit both."""
         everything, left = await self._recorded(erasure)
         sequence = await self._database.scalar(select(func.max(audit_records.c.sequence)).where(_DELETIONS))
-        return everything, left, int(sequence)
+        return Erased(everything, left, erasure.workspaces, int(sequence))
 
     @transaction
     def _recorded(self, connection: Connection, erasure: TenantErasure) -> tuple[Mapping[str, int], Mapping[str, int]]:
@@ -202,8 +195,12 @@ def _named(tenant: str, name: str) -> ColumnElement[bool]:
     return (threads.c.tenant == tenant) & (threads.c.name == name)
 
 
-def _thread(connection: Connection, tenant: str, name: str) -> Row[str, str | None] | None:
-    return connection.execute(select(threads.c.id, threads.c.deletion).where(_named(tenant, name))).first()
+def _thread(connection: Connection, tenant: str, name: str) -> tuple[str, str | None]:
+    """Return a thread's id and mark; NotFound."""
+    found = connection.execute(select(threads.c.id, threads.c.deletion).where(_named(tenant, name))).first()
+    if found is None:
+        raise no_thread(name)
+    return found.id, found.deletion
 
 
 def _is_executing(tenant: str) -> ColumnElement[bool]:
@@ -220,14 +217,22 @@ def remove_rows(connection: Connection, thread_id: str) -> Mapping[str, int]:
     return removed
 
 
-def refuse_under_way(connection: Connection, thread_id: str) -> None:
-    """Raise RunUnderWay or CallUnderWay; a call counts from before it gets its sandbox until its outcome is written."""
+def refuse_under_way(connection: Connection, thread_id: str, name: str, advice: str = "cancel it first") -> None:
+    """Raise ThreadBusy for a run under way, with `advice`, or a call.
+
+    A call counts from before it gets its sandbox until its outcome is written.
+    """
     running = select(runs.c.id).where(runs.c.thread_id == thread_id, runs.c.status.in_(RUNS_UNDER_WAY))
     if (run_id := connection.execute(running.limit(1)).scalar()) is not None:
-        raise RunUnderWay(run_id)
+        raise ThreadBusy(f"thread {name[:64]!r} is busy with run {run_id}: {advice}")
     executing = select(tool_calls.c.id).where(tool_calls.c.thread_id == thread_id, tool_calls.c.state == "executing")
-    if (call_id := connection.execute(executing.limit(1)).scalar()) is not None:
-        raise CallUnderWay(call_id)
+    if connection.execute(executing.limit(1)).first() is not None:
+        raise busy_with_calls(name)
+
+
+def busy_with_calls(name: str) -> ThreadBusy:
+    """Return the error for a thread with calls under way."""
+    return ThreadBusy(f"thread {name[:64]!r} is busy with tool calls: wait until they finish")
 
 
 def belongs_to_thread(table: Table, thread_id: str) -> ColumnElement[bool] | None:

@@ -18,11 +18,9 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, liter
 from gateway.credentials.keys import NewKey, checked_name, make_key
 from gateway.errors import Conflict, InvalidArgument, NotFound, RequestIdReused
 from gateway.storage.audit_store import OPERATORS, AuditEntry
-from gateway.storage.database import Database
 from gateway.storage.queries import Queries, mapped, page_of, transaction
 from gateway.storage.run_writes import run_changed
 from gateway.storage.tables import RUNS_UNDER_WAY, api_keys, runs
-from gateway.support.clock import NowUs, now_us
 from gateway.support.paging import Place
 
 _KEYS = api_keys.c
@@ -41,8 +39,8 @@ class StoredKey:
     name: str
     created_us: int
     expires_us: int | None
-    revoked_us: int | None
-    replaced_by: str | None
+    revoked_us: int | None = None
+    replaced_by: str | None = None
 
     def is_over(self, now_us: int) -> bool:
         return self.revoked_us is not None or (self.expires_us is not None and self.expires_us <= now_us)
@@ -61,58 +59,34 @@ class KeyRequest:
         return cls(request_id, hashlib.sha256(fields.encode()).hexdigest()) if request_id else None
 
 
-class KeyRuns(Queries):
-    """The runs under way that a tenant's credential started, by the part of it that is shown. They outlive it."""
-
-    async def count(self, tenant: str, shown: str) -> int:
-        return int(await self._database.scalar(select(func.count()).where(_under_way(tenant, shown))))
-
-    @transaction
-    def cancel(self, connection: Connection, tenant: str, shown: str, *, by: str) -> int:
-        """Request the end of all that are under way; return how many there are, including those requested before."""
-        query = select(runs.c.id, runs.c.cancel_us).where(_under_way(tenant, shown))
-        found = connection.execute(query.with_for_update()).all()
-        for run_id in [row.id for row in found if row.cancel_us is None]:
-            connection.execute(update(runs).where(runs.c.id == run_id).values(cancel_us=self.clock()))
-            self.audit.append(connection, *run_changed(connection, "run_cancelled", run_id, by=by))
-        return len(found)
-
-
 class KeyStore(Queries):
-    """The keys of all tenants and of the operators; `runs` are the runs that keys started."""
-
-    def __init__(self, database: Database, clock: NowUs = now_us) -> None:
-        super().__init__(database, clock)
-        self.runs = KeyRuns(database, clock)
-
-    async def add(
-        self, tenant: str, *keys: NewKey, name: str = "", lifetime_us: int | None = None, by: str = "gateway"
-    ) -> Sequence[StoredKey]:
-        """Store keys of a tenant or an operator, all or none. InvalidArgument for an invalid name."""
-        checked_name(name)
-        made = self._made(tenant, keys, name, lifetime_us)
-        await self._database.transact(lambda connection: self._insert(connection, made, keys, by))
-        return made
+    """The keys of all tenants and of the operators, and the runs that they started, which outlive them."""
 
     @transaction
-    def add_requested(
+    def add(
         self,
         connection: Connection,
         tenant: str,
         key: NewKey,
         *,
-        name: str,
-        lifetime_us: int | None,
-        by: str,
-        request: KeyRequest | None,
+        name: str = "",
+        lifetime_us: int | None = None,
+        by: str = "gateway",
+        request: KeyRequest | None = None,
     ) -> StoredKey:
-        """Store a key, or give its secret to the unused key of the same request. Raises RequestIdReused, Conflict."""
+        """Store a key of a tenant or an operator, or give its secret to the unused key of the same request.
+
+        Raises InvalidArgument for an invalid name, RequestIdReused, Conflict.
+        """
         checked_name(name)
-        (made,) = self._made(tenant, (key,), name, lifetime_us)
         again = self._asked_again(connection, request, key, by)
-        if again is None:
-            self._insert(connection, (made,), (key,), by, request)
-        return again or made
+        if again is not None:
+            return again
+        now = self.clock()
+        expires_us = None if lifetime_us is None else now + lifetime_us
+        made = StoredKey(key.id, tenant, key.shown, key.scopes, name, now, expires_us)
+        self._insert(connection, made, key, by, request)
+        return made
 
     async def find(self, digest: str) -> StoredKey | None:
         query = select(api_keys).where(_KEYS.digest == digest, self._is(WORKING))
@@ -172,7 +146,7 @@ class KeyStore(Queries):
     def rotate(
         self, connection: Connection, key_id: str, *, overlap_us: int, by: str, request: KeyRequest | None = None
     ) -> tuple[StoredKey, NewKey]:
-        """Create a key like another one, which works until the overlap is over; otherwise as add_requested."""
+        """Create a key like another one, which works until the overlap is over; otherwise as add."""
         old, now = _locked(connection, key_id), self.clock()
         key = make_key(old.scopes, operator=not old.tenant)
         again = self._asked_again(connection, request, key, by)
@@ -183,17 +157,26 @@ class KeyStore(Queries):
         if old.is_over(now):
             raise InvalidArgument(f"key_id: {old.shown} is expired or revoked: create a key")
         expires_us = None if old.expires_us is None else now + old.expires_us - old.created_us
-        new = _stored(old.tenant, key, old.name, now, expires_us)
+        new = StoredKey(key.id, old.tenant, key.shown, key.scopes, old.name, now, expires_us)
         ends_us = now + overlap_us if old.expires_us is None else min(now + overlap_us, old.expires_us)
-        self._insert(connection, (new,), (key,), by, request)
+        self._insert(connection, new, key, by, request)
         connection.execute(update(api_keys).where(_KEYS.id == key_id).values(replaced_by=new.id, expires_us=ends_us))
         self._record(connection, "key_rotated", old, by, replaced_by=new.id, works_until_us=ends_us)
         return new, key
 
-    def _made(self, tenant: str, keys: Sequence[NewKey], name: str, lifetime_us: int | None) -> Sequence[StoredKey]:
-        now = self.clock()
-        expires_us = None if lifetime_us is None else now + lifetime_us
-        return [_stored(tenant, key, name, now, expires_us) for key in keys]
+    async def runs_of(self, tenant: str, shown: str) -> int:
+        """Return how many runs are under way that a key started, by the part of it that is shown."""
+        return int(await self._database.scalar(select(func.count()).where(_under_way(tenant, shown))))
+
+    @transaction
+    def cancel_runs(self, connection: Connection, tenant: str, shown: str, *, by: str) -> int:
+        """Request the end of those runs; return how many there are, including those requested before."""
+        query = select(runs.c.id, runs.c.cancel_us).where(_under_way(tenant, shown))
+        found = connection.execute(query.with_for_update()).all()
+        for run_id in [row.id for row in found if row.cancel_us is None]:
+            connection.execute(update(runs).where(runs.c.id == run_id).values(cancel_us=self.clock()))
+            self.audit.append(connection, *run_changed(connection, "run_cancelled", run_id, by=by))
+        return len(found)
 
     def _is(self, state: str) -> ColumnElement[bool]:
         if state == KEY_REVOKED:
@@ -205,18 +188,12 @@ class KeyStore(Queries):
     # --- in the writer's thread ---
 
     def _insert(
-        self,
-        connection: Connection,
-        made: Sequence[StoredKey],
-        keys: Sequence[NewKey],
-        by: str,
-        request: KeyRequest | None = None,
+        self, connection: Connection, made: StoredKey, key: NewKey, by: str, request: KeyRequest | None
     ) -> None:
         asked = {} if request is None else {"request_id": request.id, "request_digest": request.digest}
-        for stored, key in zip(made, keys, strict=True):
-            row = {**vars(stored), **asked, "scopes": ",".join(stored.scopes), "digest": key.digest}
-            connection.execute(insert(api_keys).values(row))
-            self._record(connection, "key_created", stored, by, name=stored.name, expires_us=stored.expires_us)
+        row = {**vars(made), **asked, "scopes": ",".join(made.scopes), "digest": key.digest}
+        connection.execute(insert(api_keys).values(row))
+        self._record(connection, "key_created", made, by, name=made.name, expires_us=made.expires_us)
 
     def _asked_again(
         self, connection: Connection, request: KeyRequest | None, key: NewKey, by: str
@@ -250,10 +227,6 @@ class KeyStore(Queries):
         facts |= {"scopes": list(key.scopes), **more}
         chains = dict.fromkeys((OPERATORS, key.tenant))
         self.audit.append(connection, *(AuditEntry(chain, kind, by, details=facts) for chain in chains))
-
-
-def _stored(tenant: str, key: NewKey, name: str, now: int, expires_us: int | None) -> StoredKey:
-    return StoredKey(key.id, tenant, key.shown, key.scopes, name, now, expires_us, None, None)
 
 
 def _locked(connection: Connection, key_id: str) -> StoredKey:

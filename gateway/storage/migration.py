@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import sqlalchemy as sa
-from sqlalchemy import Connection, Engine, inspect
+from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.errors import Misconfigured
 from gateway.storage.connecting import begin_writing, connect, driver_message
 from gateway.storage.tables import metadata
+from gateway.storage.triggers import FUNCTIONS, TRIGGERS
 
 NEWEST = "0007"
 """The revision that this program works with. It is a constant because alembic is a tenth of a gateway's imports, and
@@ -22,24 +21,6 @@ only a gateway that finds another revision needs it."""
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _NAMED = 5
-
-_COUNTED = ("approvals", "events", "messages", "runs", "thread_metadata", "tool_calls")
-_BOTH = frozenset(
-    [
-        "audit_heads_held",
-        "threads_counted",
-        *(f"{table}_{what}" for table in _COUNTED for what in ("counted", "uncounted")),
-        *(f"{table}_recounted" for table in ("approvals", "tool_calls")),
-        *(f"{table}_refused" for table in ("runs", "tool_calls")),
-    ]
-)
-_SQLITE = {
-    *("audit_heads_back", "audit_heads_replaced", "audit_records_changed", "audit_records_held"),
-    *("audit_records_replaced", "threads_uncounted"),
-}
-_POSTGRESQL = {"audit_heads_guard", "audit_heads_truncated", "audit_records_guard", "audit_records_truncated"}
-TRIGGERS = {"sqlite": _BOTH | _SQLITE, "postgresql": _BOTH | _POSTGRESQL}
-"""The triggers that the migrations create. A test compares them with those of a new database."""
 
 _FOUND = {
     "sqlite": """
@@ -75,39 +56,49 @@ class Revision:
     current: str | None
     newest: str
 
+    missing: Sequence[str] = ()
+    """What the database lacks of the newest revision, if it has that."""
+
     @property
     def known(self) -> bool:
-        """Whether this program has the migration, so the database is not newer."""
-        return self.current is None or _is_known(self.current)
+        """Whether this program has the migration, so the database is neither newer nor older than all releases."""
+        return self.current is None or any((_MIGRATIONS / "versions").glob(f"{self.current}_*.py"))
+
+    @property
+    def unreleased(self) -> bool:
+        """Whether the database is from before the first release, and cannot be upgraded."""
+        return self.current is not None and self.current < self.newest and not self.known
 
 
-def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Upgrade a database to a revision, in one transaction; of concurrent processes, one does it.
+def upgrade(engine: Engine) -> None:
+    """Create the schema in an empty database, or upgrade it, in one transaction; of concurrent processes, one does it.
 
     Raises SQLAlchemyError; NotMigrated if the database is of a newer program, or lacks parts of its revision.
     """
-    with engine.connect() as connection:
-        current = _current(connection)
-    if current is not None and not _is_known(current):
+    found = _revision_in(engine)
+    if found.unreleased:
         raise NotMigrated(
-            f"it is at revision {current} and was upgraded by a newer airlock; this one knows revisions up to "
+            f"it is at revision {found.current} and was created by an unreleased airlock, before the first release: "
+            "start with a new database"
+        )
+    if not found.known:
+        raise NotMigrated(
+            f"it is at revision {found.current} and was upgraded by a newer airlock; this one knows revisions up to "
             f"{NEWEST}. Run the newer release, or restore a backup from before the upgrade (docs/storage.md)"
         )
-    if current != (NEWEST if revision == "head" else revision):
-        _migrate(engine, "upgrade", revision)
-    if revision == "head":
-        with engine.connect() as connection:
-            missing = missing_in(connection)
-        if missing:
-            raise NotMigrated(
-                f"it is marked as revision {NEWEST}, but lacks {shortened(missing)}. A migration was interrupted, "
-                "or the tables were changed by hand: restore a backup, or create what is missing as in a new "
-                "database"
-            )
+    if found.current != NEWEST:
+        _migrate(engine, "upgrade", "head")
+        found = _revision_in(engine)
+    if found.missing:
+        raise NotMigrated(
+            f"it is marked as revision {NEWEST}, but lacks {shortened(found.missing)}. A migration was interrupted, "
+            "or the tables were changed by hand: restore a backup, or create what is missing as in a new "
+            "database"
+        )
 
 
 def downgrade(engine: Engine, revision: str) -> None:
-    """Downgrade a database to a revision, "base" for none; what only later revisions have is lost."""
+    """Downgrade a database to a revision; what only later revisions have is lost. Raises NotMigrated."""
     _migrate(engine, "downgrade", revision)
 
 
@@ -127,12 +118,14 @@ def _migrate(engine: Engine, way: Literal["upgrade", "downgrade"], revision: str
                 connection.exec_driver_sql(f"SET LOCAL {limit} = 0")
         try:
             begin_writing(connection)
-            if way == "upgrade" and _current(connection) == "0005":
-                _complete_0005(connection)
             config = Config()
             config.set_main_option("script_location", str(_MIGRATIONS))
             config.attributes["connection"] = connection
-            getattr(command, way)(config, revision)
+            if way == "upgrade" and _current(connection) is None:
+                create_schema(connection)
+                command.stamp(config, revision)
+            else:
+                getattr(command, way)(config, revision)
             if sqlite and (broken := connection.exec_driver_sql("PRAGMA foreign_key_check").first()):
                 raise NotMigrated(f"rows of {broken[0]} would point to nothing")
             connection.commit()
@@ -144,38 +137,38 @@ def _migrate(engine: Engine, way: Literal["upgrade", "downgrade"], revision: str
                 connection.exec_driver_sql("PRAGMA foreign_keys=ON")
 
 
+def create_schema(connection: Connection) -> None:
+    """Create the schema of the newest revision in an empty database."""
+    metadata.create_all(connection, checkfirst=False)
+    dialect = connection.dialect.name
+    functions = FUNCTIONS if dialect == "postgresql" else {}
+    for name, body in functions.items():
+        connection.execute(text(f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$"))
+    for name, rest in TRIGGERS[dialect].items():
+        connection.execute(text(f"CREATE TRIGGER {name} {rest}"))
+
+
 def revision_of(url: str) -> Revision:
     """Return a database's revision without changing anything; Misconfigured if it does not open."""
-    with _connected(url) as connection:
-        return Revision(_current(connection), NEWEST)
-
-
-def missing_from(url: str) -> list[str]:
-    """Return what a database of the newest revision lacks; Misconfigured if it does not open."""
-    with _connected(url) as connection:
-        return missing_in(connection)
-
-
-@contextmanager
-def _connected(url: str) -> Iterator[Connection]:
     engine = connect(url)
     try:
-        with engine.connect() as connection:
-            yield connection
+        return _revision_in(engine)
     except (SQLAlchemyError, OSError) as error:
         raise Misconfigured(f"the database {engine.url.render_as_string()}: {driver_message(error)}") from error
     finally:
         engine.dispose()
 
 
+def _revision_in(engine: Engine) -> Revision:
+    with engine.connect() as connection:
+        current = _current(connection)
+        return Revision(current, NEWEST, missing_in(connection) if current == NEWEST else ())
+
+
 def shortened(missing: Sequence[str]) -> str:
     """Return the first of a list of names, and the number of the others."""
     more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
     return ", ".join(missing[:_NAMED]) + more
-
-
-def _is_known(revision: str) -> bool:
-    return any((_MIGRATIONS / "versions").glob(f"{revision}_*.py"))
 
 
 def _current(connection: Connection) -> str | None:
@@ -202,53 +195,3 @@ def _expected(dialect: str) -> Iterator[str]:
         yield from (f"column {table.name}.{column.name}" for column in table.columns)
         yield from sorted(f"index {index.name}" for index in table.indexes)
     yield from (f"trigger {name}" for name in sorted(TRIGGERS[dialect]))
-
-
-def _complete_0005(connection: Connection) -> None:
-    """Complete a database of the first form of migration 0005, which was edited after databases were created with it.
-
-    The next migrations need the later form. No other migration was edited after its release, and none will be
-    (tests/unit/gateway/storage/test_frozen_migrations.py).
-    """
-    from alembic.migration import MigrationContext  # noqa: PLC0415 - see NEWEST
-    from alembic.operations import Operations  # noqa: PLC0415
-
-    op = Operations(MigrationContext.configure(connection))
-    inspector = inspect(connection)
-    if "kind" not in {column["name"] for column in inspector.get_columns("snapshots")}:
-        _complete_snapshots(op)
-    if not inspector.has_table("workspace_requests"):
-        _create_workspace_requests(op)
-    if "ix_sandbox_transitions_sandbox" not in {one["name"] for one in inspector.get_indexes("sandbox_transitions")}:
-        op.create_index("ix_sandbox_transitions_sandbox", "sandbox_transitions", ["sandbox", "id"])
-
-
-def _complete_snapshots(op: Any) -> None:
-    """Give each snapshot its thread's id. All of them were taken on request, as there were no others then."""
-    columns: dict[str, Any] = {"thread_id": sa.String(length=64), "kind": sa.String(length=8), "step": sa.Integer()}
-    with op.batch_alter_table("snapshots") as table:
-        for name, kind in columns.items():
-            table.add_column(sa.Column(name, kind))
-    op.execute(
-        "UPDATE snapshots SET kind = 'asked', step = 0, thread_id = COALESCE((SELECT threads.id FROM threads "
-        "WHERE threads.tenant = snapshots.tenant AND threads.name = snapshots.thread), '')"
-    )
-    with op.batch_alter_table("snapshots") as table:
-        for name, kind in columns.items():
-            table.alter_column(name, existing_type=kind, nullable=False)
-    op.create_index("ix_snapshots_thread_id", "snapshots", ["thread_id", "run_id", "step"])
-
-
-def _create_workspace_requests(op: Any) -> None:
-    op.create_table(
-        "workspace_requests",
-        sa.Column("tenant", sa.String(length=64), nullable=False),
-        sa.Column("request_id", sa.String(length=128), nullable=False),
-        sa.Column("request_digest", sa.String(length=64), nullable=False),
-        sa.Column("thread_id", sa.String(length=64), nullable=False),
-        sa.Column("answer", sa.Text()),
-        sa.Column("at_us", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["thread_id"], ["threads.id"], name=op.f("fk_workspace_requests_thread_id")),
-        sa.PrimaryKeyConstraint("tenant", "request_id", name=op.f("pk_workspace_requests")),
-    )
-    op.create_index(op.f("ix_workspace_requests_thread_id"), "workspace_requests", ["thread_id"])

@@ -79,16 +79,25 @@ class PolicyStore(Queries):
             "comment": comment,
             "at_us": self.clock(),
         }
-        # A change by an operator is in both chains; a file's change, which has no actor, only in the tenant's.
-        chains = (tenant,) if kind == "file" else tuple(dict.fromkeys((OPERATOR, tenant)))
+        digest = row["digest"]
 
         def work(connection: Connection) -> Change:
-            change = _apply(connection, text=text, row=row, expected=expected, after=after)
-            if change.at_us == row["at_us"] and change.by == row["by"]:  # otherwise another gateway was faster
-                facts = {"tenant": tenant, "how": kind, "text_sha256": row["digest"], "change": change.id}
-                entries = [AuditEntry(chain, "policy_applied", by, details=facts) for chain in chains]
-                self.audit.append(connection, *entries)
-            return change
+            standing = _last(connection, _CHANGES.tenant == tenant)
+            if standing is not None and (
+                standing.digest == digest or (kind == "file" and not _is_new(connection, tenant, digest, after))
+            ):
+                return standing
+            if expected is not None and expected != (0 if standing is None else standing.id):
+                raise NotStanding(standing)
+            if connection.execute(select(policies.c.digest).where(policies.c.digest == digest)).first() is None:
+                connection.execute(insert(policies).values(digest=digest, text=text, created_us=row["at_us"]))
+            key: Any = connection.execute(insert(policy_changes).values(row)).inserted_primary_key
+            facts = {"tenant": tenant, "how": kind, "text_sha256": digest, "change": key[0]}
+            # A change by an operator is in both chains; a file's change, which has no actor, only in the tenant's.
+            chains = (tenant,) if kind == "file" else dict.fromkeys((OPERATOR, tenant))
+            entries = [AuditEntry(chain, "policy_applied", by, details=facts) for chain in chains]
+            self.audit.append(connection, *entries)
+            return Change(id=key[0], **row)
 
         return await self._database.transact(work)
 
@@ -141,22 +150,6 @@ def _is_new(connection: Connection, tenant: str, digest: str, after: int) -> boo
         or _last(connection, of_tenant & (_CHANGES.kind == "file")) is not None
         or _last(connection, of_tenant) is None
     )
-
-
-def _apply(connection: Connection, *, text: str, row: dict[str, Any], expected: int | None, after: int) -> Change:
-    standing = _last(connection, _CHANGES.tenant == row["tenant"])
-    if standing is not None and (
-        standing.digest == row["digest"]
-        or (row["kind"] == "file" and not _is_new(connection, row["tenant"], row["digest"], after))
-    ):
-        return standing
-    if expected is not None and expected != (0 if standing is None else standing.id):
-        raise NotStanding(standing)
-    known = select(policies.c.digest).where(policies.c.digest == row["digest"])
-    if connection.execute(known).first() is None:
-        connection.execute(insert(policies).values(digest=row["digest"], text=text, created_us=row["at_us"]))
-    key: Any = connection.execute(insert(policy_changes).values(row)).inserted_primary_key
-    return Change(id=key[0], **row)
 
 
 def _last(connection: Connection, which: Any) -> Change | None:

@@ -7,13 +7,16 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, delete, literal, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Delete, Row, Select, Table, Update, delete, literal, select, tuple_
 
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
 from gateway.storage.tables import threads
 from gateway.support.clock import MakeId, NowUs, make_id, now_us
 from gateway.support.paging import Place
+
+BATCH_ROWS = 500
+"""The size of a transaction that deletes rows: some milliseconds, since all writers of the database wait meanwhile."""
 
 P = ParamSpec("P")
 S = TypeVar("S", bound="Queries")
@@ -55,13 +58,23 @@ class Queries:
     async def _has(self, column: ColumnElement[Any], *where: ColumnElement[bool]) -> bool:
         return bool(await self._database.rows(select(column).where(*where).limit(1)))
 
-    async def _drain(self, table: Table, which: ColumnElement[bool], batch_rows: int) -> int:
-        """Delete rows, a batch in each transaction, since all other writers wait meanwhile; return how many."""
-        key = tuple_(*table.primary_key.columns)
-        batch = select(*table.primary_key.columns).where(which).limit(batch_rows)
-        deletion, removed = delete(table).where(which, key.in_(batch)), 0
-        while gone := await self._database.transact(lambda connection: connection.execute(deletion).rowcount):
+    async def _execute(self, change: Update | Delete) -> int:
+        """Execute a statement in a transaction; return the number of rows that it changed."""
+        return await self._database.transact(lambda connection: connection.execute(change).rowcount)
+
+    async def _drain(self, table: Table, which: ColumnElement[bool], change: Update | Delete | None = None) -> int:
+        """Delete rows, or change them so that they match no more; return how many.
+
+        A reader finds them, and the writer changes a batch in each transaction, namely the rows that still match.
+        """
+        columns, removed = table.primary_key.columns, 0
+        found, key = select(*columns).where(which).limit(BATCH_ROWS), tuple_(*columns)
+        change = delete(table) if change is None else change
+        while rows := await self._database.rows(found):
+            gone = await self._execute(change.where(which, key.in_([tuple(row) for row in rows])))
             removed += gone
+            if not gone:
+                break
         return removed
 
 

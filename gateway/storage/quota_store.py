@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from sqlalchemy import Connection, Select, and_, bindparam, delete, func, insert, or_, select, text, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, func, insert, or_, select, text, update
 
 from gateway.errors import QuotaExceeded
 from gateway.storage.database import Database
@@ -32,22 +32,6 @@ _ADD = text(_ADDING)
 _TAKE = text(f"{_ADDING} WHERE counters.used + excluded.used <= :limit")
 # Holds are counted, and the next one has no row yet: a transaction that counts them locks this counter first.
 _LOCK = {"window_us": 0, "amount": 0}
-_GIVE_BACK = (
-    update(counters)
-    .where(
-        counters.c.tenant == bindparam("whose"),
-        counters.c.name == bindparam("of_name"),
-        counters.c.window_us == bindparam("of_window_us"),
-        counters.c.used >= bindparam("amount"),
-    )
-    .values(used=counters.c.used - bindparam("amount"))
-)
-_FORGET = delete(counters).where(
-    counters.c.tenant == bindparam("whose"),
-    counters.c.name == bindparam("of_name"),
-    counters.c.window_us > 0,
-    counters.c.window_us < bindparam("before_us"),
-)
 _STORED = Prepared(select(storage_use.c.threads, storage_use.c.bytes).where(storage_use.c.tenant == bindparam("whose")))
 
 
@@ -111,19 +95,16 @@ class QuotaStore(Queries):
             connection.execute(_ADD, _row(tenant, take))
         self._forget_old(connection, tenant, takes)
 
-    async def give_back(self, tenant: str, takes: Sequence[Take]) -> None:
-        rows = [
-            {"whose": tenant, "of_name": take.name, "of_window_us": take.window_us, "amount": take.amount}
-            for take in sorted(takes, key=_NAME)
-            if take.amount
-        ]
-        if rows:
-            await self._database.write((_GIVE_BACK, rows))
+    @transaction
+    def give_back(self, connection: Connection, tenant: str, takes: Sequence[Take]) -> None:
+        for take in sorted(takes, key=_NAME):
+            enough = _is_of(tenant, take) & (counters.c.used >= take.amount)
+            connection.execute(update(counters).where(enough).values(used=counters.c.used - take.amount))
 
     async def used(self, tenant: str, windows: Mapping[str, int]) -> Mapping[str, int]:
         if not windows:
             return {}
-        asked = [and_(counters.c.name == name, counters.c.window_us == at_us) for name, at_us in windows.items()]
+        asked = [(counters.c.name == name) & (counters.c.window_us == at_us) for name, at_us in windows.items()]
         query = select(counters.c.name, counters.c.used).where(counters.c.tenant == tenant, or_(*asked))
         found = {row.name: row.used for row in await self._database.rows(query)}
         return {name: found.get(name, 0) for name in windows}
@@ -170,8 +151,9 @@ class QuotaStore(Queries):
         """Delete old windows of a counter when it enters a new one."""
         for take in takes:
             if take.window_us > self._newest.get((tenant, take.name), 0):
-                before_us = take.window_us - _KEPT_WINDOWS * take.length_us
-                connection.execute(_FORGET, {"whose": tenant, "of_name": take.name, "before_us": before_us})
+                of_name = (counters.c.tenant == tenant) & (counters.c.name == take.name) & (counters.c.window_us > 0)
+                old = of_name & (counters.c.window_us < take.window_us - _KEPT_WINDOWS * take.length_us)
+                connection.execute(delete(counters).where(old))
                 self._newest[tenant, take.name] = take.window_us
 
 
@@ -192,10 +174,13 @@ def _took(connection: Connection, tenant: str, take: Take) -> bool:
         return False
     if take.amount:
         return connection.execute(_TAKE, {**_row(tenant, take), "limit": take.limit}).rowcount == 1
-    query = select(counters.c.used).where(
-        counters.c.tenant == tenant, counters.c.name == take.name, counters.c.window_us == take.window_us
-    )
-    return (connection.execute(query).scalar() or 0) < take.limit
+    return (connection.execute(select(counters.c.used).where(_is_of(tenant, take))).scalar() or 0) < take.limit
+
+
+def _is_of(tenant: str, take: Take) -> ColumnElement[bool]:
+    """Return the condition for the counter of one window."""
+    columns = counters.c
+    return (columns.tenant == tenant) & (columns.name == take.name) & (columns.window_us == take.window_us)
 
 
 def _row(tenant: str, take: Take) -> dict[str, str | int]:

@@ -25,7 +25,7 @@ from gateway.storage.request_store import REMEMBERED_US
 from gateway.storage.run_writes import metadata_rows
 from gateway.storage.snapshot_store import Snapshot
 from gateway.storage.tables import messages, snapshots, thread_metadata, threads, workspace_requests
-from gateway.storage.thread_store import FORKING, RESTORING, MessageRow, ThreadGoing, lock_thread
+from gateway.storage.thread_store import FORKING, RESTORING, MessageRow, going, lock_thread
 
 _REQUESTS = workspace_requests.c
 
@@ -60,14 +60,13 @@ class RestoreStore(Queries):
 
     @transaction
     def begin(
-        self, connection: Connection, thread_id: str, mark: str, request: WorkspaceRequest | None = None
+        self, connection: Connection, thread: Thread, mark: str, request: WorkspaceRequest | None = None
     ) -> str | None:
-        """Close a thread; return an earlier restore's mark. ThreadGoing, RunUnderWay, CallUnderWay change nothing."""
-        earlier = lock_thread(connection, thread_id)
-        refuse_under_way(connection, thread_id)
-        connection.execute(update(threads).where(threads.c.id == thread_id).values(deletion=mark))
-        if request is not None:
-            claim_request(connection, request, thread_id, self.clock())
+        """Close a thread; return an earlier restore's mark. ThreadBusy changes nothing."""
+        earlier = lock_thread(connection, thread.id, thread.name)
+        refuse_under_way(connection, thread.id, thread.name)
+        connection.execute(update(threads).where(threads.c.id == thread.id).values(deletion=mark))
+        claim_request(connection, request, thread.id, self.clock())
         return earlier
 
     async def give_up(self, thread_id: str, mark: str, earlier: str | None) -> None:
@@ -82,13 +81,14 @@ class RestoreStore(Queries):
         """Let runs and calls begin in a restored thread again; `request` has its answer."""
         restoring = threads.c.deletion.startswith(RESTORING, autoescape=True)
         connection.execute(update(threads).where(threads.c.id == thread_id, restoring).values(deletion=None))
-        if request is not None:
-            answer_request(connection, request)
+        answer_request(connection, request)
         self.audit.append(connection, entry)
 
 
-def claim_request(connection: Connection, request: WorkspaceRequest, thread_id: str, at_us: int) -> None:
-    """Write that a request begins, replacing only its own earlier attempt; delete requests older than a day."""
+def claim_request(connection: Connection, request: WorkspaceRequest | None, thread_id: str, at_us: int) -> None:
+    """Write that a request, if any, begins, replacing only its own earlier attempt; delete those older than a day."""
+    if request is None:
+        return
     of_tenant = _REQUESTS.tenant == request.tenant
     again = (_REQUESTS.request_id == request.id) & _REQUESTS.answer.is_(None)
     forgotten = of_tenant & (again | (_REQUESTS.at_us < at_us - REMEMBERED_US))
@@ -97,10 +97,11 @@ def claim_request(connection: Connection, request: WorkspaceRequest, thread_id: 
     connection.execute(insert(workspace_requests), {**row, "thread_id": thread_id, "answer": None, "at_us": at_us})
 
 
-def answer_request(connection: Connection, request: WorkspaceRequest) -> None:
-    """Write a request's answer, if its thread still exists."""
-    of_id = (_REQUESTS.tenant == request.tenant) & (_REQUESTS.request_id == request.id)
-    connection.execute(update(workspace_requests).where(of_id).values(answer=request.answer))
+def answer_request(connection: Connection, request: WorkspaceRequest | None) -> None:
+    """Write the answer of a request, if any, if its thread still exists."""
+    if request is not None:
+        of_id = (_REQUESTS.tenant == request.tenant) & (_REQUESTS.request_id == request.id)
+        connection.execute(update(workspace_requests).where(of_id).values(answer=request.answer))
 
 
 _MESSAGES = messages.c
@@ -138,15 +139,14 @@ class ForkStore(Queries):
         """Create an invisible thread. Raises QuotaExceeded; ConstraintViolated if its name or request id is taken."""
         refuse_more_threads(connection, thread.tenant, limit)
         connection.execute(insert(threads), {**vars(thread), "created_us": self.clock(), "deletion": mark})
-        if request is not None:
-            claim_request(connection, request, thread.id, self.clock())
+        claim_request(connection, request, thread.id, self.clock())
 
     @transaction
     def end(self, connection: Connection, fork: Fork, snapshot: Snapshot, entry: AuditEntry) -> int:
         """Give a fork its messages, those of the snapshot's thread, and its metadata, and make it visible.
 
         Return how many messages it has: 0 if retention removed them since the snapshot was read, as those now at their
-        positions came later. ThreadGoing if either thread is gone or being deleted.
+        positions came later. ThreadBusy if either thread is gone or being deleted.
         """
         thread, kept_us = fork.thread, self.clock()
         values = metadata_rows(thread.id, fork.metadata, kept_us)
@@ -155,15 +155,14 @@ class ForkStore(Queries):
         chosen = (_MESSAGES.thread_id == source) & (_MESSAGES.position < fork.messages) & exists(still)
         copied = select(literal(thread.id), _MESSAGES.position, _MESSAGES.run_id, _MESSAGES.message).where(chosen)
         own = (threads.c.id == thread.id) & (threads.c.deletion == fork.mark)
-        lock_thread(connection, source)
+        lock_thread(connection, source, snapshot.thread)
         if not connection.execute(update(threads).where(own).values(deletion=None, used_us=kept_us)).rowcount:
-            raise ThreadGoing
+            raise going(snapshot.thread)
         columns = ["thread_id", "position", "run_id", "message"]
         connection.execute(insert(messages).from_select(columns, copied))
         if values:
             connection.execute(insert(thread_metadata), values)
-        if fork.request is not None:
-            answer_request(connection, fork.request)
+        answer_request(connection, fork.request)
         self.audit.append(connection, entry)
         written = select(func.count()).where(_MESSAGES.thread_id == thread.id)
         return int(connection.execute(written).scalar_one())
@@ -175,12 +174,12 @@ class ForkStore(Queries):
             remove_rows(connection, thread_id)
 
     @transaction
-    def refuse_busy(self, connection: Connection, thread_id: str) -> None:
-        """Raise RunUnderWay or CallUnderWay; ThreadGoing if its files are unknown or it is being deleted."""
+    def refuse_busy(self, connection: Connection, thread_id: str, name: str) -> None:
+        """Raise ThreadBusy for a thread with a run or a call, with unknown files, or that is being deleted."""
         whole = select(threads.c.id).where(threads.c.id == thread_id, threads.c.deletion.is_(None))
         if connection.execute(whole).first() is None:
-            raise ThreadGoing
-        refuse_under_way(connection, thread_id)
+            raise going(name)
+        refuse_under_way(connection, thread_id, name, "wait for it, or fork at one of its steps")
 
     async def half_made(self, tenant: str | None = None) -> Sequence[Thread]:
         """Return the invisible threads, all or a tenant's: forks in progress, or left by gateways that died."""

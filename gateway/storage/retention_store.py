@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, exists, func, or_, select, update
 
 from gateway.storage.approval_writes import APPROVED, PENDING
 from gateway.storage.queries import Queries
@@ -25,8 +25,6 @@ from gateway.storage.tables import (
     tool_calls,
 )
 
-# The size of a transaction: some milliseconds, since all writers of the database wait meanwhile.
-_BATCH_ROWS = 500
 _RUNS_AT_ONCE = 50
 
 
@@ -45,7 +43,7 @@ class RetentionStore(Queries):
         while page := await self._database.rows(found):
             for run in page:
                 which = (events.c.run_id == run.id) & (events.c.sequence < run.last_sequence)
-                removed += await self._drain(events, which, _BATCH_ROWS)
+                removed += await self._drain(events, which)
         return removed
 
     async def prune_runs(self, before_us: int) -> int:
@@ -55,8 +53,8 @@ class RetentionStore(Queries):
         removed = 0
         while ids := [row.id for row in await self._database.rows(found)]:
             for run_id in ids:
-                await self._drain(events, events.c.run_id == run_id, _BATCH_ROWS)
-            removed += await self._database.transact(partial(_removed, table=runs, which=runs.c.id.in_(ids) & ended))
+                await self._drain(events, events.c.run_id == run_id)
+            removed += await self._execute(delete(runs).where(runs.c.id.in_(ids), ended))
         return removed
 
     async def prune_messages(self, before_us: int) -> int:
@@ -82,13 +80,13 @@ class RetentionStore(Queries):
         return removed
 
     async def prune_transitions(self, before_us: int) -> int:
-        return await self._pruned_by_id(sandbox_transitions, sandbox_transitions.c.at_us < before_us)
+        return await self._drain(sandbox_transitions, sandbox_transitions.c.at_us < before_us)
 
     async def prune_grants(self, before_us: int) -> int:
         """Delete the grants that were revoked before that time, or whose run ended before it."""
         goes_on = exists().where(runs.c.id == grants.c.run_id, ~_ended(before_us))
         of_ended = grants.c.run_id.is_not(None) & (grants.c.created_us < before_us) & ~goes_on
-        return await self._pruned_by_id(grants, or_(grants.c.revoked_us < before_us, of_ended))
+        return await self._drain(grants, or_(grants.c.revoked_us < before_us, of_ended))
 
     async def prune_approvals(self, before_us: int) -> int:
         """Delete the approvals finished before that time, unless their run is under way or they have a grant.
@@ -107,7 +105,7 @@ class RetentionStore(Queries):
         await self._database.write(
             (update(approvals).where(old, ~goes_on, is_granted, has_call).values(**emptied), None)
         )
-        return await self._pruned_by_id(approvals, old & ~goes_on & ~is_granted)
+        return await self._drain(approvals, old & ~goes_on & ~is_granted)
 
     async def prune_policy_changes(self, before_us: int) -> int:
         """Delete the changes that were replaced before that time, and the texts that are no longer needed.
@@ -122,22 +120,10 @@ class RetentionStore(Queries):
         from_file = (changes.kind != "file") | exists().where(
             follows, later.c.kind == "file", later.c.digest == changes.digest
         )
-        removed = await self._pruned_by_id(policy_changes, replaced & from_file)
+        removed = await self._drain(policy_changes, replaced & from_file)
         pinned = exists().where(runs.c.status.in_(RUNS_UNDER_WAY), runs.c.checkpoint.contains(policies.c.digest))
         named = exists().where(changes.digest == policies.c.digest)
-        await self._pruned_by_id(policies, (policies.c.created_us < before_us) & ~named & ~pinned)
-        return removed
-
-    async def _pruned_by_id(self, table: Table, which: ColumnElement[bool]) -> int:
-        """Delete what a reader finds, in batches; the deleting transaction checks each row again."""
-        (key,) = table.primary_key.columns
-        found = select(key).where(which).limit(_BATCH_ROWS)
-        removed = 0
-        while ids := [row[0] for row in await self._database.rows(found)]:
-            gone = await self._database.transact(partial(_removed, table=table, which=key.in_(ids) & which))
-            removed += gone
-            if not gone:
-                break
+        await self._drain(policies, (policies.c.created_us < before_us) & ~named & ~pinned)
         return removed
 
     async def prune_tool_calls(self, before_us: int) -> int:
@@ -145,18 +131,13 @@ class RetentionStore(Queries):
         calls = tool_calls.c
         goes_on = exists().where(runs.c.id == calls.run_id, runs.c.status.in_(RUNS_UNDER_WAY))
         forgettable = calls.request_id.is_(None) | (calls.started_us <= self.clock() - REMEMBERED_US)
-        return await self._pruned_by_id(tool_calls, (calls.finished_us < before_us) & forgettable & ~goes_on)
+        return await self._drain(tool_calls, (calls.finished_us < before_us) & forgettable & ~goes_on)
 
     async def forget_results(self, before_us: int) -> int:
         """Delete the request ids and results of finished calls that began before that time."""
         calls = tool_calls.c
         known = calls.request_id.is_not(None) & (calls.started_us < before_us) & calls.finished_us.is_not(None)
-        found = select(calls.id).where(known).limit(_BATCH_ROWS)
-        forgotten = 0
-        while ids := [row.id for row in await self._database.rows(found)]:
-            await self._database.write((update(tool_calls).where(calls.id.in_(ids), known).values(**FORGOTTEN), None))
-            forgotten += len(ids)
-        return forgotten
+        return await self._drain(tool_calls, known, update(tool_calls).values(**FORGOTTEN))
 
     async def prune_audit(self, before_us: int) -> int:
         """Delete the oldest records of every chain, from before that time; the chain records it."""
@@ -166,10 +147,6 @@ class RetentionStore(Queries):
             while gone := await self._database.transact(work):
                 removed += gone
         return removed
-
-
-def _removed(connection: Connection, *, table: Table, which: ColumnElement[bool]) -> int:
-    return connection.execute(delete(table).where(which)).rowcount
 
 
 def _prune_thread(connection: Connection, *, still: Select[tuple[str]]) -> int:

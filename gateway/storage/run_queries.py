@@ -9,6 +9,7 @@ from functools import partial
 from sqlalchemy import Connection, String, bindparam, insert, select, update
 
 from gateway.credentials.caller import actor, caller_shown
+from gateway.storage.audit_store import shared
 from gateway.storage.call_journal import interrupt_calls
 from gateway.storage.entities import LoggedEvent, Run, Thread
 from gateway.storage.prepared import Prepared
@@ -53,13 +54,10 @@ class RunQueries(Queries):
             id=new.id or self.ids("run"),
             tenant=thread.tenant,
             thread=thread.name,
-            agent=new.agent,
-            task=new.task,
-            policy_version=new.policy_version,
             status="running",
             started_us=self.clock(),
-            policy_mode=new.policy_mode,
             started_by=caller_shown(),
+            **shared(new, "agent", "task", "policy_version", "policy_mode"),
         )
         request_id, digest = new.request or (None, None)
         row = {name: value for name, value in vars(run).items() if name != "thread"} | {

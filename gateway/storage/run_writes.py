@@ -25,21 +25,10 @@ from gateway.storage.queries import with_thread
 from gateway.storage.stored_message import stored_text
 from gateway.storage.tables import events, holds, messages, runs, thread_metadata, threads, tool_calls
 
-_REMOVE_METADATA = delete(thread_metadata).where(
-    thread_metadata.c.thread_id == bindparam("in_thread"), thread_metadata.c.key == bindparam("named")
-)
 _ADD_EVENTS: Mapping[str, Insert] = {
     "sqlite": sqlite.insert(events).on_conflict_do_nothing(),
     "postgresql": postgresql.insert(events).on_conflict_do_nothing(),
 }
-# Retention goes by the time of the last addition to a thread.
-_USED = update(threads).where(threads.c.id == bindparam("of_thread")).values(used_us=bindparam("at_us"))
-_FORGET_RESULT = (
-    update(tool_calls)
-    .where(tool_calls.c.id == bindparam("kept_id"), tool_calls.c.run_id == bindparam("of_run"))
-    .values(result=None)
-)
-_FREE_PLACE = delete(holds).where(holds.c.id == bindparam("ended_id"))
 # Every call executes it, so it is built once.
 _IS_OURS = select(runs.c.id).where(
     runs.c.id == bindparam("of_run"), runs.c.epoch == bindparam("of_epoch"), runs.c.status == "running"
@@ -108,10 +97,11 @@ def write_run(connection: Connection, claim: Claim, write: RunWrite, now_us: Cal
         for statement, parameters in step_writes(claim.run_id, write.step, now_us()):
             connection.execute(statement, parameters)
     if write.forget:
-        connection.execute(_FORGET_RESULT, [{"kept_id": call_id, "of_run": claim.run_id} for call_id in write.forget])
+        kept = (tool_calls.c.run_id == claim.run_id) & tool_calls.c.id.in_(list(write.forget))
+        connection.execute(update(tool_calls).where(kept).values(result=None))
     if write.finished is not None:
         # With the end and not after it: a watcher that sees the end may start the next run, which needs the place.
-        connection.execute(_FREE_PLACE, {"ended_id": claim.run_id})
+        connection.execute(delete(holds).where(holds.c.id == claim.run_id))
     return True
 
 
@@ -152,12 +142,14 @@ def step_writes(run_id: str, step: KeptStep, now_us: int) -> list[Write]:
         again = (messages.c.thread_id == thread_id) & (messages.c.position >= step.position)
         writes += [(delete(messages).where(again), None), (insert(messages), rows)]
     if step.changed or step.removed:
-        keys = [{"in_thread": thread_id, "named": key} for key in (*step.changed, *step.removed)]
-        writes.append((_REMOVE_METADATA, keys))
+        entries, keys = thread_metadata.c, [*step.changed, *step.removed]
+        old = delete(thread_metadata).where(entries.thread_id == thread_id, entries.key.in_(keys))
+        writes.append((old, None))
     if values:
         writes.append((insert(thread_metadata), values))
     if writes:
-        writes.append((_USED, {"of_thread": thread_id, "at_us": now_us}))
+        # Retention goes by the time of the last addition to a thread.
+        writes.append((update(threads).where(threads.c.id == thread_id).values(used_us=now_us), None))
     return writes
 
 

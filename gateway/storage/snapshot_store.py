@@ -58,11 +58,11 @@ class SnapshotStore(Queries):
         """Write a snapshot and its audit entry; return the ids that it replaces.
 
         `request` is the request id, or "", and digest. A step's snapshot replaces those of the same run from that step
-        on, taken by an earlier gateway. ThreadGoing if its thread is being deleted, ConstraintViolated if another
+        on, taken by an earlier gateway. ThreadBusy if its thread is being deleted, ConstraintViolated if another
         snapshot has the request id.
         """
         id_, digest = request
-        lock_thread(connection, snapshot.thread_id)
+        lock_thread(connection, snapshot.thread_id, snapshot.thread)
         replaced: frozenset[str] = frozenset()
         if snapshot.step:
             of_run = (snapshots.c.thread_id == snapshot.thread_id) & (snapshots.c.run_id == snapshot.run_id)

@@ -1,6 +1,7 @@
 """The tables. Times are UTC microseconds since 1970, which both databases order and compare alike.
 
-The migrations create them, and a test compares both. The order of a table's columns has no meaning here.
+A new database is created from them and `triggers.py`, an older one is migrated (migration.py). The order of a table's
+columns has no meaning.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ threads = Table(
     Column("engine", String(128)),
     # When a run last added messages or a caller set its metadata; NULL for never.
     Column("used_us", BigInteger),
-    # The deletion that is removing its files: a trigger refuses runs and calls in it (migrations/versions/0004).
+    # The deletion that is removing its files: a trigger refuses runs and calls in it (triggers.py).
     Column("deletion", String(64)),
     Unique("tenant", "name"),
     Index("ix_threads_tenant_created", "tenant", "created_us", "id"),
@@ -316,7 +317,7 @@ holds = Table(
 )
 
 # A tenant's number of threads, and its stored bytes: of its rows' long texts, and 256 per row. Triggers maintain it
-# (migrations/versions/0004), so it is always exact.
+# (triggers.py), so it is always exact.
 storage_use = Table("storage_use", metadata, *_key("tenant"), *_columns(BigInteger(), "threads", "bytes"))
 
 # The audit: a chain of records for each tenant; the operators' own has the tenant "".

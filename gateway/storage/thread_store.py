@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, LargeBinary, Select, cast, delete, func, insert, or_, select, update
 
-from gateway.errors import NotFound
-from gateway.storage.entities import Run
+from gateway.errors import InvalidArgument, NotFound, ThreadBusy
+from gateway.storage.entities import Run, Thread
 from gateway.storage.queries import Queries, mapped, matching, page_of, slice_of, transaction, with_thread
 from gateway.storage.run_writes import metadata_rows
 from gateway.storage.tables import RUNS_UNDER_WAY, messages, runs, thread_metadata, threads
@@ -78,7 +78,7 @@ class ThreadStore(Queries):
         """Return a thread; NotFound also for another tenant's."""
         row = await self.get(tenant, name)
         if row is None:
-            raise NotFound(f"thread {name[:64]!r} not found: `airlock thread list` lists the threads")
+            raise no_thread(name)
         return row
 
     async def metadata(self, thread_id: str, *, limit_bytes: int) -> dict[str, str] | None:
@@ -121,42 +121,40 @@ class ThreadStore(Queries):
     def change_metadata(
         self,
         connection: Connection,
-        thread_id: str,
+        thread: Thread,
         changed: Mapping[str, str],
         removed: Sequence[str],
         *,
         keys_limit: int,
         limit_bytes: int,
-    ) -> str | None:
-        """Set and remove entries; return the run under way in the thread instead, if there is one.
+    ) -> None:
+        """Set and remove entries of a thread without a run under way.
 
-        Raises MetadataFull for more keys or bytes than a thread may have, ThreadGoing for a thread that is gone or not
-        complete.
+        Raises InvalidArgument for more keys or bytes than a thread may have, ThreadBusy.
         """
-        columns = thread_metadata.c
+        columns, thread_id = thread_metadata.c, thread.id
         gone = {*changed, *removed}
         values = metadata_rows(thread_id, changed, self.clock())
         seen = select(threads.c.id).where(threads.c.id == thread_id, is_visible()).with_for_update()
         if connection.execute(seen).first() is None:
-            raise ThreadGoing
-        busy = connection.execute(_under_way_in([thread_id])).first()
-        if busy is not None:
-            return str(busy.id)
+            raise ThreadBusy(f"thread {thread.name[:64]!r} was just deleted, or is being created as a fork: try again")
+        if (run := connection.execute(_under_way_in([thread_id])).first()) is not None:
+            raise busy_with(thread.name, run.id)
         if gone:
             connection.execute(update(threads).where(threads.c.id == thread_id).values(used_us=self.clock()))
             connection.execute(delete(thread_metadata).where(columns.thread_id == thread_id, columns.key.in_(gone)))
         count = select(func.count()).select_from(thread_metadata).where(columns.thread_id == thread_id)
         if (connection.execute(count).scalar() or 0) + len(values) > keys_limit:
-            raise MetadataFull(f"a thread can have at most {keys_limit:,} metadata keys")
+            raise InvalidArgument(f"set: a thread can have at most {keys_limit:,} metadata keys; remove some first")
         if values:
             connection.execute(insert(thread_metadata), values)
             bytes_ = _bytes_of(connection, columns.key) + _bytes_of(connection, columns.value)
             in_all = select(func.sum(bytes_)).where(columns.thread_id == thread_id)
             if (connection.execute(in_all).scalar() or 0) > limit_bytes:
-                raise MetadataFull(
-                    f"a thread can have at most {limit_bytes:,} bytes of metadata, keys and values together"
+                raise InvalidArgument(
+                    f"set: a thread can have at most {limit_bytes:,} bytes of metadata, keys and values together; "
+                    "remove some first"
                 )
-        return None
 
     async def runs(self, tenant: str, wanted: RunFilter, *, before: Place | None, limit: int) -> Sequence[Run]:
         """Return runs, newest first, with long tasks cut."""
@@ -175,10 +173,6 @@ class ThreadStore(Queries):
         return [mapped(ThreadRow, row, run_id=busy.get(row.id)) for row in found]
 
 
-class MetadataFull(Exception):
-    """The metadata would exceed a thread's limit; the transaction is rolled back."""
-
-
 def entry_bytes(key: str, text: str) -> int:
     """Return the size of a metadata entry: its key and its JSON text, in UTF-8."""
     return len(key.encode("utf-8", "surrogatepass")) + len(text.encode("utf-8", "surrogatepass"))
@@ -195,16 +189,30 @@ def _under_way_in(thread_ids: Sequence[str]) -> Any:
     )
 
 
-class ThreadGoing(Exception):
-    """The thread is gone, or is being deleted."""
+def no_thread(name: str) -> NotFound:
+    """Return the error for an unknown thread."""
+    return NotFound(f"thread {name[:64]!r} not found: `airlock thread list` lists the threads")
 
 
-def lock_thread(connection: Connection, thread_id: str) -> str | None:
-    """Lock a thread's row and return the mark of a restore, if any; ThreadGoing if it is gone, or is being deleted."""
+def busy_with(name: str, run_id: str) -> ThreadBusy:
+    """Return the error for a thread with a run under way."""
+    return ThreadBusy(f"thread {name!r} is busy with run {run_id}: wait for it or cancel it", run_id=run_id)
+
+
+def going(name: str) -> ThreadBusy:
+    """Return the error for a thread that is gone, being deleted or being restored."""
+    return ThreadBusy(
+        f"thread {name[:64]!r} is being deleted or restored, or was a moment ago: use another thread, or repeat a "
+        "restore that was interrupted"
+    )
+
+
+def lock_thread(connection: Connection, thread_id: str, name: str) -> str | None:
+    """Lock a thread's row and return the mark of a restore, if any; ThreadBusy if it is gone, or is being deleted."""
     query = select(threads.c.deletion).where(threads.c.id == thread_id).with_for_update()
     found = connection.execute(query).first()
     if found is None or (found.deletion is not None and not found.deletion.startswith(RESTORING)):
-        raise ThreadGoing
+        raise going(name)
     mark: str | None = found.deletion
     return mark
 

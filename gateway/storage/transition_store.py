@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, insert, literal, or_, select, true
 
-from gateway.storage.queries import Queries, matching, with_thread
+from gateway.storage.queries import Queries, matching, transaction, with_thread
 from gateway.storage.tables import sandbox_transitions, threads
 from gateway.storage.thread_store import is_there
 
@@ -62,28 +62,22 @@ class Unfinished:
 class TransitionStore(Queries):
     """Typed access to the history of sandboxes."""
 
-    async def add(self, engine: str, transitions: Sequence[NewTransition]) -> None:
+    @transaction
+    def add(self, connection: Connection, engine: str, transitions: Sequence[NewTransition]) -> None:
         """Write transitions in their order, except those of a thread that is gone or being deleted.
 
         A transition without a thread's name belongs to the thread of its sandbox's last one. A final state (stopped,
         failed, removed) is written once: both the cause and a later observer report it. The thread's row is locked
         meanwhile, so that a deletion that begins waits, and finds what was written.
         """
-
-        def work(connection: Connection) -> None:
-            for one in transitions:
-                row: dict[str, str | int] = {
-                    name: getattr(one, name) for name in ("tenant", "sandbox", "state", "at_us")
-                }
-                row |= {"engine": engine, "reason": one.reason[:REASON_CHARS]}
-                found = select(threads.c.id, *map(literal, row.values())).where(
-                    threads.c.tenant == one.tenant, is_there(), _thread_of(one), _is_new(one)
-                )
-                adding = insert(sandbox_transitions).from_select(["thread_id", *row], found.with_for_update(read=True))
-                connection.execute(adding)
-
-        if transitions:
-            await self._database.transact(work)
+        for one in transitions:
+            row: dict[str, str | int] = {name: getattr(one, name) for name in ("tenant", "sandbox", "state", "at_us")}
+            row |= {"engine": engine, "reason": one.reason[:REASON_CHARS]}
+            found = select(threads.c.id, *map(literal, row.values())).where(
+                threads.c.tenant == one.tenant, is_there(), _thread_of(one), _is_new(one)
+            )
+            adding = insert(sandbox_transitions).from_select(["thread_id", *row], found.with_for_update(read=True))
+            connection.execute(adding)
 
     async def page(
         self, tenant: str, *, thread: str | None, before: int | None, limit: int

@@ -111,18 +111,11 @@ class LeaseStore(Queries):
 
     @transaction
     def take(
-        self,
-        connection: sa.Connection,
-        id_: str,
-        length_us: int,
-        *,
-        engine: str = "",
-        channels: str = "",
-        address: str = "",
-        started_us: int = 0,
+        self, connection: sa.Connection, /, id_: str, length_us: int, *, started_us: int = 0, **place: str
     ) -> None:
+        """Take or extend a lease; `place` has the engine, the channels and the address."""
         now = self.clock()
-        row = {"engine": engine, "channels": channels, "address": address, "expires_us": now + length_us}
+        row = {"engine": "", "channels": "", "address": "", **place, "expires_us": now + length_us}
         if not _RENEW.execute(connection, {**row, "whose": id_}).rowcount:
             connection.execute(sa.insert(gateways).values(id=id_, started_us=started_us or now, **row))
 

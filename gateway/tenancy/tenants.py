@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gateway.agents.tenant_agents import agents_of_all
 from gateway.config.agent_settings import AgentSettings
@@ -81,39 +82,38 @@ class Tenants:
 
     def __init__(self, config: Config, policies: Policies) -> None:
         self._policies = policies
-        self._images = config.sandbox.image_rule
-        self._disk_reserve_bytes = config.sandbox.disk_reserve_mib * _MIB
-        self._agents = agents_of_all(config)
-        self._models = {name: config.model_of(name) for name in config.tenants}
-        self._inferences = {name: tenant.concurrent_inferences for name, tenant in config.tenants.items()}
+        agents = agents_of_all(config)
+        # All of each tenant but its policy.
+        self._tenants = {
+            name: partial(
+                Tenant,
+                name,
+                model=config.model_of(name),
+                agents=agents[name],
+                images=config.sandbox.image_rule,
+                concurrent_inferences=settings.concurrent_inferences,
+                disk_reserve_bytes=config.sandbox.disk_reserve_mib * _MIB,
+            )
+            for name, settings in config.tenants.items()
+        }
 
     def __len__(self) -> int:
-        return len(self._models)
+        return len(self._tenants)
 
     async def named(self, name: str) -> Tenant:
         """Return a tenant with the policy in force; Unauthenticated if the tenant is no longer configured."""
-        self._check(name)
-        return self._with(name, await self._policies.in_force(name))
+        tenant = self._of(name)
+        return tenant(await self._policies.in_force(name))
 
     async def at(self, name: str, reference: str) -> Tenant:
         """Return a tenant pinned to a former policy, by the `policy_reference` of that time."""
-        self._check(name)
-        return self._with(name, await self._policies.at(name, reference))
+        tenant = self._of(name)
+        return tenant(await self._policies.at(name, reference))
 
-    def _with(self, name: str, source: InForce) -> Tenant:
-        return Tenant(
-            name,
-            source,
-            self._models[name],
-            self._agents[name],
-            self._images,
-            concurrent_inferences=self._inferences[name],
-            disk_reserve_bytes=self._disk_reserve_bytes,
-        )
-
-    def _check(self, name: str) -> None:
-        if name not in self._models:
+    def _of(self, name: str) -> Callable[[InForce], Tenant]:
+        if name not in self._tenants:
             raise Unauthenticated("the API key's tenant is not configured on this gateway: ask the operator")
+        return self._tenants[name]
 
 
 def load_tenants(config: Config) -> Mapping[str, Tenant]:

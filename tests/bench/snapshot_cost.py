@@ -131,7 +131,7 @@ async def tables() -> list[Table]:
             (copied,) = set(containers_of(engine.instance)) - {source}
             rows = _rows(engine, (source, copied), directory)
             kept = SnapshotDirectory(directory / "kept")
-            await engine.save_workspace(_spec("from"), lambda contents: kept.write("first", contents, _LIMITS))
+            await engine.save_workspace(_spec("from"), lambda contents: kept.of("first").write(contents, _LIMITS))
             growth = await _growth_bytes(rows)
             p50_s = await _medians_s(rows)
     return [_table(p50_s, growth)]

@@ -29,7 +29,6 @@ _WORD = re.compile(r"[Ss]tand-?[Ii]n(?![a-z])|[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _TEST_NAME = re.compile(r"def test_(\w+)")
 # What must stay, and why.
 _EXCLUDED = {
-    "gateway/storage/migrations/versions/": "migrations that landed are never edited (test_frozen_migrations.py)",
     "gateway/serving/startup_checks.py": "alk_nobodys is a key in examples, which no gateway may accept",
 }
 

@@ -10,7 +10,8 @@ from sqlalchemy import text
 from gateway.cli.doctor_config import Finding, database_finding
 from gateway.config.config import Config
 from gateway.storage.connecting import connect
-from gateway.storage.migration import downgrade, revision_of, upgrade
+from gateway.storage.migration import NEWEST, revision_of, upgrade
+from tests.unit.gateway.later_release import LATER, become_later_release
 
 
 @pytest.fixture
@@ -24,20 +25,25 @@ def _database(path: Path) -> Finding:
     return database_finding(Config.load(path))
 
 
-def test_it_names_the_revision_and_what_the_next_start_makes_of_it(config: Path, empty_url: str) -> None:
+def test_it_names_the_revision_and_what_the_next_start_makes_of_it(
+    config: Path, empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = connect(empty_url)
     upgrade(engine)
-    newest = revision_of(empty_url).newest
-    assert (_database(config).state, newest in _database(config).detail) == ("ok", True)
-    downgrade(engine, "0003")
-    found = _database(config)
-    assert (found.state, "backup" in found.fix) == ("warning", True)
-    assert "revision 0003" in found.detail
-    assert revision_of(empty_url).current == "0003"
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    assert (_database(config).state, NEWEST in _database(config).detail) == ("ok", True)
+    with monkeypatch.context() as later:
+        become_later_release(later, tmp_path)
+        found = _database(config)
+        assert (found.state, "backup" in found.fix) == ("warning", True)
+        assert f"revision {NEWEST}: the next start upgrades it to {LATER}" in found.detail
+        assert revision_of(empty_url).current == NEWEST
+        upgrade(engine)
     newer = _database(config)
     assert (newer.state, "newer airlock" in newer.fix) == ("failed", True)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0003'"))
+    older = _database(config)
+    assert (older.state, "unreleased airlock" in older.fix) == ("failed", True)
     engine.dispose()
 
 

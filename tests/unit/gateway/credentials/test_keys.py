@@ -56,7 +56,7 @@ async def test_a_request_for_a_key_is_good_for_ten_minutes(database: Database) -
     keys, request = KeyStore(database, clock=lambda: now_us), KeyRequest.of("r1", "somebody", "acme")
 
     async def made() -> str:
-        asked = await keys.add_requested("acme", make_key(), name="", lifetime_us=None, by="somebody", request=request)
+        asked = await keys.add("acme", make_key(), by="somebody", request=request)
         return asked.id
 
     first = await made()
@@ -93,7 +93,8 @@ async def test_a_revoked_key_is_not_known(database: Database) -> None:
 async def test_a_key_keeps_its_scopes(database: Database) -> None:
     keys = KeyStore(database)
     made = [make_key(scopes) for scopes in (["files", "run"], ["approve"])]
-    await keys.add("default", *made)
+    for key in made:
+        await keys.add("default", key)
     found = [await keys.find(key.digest) for key in made]
     assert [key.scopes for key in found if key is not None] == [("run", "files"), ("approve",)]
 

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import insert, select, update
 
-from gateway.data_lifecycle.erasure import Erasure, remove_files_of
+from gateway.data_lifecycle.erasure import Erasure, remove_files
 from gateway.errors import NotFound, ThreadBusy, Unavailable
-from gateway.storage import erasure_store
+from gateway.storage import queries
 from gateway.storage.audit_store import OPERATORS
 from gateway.storage.database import Database
 from gateway.storage.erasure_store import ErasureStore, belongs_to_tenant, belongs_to_thread
@@ -94,7 +94,7 @@ def test_every_table_is_a_tenants_or_is_known_to_be_of_no_tenant() -> None:
 async def test_nothing_of_a_tenant_is_left_and_nothing_of_others_is_touched(
     database: Database, erasure: Erasure, files: Files, audit: bool, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(erasure_store, "_BATCH_ROWS", batch)
+    monkeypatch.setattr(queries, "BATCH_ROWS", batch)
     before, name = await rows(database), await _name(database, GONE)
     erased = await erasure.tenant(GONE, audit, "operator")
     after = await rows(database)
@@ -331,15 +331,15 @@ async def test_a_workspace_that_a_container_on_its_way_out_still_holds_is_waited
         return None
 
     engine: Engine = cast(Any, Held())
-    assert await remove_files_of(engine, no_time)("t", "a")
+    assert await remove_files(engine, "t", "a", no_time)
     assert asked == ["stop t a", "stop t a", "stop t a", "removed t a"]
     held += [SandboxUnavailable("volume is in use")] * 100
     with pytest.raises(SandboxUnavailable):
-        await remove_files_of(engine, no_time)("t", "a")
+        await remove_files(engine, "t", "a", no_time)
     # Whatever comes after files may be gone, that is what the last try says.
     held[:] = [EngineUnavailable("no answer"), WorkspaceIncomplete("emptied")]
     with pytest.raises(WorkspaceIncomplete, match="no answer"):
-        await remove_files_of(engine, no_time)("t", "a")
+        await remove_files(engine, "t", "a", no_time)
 
 
 async def test_no_byte_of_what_was_erased_is_in_the_files_of_sqlite(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from gateway.config.config import Config
 from gateway.config.operation_settings import RetentionSettings
 from gateway.data_lifecycle.retention import Retention, TrustedTime
 from gateway.errors import Misconfigured, Unavailable
-from gateway.storage import retention_store
+from gateway.storage import queries, retention_store
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
@@ -46,7 +46,7 @@ ALL = RetentionSettings(events_days=10, tool_calls_days=10, approvals_days=None,
 
 @pytest.fixture
 async def database(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
-    monkeypatch.setattr(retention_store, "_BATCH_ROWS", 3)
+    monkeypatch.setattr(queries, "BATCH_ROWS", 3)
     monkeypatch.setattr(retention_store, "_RUNS_AT_ONCE", 2)
     opened = await Database.open(database_url)
     for n in range(4):
@@ -208,7 +208,7 @@ async def test_a_thread_that_a_run_adds_to_or_a_caller_describes_counts_as_used(
     )
     await _say(database, 1, 30)
     await ThreadStore(database, lambda: NOW - DAY_US).change_metadata(
-        "thread1", {"a": "1"}, (), keys_limit=9, limit_bytes=99
+        Thread("thread1", "t", "n1"), {"a": "1"}, (), keys_limit=9, limit_bytes=99
     )
     assert (await _retention(database, _old()).prune())["messages"] == 0
 

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from gateway.credentials.caller import CALLER, Caller
 from gateway.storage.entities import Run
-from gateway.storage.key_store import KeyRuns
+from gateway.storage.key_store import KeyStore
 from gateway.storage.tables import audit_records
 from gateway.storage.thread_store import RunFilter, ThreadStore
 from tests.unit.agent.fakes import says
@@ -106,7 +106,7 @@ async def test_all_that_a_key_has_under_way_is_ended_by_the_database_alone(
 ) -> None:
     world.put_in_force("asks", a_policy("ask" if waits else "allow"))
     world.holds = "" if waits else "write"
-    one, keys = host(), KeyRuns(world.database)
+    one, keys = host(), KeyStore(world.database)
     run_id = await _as_key(one)
     run = await one.store.run("acme", run_id)
     assert run is not None
@@ -115,11 +115,11 @@ async def test_all_that_a_key_has_under_way_is_ended_by_the_database_alone(
     else:
         async with asyncio.timeout(20):
             await world.reached.wait()
-    assert await keys.count("acme", KEY) == 1
-    assert (await keys.count("acme", "alk_other"), await keys.count("beta", KEY)) == (0, 0)
-    assert await keys.cancel("acme", KEY, by="alk_operator") == 1
+    assert await keys.runs_of("acme", KEY) == 1
+    assert (await keys.runs_of("acme", "alk_other"), await keys.runs_of("beta", KEY)) == (0, 0)
+    assert await keys.cancel_runs("acme", KEY, by="alk_operator") == 1
     await one.status(run, "cancelled")
-    assert await keys.cancel("acme", KEY, by="alk_operator") == 0
+    assert await keys.cancel_runs("acme", KEY, by="alk_operator") == 0
     async with asyncio.timeout(20):
         while await one.pending(run):  # what it asked is taken back after its end
             await asyncio.sleep(0.01)

@@ -16,6 +16,7 @@ from sqlalchemy import select
 from gateway.client import Client
 from gateway.config.config import Config
 from gateway.credentials.keys import OPERATOR_SCOPES, make_key
+from gateway.data_lifecycle.tenant_admin import TenantAdmin
 from gateway.errors import (
     Conflict,
     InvalidArgument,
@@ -36,7 +37,6 @@ from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
 from gateway.storage.policy_store import PolicyStore
 from gateway.storage.tables import audit_records
-from gateway.tenancy.tenant_admin import TenantAdmin
 from gateway.tenancy.tenants import Tenants
 from gateway.v1 import admin_service_pb2_grpc
 

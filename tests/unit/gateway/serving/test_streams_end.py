@@ -22,7 +22,8 @@ from tests.unit.gateway.who_server import who_server
 async def test_a_stream_ends_when_its_key_is_revoked_and_that_of_another_key_goes_on(tmp_path: Path) -> None:
     async with who_server(tmp_path) as server:
         keys, mine, others = KeyStore(server.database), make_key(), make_key()
-        await keys.add("acme", mine, others)
+        await keys.add("acme", mine)
+        await keys.add("acme", others)
         async with server.asking(mine.secret) as asking, server.asking(others.secret) as other:
             stream, other_stream = asking.always(), other.always()
             assert await anext(stream) == await anext(other_stream) == b"acme"
@@ -57,7 +58,8 @@ async def test_a_call_that_takes_its_time_ends_when_its_key_is_revoked_and_that_
 ) -> None:
     async with who_server(tmp_path) as server:
         keys, mine, others = KeyStore(server.database), make_key(), make_key()
-        await keys.add("acme", mine, others)
+        await keys.add("acme", mine)
+        await keys.add("acme", others)
         async with server.asking(mine.secret) as asking, server.asking(others.secret) as other:
             calls = [asyncio.create_task(one.slow()) for one in (asking, other)]
             assert await asking.once()

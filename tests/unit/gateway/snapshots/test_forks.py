@@ -29,7 +29,6 @@ from gateway.storage.retention_store import RetentionStore
 from gateway.storage.run_writes import KeptStep
 from gateway.storage.snapshot_store import RUN, STEP
 from gateway.storage.tables import audit_records, messages, threads, tool_calls, workspace_requests
-from gateway.storage.thread_store import ThreadGoing
 from gateway.support.clock import make_id, now_us
 from gateway.tenancy.quotas import Quotas
 from tests.unit.gateway.snapshots.test_snapshots import ACME, Harness, harness, tenant
@@ -260,8 +259,8 @@ async def test_a_thread_whose_restore_was_cut_short_is_not_forked_as_it_is_now_n
         await forks_of(harness).fork(ACME, "a", "b", ForkAt())
     assert (await forks_of(harness).fork(ACME, "a", "b", ForkAt(run_id="r1", step=1))).messages == 3
     await harness.database.write((update(threads).where(threads.c.id == thread.id).values(deletion="frk_other"), None))
-    with pytest.raises(ThreadGoing):
-        await harness.threads_listed.change_metadata(thread.id, {"k": "1"}, (), keys_limit=9, limit_bytes=99)
+    with pytest.raises(ThreadBusy, match="created as a fork"):
+        await harness.threads_listed.change_metadata(thread, {"k": "1"}, (), keys_limit=9, limit_bytes=99)
 
 
 async def test_what_was_kept_for_forks_goes_with_the_thread_and_what_was_asked_for_stays_without_its_metadata(
@@ -274,7 +273,7 @@ async def test_what_was_kept_for_forks_goes_with_the_thread_and_what_was_asked_f
     for name in ("", "a"):
         page, _ = await harness.snapshots.page(ACME, thread=name, size=0, token="")
         assert [one.id for one in page] == [asked.id]
-    assert harness.snapshots.of("acme").metadata(asked.id) is None
+    assert harness.snapshots.of("acme").of(asked.id).read_metadata() is None
     assert await harness.database.rows(select(messages).where(messages.c.thread_id == thread.id)) == []
     with pytest.raises(NotFound, match="restore it"):
         await forks_of(harness).fork(ACME, "a", "b", ForkAt(snapshot_id=asked.id))

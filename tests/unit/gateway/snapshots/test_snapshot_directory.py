@@ -27,7 +27,7 @@ def of(files: dict[str, bytes]) -> Contents:
 
 
 def files_of(directory: SnapshotDirectory, id_: str) -> dict[str, bytes]:
-    return {entry.path: b"".join(content) for entry, content in directory.read(id_) if entry.kind == "file"}
+    return {entry.path: b"".join(content) for entry, content in directory.of(id_).read() if entry.kind == "file"}
 
 
 def random_bytes(seed: int, size: int) -> bytes:
@@ -41,33 +41,33 @@ def directory(tmp_path: Path) -> SnapshotDirectory:
 
 def test_a_snapshot_gives_back_what_was_put_in(directory: SnapshotDirectory) -> None:
     files = {"a": b"", "b": b"x" * 5_000, "c": random_bytes(1, 9_500_000), "d/\udcff": b"\0" * 4_194_304}
-    written = directory.write("s1", of(files), _LIMITS)
+    written = directory.of("s1").write(of(files), _LIMITS)
     assert (written.files, written.size_bytes) == (4, sum(map(len, files.values())))
     assert written.stripped == 4
     assert written.stored_bytes < 9_500_000 + 100_000
-    directory.check_whole("s1")
+    directory.of("s1").check_whole()
     assert files_of(directory, "s1") == files
-    assert [entry.mode for entry, _ in directory.read("s1")] == [0o755, 0o640, 0o640, 0o640, 0o640]
+    assert [entry.mode for entry, _ in directory.of("s1").read()] == [0o755, 0o640, 0o640, 0o640, 0o640]
 
 
 def test_what_was_kept_before_takes_no_more_room_in_its_tenant_and_in_no_other(tmp_path: Path) -> None:
     one, other = SnapshotDirectory(tmp_path / "a"), SnapshotDirectory(tmp_path / "b")
     files = {"c": random_bytes(1, 1_000_000)}
-    assert one.write("s1", of(files), _LIMITS).stored_bytes > 1_000_000
-    assert one.write("s2", of({"renamed": files["c"]}), _LIMITS).stored_bytes < 20_000
-    assert other.write("s3", of(files), _LIMITS).stored_bytes > 1_000_000
+    assert one.of("s1").write(of(files), _LIMITS).stored_bytes > 1_000_000
+    assert one.of("s2").write(of({"renamed": files["c"]}), _LIMITS).stored_bytes < 20_000
+    assert other.of("s3").write(of(files), _LIMITS).stored_bytes > 1_000_000
 
 
 def test_sweeping_removes_what_no_snapshot_has_and_keeps_what_one_has(directory: SnapshotDirectory) -> None:
     shared, own = random_bytes(1, 300_000), random_bytes(2, 300_000)
-    directory.write("s1", of({"shared": shared, "own": own}), _LIMITS)
-    directory.write("s2", of({"shared": shared}), _LIMITS)
+    directory.of("s1").write(of({"shared": shared, "own": own}), _LIMITS)
+    directory.of("s2").write(of({"shared": shared}), _LIMITS)
     before = directory.sweep({"s1", "s2"})
     after = directory.sweep({"s2"})
     assert before - after > 300_000
     assert files_of(directory, "s2") == {"shared": shared}
     with pytest.raises(Internal):
-        directory.check_whole("s1")
+        directory.of("s1").check_whole()
     assert directory.sweep(()) == 0
 
 
@@ -77,9 +77,9 @@ def test_what_breaks_off_half_way_leaves_nothing_that_is_kept(directory: Snapsho
         raise Internal("broken")
 
     with pytest.raises(Internal):
-        directory.write("s1", breaking(), _LIMITS)
+        directory.of("s1").write(breaking(), _LIMITS)
     with pytest.raises(Internal):
-        directory.check_whole("s1")
+        directory.of("s1").check_whole()
     assert directory.sweep(()) == 0
 
 
@@ -88,15 +88,15 @@ def test_what_is_too_much_is_refused_before_it_is_read(directory: SnapshotDirect
         yield WorkspaceEntry("sparse", "file", 0o600, 0, 2**60), (pytest.fail("it was read") for _ in range(1))
 
     with pytest.raises(TooLarge):
-        directory.write("s1", huge(), _LIMITS)
+        directory.of("s1").write(huge(), _LIMITS)
     with pytest.raises(TooLarge):
-        directory.write("s1", of({"a": b"", "b": b""}), Limits(1000, 1000, entries=2))
+        directory.of("s1").write(of({"a": b"", "b": b""}), Limits(1000, 1000, entries=2))
     with pytest.raises(QuotaExceeded):
-        directory.write("s1", of({"a": random_bytes(1, 50_000)}), Limits(100_000, 10_000))
+        directory.of("s1").write(of({"a": random_bytes(1, 50_000)}), Limits(100_000, 10_000))
 
 
 def test_a_damaged_or_missing_piece_is_an_error_and_no_file(directory: SnapshotDirectory, tmp_path: Path) -> None:
-    directory.write("s1", of({"a": random_bytes(1, 50_000)}), _LIMITS)
+    directory.of("s1").write(of({"a": random_bytes(1, 50_000)}), _LIMITS)
     [piece] = [path for path in tmp_path.glob("*/blobs/*/*") if path.stat().st_size > 40_000]
     for damaged in (b"r" + random_bytes(2, 50_000), b"", None):
         if damaged is None:
@@ -106,11 +106,11 @@ def test_a_damaged_or_missing_piece_is_an_error_and_no_file(directory: SnapshotD
         with pytest.raises(Internal):
             files_of(directory, "s1")
         with pytest.raises(Internal):
-            directory.check_whole("s1")
+            directory.of("s1").check_whole()
 
 
 def test_a_manifest_that_was_cut_is_an_error(directory: SnapshotDirectory, tmp_path: Path) -> None:
-    directory.write("s1", of({str(n): b"%d" % n for n in range(500)}), _LIMITS)
+    directory.of("s1").write(of({str(n): b"%d" % n for n in range(500)}), _LIMITS)
     [manifest] = tmp_path.glob("*/snapshots/*.manifest")
     whole = manifest.read_bytes()
     for cut in (0, 1, len(whole) // 2, len(whole) - 8, len(whole) - 1):
@@ -118,18 +118,18 @@ def test_a_manifest_that_was_cut_is_an_error(directory: SnapshotDirectory, tmp_p
         with pytest.raises(Internal):
             files_of(directory, "s1")
         with pytest.raises(Internal):
-            directory.check_whole("s1")
+            directory.of("s1").check_whole()
 
 
 def test_a_manifest_that_leaves_out_a_piece_of_a_file_is_an_error(directory: SnapshotDirectory, tmp_path: Path) -> None:
-    directory.write("s1", of({"a": b"a" * (BLOB_LIMIT_BYTES + 1)}), _LIMITS)
-    directory.check_whole("s1")
+    directory.of("s1").write(of({"a": b"a" * (BLOB_LIMIT_BYTES + 1)}), _LIMITS)
+    directory.of("s1").check_whole()
     [manifest] = tmp_path.glob("*/snapshots/*.manifest")
     lines = [json.loads(line) for line in zlib.decompress(manifest.read_bytes()).splitlines()]
     lines[2]["pieces"].pop()
     manifest.write_bytes(zlib.compress("".join(json.dumps(line) + "\n" for line in lines).encode()))
     with pytest.raises(Internal):
-        directory.check_whole("s1")
+        directory.of("s1").check_whole()
 
 
 def test_a_disk_that_is_nearly_full_is_left_alone(
@@ -137,7 +137,7 @@ def test_a_disk_that_is_nearly_full_is_left_alone(
 ) -> None:
     monkeypatch.setattr("gateway.snapshots.blob_directory._KEPT_FREE_BYTES", 2**60)
     with pytest.raises(NoSpace) as refused:
-        directory.write("s1", of({"a": b"1"}), _LIMITS)
+        directory.of("s1").write(of({"a": b"1"}), _LIMITS)
     assert refused.value.details == {"disk": "gateway"}
 
 
@@ -158,7 +158,7 @@ async def test_one_takes_and_deletes_at_a_time_and_several_restore(
 
 async def test_who_waits_while_a_tenant_is_erased_begins_anew(directory: SnapshotDirectory, tmp_path: Path) -> None:
     async with directory.alone():
-        directory.write("s1", of({"a": b"1"}), _LIMITS)
+        directory.of("s1").write(of({"a": b"1"}), _LIMITS)
         waiting = asyncio.create_task(_write_later(directory))
         await asyncio.sleep(0)
         directory.erase()
@@ -170,4 +170,4 @@ async def test_who_waits_while_a_tenant_is_erased_begins_anew(directory: Snapsho
 
 async def _write_later(directory: SnapshotDirectory) -> None:
     async with directory.alone():
-        directory.write("s2", of({"b": b"2"}), _LIMITS)
+        directory.of("s2").write(of({"b": b"2"}), _LIMITS)

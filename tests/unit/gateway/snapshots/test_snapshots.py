@@ -296,9 +296,9 @@ async def test_a_deletion_that_fails_does_not_open_a_thread_whose_restore_was_cu
     await harness.threads.thread("acme", "a")
     await harness.database.write((update(threads).values(deletion="rst_lost"), None))
     store = ErasureStore(harness.database)
-    begun = await store.begin("acme", "a", "del_1")
+    mark = await store.begin("acme", "a", "del_1")
     assert await _mark(harness) == "del_1"
-    await store.give_up("acme", "a", "del_1", begun)
+    await store.give_up("acme", "a", "del_1", mark)
     assert await _mark(harness) == "rst_lost"
 
 
@@ -329,7 +329,7 @@ async def test_a_snapshot_that_is_damaged_replaces_nothing(harness: Harness, dam
 async def test_nothing_is_kept_of_nor_put_into_a_thread_that_is_being_deleted(harness: Harness) -> None:
     await harness.write(ACME, "a", x=b"one")
     first = await harness.snapshots.create(ACME, "a", comment="")
-    assert await ErasureStore(harness.database).begin("acme", "a", "del_1")
+    await ErasureStore(harness.database).begin("acme", "a", "del_1")
     with pytest.raises(ThreadBusy):
         await harness.snapshots.create(ACME, "a", comment="")
     with pytest.raises(ThreadBusy):

@@ -1,22 +1,41 @@
-"""A migration that was released is never edited: databases that ran its first form would lack what was added."""
+"""A released migration, and the schema of a released revision, are never edited: databases that have them would differ.
+
+schemas/ has the statements that created each revision's schema in a new database.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_mock_engine
 
 from gateway.storage import migration
+from gateway.storage.connecting import connect
+from gateway.storage.migration import NEWEST, TRIGGERS, create_schema, found_in, upgrade
+from gateway.storage.tables import metadata
 
 # To add a migration, add its line here. To change the schema again, write another migration; never update a line.
 LANDED = {
-    "0001_first_tables.py": "04a2b115c23061044afac27404ac2070fee62af80538e79c87cb40e3643fa02e",
-    "0002_thread_metadata.py": "c52da10e6fc5ef5c643f07097edb9d90ea65daa4fb322353fc176f5a71bc0d6e",
-    "0003_policies_approvals_quotas.py": "9602de68a8ba4d29e79908c6e8fd8735f5daca0270c4165a01a1e52a39d8fa52",
-    "0004_the_service.py": "7962db7ebc2aa590006eae8c255501caf75af38a3facb75562cbff82d88d64ad",
-    "0005_sandboxes.py": "b38197ba8d31947f8fe13a9d249c8d73b7f190b8ef1d284105f6db0d12548005",
-    "0006_snapshots_of_pruned_threads.py": "d97a318945b887bca8cd6009710f733df2e4e09c450cd1ce35c44705e97bc723",
-    "0007_audit_heads_guarded.py": "7d32f1c2999192d23269d34d7b6dd18a8a8d41187ddcd6eb931199a4cae028df",
+    "0007_first_release.py": "8db72bcb86d1b65767540c7bb7526aa1f4f5f48697fdae9807c916775ba027a2",
 }
+_SCHEMAS = Path(__file__).parent / "schemas"
+_NEXT = "\n-- next\n"
+
+
+def _statements(dialect: str) -> Iterator[str]:
+    """Yield what creates the newest schema."""
+    executed: list[Any] = []
+    engine = create_mock_engine(f"{dialect}://", lambda statement, *_: executed.append(statement))
+    create_schema(engine)  # type: ignore[arg-type] - all that it uses of a connection
+    for statement in executed:
+        lines = str(statement.compile(dialect=engine.dialect)).strip().splitlines()
+        yield "\n".join(line.rstrip() for line in lines)
 
 
 def test_no_migration_that_landed_is_edited_or_removed() -> None:
@@ -26,3 +45,33 @@ def test_no_migration_that_landed_is_edited_or_removed() -> None:
     assert not changed, f"{changed} landed and were edited or removed: restore them, and write a new migration"
     new = "\n".join(f'    "{name}": "{digest}",' for name, digest in sorted(found.items()) if name not in LANDED)
     assert not new, f"a new migration: add its line to LANDED\n{new}"
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
+def test_the_schema_changes_with_the_revision_only(dialect: str) -> None:
+    path = _SCHEMAS / f"{NEWEST}.{dialect}.sql"
+    new = list(_statements(dialect))
+    if not path.exists():
+        path.write_text(_NEXT.join(new), encoding="utf-8")
+        pytest.fail(f"a new revision: {path.name} was written; commit it")
+    landed = path.read_text(encoding="utf-8").split(_NEXT)
+    assert sorted(landed) == sorted(new), "tables.py or triggers.py changed: write a migration"
+
+
+@pytest.mark.parametrize("revision", sorted({path.name.split(".")[0] for path in _SCHEMAS.iterdir()}))
+def test_a_database_of_any_revision_is_upgraded_to_exactly_the_newest_schema(revision: str, empty_url: str) -> None:
+    engine = connect(empty_url)
+    try:
+        with engine.begin() as connection:
+            schema = (_SCHEMAS / f"{revision}.{engine.dialect.name}.sql").read_text(encoding="utf-8")
+            version = f"CREATE TABLE alembic_version AS SELECT '{revision}' AS version_num"
+            for statement in (*schema.split(_NEXT), version):
+                connection.exec_driver_sql(statement)
+        upgrade(engine)
+        with engine.connect() as connection:
+            assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+            found = {one.removeprefix("trigger ") for one in found_in(connection) if one.startswith("trigger ")}
+            assert found == set(TRIGGERS[engine.dialect.name])
+            assert found.issuperset(("runs_refused", "audit_heads_held"))
+    finally:
+        engine.dispose()

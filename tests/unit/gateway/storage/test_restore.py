@@ -15,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from gateway.storage.connecting import connect
 from gateway.storage.migration import NEWEST, downgrade, revision_of, upgrade
+from tests.unit.gateway.later_release import LATER, become_later_release
 
 DOCS = Path(__file__).parents[4] / "docs" / "storage.md"
 ROLE = "airlock_serving"
@@ -40,7 +41,7 @@ def server(postgres_url: str) -> Iterator[str]:
 
 @pytest.mark.skipif(shutil.which("pg_restore") is None, reason="needs pg_restore: apt-get install postgresql-client")
 def test_the_documented_restore_leaves_a_database_that_the_serving_role_can_migrate(
-    server: str, tmp_path: Path
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = conninfo_to_dict(server)
     admin = {"PGHOST": str(facts["host"]), "PGUSER": str(facts["user"]), "PATH": "/usr/bin:/bin"}
@@ -53,13 +54,14 @@ def test_the_documented_restore_leaves_a_database_that_the_serving_role_can_migr
 
     run(f"createdb -O {ROLE} airlock_source")
     source = connect(url("source"))
-    upgrade(source, "0004")
+    upgrade(source)
     source.dispose()
     run("pg_dump -Fc -f airlock.dump airlock_source")
     for command in _documented():
         run(command.replace("USER", ROLE).replace("NEW", "airlock_restored"))
     restored = connect(url("restored"))
+    become_later_release(monkeypatch, tmp_path)
     upgrade(restored)
-    assert revision_of(url("restored")).current == NEWEST
-    downgrade(restored, "base")
+    assert revision_of(url("restored")).current == LATER
+    downgrade(restored, NEWEST)
     restored.dispose()

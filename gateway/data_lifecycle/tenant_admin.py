@@ -4,33 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from gateway.config.config import Config
+from gateway.data_lifecycle.erasure import Erasure
 from gateway.errors import NotFound, StillConfigured
 from gateway.policy_versions.policies import Policies
 from gateway.storage.database import Database
-from gateway.storage.erasure_store import rows_of
-
-
-@dataclass(frozen=True)
-class Erased:
-    """The removed and remaining rows by table; `audit_sequence` is the record in the operators' audit.
-
-    `left` includes the engine's `volumes` and `containers`; `workspaces_removed` counts volumes that existed.
-    """
-
-    removed: Mapping[str, int]
-    left: Mapping[str, int]
-    workspaces_removed: int
-    audit_sequence: int
-
-
-class TenantErasure(Protocol):
-    """Erases everything that is stored of a tenant; gateway/data_lifecycle/erasure.py."""
-
-    async def tenant(self, name: str, audit: bool, actor: str) -> Erased: ...
-    async def was_deleted(self, name: str) -> bool: ...
+from gateway.storage.erasure_store import Erased, rows_of
 
 
 @dataclass(frozen=True)
@@ -44,7 +24,7 @@ class KnownTenant:
 class TenantAdmin:
     """The tenants of the configuration, and what the database has of others."""
 
-    def __init__(self, config: Config, policies: Policies, database: Database, erasure: TenantErasure) -> None:
+    def __init__(self, config: Config, policies: Policies, database: Database, erasure: Erasure) -> None:
         self._config = config
         self._policies = policies
         self._database = database
