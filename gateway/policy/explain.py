@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
 from gateway.policy.argv import compile_argv
-from gateway.policy.conditions import Call, Held, compile_conditions, counts
+from gateway.policy.certainty import PERHAPS, YES
+from gateway.policy.conditions import Call, compile_conditions
 from gateway.policy.cover import ArgvWords, shown_word
 from gateway.policy.decision import Facts
 from gateway.policy.document import Condition, Placeholder, PolicyDocument, Rule, SizeRange, TimeWindow
@@ -67,10 +68,11 @@ def near_misses(
 
 def _failures(rule: Rule, part: Part, call: Call) -> Iterator[_Failure]:
     """Yield the conditions of a rule that do not hold for a part."""
+    needed = YES if rule.effect == "allow" else PERHAPS
     for name in sorted(rule.given()):
         alone = Condition.model_validate({name: getattr(rule, name)})
         try:
-            if not counts(rule.effect, compile_conditions(alone).whole(part, call)):
+            if compile_conditions(alone).whole(part, call) < needed:
                 yield _failure(rule, name, part, call)
         except ExpressionError:
             return  # it denies, so it is among the rules that matched
@@ -79,7 +81,7 @@ def _failures(rule: Rule, part: Part, call: Call) -> Iterator[_Failure]:
             excepted = compile_conditions(rule.unless).whole(part, call)
         except ExpressionError:
             return
-        if not counts(rule.effect, Held(surely=not excepted.maybe, maybe=not excepted.surely)):
+        if excepted.opposite < needed:
             yield _Failure("unless", f"its exception ({', '.join(sorted(rule.unless.given()))}) holds", 100)
 
 

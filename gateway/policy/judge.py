@@ -180,9 +180,9 @@ class Policy:
             (rule, named, seen) for rules, seen in self._about(part) for rule, named in rules.matching(seen, budget)
         )
         for rule, named, seen in candidates:
-            if not needs_allow and rule.effect == "allow" and rule.by_names is not None:
+            if not needs_allow and rule.effect == "allow" and rule.by_names:
                 continue
-            budget.spend(1 if rule.by_names is not None else _CONDITIONS)
+            budget.spend(1 if rule.by_names else _CONDITIONS)
             found = hit(rule, named, seen, call)
             if found is None or (not needs_allow and found.effect == "allow"):
                 continue
