@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 
-from gateway.policy.denials import Denials
+from gateway.policy.cover import Denials
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.file_rules import check_kernel
 from gateway.policy.scoped_rule import ScopedRule, all_rules, scoped_rules

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 from gateway.policy.argv import compile_argv
 from gateway.policy.certainty import PERHAPS, YES
 from gateway.policy.conditions import Call, compile_conditions
-from gateway.policy.cover import ArgvWords, shown_word
+from gateway.policy.cover import ArgvWord, ArgvWords, shown_word
 from gateway.policy.decision import Facts
-from gateway.policy.document import Condition, Placeholder, PolicyDocument, Rule, SizeRange, TimeWindow
+from gateway.policy.document import Condition, PolicyDocument, Rule, SizeRange, TimeWindow
 from gateway.policy.expressions import ExpressionError
 from gateway.policy.parts import Part, cut
 from gateway.policy.scoped_rule import scoped_in_both
@@ -145,7 +145,7 @@ def _argv_failure(prefix: ArgvWords, part: Part) -> _Failure:
     return _Failure("argv", "it does not match", 0)
 
 
-def _wanted(word: str | tuple[str, ...] | Placeholder) -> str:
+def _wanted(word: ArgvWord) -> str:
     if isinstance(word, tuple):
         shown = ", ".join(word[:6])
         return f"one of {shown}{', …' if len(word) > 6 else ''}"

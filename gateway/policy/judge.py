@@ -17,6 +17,8 @@ and hosts are out of its reach. Then a command line is judged for its programs a
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,7 +39,6 @@ from gateway.policy.rules import RuleIndex, ToolRules, compile_rules
 from gateway.policy.ruling import WHOLE_LINE, Judged, Ruling
 from gateway.policy.scoped_rule import scoped_in_both, scoped_rules
 from gateway.policy.shell_line import START
-from gateway.policy.versions import digest_of
 from sandbox.file_rules import FileRules
 
 # The file systems of a sandbox in which tool code can make names.
@@ -208,6 +209,15 @@ class Policy:
     def _narrows(self) -> frozenset[bool]:
         tools = _TOOLS_OF_COMMANDS if self.file_rules is None else ("execute",)
         return frozenset(shadow for layer in self._layers for tool in tools for shadow in layer.of(tool).narrows)
+
+
+def digest_of(document: PolicyDocument, operator: PolicyDocument | None = None) -> str:
+    """Return SHA-256 over canonical JSON, in hex; the same content has the same, however the file is laid out."""
+    content: object = document.model_dump(mode="json")
+    if operator is not None:
+        content = {"operator": operator.model_dump(mode="json"), "tenant": content}
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 _OPERATOR_RULES: Recent[str, RuleIndex] = Recent(16, lambda _digest, _rules: 1)
