@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gateway.policy.expressions import compile_expression
 from gateway.policy.globs import compile_glob
 from gateway.policy.hosts import compile_host
-from gateway.policy.images import ImageRule, check_image_glob, read_image
+from gateway.policy.images import ImageRule, compile_image_glob, read_image
 from gateway.policy.regexes import compile_regex
 
 READING_TOOLS = frozenset({"ls", "read_file", "glob", "grep"})
@@ -93,9 +93,8 @@ Glob = Annotated[str, Field(max_length=1024), _compiles(compile_glob)]
 Host = Annotated[str, Field(max_length=300), _compiles(compile_host)]
 Regex = Annotated[str, _compiles(compile_regex)]
 Image = Annotated[str, Field(min_length=1), _compiles(read_image)]
-ImageGlobs = Annotated[
-    tuple[Annotated[str, AfterValidator(check_image_glob)], ...], Field(min_length=1, max_length=1000)
-]
+ImageGlob = Annotated[str, _compiles(compile_image_glob)]
+ImageGlobs = Annotated[tuple[ImageGlob, ...], Field(min_length=1, max_length=1000)]
 Expression = Annotated[str, Field(min_length=1, max_length=2000), _compiles(compile_expression)]
 RuleId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 Literals = Annotated[tuple[Text, ...], Field(min_length=1, max_length=100)]
