@@ -42,7 +42,6 @@ class Atom:
 
     @property
     def shown(self) -> str:
-        """Return the piece for people."""
         found = [*(self.condition.paths or ()), *map(shown_argv, self.condition.argv or ())]
         return " ".join([self.tool, *found, *(self.condition.hosts or ())])
 
@@ -110,7 +109,6 @@ class Covering(Generic[T]):
         self._kept: dict[tuple[Hashable, str], list[T]] = defaultdict(list)
 
     def keep(self, group: Hashable, condition: Condition, item: T) -> None:
-        """Take in an item."""
         for key in dict.fromkeys(_kept_at(condition)):
             self._kept[group, key].append(item)
 

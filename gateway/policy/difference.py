@@ -57,7 +57,6 @@ class Tally:
 
     @property
     def changed(self) -> int:
-        """How many calls have another verdict."""
         return sum(change.calls for change in self._changes.values())
 
     @property

@@ -60,7 +60,6 @@ class ImageGlob:
     digest: str
 
     def matches(self, image: ImageName) -> bool:
-        """Return whether an image is one of these."""
         if self.digest:
             fits = image.digest == self.digest
         else:

@@ -89,17 +89,14 @@ class Policy:
 
     @cached_property
     def document(self) -> PolicyDocument:
-        """The tenant's document with the sections that hold under the operator's."""
         return effective_document(self.tenant_document, self.operator_document)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the content of both layers, in hex."""
         return digest_of(self.tenant_document, self.operator_document)
 
     @property
     def version(self) -> str:
-        """The short name of the content."""
         return f"policy_{self.digest[:12]}"
 
     @cached_property

@@ -64,7 +64,6 @@ class ToolRules:
 
     @cached_property
     def roots(self) -> list[str]:
-        """The directories of `tightening`."""
         return [glob.root for glob, _ in self.tightening]
 
     def concerns(self, part: Part) -> bool:
@@ -180,7 +179,6 @@ class RuleIndex:
     tools: dict[str, ToolRules]
 
     def of(self, tool: str) -> ToolRules:
-        """Return the rules about a tool."""
         return self.tools.get(tool, _NO_RULES)
 
 

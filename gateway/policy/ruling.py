@@ -29,7 +29,6 @@ class Judged:
     narrowed: frozenset[bool] = frozenset()
 
     def counting(self, *, shadow: bool) -> list[Hit]:
-        """Return the hits that count."""
         return [hit for hit in self.hits if shadow or not hit.rule.shadow]
 
 
@@ -49,7 +48,6 @@ class Ruling:
     """Whether rules in force (False), or in shadow (True), tighten some command lines only."""
 
     def trace(self) -> tuple[Match, ...]:
-        """Return every rule that matched, part by part."""
         matches: list[Match] = []
         for judged in self._all():
             part = judged.part.shown
@@ -151,7 +149,6 @@ class _Outcome:
     limits: dict[str, tuple[int, RuleLimit]] = field(default_factory=dict)
 
     def take(self, judged: Judged, hits: list[Hit]) -> None:
-        """Take in one part by the hits that count."""
         part = judged.part
         self.limit(hits)
         denying = [hit for hit in hits if hit.effect == "deny"]
@@ -170,14 +167,12 @@ class _Outcome:
                 self.ask(part.shown, hit)
 
     def ask(self, part: str, hit: Hit) -> None:
-        """Note that a rule asks about a part."""
         self.asking.append(hit)
         self.passing.append(hit)
         if part not in self.asked:
             self.asked.append(part)
 
     def limit(self, hits: Iterable[Hit]) -> None:
-        """Note what the rules that let a part pass take."""
         for hit in hits:
             if hit.rule.limit is not None and hit.effect != "deny":
                 self.limits.setdefault(hit.rule.id, (hit.rule.place, hit.rule.limit))

@@ -89,7 +89,6 @@ class Linted:
         return tuple(dict.fromkeys((*matched, decision.rule)))
 
     def finding(self, check: str, placed: ScopedRule, what: str, fix: str) -> Finding:
-        """Return a finding about a rule."""
         severity: Severity = "warning" if check in _WARNINGS else "note"
         return Finding(check, severity, placed.name, self.reading.line(placed.path), what, fix)
 
