@@ -64,7 +64,7 @@ def explain(
     from agent.tools.toolbox import Toolbox
     from gateway.policy.decision import Facts
     from gateway.policy.explain import near_misses
-    from gateway.policy.policy_tests import moment
+    from gateway.policy.proof import moment
     from gateway.policy.resolved import resolve
     from sandbox.engines.local.local_fs import LocalFS
 
@@ -85,7 +85,7 @@ def explain(
     said = {"verdict": decision.verdict, "rule": decision.rule, "reason": decision.reason}
     would_be = None if decision.would_be is None else dict(zip(("verdict", "rule"), decision.would_be, strict=True))
     files = policy.file_rules if tool == "execute" else None
-    resolved = resolve(policy, document, above)
+    resolved = resolve(policy)
     enforced = {scoped.name: resolved.enforced_by(scoped) for scoped in resolved.rules}
     trace = [{**asdict(match), "enforcement": enforced.get(match.rule)} for match in decision.trace]
     cli.show(
@@ -158,7 +158,7 @@ async def show(
         own, above = await _in_force(config, tenant or "")
         above = read_operator(operator) or above
     above = above if resolved else None
-    found = resolve(compiled(own, above), own, above)
+    found = resolve(compiled(own, above))
     cli.show(_resolved_as_json(found), lambda _: _print_resolved(found))
 
 

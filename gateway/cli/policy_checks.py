@@ -39,9 +39,7 @@ _NOT_REPLAYED = "rate limits, quotas and grants are not replayed"
 
 def run_tests(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
     """Run the examples and tests of a policy file. Exits with 1 if one fails."""
-    from gateway.policy.proof import prove
-
-    outcomes = prove(read(file, read_operator(operator)))
+    outcomes = read(file, read_operator(operator)).outcomes
     failed = [outcome for outcome in outcomes if not outcome.passed]
     document = {"ok": not failed, "outcomes": outcomes}
     cli.show(document, lambda _: _print_outcomes(file, outcomes), bad_news=bool(failed))

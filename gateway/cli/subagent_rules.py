@@ -33,7 +33,7 @@ def agents_of_file(config: Config, file: Path) -> list[str]:
 def refuses_subagents(document: PolicyDocument, operator: PolicyDocument | None) -> bool:
     """Return whether a policy always denies starting a subagent."""
     from gateway.policy.judge import Policy
-    from gateway.policy.lint.loosest import at_its_loosest
+    from gateway.policy.lint.findings import at_its_loosest
 
     policy = Policy(at_its_loosest(document), None if operator is None else at_its_loosest(operator))
     return policy.judge(SPAWN, {}).verdict == "deny"

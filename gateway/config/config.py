@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 from urllib.parse import quote, urlsplit
 
 import yaml
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from gateway.config.agent_settings import AgentSettings
 from gateway.config.identity_settings import IdentitySettings, TlsSettings
@@ -23,7 +23,8 @@ from gateway.config.operation_settings import (
 )
 from gateway.config.section import Name, Section, problems
 from gateway.errors import Misconfigured
-from gateway.policy.images import ImageRule, check_image_glob
+from gateway.policy.document import ImageGlob
+from gateway.policy.images import ImageRule
 from gateway.policy.yaml_lines import YamlProblem, written_twice
 
 _PASSWORD_LIMIT_BYTES = 4096
@@ -71,7 +72,7 @@ class SandboxSettings(Section):
     engine_url: str | None = Field(
         default=None, description="Docker engine; unset means DOCKER_HOST or the default socket"
     )
-    images: tuple[Annotated[str, AfterValidator(check_image_glob)], ...] | None = Field(
+    images: tuple[ImageGlob, ...] | None = Field(
         default=None,
         min_length=1,
         description="the images that tenants may use; unset means any",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from gateway.policy.certainty import NO, PERHAPS, YES, Certainty
 from gateway.policy.document import ArgvPrefix as WrittenPrefix
-from gateway.policy.document import Placeholder
+from gateway.policy.document import Between, Placeholder
 from gateway.policy.globs import PathGlob, compile_glob, path_problem
 from gateway.policy.regexes import compile_regex
 from gateway.policy.shell_line import START, Directories
@@ -19,86 +21,52 @@ ANY_WORD = "*"
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
-@dataclass(frozen=True)
-class WantedPath:
-    """A word that is a path: where it leads from each directory in which the command may run, a glob must match."""
-
-    globs: tuple[PathGlob, ...]
-
-    def surely(self, text: str, cwd: Directories) -> bool:
-        """Return whether it is such a path from everywhere. What looks like an option is none."""
-        paths = _paths(text, cwd)
-        return bool(paths) and all(path is not None and self._matches(path) for path in paths)
-
-    def maybe(self, text: str, cwd: Directories) -> bool:
-        """Return whether it could be such a path."""
-        paths = _paths(text, cwd)
-        return not paths or any(path is None or self._matches(path) for path in paths)
-
-    def _matches(self, path: str) -> bool:
-        return any(glob.matches(path) for glob in self.globs)
+def _is_path(globs: tuple[PathGlob, ...], text: str, cwd: Directories) -> Certainty:
+    """Return whether a glob matches where a word leads from each directory. What looks like an option is no path."""
+    paths = _paths(text, cwd)
+    matched = [path is None or any(glob.matches(path) for glob in globs) for path in paths]
+    if paths and None not in paths and all(matched):
+        return YES
+    return PERHAPS if any(matched) or not paths else NO
 
 
 def _paths(text: str, cwd: Directories) -> list[str | None]:
     """Return the paths that a word may name, None for an unknown one; nothing when the directories are unknown."""
-    if text.startswith("/"):
-        directories: tuple[str, ...] = ("/",)
-    elif cwd is None or not text or text.startswith("-"):
+    if not text.startswith("/") and (cwd is None or not text or text.startswith("-")):
         return []
-    else:
-        directories = cwd
     found: list[str | None] = []
-    for directory in directories:
+    for directory in ("/",) if text.startswith("/") else cwd or ():
         path = "/" + posixpath.normpath(posixpath.join(directory, text)).lstrip("/")
         found.append(None if ".." in text.split("/") or path_problem(path) is not None else path)
     return found
 
 
-@dataclass(frozen=True)
-class WantedNumber:
-    """A word that is a whole number in a range, written in the usual way."""
-
-    least: int
-    most: int
-
-    def surely(self, text: str, _cwd: Directories) -> bool:
-        """Return whether it is; 010 is not, some programs read it as octal."""
-        return _NUMBER.fullmatch(text) is not None and str(int(text)) == text and self.least <= int(text) <= self.most
-
-    def maybe(self, text: str, _cwd: Directories) -> bool:
-        """Return whether a program could read it so."""
-        return _NUMBER.fullmatch(text) is not None and (str(int(text)) != text or self.least <= int(text) <= self.most)
+def _is_number(between: Between, text: str, _cwd: Directories) -> Certainty:
+    """Return whether a word is a whole number in a range; some programs read 010 as octal."""
+    if not _NUMBER.fullmatch(text):
+        return NO
+    if str(int(text)) != text:
+        return PERHAPS
+    return YES if between.least <= int(text) <= between.most else NO
 
 
-@dataclass(frozen=True)
-class WantedPattern:
-    """A word that a pattern matches as a whole. Only a pattern that begins with a dash stands for options."""
-
-    pattern: Any
-    options: bool
-
-    def surely(self, text: str, _cwd: Directories) -> bool:
-        """Return whether it matches. What looks like an option does not match `[a-z-]+`."""
-        return self._matches(text) and (self.options or not text.startswith("-"))
-
-    def maybe(self, text: str, _cwd: Directories) -> bool:
-        """Return whether it could match."""
-        return not text.isascii() or self._matches(text)
-
-    def _matches(self, text: str) -> bool:
-        try:
-            return self.pattern.fullmatch(text.encode()) is not None
-        except UnicodeEncodeError:  # text that is not Unicode matches nothing
-            return False
+def _fits(pattern: Any, options: bool, text: str, _cwd: Directories) -> Certainty:
+    """Return whether a pattern matches a whole word; `[a-z-]+` surely matches nothing that looks like an option."""
+    try:
+        matches = pattern.fullmatch(text.encode()) is not None
+    except UnicodeEncodeError:  # text that is not Unicode
+        return PERHAPS
+    if matches and (options or not text.startswith("-")):
+        return YES
+    return PERHAPS if matches or not text.isascii() else NO
 
 
-@dataclass(frozen=True)
-class WantedEnd:
-    """No word at all."""
+def _no_word(_text: str, _cwd: Directories) -> Certainty:
+    return NO
 
 
-WantedWord = frozenset[str] | WantedPath | WantedNumber | WantedPattern | WantedEnd | None
-"""None is one word of any text."""
+WantedWord = frozenset[str] | Callable[[str, Directories], Certainty] | None
+"""One of several texts, what a placeholder says of a text, or None for one word of any text; `_no_word` is the end."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +90,7 @@ class ArgvPrefix:
     def surely(self, words: Sequence[Word], cwd: Directories = START) -> bool:
         """Return whether a command starts with this prefix, whatever the shell makes of the words after it."""
         for place, wanted in enumerate(self.words):
-            if isinstance(wanted, WantedEnd):
+            if wanted is _no_word:
                 return len(words) == place
             text = words[place].literal if place < len(words) else None
             if text is None or not _accepts(wanted, text, cwd):
@@ -139,7 +107,7 @@ class ArgvPrefix:
             following: set[int] = set()
             for place in _past_options(words, places) if number else places:
                 word = words[place] if place < len(words) else None
-                if isinstance(wanted, WantedEnd):
+                if wanted is _no_word:
                     if all(_may_vanish(left) for left in words[place:]):
                         return True
                 elif word is not None and _could_accept(wanted, word, cwd, is_program=number == 0):
@@ -147,7 +115,9 @@ class ArgvPrefix:
                         return True
                     following.add(place + 1)
             places = following
-        return bool(places)
+            if not places:
+                return False
+        return True
 
 
 def _past_options(words: Sequence[Word], places: set[int]) -> list[int]:
@@ -169,7 +139,7 @@ def _accepts(wanted: WantedWord, text: str, cwd: Directories) -> bool:
         return True
     if isinstance(wanted, frozenset):
         return text in wanted
-    return not isinstance(wanted, WantedEnd) and wanted.surely(text, cwd)
+    return wanted(text, cwd) == YES
 
 
 def _could_accept(wanted: WantedWord, word: Word, cwd: Directories, *, is_program: bool) -> bool:
@@ -179,7 +149,7 @@ def _could_accept(wanted: WantedWord, word: Word, cwd: Directories, *, is_progra
         return True
     if isinstance(wanted, frozenset):
         return word.text in wanted or (is_program and word.text.rpartition("/")[2] in wanted)
-    return not isinstance(wanted, WantedEnd) and wanted.maybe(word.text, cwd)
+    return wanted(word.text, cwd) >= PERHAPS
 
 
 def _may_vanish(word: Word) -> bool:
@@ -200,9 +170,10 @@ def _wanted(word: str | tuple[str, ...] | Placeholder) -> WantedWord:
     if isinstance(word, tuple):
         return frozenset(word)
     if word.path is not None:
-        return WantedPath(tuple(compile_glob(glob) for glob in word.path))
+        return partial(_is_path, tuple(compile_glob(glob) for glob in word.path))
     if word.number is not None:
-        return WantedNumber(word.number.least, word.number.most)
+        return partial(_is_number, word.number)
     if word.matches is not None:
-        return WantedPattern(compile_regex(word.matches), options=word.matches.lstrip("^(\\").startswith("-"))
-    return WantedEnd()
+        # Only a pattern that begins with a dash stands for options.
+        return partial(_fits, compile_regex(word.matches), word.matches.lstrip("^(\\").startswith("-"))
+    return _no_word

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 
-from gateway.policy.denials import Denials
+from gateway.policy.cover import Denials
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.file_rules import check_kernel
 from gateway.policy.scoped_rule import ScopedRule, all_rules, scoped_rules
@@ -17,12 +18,13 @@ LIMIT_EXAMPLES = 20_000
 
 def wrong_places(document: PolicyDocument, reading: YamlReading) -> Iterator[tuple[Path, str]]:
     """Yield each place that is wrong, and what is."""
-    yield from _duplicate_ids([(path, rule.id) for path, rule in all_rules(document)], "rule", reading)
-    results: list[tuple[Path, str]] = [(("results", place), rule.id) for place, rule in enumerate(document.results)]
-    yield from _duplicate_ids(results, "result rule", reading)
-    own = enumerate(document.redaction.patterns)
-    patterns: list[tuple[Path, str]] = [(("redaction", "patterns", place), pattern.id) for place, pattern in own]
-    yield from _duplicate_ids(patterns, "pattern", reading)
+    named: dict[str, Iterable[tuple[Path, str]]] = {
+        "rule": ((path, rule.id) for path, rule in all_rules(document)),
+        "result rule": ((("results", place), rule.id) for place, rule in enumerate(document.results)),
+        "pattern": ((("redaction", "patterns", n), own.id) for n, own in enumerate(document.redaction.patterns)),
+    }
+    for what, ids in named.items():
+        yield from _duplicate_ids(ids, what, reading)
     yield from _group_problems(document)
     yield from _refused_image(document)
     yield from _contradictions(document, reading)
@@ -41,7 +43,7 @@ def _refused_image(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
         yield ("sandbox", "image"), refusal
 
 
-def _duplicate_ids(named: list[tuple[Path, str]], what: str, reading: YamlReading) -> Iterator[tuple[Path, str]]:
+def _duplicate_ids(named: Iterable[tuple[Path, str]], what: str, reading: YamlReading) -> Iterator[tuple[Path, str]]:
     first: dict[str, int] = {}
     for path, name in named:
         place = (*path, "id")
@@ -76,12 +78,12 @@ def _uses_of(user: str | None) -> Path:
 def _contradictions(document: PolicyDocument, reading: YamlReading) -> Iterator[tuple[Path, str]]:
     """Yield the rules that allow, or ask about, nothing but what one other rule denies whatever else holds."""
     enforced = [placed for placed in scoped_rules(document) if placed.rule.mode == "enforce"]
-    denials = Denials(placed for placed in enforced if placed.rule.effect == "deny")
+    denying = [placed for placed in enforced if placed.rule.effect == "deny"]
+    denials = Denials(denying)
     # The same conditions, be they of time or expressions: no need to understand them.
-    same: dict[str, list[ScopedRule]] = {}
-    for placed in enforced:
-        if placed.rule.effect == "deny":
-            same.setdefault(_conditions(placed.rule), []).append(placed)
+    same: dict[str, list[ScopedRule]] = defaultdict(list)
+    for placed in denying:
+        same[_conditions(placed.rule)].append(placed)
     for placed in enforced if same else ():
         rule = placed.rule
         if rule.effect == "deny":

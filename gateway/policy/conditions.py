@@ -8,14 +8,15 @@ rules allow, and allows nothing itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from gateway.policy.argv import ArgvPrefix, compile_argv
+from gateway.policy.certainty import NO, PERHAPS, YES, Certainty
 from gateway.policy.decision import Effect, Facts, Layer, RuleLimit
 from gateway.policy.document import Condition, Rule, SizeRange, TimeWindow
 from gateway.policy.expressions import Expression, ExpressionError, compile_expression, context
@@ -26,28 +27,9 @@ from gateway.policy.parts import Part
 
 NAMES = frozenset({"paths", "argv", "hosts"})
 """The conditions that the index of rules matches; all others are matched here, and a new one counts as such."""
+T = TypeVar("T")
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _PERIODS_S = {"minute": 60, "hour": 3600, "day": 86_400}
-
-
-@dataclass(frozen=True)
-class Held:
-    """Whether a condition holds: for sure, and at all."""
-
-    surely: bool
-    maybe: bool
-
-    def __and__(self, other: Held) -> Held:
-        if self.surely:
-            return other
-        return Held(surely=False, maybe=self.maybe and other.maybe)
-
-
-YES, NO, PERHAPS = Held(surely=True, maybe=True), Held(surely=False, maybe=False), Held(surely=False, maybe=True)
-
-
-def _held(holds: bool) -> Held:
-    return YES if holds else NO
 
 
 @dataclass
@@ -101,36 +83,28 @@ class Conditions:
     paths: tuple[PathGlob, ...] | None
     argv: tuple[ArgvPrefix, ...] | None
     hosts: tuple[HostPattern, ...] | None
-    size: SizeRange | None
+    size_bytes: SizeRange | None
     time: TimeWindow | None
     when: Expression | None
 
-    def names(self, part: Part) -> Held:
-        """Return whether paths, argv and hosts hold."""
-        held = YES
-        if self.paths is not None:
-            held = held & path_held(self.paths, part)
-        if self.argv is not None:
-            held = held & _argv_held(self.argv, part)
-        if self.hosts is not None:
-            held = held & host_held(self.hosts, part)
-        return held
+    def rest(self, part: Part, call: Call) -> Certainty:
+        """Return whether size and time match."""
+        size = YES if self.size_bytes is None else _of_size(self.size_bytes, part.size_bytes)
+        return NO if self.time is not None and not in_window(self.time, call.now) else size
 
-    def rest(self, part: Part, call: Call) -> Held:
-        """Return whether size and time hold."""
-        held = YES
-        if self.size is not None:
-            held = _size_held(self.size, part.size_bytes)
-        if self.time is not None and held.maybe:
-            held = held & _held(in_window(self.time, call.now))
-        return held
+    def is_true(self, part: Part, call: Call) -> bool:
+        """Return whether the expression is. Raises ExpressionError."""
+        return self.when is None or self.when.holds(lambda: call.context(part))
 
-    def whole(self, part: Part, call: Call) -> Held:
-        """Return whether all of it holds. Raises ExpressionError."""
-        held = self.names(part) & self.rest(part, call)
-        if self.when is not None and held.maybe:
-            held = held & _held(self.when.holds(lambda: call.context(part)))
-        return held
+    def whole(self, part: Part, call: Call) -> Certainty:
+        """Return whether all of it matches. Raises ExpressionError."""
+        found = min(
+            YES if self.paths is None else of_path(self.paths, part),
+            YES if self.argv is None else _of_argv(self.argv, part),
+            YES if self.hosts is None else of_host(self.hosts, part),
+            self.rest(part, call),
+        )
+        return found if found == NO or self.is_true(part, call) else NO
 
 
 def compile_conditions(condition: Condition) -> Conditions:
@@ -145,45 +119,45 @@ def compile_conditions(condition: Condition) -> Conditions:
     )
 
 
-def path_held(globs: tuple[PathGlob, ...], part: Part) -> Held:
+def of_path(globs: tuple[PathGlob, ...], part: Part) -> Certainty:
     """Return whether one of the globs matches the path of a part, and all that is below it where that is meant."""
     if part.kind not in ("path", "below"):
         return PERHAPS if part.kind == "line" else NO
     path = part.path
     if part.glob is not None:
         meant = read_glob(f"{part.glob}/**" if part.below else part.glob)
-        surely = any(covers(glob, meant) for glob in globs)
-        return Held(surely, surely or any(may_meet(glob, meant) for glob in globs))
+        return _first(globs, lambda glob: covers(glob, meant), lambda glob: may_meet(glob, meant))
     if path is None:
         return YES if any(glob.text == "/**" for glob in globs) else PERHAPS  # whatever file it is
     if part.kind == "below" or part.below:
-        surely = any(glob.covers_below(path) for glob in globs)
-        return Held(surely, surely or any(glob.may_match_below(path) for glob in globs))
-    return _held(any(glob.matches(path) for glob in globs))
+        return _first(globs, lambda glob: glob.covers_below(path), lambda glob: glob.may_match_below(path))
+    return YES if any(glob.matches(path) for glob in globs) else NO
 
 
-def host_held(patterns: tuple[HostPattern, ...], part: Part) -> Held:
+def _first(items: Iterable[T], surely: Callable[[T], bool], maybe: Callable[[T], bool]) -> Certainty:
+    return YES if any(map(surely, items)) else PERHAPS if any(map(maybe, items)) else NO
+
+
+def of_host(patterns: tuple[HostPattern, ...], part: Part) -> Certainty:
     """Return whether one of the patterns matches the host and the port of a part."""
-    if part.kind != "host":
-        return PERHAPS if part.kind == "line" else NO
     host = part.host
-    if host is None:
-        return PERHAPS
-    surely = any(pattern.surely(host, part.port) for pattern in patterns)
-    return Held(surely, surely or any(pattern.maybe(host, part.port) for pattern in patterns))
+    if part.kind != "host" or host is None:
+        return PERHAPS if part.kind in ("line", "host") else NO
+    return max(pattern.matches(host, part.port) for pattern in patterns)
 
 
-def _argv_held(prefixes: tuple[ArgvPrefix, ...], part: Part) -> Held:
+def _of_argv(prefixes: tuple[ArgvPrefix, ...], part: Part) -> Certainty:
     if part.kind != "command":
         return PERHAPS if part.kind == "line" else NO
-    surely = any(prefix.surely(part.words, part.cwd) for prefix in prefixes)
-    return Held(surely, surely or any(prefix.maybe(part.words, part.cwd) for prefix in prefixes))
+    words, cwd = part.words, part.cwd
+    return _first(prefixes, lambda prefix: prefix.surely(words, cwd), lambda prefix: prefix.maybe(words, cwd))
 
 
-def _size_held(size: SizeRange, written: int | None) -> Held:
+def _of_size(size: SizeRange, written: int | None) -> Certainty:
     if written is None:
         return PERHAPS
-    return _held((size.over is None or written > size.over) and (size.up_to is None or written <= size.up_to))
+    over, up_to = size.over is None or written > size.over, size.up_to is None or written <= size.up_to
+    return YES if over and up_to else NO
 
 
 def in_window(window: TimeWindow, now: datetime) -> bool:
@@ -217,14 +191,14 @@ class CompiledRule:
     unless: Conditions | None = None
 
     @cached_property
-    def hits(self) -> tuple[Hit | None, Hit]:
-        """The hits of this rule where it only might match, and where it does."""
-        return None if self.effect == "allow" else Hit(self, self.effect, surely=False), Hit(self, self.effect)
+    def hits(self) -> tuple[None, Hit | None, Hit]:
+        """The hits of this rule by Certainty; an allow has to be sure."""
+        return None, None if self.effect == "allow" else Hit(self, self.effect, surely=False), Hit(self, self.effect)
 
     @cached_property
-    def by_names(self) -> tuple[Hit | None, Hit] | None:
-        """`hits` of a rule whose names say it all, None of one with more conditions."""
-        return self.hits if self.more is None and self.unless is None else None
+    def by_names(self) -> bool:
+        """Whether the names (paths, argv, hosts) say it all."""
+        return self.more is None and self.unless is None
 
 
 def compile_rule(rule: Rule, place: int, layer: Layer = "tenant") -> CompiledRule:
@@ -260,29 +234,16 @@ class Hit:
     problem: str | None = None
 
 
-def hit(rule: CompiledRule, named: Held, part: Part, call: Call) -> Hit | None:
-    """Return the hit of a rule whose names hold as said, None where its other conditions do not hold."""
-    by_names = rule.by_names
-    if by_names is not None:
-        return by_names[named.surely] if named.maybe else None
-    held = named
+def hit(rule: CompiledRule, named: Certainty, part: Part, call: Call) -> Hit | None:
+    """Return the hit of a rule whose names match as said, None where its other conditions do not."""
+    if rule.by_names:
+        return rule.hits[named]
+    found = named if rule.more is None else min(named, rule.more.rest(part, call))
     try:
-        if rule.more is not None:
-            held = held & rule.more.rest(part, call)
-        if rule.unless is not None and counts(rule.effect, held):
-            excepted = rule.unless.whole(part, call)
-            held = held & Held(surely=not excepted.maybe, maybe=not excepted.surely)
-        if rule.more is not None and rule.more.when is not None and counts(rule.effect, held):
-            held = held & _held(rule.more.when.holds(lambda: call.context(part)))
+        if rule.unless is not None and rule.hits[found] is not None:
+            found = min(found, rule.unless.whole(part, call).opposite)
+        if rule.more is not None and rule.hits[found] is not None and not rule.more.is_true(part, call):
+            return None
     except ExpressionError as error:
         return Hit(rule, "deny", problem=str(error))
-    return _hit(rule, held)
-
-
-def counts(effect: Effect, held: Held) -> bool:
-    """Return whether what matched is enough for a rule: an allow has to be sure."""
-    return held.surely if effect == "allow" else held.maybe
-
-
-def _hit(rule: CompiledRule, held: Held) -> Hit | None:
-    return rule.hits[held.surely] if held.maybe else None
+    return rule.hits[found]

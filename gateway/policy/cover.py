@@ -2,24 +2,35 @@
 
 A rule is taken apart into atoms: one tool with one glob, one argv prefix without alternatives, or one host. An atom is
 covered when one other is as wide; a rule is covered when all its atoms are, be it by different rules.
+
+Rules are compared only where the one can cover the other: by a tool they share, and by where the first path, program or
+host of the covered one lies. That keeps a policy of a thousand rules at milliseconds; a policy that is made to be slow
+all the same is compared up to a limit, and no further.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import Generic, TypeVar
 
 from gateway.policy.argv import compile_argv
 from gateway.policy.document import Condition, Placeholder, Rule, SizeRange
-from gateway.policy.globs import compile_glob
+from gateway.policy.globs import ancestors, compile_glob
 from gateway.policy.globs_cover import covers as glob_covers
 from gateway.policy.hosts import compile_host
+from gateway.policy.scoped_rule import ScopedRule
 from gateway.policy.words import Word
 
+LIMIT_COMPARISONS = 20_000
 _LIMIT_CHOICES = 64
-ArgvWords = Sequence[str | tuple[str, ...] | Placeholder]
+_ANY = ""
+ArgvWord = str | tuple[str, ...] | Placeholder
+ArgvWords = Sequence[ArgvWord]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,7 +42,6 @@ class Atom:
 
     @property
     def shown(self) -> str:
-        """Return the piece for people."""
         found = [*(self.condition.paths or ()), *map(shown_argv, self.condition.argv or ())]
         return " ".join([self.tool, *found, *(self.condition.hosts or ())])
 
@@ -39,17 +49,11 @@ class Atom:
 def atoms(rule: Rule) -> Iterator[Atom]:
     """Yield the pieces that a rule is made of."""
     given = Condition(**{name: getattr(rule, name) for name in Condition.model_fields})
-    prefixes = [one for prefix in rule.argv or () for one in _apart(prefix)]
-    for tool in dict.fromkeys(rule.tools):
-        for path in rule.paths or (None,):
-            for prefix in prefixes or (None,):
-                for host in rule.hosts or (None,):
-                    update = {
-                        "paths": None if path is None else (path,),
-                        "argv": None if prefix is None else (prefix,),
-                        "hosts": None if host is None else (host,),
-                    }
-                    yield Atom(tool, given.model_copy(update=update))
+    prefixes = tuple(one for prefix in rule.argv or () for one in _apart(prefix))
+    tools = dict.fromkeys(rule.tools)
+    for tool, path, prefix, host in product(tools, rule.paths or (None,), prefixes or (None,), rule.hosts or (None,)):
+        update = {"paths": path and (path,), "argv": prefix and (prefix,), "hosts": host and (host,)}
+        yield Atom(tool, given.model_copy(update=update))
 
 
 def _apart(prefix: ArgvWords) -> Iterator[ArgvWords]:
@@ -64,9 +68,9 @@ def _apart(prefix: ArgvWords) -> Iterator[ArgvWords]:
 def covers(a: Condition, b: Condition) -> bool:
     """Return whether `a` surely holds for every call that `b` holds for."""
     return (
-        _paths(a.paths, b.paths)
-        and _argv(a.argv, b.argv)
-        and _hosts(a.hosts, b.hosts)
+        _each(_glob, a.paths, b.paths or ("/**",))  # globs that hold everything are as good as none
+        and _each(_prefix, a.argv, b.argv)
+        and _each(_host, a.hosts, b.hosts)
         and _sizes(a.size_bytes, b.size_bytes)
         and a.time in (None, b.time)
         and a.when in (None, b.when)
@@ -78,7 +82,7 @@ def shown_argv(prefix: ArgvWords) -> str:
     return " ".join(shown_word(word) for word in prefix)
 
 
-def shown_word(word: str | tuple[str, ...] | Placeholder) -> str:
+def shown_word(word: ArgvWord) -> str:
     """Return one word of an argv prefix for people."""
     if isinstance(word, str):
         return word
@@ -91,44 +95,118 @@ def shown_word(word: str | tuple[str, ...] | Placeholder) -> str:
     return "{end}" if word.end else f"{{matches: {word.matches}}}"
 
 
-def _paths(a: Sequence[str] | None, b: Sequence[str] | None) -> bool:
-    if a is None:
-        return True
-    if b is None:
-        # Globs that hold everything are as good as none.
-        return any(glob_covers(compile_glob(glob), compile_glob("/**")) for glob in a)
-    return all(any(glob_covers(compile_glob(wide), compile_glob(narrow)) for wide in a) for narrow in b)
+def alternatives(word: ArgvWord) -> Sequence[str]:
+    """Return the texts that a word of an argv prefix may have; "*" of a placeholder."""
+    if isinstance(word, str):
+        return (word,)
+    return word if isinstance(word, tuple) else ("*",)
 
 
-def _argv(a: Sequence[ArgvWords] | None, b: Sequence[ArgvWords] | None) -> bool:
-    if a is None:
-        return True
-    return b is not None and all(any(_prefix(wide, narrow) for wide in a) for narrow in b)
+class Covering(Generic[T]):
+    """Items with conditions, in groups; found again by a condition that they might cover."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Hashable, str], list[T]] = defaultdict(list)
+
+    def keep(self, group: Hashable, condition: Condition, item: T) -> None:
+        for key in dict.fromkeys(_kept_at(condition)):
+            self._kept[group, key].append(item)
+
+    def near(self, group: Hashable, condition: Condition) -> Iterator[T]:
+        """Yield the items of a group whose conditions might cover this one."""
+        for key in _looked_for_at(condition):
+            yield from self._kept.get((group, key), ())
+
+
+class Denials:
+    """Deny rules that have no conditions but paths, argv and hosts, and no unless."""
+
+    def __init__(self, rules: Iterable[ScopedRule], limit: int = LIMIT_COMPARISONS) -> None:
+        """At most `limit` pieces of rules, one path, prefix or host with another, are compared."""
+        self._rules: Covering[ScopedRule] = Covering()
+        self._left = limit
+        for placed in rules:
+            if placed.rule.unless is None and placed.rule.given() <= {"paths", "argv", "hosts"}:
+                for tool in dict.fromkeys(placed.rule.tools):
+                    self._rules.keep(tool, placed.rule, placed)
+
+    def over(self, rule: Rule) -> ScopedRule | None:
+        """Return a rule that denies every call that `rule` is about; None where none surely does."""
+        for placed in self._rules.near(rule.tools[0], rule):
+            if set(rule.tools) <= set(placed.rule.tools):
+                self._left -= _pieces(placed.rule) * _pieces(rule)
+                if self._left < 0:
+                    return None
+                if covers(placed.rule, rule):
+                    return placed
+        return None
+
+
+def _pieces(condition: Condition) -> int:
+    return len(condition.paths or condition.argv or condition.hosts or ("",))
+
+
+def _kept_at(rule: Condition) -> Iterator[str]:
+    """Yield where a rule, or a piece of one, is kept: by the directories, the programs or the hosts that it has."""
+    if rule.paths is not None:
+        yield from (f"path {compile_glob(glob).root}" for glob in rule.paths)
+    elif rule.argv is not None:
+        for name, *rest in rule.argv:
+            # The second word too, where it is one: a policy can have hundreds of rules about git.
+            second = f" {rest[0]}" if rest and isinstance(rest[0], str) and rest[0] != "*" else ""
+            yield from (f"argv {program}{second}" for program in alternatives(name))
+    elif rule.hosts is not None:
+        yield from (f"host {compile_host(host).name}" for host in rule.hosts)
+    else:
+        yield _ANY
+
+
+def _looked_for_at(rule: Condition) -> Iterator[str]:
+    """Yield where a rule that covers this one is kept: it covers the first path, prefix or host, too."""
+    yield _ANY
+    if rule.paths is not None:
+        glob = compile_glob(rule.paths[0])
+        # A literal glob is its own directory here: `/a/**` holds /a as well.
+        yield from (f"path {above}" for above in ancestors(glob.text if glob.shape == "path" else glob.root))
+    elif rule.argv is not None:
+        name, *rest = rule.argv[0]
+        for program in dict.fromkeys((alternatives(name)[0], "*")):
+            yield f"argv {program}"
+            if rest:
+                yield f"argv {program} {alternatives(rest[0])[0]}"
+    elif rule.hosts is not None:
+        labels = compile_host(rule.hosts[0]).name.split(".")
+        yield from (f"host {'.'.join(labels[place:])}" for place in range(len(labels)))
+    else:
+        yield "path "  # /** is as wide as no paths at all
+
+
+def _each(within: Callable[[T, T], bool], a: Sequence[T] | None, b: Sequence[T] | None) -> bool:
+    """Return whether each of `b` is within one of `a`; None is everything."""
+    return a is None or (b is not None and all(any(within(wide, narrow) for wide in a) for narrow in b))
+
+
+def _glob(a: str, b: str) -> bool:
+    return glob_covers(compile_glob(a), compile_glob(b))
 
 
 def _prefix(a: ArgvWords, b: ArgvWords) -> bool:
-    return len(a) <= len(b) and all(_word(wide, narrow) for wide, narrow in zip(a, b, strict=False))
+    return len(a) <= len(b) and all(map(_word, a, b))
 
 
-def _word(a: str | tuple[str, ...] | Placeholder, b: str | tuple[str, ...] | Placeholder) -> bool:
+def _word(a: ArgvWord, b: ArgvWord) -> bool:
     if a == b:
         return True
     if isinstance(b, Placeholder):
-        if isinstance(a, Placeholder):
-            return _placeholder(a, b)
-        return a == "*" and not b.end
-    words = (b,) if isinstance(b, str) else b
+        return _placeholder(a, b) if isinstance(a, Placeholder) else a == "*" and not b.end
     if isinstance(a, Placeholder):
-        return all(word != "*" and _is(a, word) for word in words) if isinstance(b, tuple) else b != "*" and _is(a, b)
-    if a == "*":
-        return True
-    alternatives = (a,) if isinstance(a, str) else a
-    return b != "*" and set(words) <= set(alternatives)
+        return all(word != "*" and _is(a, word) for word in alternatives(b))
+    return a == "*" or (b != "*" and set(alternatives(b)) <= set(alternatives(a)))
 
 
 def _placeholder(a: Placeholder, b: Placeholder) -> bool:
     if a.path is not None and b.path is not None:
-        return _paths(a.path, b.path)
+        return _each(_glob, a.path, b.path)
     if a.number is not None and b.number is not None:
         return a.number.least <= b.number.least and b.number.most <= a.number.most
     return False
@@ -139,12 +217,6 @@ def _is(a: Placeholder, word: str) -> bool:
     return (a.matches is not None or a.number is not None) and compile_argv([(a,)])[0].surely([Word(word)])
 
 
-def _hosts(a: Sequence[str] | None, b: Sequence[str] | None) -> bool:
-    if a is None:
-        return True
-    return b is not None and all(any(_host(wide, narrow) for wide in a) for narrow in b)
-
-
 def _host(a: str, b: str) -> bool:
     wide, narrow = compile_host(a), compile_host(b)
     within = wide.names(narrow.name) or (wide.below and narrow.below and wide.name == narrow.name)
@@ -152,9 +224,7 @@ def _host(a: str, b: str) -> bool:
 
 
 def _sizes(a: SizeRange | None, b: SizeRange | None) -> bool:
-    if a is None:
-        return True
-    if b is None:
-        return False
+    if a is None or b is None:
+        return a is None
     starts = a.over is None or (b.over is not None and b.over >= a.over)
     return starts and (a.up_to is None or (b.up_to is not None and b.up_to <= a.up_to))

@@ -70,7 +70,7 @@ class Decision:
     verdict: Effect
     rule: str
     reason: str
-    policy_version: str
+    policy_version: str = ""
     trace: tuple[Match, ...] = ()
     asked: tuple[str, ...] = ()
     limits: tuple[RuleLimit, ...] = ()

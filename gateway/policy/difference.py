@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gateway.policy.document import PolicyDocument
+from gateway.policy.scoped_rule import all_rules
 
 LIMIT_SAMPLES = 3
 
@@ -37,28 +38,30 @@ class Change:
         return order.index(self.after.verdict) > order.index(self.before.verdict)
 
 
+@dataclass
 class Tally:
     """Counts calls that were judged twice; memory grows with the pairs of rules, never with the calls."""
 
-    def __init__(self) -> None:
-        self.calls = 0
-        self.changed = 0
-        self._changes: dict[tuple[Verdict, Verdict], Change] = {}
+    calls: int = 0
+    _changes: dict[tuple[Verdict, Verdict], Change] = field(default_factory=dict)
 
     def take(self, before: Verdict, after: Verdict, sample: str) -> None:
         """Count one call; only another verdict is a change, another rule is not."""
         self.calls += 1
         if before.verdict == after.verdict:
             return
-        self.changed += 1
         change = self._changes.setdefault((before, after), Change(before, after))
         change.calls += 1
         if len(change.samples) < LIMIT_SAMPLES and sample not in change.samples:
             change.samples.append(sample)
 
     @property
+    def changed(self) -> int:
+        return sum(change.calls for change in self._changes.values())
+
+    @property
     def changes(self) -> list[Change]:
-        """Return the changes, what loosens first, then those of most calls."""
+        """The changes, what loosens first, then those of most calls."""
         return sorted(self._changes.values(), key=lambda change: (not change.loosens, -change.calls))
 
 
@@ -83,14 +86,11 @@ def text_changes(a: PolicyDocument, b: PolicyDocument) -> Iterator[TextChange]:
 def _said(document: PolicyDocument) -> dict[str, str]:
     said: dict[str, str] = {}
     for section, value in document.model_dump(mode="json", exclude={"rules", "groups", "tests", "description"}).items():
-        if isinstance(value, dict):
-            said |= {f"{section}.{name}": str(item) for name, item in value.items()}
-        else:
-            said[section] = str(value)
-    for rule in document.rules:
+        fields = (
+            {f"{section}.{name}": item for name, item in value.items()} if isinstance(value, dict) else {section: value}
+        )
+        said |= {name: str(item) for name, item in fields.items()}
+    said |= {f"group {name}": ", ".join(group.use) for name, group in document.groups.items()}
+    for _, rule in all_rules(document):
         said[f"rule {rule.id}"] = rule.model_dump_json(exclude_defaults=True, exclude={"examples"})
-    for name, group in document.groups.items():
-        said[f"group {name}"] = ", ".join(group.use)
-        for rule in group.rules:
-            said[f"rule {rule.id}"] = rule.model_dump_json(exclude_defaults=True, exclude={"examples"})
     return said

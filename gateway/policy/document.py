@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gateway.policy.expressions import compile_expression
 from gateway.policy.globs import compile_glob
 from gateway.policy.hosts import compile_host
-from gateway.policy.images import ImageRule, check_image_glob, read_image
+from gateway.policy.images import ImageRule, compile_image_glob, read_image
 from gateway.policy.regexes import compile_regex
 
 READING_TOOLS = frozenset({"ls", "read_file", "glob", "grep"})
@@ -93,9 +93,8 @@ Glob = Annotated[str, Field(max_length=1024), _compiles(compile_glob)]
 Host = Annotated[str, Field(max_length=300), _compiles(compile_host)]
 Regex = Annotated[str, _compiles(compile_regex)]
 Image = Annotated[str, Field(min_length=1), _compiles(read_image)]
-ImageGlobs = Annotated[
-    tuple[Annotated[str, AfterValidator(check_image_glob)], ...], Field(min_length=1, max_length=1000)
-]
+ImageGlob = Annotated[str, _compiles(compile_image_glob)]
+ImageGlobs = Annotated[tuple[ImageGlob, ...], Field(min_length=1, max_length=1000)]
 Expression = Annotated[str, Field(min_length=1, max_length=2000), _compiles(compile_expression)]
 RuleId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 Literals = Annotated[tuple[Text, ...], Field(min_length=1, max_length=100)]
@@ -122,7 +121,7 @@ class Placeholder(Section):
     matches: text that the pattern matches as a whole. end: no word at all, the command ends here.
     """
 
-    path: tuple[Glob, ...] | None = Field(default=None, min_length=1, max_length=100)
+    path: tuple[Glob, ...] | None = Field(None, min_length=1, max_length=100)
     number: Between | None = None
     matches: Regex | None = None
     end: Literal[True] | None = None
@@ -149,25 +148,22 @@ class SandboxSection(Section):
     )
     require_digest: bool = Field(default=False, description="Refuse an image that is named without its digest.")
     runtime: Literal["runc", "runsc"] = "runc"
-    memory_mib: int = Field(default=1024, ge=64, le=1_048_576)
-    cpus: float = Field(default=1.0, gt=0, le=1024, allow_inf_nan=False)
-    pids: int = Field(default=512, ge=16, le=65_536)
-    workspace_mib: int = Field(default=2048, ge=1, le=1_048_576)
-    workspace_files: int = Field(
-        default=500_000, ge=100, le=100_000_000, description="Files and directories in a workspace."
-    )
-    tmp_mib: int = Field(default=256, ge=1, le=1_048_576)
+    memory_mib: int = Field(1024, ge=64, le=1_048_576)
+    cpus: float = Field(1.0, gt=0, le=1024, allow_inf_nan=False)
+    pids: int = Field(512, ge=16, le=65_536)
+    workspace_mib: int = Field(2048, ge=1, le=1_048_576)
+    workspace_files: int = Field(500_000, ge=100, le=100_000_000, description="Files and directories in a workspace.")
+    tmp_mib: int = Field(256, ge=1, le=1_048_576)
     home: Literal["workspace", "read_only"] = Field(
         "workspace",
         description="HOME of commands: /workspace, or / that they cannot write, so that no file of theirs configures a "
         "later command; caches are then below /tmp.",
     )
     seccomp_filters: bool = Field(
-        default=False,
-        description="Programs may install seccomp filters of their own, as a browser's sandbox does.",
+        default=False, description="Programs may install seccomp filters of their own, as a browser's sandbox does."
     )
     idle_timeout_s: float | None = Field(
-        default=None,
+        None,
         ge=1,
         le=604_800,
         allow_inf_nan=False,
@@ -177,13 +173,10 @@ class SandboxSection(Section):
         "asked",
         description="When files are kept: when asked for; also after each run that called tools, or each such step.",
     )
-    snapshots_kept: int = Field(
-        default=32, ge=1, le=1000, description="How many automatic snapshots of a thread are kept."
-    )
+    snapshots_kept: int = Field(32, ge=1, le=1000, description="How many automatic snapshots of a thread are kept.")
 
     @property
     def image_rule(self) -> ImageRule:
-        """Which images this section lets be used."""
         return ImageRule(self.images, self.require_digest)
 
 
@@ -194,13 +187,13 @@ class LimitsSection(Section):
     that is not approved within `approval_s` is refused; the wait does not count as `run_s`.
     """
 
-    timeout_s: float = Field(default=300.0, gt=0, le=86_400, allow_inf_nan=False)
-    steps: int = Field(default=25, ge=1, le=10_000)
-    output_tokens: int = Field(default=32_768, ge=1, le=100_000_000)
-    tool_calls: int = Field(default=200, ge=1, le=1_000_000)
-    cost_usd: float | None = Field(default=None, gt=0, le=1_000_000, allow_inf_nan=False)
-    run_s: float = Field(default=300.0, gt=0, le=604_800, allow_inf_nan=False)
-    approval_s: float = Field(default=86_400.0, gt=0, le=2_592_000, allow_inf_nan=False)
+    timeout_s: float = Field(300.0, gt=0, le=86_400, allow_inf_nan=False)
+    steps: int = Field(25, ge=1, le=10_000)
+    output_tokens: int = Field(32_768, ge=1, le=100_000_000)
+    tool_calls: int = Field(200, ge=1, le=1_000_000)
+    cost_usd: float | None = Field(None, gt=0, le=1_000_000, allow_inf_nan=False)
+    run_s: float = Field(300.0, gt=0, le=604_800, allow_inf_nan=False)
+    approval_s: float = Field(86_400.0, gt=0, le=2_592_000, allow_inf_nan=False)
 
 
 # What the daemon shows of output that it evicts; it refuses more (sandbox/daemon/programs/exec_request.py).
@@ -213,9 +206,9 @@ class EvictionSizes(Section):
     What a command prints stays there above 1 MiB also where `limit_chars` is more.
     """
 
-    limit_chars: int = Field(default=80_000, ge=100, le=10_000_000)
-    head_chars: int = Field(default=2000, ge=0, le=_EXCERPT_LIMIT_CHARS)
-    tail_chars: int = Field(default=2000, ge=0, le=_EXCERPT_LIMIT_CHARS)
+    limit_chars: int = Field(80_000, ge=100, le=10_000_000)
+    head_chars: int = Field(2000, ge=0, le=_EXCERPT_LIMIT_CHARS)
+    tail_chars: int = Field(2000, ge=0, le=_EXCERPT_LIMIT_CHARS)
 
     @model_validator(mode="after")
     def _fits(self) -> EvictionSizes:
@@ -242,11 +235,10 @@ class EvictionSection(EvictionSizes):
     )
 
     def sizes(self, tool: str) -> EvictionSizes:
-        """Return the sizes that hold for a tool."""
         return self.tools.get(tool, self)
 
 
-# No tenant may fill the database that it shares with others.
+# No tenant may fill the database that it shares with others: what holds where nothing is set.
 _THREADS = 100_000
 _SNAPSHOTS = 100
 _STORED_BYTES = 10 * 1024 * 1024 * 1024
@@ -260,38 +252,34 @@ class QuotasSection(Section):
     snapshots with 10 GiB on the gateway's disk.
     """
 
-    runs_at_once: int | None = Field(default=None, ge=1, le=100_000)
-    tool_calls_per_minute: int | None = Field(default=None, ge=1, le=10_000_000)
+    runs_at_once: int | None = Field(None, ge=1, le=100_000)
+    tool_calls_per_minute: int | None = Field(None, ge=1, le=10_000_000)
     sandboxes_per_minute: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="Sandboxes that are made; one that lives or is resumed is none."
+        None, ge=1, le=1_000_000, description="Sandboxes that are made; one that lives or is resumed is none."
     )
-    tokens_per_day: int | None = Field(default=None, ge=1, le=2**53)
-    cost_usd_per_day: float | None = Field(default=None, gt=0, le=10_000_000, allow_inf_nan=False)
-    bytes_per_day: int | None = Field(default=None, ge=1, le=2**53)
-    threads: int | None = Field(default=None, ge=1, le=2**53)
-    stored_bytes: int | None = Field(default=None, ge=1, le=2**53)
-    snapshots: int | None = Field(default=None, ge=1, le=100_000)
-    snapshot_bytes: int | None = Field(default=None, ge=1, le=2**53)
+    tokens_per_day: int | None = Field(None, ge=1, le=2**53)
+    cost_usd_per_day: float | None = Field(None, gt=0, le=10_000_000, allow_inf_nan=False)
+    bytes_per_day: int | None = Field(None, ge=1, le=2**53)
+    threads: int | None = Field(None, ge=1, le=2**53)
+    stored_bytes: int | None = Field(None, ge=1, le=2**53)
+    snapshots: int | None = Field(None, ge=1, le=100_000)
+    snapshot_bytes: int | None = Field(None, ge=1, le=2**53)
 
     @property
     def threads_limit(self) -> int:
-        """How many threads the tenant may have."""
-        return _THREADS if self.threads is None else self.threads
+        return self.threads or _THREADS
 
     @property
     def stored_bytes_limit(self) -> int:
-        """How many bytes of messages, events and journal may be stored of the tenant."""
-        return _STORED_BYTES if self.stored_bytes is None else self.stored_bytes
+        return self.stored_bytes or _STORED_BYTES
 
     @property
     def snapshots_limit(self) -> int:
-        """How many snapshots the tenant may have."""
-        return _SNAPSHOTS if self.snapshots is None else self.snapshots
+        return self.snapshots or _SNAPSHOTS
 
     @property
     def snapshot_bytes_limit(self) -> int:
-        """How many bytes of the gateway's disk they may take."""
-        return _STORED_BYTES if self.snapshot_bytes is None else self.snapshot_bytes
+        return self.snapshot_bytes or _STORED_BYTES
 
 
 class RedactedPattern(Section):
@@ -299,14 +287,14 @@ class RedactedPattern(Section):
 
     id: RuleId
     pattern: Regex
-    longest_chars: int = Field(default=256, ge=1, le=4096)
+    longest_chars: int = Field(256, ge=1, le=4096)
 
 
 class RedactionSection(Section):
     """What is taken out of results before anybody sees them: secrets in well-known formats, and the tenant's own."""
 
     well_known: bool = True
-    patterns: tuple[RedactedPattern, ...] = Field(default=(), max_length=100)
+    patterns: tuple[RedactedPattern, ...] = Field((), max_length=100)
 
 
 class ResultRule(Section):
@@ -315,7 +303,7 @@ class ResultRule(Section):
     id: RuleId
     tools: Tools | None = None
     reason: Text
-    over_bytes: int | None = Field(default=None, ge=0, le=2**40)
+    over_bytes: int | None = Field(None, ge=0, le=2**40)
     contains: Regex | None = None
     mode: Literal["enforce", "shadow"] = "enforce"
 
@@ -333,15 +321,15 @@ Example = Text | dict[str, Any]
 class Examples(Section):
     """Calls that the rule must match, and ones that it must not. Its time of day is taken to be now."""
 
-    match: tuple[Example, ...] = Field(default=(), max_length=100)
-    not_match: tuple[Example, ...] = Field(default=(), max_length=100)
+    match: tuple[Example, ...] = Field((), max_length=100)
+    not_match: tuple[Example, ...] = Field((), max_length=100)
 
 
 class SizeRange(Section):
     """How many bytes of UTF-8 a call would write: more than `over`, at most `up_to`."""
 
-    over: int | None = Field(default=None, ge=0, le=2**40)
-    up_to: int | None = Field(default=None, ge=0, le=2**40)
+    over: int | None = Field(None, ge=0, le=2**40)
+    up_to: int | None = Field(None, ge=0, le=2**40)
 
     @model_validator(mode="after")
     def _is_a_range(self) -> SizeRange:
@@ -359,7 +347,7 @@ ClockTime = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
 class TimeWindow(Section):
     """Days of the week and hours of the day. Where `until` is before `since` the window goes over midnight."""
 
-    days: tuple[Weekday, ...] | None = Field(default=None, min_length=1)
+    days: tuple[Weekday, ...] | None = Field(None, min_length=1)
     since: ClockTime | None = None
     until: ClockTime | None = None
     zone: Annotated[str, AfterValidator(_checked_zone)] = "UTC"
@@ -379,21 +367,21 @@ class Condition(Section):
     """What a rule is about. All that is given must hold."""
 
     paths: tuple[Glob, ...] | None = Field(
-        default=None, min_length=1, max_length=1000, description="For file tools: absolute globs, as /workspace/**."
+        None, min_length=1, max_length=1000, description="For file tools: absolute globs, as /workspace/**."
     )
     argv: tuple[ArgvPrefix, ...] | None = Field(
-        default=None,
+        None,
         min_length=1,
         max_length=1000,
         description="For execute: the first words of a command, as [git, [status, diff]].",
     )
     hosts: tuple[Host, ...] | None = Field(
-        default=None, min_length=1, max_length=1000, description="For connect: pypi.org, pypi.org:443, *.example.com."
+        None, min_length=1, max_length=1000, description="For connect: pypi.org, pypi.org:443, *.example.com."
     )
-    size_bytes: SizeRange | None = Field(default=None, description="For write tools: how much would be written.")
-    time: TimeWindow | None = Field(default=None, description="Days of the week and hours of the day.")
+    size_bytes: SizeRange | None = Field(None, description="For write tools: how much would be written.")
+    time: TimeWindow | None = Field(None, description="Days of the week and hours of the day.")
     when: Expression | None = Field(
-        default=None,
+        None,
         description="An expression of CEL over tool, args, path, argv, command, host, port, size_bytes, tenant, "
         "thread, run, agent and now. An error denies.",
     )
@@ -451,11 +439,11 @@ class Rule(Condition):
     mode: Literal["enforce", "shadow"] = Field(
         "enforce", description="A rule in shadow decides nothing; what it would have decided is noted."
     )
-    unless: Unless | None = Field(default=None, description="Where all of this holds, the rule does not match.")
-    rate: Rate | None = Field(default=None, description="How often the rule lets a call pass.")
-    at_once: int | None = Field(default=None, ge=1, le=100_000, description="How many such calls may be under way.")
+    unless: Unless | None = Field(None, description="Where all of this holds, the rule does not match.")
+    rate: Rate | None = Field(None, description="How often the rule lets a call pass.")
+    at_once: int | None = Field(None, ge=1, le=100_000, description="How many such calls may be under way.")
     enforcement: Literal["gateway", "reading"] | None = Field(
-        default=None,
+        None,
         description="Under enforcement: kernel, what enforces this rule instead: the gateway, for file tools only; or "
         "reading of the command line, for execute.",
     )
@@ -499,8 +487,8 @@ class Rule(Condition):
 class Group(Section):
     """Rules to be used by name, here or in another group."""
 
-    use: tuple[RuleId, ...] = Field(default=(), max_length=100)
-    rules: tuple[Rule, ...] = Field(default=(), max_length=10_000)
+    use: tuple[RuleId, ...] = Field((), max_length=100)
+    rules: tuple[Rule, ...] = Field((), max_length=10_000)
 
 
 class PolicyTest(Section):
@@ -509,7 +497,7 @@ class PolicyTest(Section):
     tool: ToolName
     args: dict[str, Any] = Field(default_factory=dict)
     verdict: Literal["allow", "ask", "deny"]
-    rule: str | None = Field(default=None, max_length=128)
+    rule: str | None = Field(None, max_length=128)
     at: Annotated[str, Field(max_length=64)] | None = None
 
 
@@ -526,7 +514,7 @@ class PolicyDocument(Section):
     eviction: EvictionSection = EvictionSection()
     quotas: QuotasSection = QuotasSection()
     redaction: RedactionSection = RedactionSection()
-    results: tuple[ResultRule, ...] = Field(default=(), max_length=1000)
+    results: tuple[ResultRule, ...] = Field((), max_length=1000)
     enforcement: Literal["reading", "kernel"] = Field(
         "reading",
         description="What holds rules on files for commands: reading the command line, or the sandbox's kernel.",
@@ -538,8 +526,8 @@ class PolicyDocument(Section):
     groups: dict[RuleId, Group] = Field(
         default_factory=dict, max_length=1000, description="Rules by name, which apply where the name stands in use."
     )
-    use: tuple[RuleId, ...] = Field(default=(), max_length=100, description="The groups whose rules apply.")
-    rules: tuple[Rule, ...] = Field(default=(), max_length=10_000, description="The rules that apply, in any order.")
+    use: tuple[RuleId, ...] = Field((), max_length=100, description="The groups whose rules apply.")
+    rules: tuple[Rule, ...] = Field((), max_length=10_000, description="The rules that apply, in any order.")
     tests: tuple[PolicyTest, ...] = Field(
-        default=(), max_length=1000, description="Calls, and what the whole policy must say of them."
+        (), max_length=1000, description="Calls, and what the whole policy must say of them."
     )

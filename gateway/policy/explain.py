@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from zoneinfo import ZoneInfo
 
 from gateway.policy.argv import compile_argv
-from gateway.policy.conditions import Call, Held, compile_conditions, counts
-from gateway.policy.cover import ArgvWords, shown_word
+from gateway.policy.certainty import PERHAPS, YES
+from gateway.policy.conditions import Call, compile_conditions
+from gateway.policy.cover import ArgvWord, ArgvWords, shown_word
 from gateway.policy.decision import Facts
-from gateway.policy.document import Condition, Placeholder, PolicyDocument, Rule, SizeRange, TimeWindow
+from gateway.policy.document import Condition, PolicyDocument, Rule, SizeRange, TimeWindow
 from gateway.policy.expressions import ExpressionError
 from gateway.policy.parts import Part, cut
 from gateway.policy.scoped_rule import scoped_in_both
@@ -67,10 +69,11 @@ def near_misses(
 
 def _failures(rule: Rule, part: Part, call: Call) -> Iterator[_Failure]:
     """Yield the conditions of a rule that do not hold for a part."""
+    needed = YES if rule.effect == "allow" else PERHAPS
     for name in sorted(rule.given()):
         alone = Condition.model_validate({name: getattr(rule, name)})
         try:
-            if not counts(rule.effect, compile_conditions(alone).whole(part, call)):
+            if compile_conditions(alone).whole(part, call) < needed:
                 yield _failure(rule, name, part, call)
         except ExpressionError:
             return  # it denies, so it is among the rules that matched
@@ -79,7 +82,7 @@ def _failures(rule: Rule, part: Part, call: Call) -> Iterator[_Failure]:
             excepted = compile_conditions(rule.unless).whole(part, call)
         except ExpressionError:
             return
-        if not counts(rule.effect, Held(surely=not excepted.maybe, maybe=not excepted.surely)):
+        if excepted.opposite < needed:
             yield _Failure("unless", f"its exception ({', '.join(sorted(rule.unless.given()))}) holds", 100)
 
 
@@ -101,28 +104,28 @@ def _path_failure(globs: tuple[str, ...], part: Part) -> _Failure:
     path = part.path or part.glob
     if path is None:
         return _Failure("paths", "which file it is cannot be determined", 1)
-    shared = {glob: _shared(glob.split("/")[1:], path.split("/")[1:]) for glob in globs}
-    closest = max(globs, key=lambda glob: shared[glob])
+    shared, closest = _closest(globs, path.split("/")[1:], lambda glob: glob.split("/")[1:])
     others = f" (nor do {len(globs) - 1} others)" if len(globs) > 1 else ""
-    return _Failure("paths", f"{closest} does not match {path}{others}", shared[closest])
-
-
-def _shared(first: list[str], second: list[str]) -> int:
-    """Return how many leading items are the same."""
-    differ = (place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
-    return next(differ, min(len(first), len(second)))
+    return _Failure("paths", f"{closest} does not match {path}{others}", shared)
 
 
 def _host_failure(hosts: tuple[str, ...], part: Part) -> _Failure:
     if part.host is None:
         return _Failure("hosts", "which host it is cannot be determined", 1)
-
-    def shared(pattern: str) -> int:
-        return _shared(pattern.partition(":")[0].split(".")[::-1], (part.host or "").split(".")[::-1])
-
-    closest = max(hosts, key=shared)
+    labels = part.host.split(".")[::-1]
+    shared, closest = _closest(hosts, labels, lambda host: host.partition(":")[0].split(".")[::-1])
     port = "" if part.port is None else f":{part.port}"
-    return _Failure("hosts", f"{closest} does not match {part.host}{port}", shared(closest))
+    return _Failure("hosts", f"{closest} does not match {part.host}{port}", shared)
+
+
+def _closest(written: tuple[str, ...], wanted: list[str], apart: Callable[[str], list[str]]) -> tuple[int, str]:
+    """Return which text begins most like what is wanted, and how many of its leading items are the same."""
+
+    def shared(text: str) -> int:
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(apart(text), wanted, strict=False)))
+
+    closest = max(written, key=shared)
+    return shared(closest), closest
 
 
 def _argv_failure(prefix: ArgvWords, part: Part) -> _Failure:
@@ -143,7 +146,7 @@ def _argv_failure(prefix: ArgvWords, part: Part) -> _Failure:
     return _Failure("argv", "it does not match", 0)
 
 
-def _wanted(word: str | tuple[str, ...] | Placeholder) -> str:
+def _wanted(word: ArgvWord) -> str:
     if isinstance(word, tuple):
         shown = ", ".join(word[:6])
         return f"one of {shown}{', …' if len(word) > 6 else ''}"

@@ -74,9 +74,8 @@ class ExpressionError(Exception):
 
 @dataclass(frozen=True)
 class Expression:
-    """A compiled expression; `text` is as it was written."""
+    """A compiled expression; `variables` are those that it sees."""
 
-    text: str
     variables: frozenset[str]
     program: Any
 
@@ -142,7 +141,7 @@ def compile_expression(text: str) -> Expression:
     unknown = named - set(VARIABLES) - _loop_variables(tokens)
     if unknown:
         raise ValueError(f"unknown name {min(unknown)!r}; there are: {', '.join(VARIABLES)}")
-    expression = Expression(text, named & set(VARIABLES), program)
+    expression = Expression(named & set(VARIABLES), program)
     try:
         answer = program.execute(context(VARIABLES))
     except Exception:  # without values it may fail in any way, and says nothing of its type then

@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple
 from typing import NamedTuple
 
 from agent.tools.paths import WORKSPACE
@@ -45,16 +46,11 @@ def file_rules_of(rules: Sequence[ScopedRule]) -> FileRules:
     found: dict[str, dict[str, None]] = {name: {} for tool in (_READ, _WRITE) for name in _LISTS[tool]}
     for placed in rules:
         rule = placed.rule
-        if rule.mode == "shadow" or rule.enforcement == "gateway":
-            continue
-        for tool in {_READ, _WRITE}.intersection(rule.tools):
-            trees, files, forbidden = _LISTS[tool]
-            if rule.effect == "allow":
-                granted = grants_of(rule)
-                found[trees].update(dict.fromkeys(granted.trees))
-                found[files].update(dict.fromkeys(granted.files))
-            else:
-                found[forbidden].update(dict.fromkeys(forbids(rule)))
+        if rule.mode == "enforce" and rule.enforcement != "gateway":
+            granted = grants_of(rule) if rule.effect == "allow" else NOTHING
+            for tool in {_READ, _WRITE}.intersection(rule.tools):
+                for name, paths in zip(_LISTS[tool], (*granted, forbids(rule)), strict=True):
+                    found[name].update(dict.fromkeys(paths))
     return FileRules(**{name: tuple(paths) for name, paths in found.items()}, programs=programs_of(rules))
 
 
@@ -111,9 +107,7 @@ def check_kernel(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
         yield ("sandbox", "runtime"), message
     rules = list(scoped_rules(document))
     made = file_rules_of(rules)
-    paths = [path for names in _LISTS.values() for name in names for path in getattr(made, name)]
-    paths += made.programs or ()
-    size_bytes = sum(len(path.encode()) + 2 for path in paths)
+    size_bytes = sum(len(path.encode()) + 2 for paths in astuple(made) for path in paths or ())
     if size_bytes > _LIMIT_PATHS_BYTES:
         message = (
             f"the paths and programs of the rules take {size_bytes:,} bytes, and the sandbox takes "
@@ -122,32 +116,30 @@ def check_kernel(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
         )
         yield ("enforcement",), message
     for placed in rules:
-        rule = placed.rule
-        if rule.mode == "shadow":
-            continue
-        if rule.effect == "allow":
-            if _reads_line(rule) and _programs(rule) is None and rule.enforcement != "reading":
+        if placed.rule.mode == "enforce":
+            yield from _weaker(placed)
+
+
+def _weaker(placed: ScopedRule) -> Iterator[tuple[Path, str]]:
+    """Yield where a rule would be weaker for commands than for the file tools."""
+    rule = placed.rule
+    if _reads_line(rule) and rule.enforcement != "reading":
+        so, accept = f"so rule {rule.id!r} would hold by reading the line alone", "accept it with enforcement: reading"
+        if rule.effect != "allow":
+            what, fix = "the kernel does not know the words of a command", "allow only what may run"
+            yield (*placed.path, "effect"), f"{what}, {so}; {fix}, or {accept} in the rule"
+        elif _programs(rule) is None:
+            what, fix = "the kernel knows programs by their names and no other words", "name the programs in argv"
+            place = "argv" if rule.argv is not None else "when"
+            yield (*placed.path, place), f"{what}, {so}; {fix}, or {accept} in the rule"
+    if rule.effect != "allow" and rule.enforcement != "gateway" and {_READ, _WRITE}.intersection(rule.tools):
+        for index, glob in enumerate(rule.paths or ()):
+            if compile_glob(glob).shape == "pattern":
                 message = (
-                    f"the kernel knows programs by their names and no other words, so rule {rule.id!r} would hold by "
-                    "reading the line alone; name the programs in argv, or accept it with enforcement: reading in the "
-                    "rule"
+                    f"the kernel knows no patterns; name directories, as /workspace/secrets/**, or have rule "
+                    f"{rule.id!r} hold for the file tools only, with enforcement: gateway"
                 )
-                yield (*placed.path, "argv" if rule.argv is not None else "when"), message
-            continue
-        if _reads_line(rule) and rule.enforcement != "reading":
-            message = (
-                f"the kernel does not know the words of a command, so rule {rule.id!r} would hold by reading the line "
-                "alone; allow only what may run, or accept it with enforcement: reading in the rule"
-            )
-            yield (*placed.path, "effect"), message
-        if {_READ, _WRITE}.intersection(rule.tools) and rule.enforcement != "gateway":
-            for index, glob in enumerate(rule.paths or ()):
-                if compile_glob(glob).shape == "pattern":
-                    message = (
-                        f"the kernel knows no patterns; name directories, as /workspace/secrets/**, or have rule "
-                        f"{rule.id!r} hold for the file tools only, with enforcement: gateway"
-                    )
-                    yield (*placed.path, "paths", index), message
+                yield (*placed.path, "paths", index), message
 
 
 def check_layers(tenant: PolicyDocument, operator: PolicyDocument) -> Iterator[tuple[Path, str]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TypeVar
 
 from gateway.policy.budget import UNLIMITED, Budget
 from gateway.policy.globs import PathGlob, compile_glob
@@ -19,7 +18,6 @@ _TOKEN = re.compile(r"\[[!^]?.[^]]*\]|.", re.DOTALL)
 _FILLER = "sample"
 _LIMIT_STEPS = 20_000
 _CHARACTERS_PER_COMPARISON = 16
-T = TypeVar("T")
 
 
 def covers(a: PathGlob, b: PathGlob) -> bool:
@@ -29,7 +27,7 @@ def covers(a: PathGlob, b: PathGlob) -> bool:
     # What every path of `a` contains stands in `b` too, or `b` has paths without it.
     if a.needle not in b.text or _begin_apart(a.components, b.components, _part_holds):
         return False
-    return _holds(a.components, b.components, "**", _part_holds)
+    return _same(a.components, b.components, "**", _part_holds, both=False)
 
 
 def may_meet(a: PathGlob, b: PathGlob, budget: Budget = UNLIMITED) -> bool:
@@ -39,7 +37,7 @@ def may_meet(a: PathGlob, b: PathGlob, budget: Budget = UNLIMITED) -> bool:
     if _begin_apart(one, other, _parts_meet) or _begin_apart(one[::-1], other[::-1], _parts_meet):
         return False
     budget.spend(len(a.text) * len(b.text) // _CHARACTERS_PER_COMPARISON)
-    return _meet(one, other, "**", _parts_meet)
+    return _same(one, other, "**", _parts_meet, both=True)
 
 
 def _begin_apart(a: Sequence[str], b: Sequence[str], agree: Callable[[str, str], bool]) -> bool:
@@ -61,41 +59,29 @@ def sample_path(glob: PathGlob) -> str | None:
     return next((found for found in (below, path) if glob.matches(found)), None)
 
 
-def _holds(a: Sequence[T], b: Sequence[T], any_number: T, one_holds: Callable[[T, T], bool]) -> bool:
-    """Return whether what `b` can be is surely within what `a` can be; `any_number` stands for any number of items."""
-    if len(a) * len(b) > _LIMIT_STEPS:
-        return False
-    # held[j]: the rest of `a` holds the rest of `b` from j on; the rests grow from the end.
-    held = [False] * len(b) + [True]
-    for item in reversed(a):
-        longer = [False] * (len(b) + 1)
-        for place in range(len(b), -1, -1):
-            if item == any_number:
-                longer[place] = held[place] or (place < len(b) and longer[place + 1])
-            elif place < len(b) and b[place] != any_number:
-                longer[place] = held[place + 1] and one_holds(item, b[place])
-        held = longer
-    return held[0]
+def _same(
+    a: Sequence[str], b: Sequence[str], any_number: str, agree: Callable[[str, str], bool], *, both: bool
+) -> bool:
+    """Return whether `a` may be what `b` is; `any_number` stands for any number of items, of `b` only with `both`.
 
-
-def _meet(a: Sequence[T], b: Sequence[T], any_number: T, two_meet: Callable[[T, T], bool]) -> bool:
-    """Return whether `a` and `b` may be the same; `any_number` stands for any number of items."""
+    So without `both` it is whether all that `b` can be is surely within what `a` can be.
+    """
     if len(a) * len(b) > _LIMIT_STEPS:
-        return True
-    # met[j]: the rest of `a` may be the rest of `b` from j on; the rests grow from the end.
-    met = [False] * len(b) + [True]
-    for place in range(len(b) - 1, -1, -1):
-        met[place] = b[place] == any_number and met[place + 1]
+        return both
+    # same[j]: the rest of `a` may be the rest of `b` from j on; the rests grow from the end.
+    same = [False] * len(b) + [True]
+    for place in reversed(range(len(b) if both else 0)):
+        same[place] = b[place] == any_number and same[place + 1]
     for item in reversed(a):
-        longer = [item == any_number and met[-1]] * (len(b) + 1)
-        for place in range(len(b) - 1, -1, -1):
-            if item == any_number or b[place] == any_number:
+        longer = [item == any_number and same[-1]] * (len(b) + 1)
+        for place in reversed(range(len(b))):
+            if item == any_number or (both and b[place] == any_number):
                 # What stands for anything takes what the other has there, or is over.
-                longer[place] = met[place] or longer[place + 1]
+                longer[place] = same[place] or longer[place + 1]
             else:
-                longer[place] = met[place + 1] and two_meet(item, b[place])
-        met = longer
-    return met[0]
+                longer[place] = same[place + 1] and b[place] != any_number and agree(item, b[place])
+        same = longer
+    return same[0]
 
 
 @lru_cache(maxsize=4096)
@@ -103,7 +89,7 @@ def _parts_meet(a: str, b: str) -> bool:
     """Return whether two parts between slashes may be the same text."""
     if a in (b, "*") or b == "*":
         return True
-    return _meet(_tokens(a), _tokens(b), "*", _characters_meet)
+    return _same(_tokens(a), _tokens(b), "*", _characters_meet, both=True)
 
 
 def _characters_meet(a: str, b: str) -> bool:
@@ -117,7 +103,7 @@ def _part_holds(a: str, b: str) -> bool:
     """Return whether one part between slashes holds another; a part is never empty."""
     if a in (b, "*"):
         return True
-    return _holds(_tokens(a), _tokens(b), "*", _character_holds)
+    return _same(_tokens(a), _tokens(b), "*", _character_holds, both=False)
 
 
 def _character_holds(a: str, b: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from agent.call_context import Slot
@@ -45,34 +45,27 @@ JudgeInTurn = Callable[..., Awaitable[Decision]]
 """Calls a function with arguments, away from the event loop, and returns its decision."""
 
 
+@dataclass(eq=False)
 class PolicyHook(Hook):
     """Judges each tool call; the version of the policy is in the run's notes as `policy.version`.
 
-    `grants` are read where the policy asks, and only there: they can turn an ask into an allow and nothing else.
+    `policy` may be what gives the one that is in force at each call. `grants` are read where the policy asks, and only
+    there: they can turn an ask into an allow and nothing else. `work` judges long command lines.
     """
 
     name = "policy"
     mandatory = True
     innermost = True
 
-    def __init__(
-        self,
-        policy: Policy | Callable[[], Policy],
-        facts: Facts | None = None,
-        grants: LoadGrants | None = None,
-        take_limits: TakeLimits | None = None,
-        work: JudgeInTurn | None = None,
-    ) -> None:
-        """Take the policy, or what gives the one that is in force at each call. `work` judges long command lines."""
-        self._policy = policy
-        self._facts = facts
-        self._grants = grants
-        self._take_limits = take_limits
-        self._work = work
+    policy: Policy | Callable[[], Policy]
+    facts: Facts | None = None
+    grants: LoadGrants | None = None
+    take_limits: TakeLimits | None = None
+    work: JudgeInTurn | None = None
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
         """Block what the policy denies, ask where it asks; say which rule lets the rest pass."""
-        policy = self._policy if isinstance(self._policy, Policy) else self._policy()
+        policy = self.policy if isinstance(self.policy, Policy) else self.policy()
         if state.notes.get(POLICY_VERSION) != policy.version:
             state = state.with_note(POLICY_VERSION, policy.version)
         tool = state.current.tool
@@ -84,43 +77,36 @@ class PolicyHook(Hook):
             return await self._said(state, unfit, PolicyWord(version=policy.version))
         decision = await self._judged(policy, call.name, call.arguments)
         approval_id = ""
-        if decision.verdict == "ask" and self._grants is not None:
-            held = await self._grants()
-            decision = await self._judged(policy, call.name, call.arguments, held.grants)
-            approval_id = held.approval_of(decision.trace) if decision.verdict == "allow" else ""
-        return await self._said(state, decision, _word(decision, approval_id))
+        if decision.verdict == "ask" and self.grants is not None:
+            granted = await self.grants()
+            decision = await self._judged(policy, call.name, call.arguments, granted.grants)
+            approval_id = granted.approval_of(decision.trace) if decision.verdict == "allow" else ""
+        asked, (would_be, rule) = tuple(map(_shown, decision.asked)), decision.would_be or ("", "")
+        word = PolicyWord(
+            version=policy.version, asked=asked, would_be=would_be, would_be_rule=rule, approval_id=approval_id
+        )
+        return await self._said(state, decision, word)
 
     async def _judged(
         self, policy: Policy, tool: str, arguments: Mapping[str, object], grants: Grants | None = None
     ) -> Decision:
         """Judge a call; a long command line in a turn of its tenant, for the event loop is everybody's."""
         command = arguments.get("command")
-        if self._work is not None and isinstance(command, str) and len(command) > _LONG_COMMAND_CHARS:
-            return await self._work(policy.judge, tool, arguments, self._facts, grants)
-        return policy.judge(tool, arguments, self._facts, grants)
+        if self.work is not None and isinstance(command, str) and len(command) > _LONG_COMMAND_CHARS:
+            return await self.work(policy.judge, tool, arguments, self.facts, grants)
+        return policy.judge(tool, arguments, self.facts, grants)
 
     async def _said(self, state: AgentState, decision: Decision, word: PolicyWord) -> AgentState:
         """Return the state with the verdict of a decision; taking comes first, and can be refused."""
         tool = state.current.tool
-        if self._take_limits is not None:
+        if self.take_limits is not None:
             # What an outer hook has blocked will not run, whatever the policy says of it.
             judged = replace(decision, verdict="deny") if tool.blocked else decision
-            refused = await self._take_limits(judged, tool)
+            refused = await self.take_limits(judged, tool)
             if refused is not None:
                 return state.block(self.name, refused[0], _shown(refused[1]), word)
         say = {"allow": state.proceed, "ask": state.ask, "deny": state.block}[decision.verdict]
         return say(self.name, decision.rule, _shown(decision.reason), word)
-
-
-def _word(decision: Decision, approval_id: str) -> PolicyWord:
-    would_be, would_be_rule = decision.would_be or ("", "")
-    return PolicyWord(
-        version=decision.policy_version,
-        asked=tuple(_shown(part) for part in decision.asked),
-        would_be=would_be,
-        would_be_rule=would_be_rule,
-        approval_id=approval_id,
-    )
 
 
 def _shown(text: str) -> str:

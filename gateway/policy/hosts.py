@@ -12,6 +12,8 @@ import socket
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gateway.policy.certainty import NO, PERHAPS, YES, Certainty
+
 _LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
@@ -32,13 +34,11 @@ class HostPattern:
         """Return whether it is about a canonical host, whatever the port."""
         return host.endswith("." + self.name) if self.below else host == self.name
 
-    def surely(self, host: str, port: int | None) -> bool:
-        """Return whether it matches; a port that is not known matches none."""
-        return (self.port is None or self.port == port) and self.names(host)
-
-    def maybe(self, host: str, port: int | None) -> bool:
-        """Return whether it could match; a port that is not known could be any."""
-        return (self.port is None or port is None or self.port == port) and self.names(host)
+    def matches(self, host: str, port: int | None) -> Certainty:
+        """Return whether it matches; a port that is not known could be any."""
+        if not self.names(host):
+            return NO
+        return YES if self.port in (None, port) else PERHAPS if port is None else NO
 
 
 @lru_cache(maxsize=4096)

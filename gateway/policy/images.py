@@ -28,16 +28,11 @@ _ID_DIGITS = re.compile(r"[0-9a-f]{1,64}")
 
 @dataclass(frozen=True)
 class ImageName:
-    """A name in its parts. `repository` is "" for an id; `tag` is "" beside a digest, which alone counts."""
+    """A name in its parts. `repository` is "" for an id; `tag` is "" beside a digest, which names one for good."""
 
     repository: str
     tag: str
     digest: str
-
-    @property
-    def pinned(self) -> bool:
-        """Whether it names one image for good."""
-        return bool(self.digest)
 
 
 @lru_cache(maxsize=4096)
@@ -65,12 +60,11 @@ class ImageGlob:
     digest: str
 
     def matches(self, image: ImageName) -> bool:
-        """Return whether an image is one of these."""
         if self.digest:
-            return image.digest == self.digest and self.repository.fullmatch(image.repository) is not None
-        if self.tag is not None and (image.digest or not self.tag.fullmatch(image.tag)):
-            return False
-        return self.repository.fullmatch(image.repository) is not None
+            fits = image.digest == self.digest
+        else:
+            fits = self.tag is None or (not image.digest and self.tag.fullmatch(image.tag) is not None)
+        return fits and self.repository.fullmatch(image.repository) is not None
 
 
 @lru_cache(maxsize=4096)
@@ -92,12 +86,6 @@ def compile_image_glob(text: str) -> ImageGlob:
     expression = ".*" if repository == "**" else _expression(_whole(repository))
     of_tag = re.compile(_expression(tag)) if tag and not at else None
     return ImageGlob(re.compile(expression), of_tag, digest)
-
-
-def check_image_glob(text: str) -> str:
-    """Return a glob of images; ValueError for what is none."""
-    compile_image_glob(text)
-    return text
 
 
 @dataclass(frozen=True)
@@ -130,7 +118,7 @@ class ImageRule:
                     f"image {image!r} is not one that `images` in the {self.written_in} allows, which are: {allowed}. "
                     "Use one of these, or have the operator add it there"
                 )
-        if self.require_digest and not name.pinned:
+        if self.require_digest and not name.digest:
             return (
                 f"image {image!r} has no digest, and `require_digest` in the {self.written_in} asks for one: write "
                 f"NAME@sha256:..., as `docker image inspect --format '{{{{.RepoDigests}}}}' {image}` tells it"

@@ -17,8 +17,10 @@ and hosts are out of its reach. Then a command line is judged for its programs a
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 
@@ -29,15 +31,14 @@ from gateway.policy.cover import atoms
 from gateway.policy.decision import INVALID_ARGUMENTS, TOO_COMPLEX, Decision, Facts, Layer
 from gateway.policy.document import CONNECT, FILE_TOOLS, PolicyDocument, Rule
 from gateway.policy.file_rules import file_rules_of, refusal_note
-from gateway.policy.globs import PathGlob, compile_glob
+from gateway.policy.globs import compile_glob
 from gateway.policy.layers import effective_document
 from gateway.policy.parts import Part, cut, shown
 from gateway.policy.recent import Recent
 from gateway.policy.rules import RuleIndex, ToolRules, compile_rules
 from gateway.policy.ruling import WHOLE_LINE, Judged, Ruling
-from gateway.policy.scoped_rule import scoped_in_both, scoped_rules
+from gateway.policy.scoped_rule import ScopedRule, scoped_in_both, scoped_rules
 from gateway.policy.shell_line import START
-from gateway.policy.versions import digest_of
 from sandbox.file_rules import FileRules
 
 # The file systems of a sandbox in which tool code can make names.
@@ -53,17 +54,14 @@ _LIMIT_RULES = 1_000_000
 """More than a layer can have: places of the tenant's rules come after those of the operator's."""
 
 
-@dataclass(frozen=True)
-class Grants:
-    """Rules of a thread or a run that answer what a policy asks. They never undo a deny."""
-
-    rules: RuleIndex
+Grants = RuleIndex
+"""Rules of a thread or a run that answer what a policy asks. They never undo a deny."""
 
 
 def compile_grants(rules: Iterable[Rule]) -> Grants:
     """Return the grants that narrow rules make; whatever effect they have, they allow."""
     allowing = (rule.model_copy(update={"effect": "allow", "mode": "enforce"}) for rule in rules)
-    return Grants(compile_rules(allowing, first=2 * _LIMIT_RULES))
+    return compile_rules(allowing, first=2 * _LIMIT_RULES)
 
 
 class Policy:
@@ -85,35 +83,30 @@ class Policy:
         if operator is not None:
             self._layers = (_operator_index(operator), *self._layers)
 
+    @property
+    def _rules(self) -> list[ScopedRule]:
+        return scoped_in_both(self.tenant_document, self.operator_document)
+
     @cached_property
     def document(self) -> PolicyDocument:
-        """The tenant's document with the sections that hold under the operator's."""
         return effective_document(self.tenant_document, self.operator_document)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the content of both layers, in hex."""
         return digest_of(self.tenant_document, self.operator_document)
 
     @property
     def version(self) -> str:
-        """The short name of the content."""
         return f"policy_{self.digest[:12]}"
 
     @cached_property
     def file_rules(self) -> FileRules | None:
         """What commands may read and write, for the sandbox's kernel to enforce; None leaves it to reading the line."""
-        if self.document.enforcement != "kernel":
-            return None
-        return file_rules_of(scoped_in_both(self.tenant_document, self.operator_document))
+        return file_rules_of(self._rules) if self.document.enforcement == "kernel" else None
 
     def refusal_note(self, text: str, directory: str) -> str:
         """Return which rule probably refused a file to a command, by the end of its output; "" for none."""
-        if self.file_rules is None:
-            return ""
-        return refusal_note(
-            self.file_rules, scoped_in_both(self.tenant_document, self.operator_document), text, directory
-        )
+        return "" if self.file_rules is None else refusal_note(self.file_rules, self._rules, text, directory)
 
     @cached_property
     def tells_paths_apart(self) -> bool:
@@ -121,7 +114,7 @@ class Policy:
 
         Then a hard link, which tool code can make within a file system, could give a file the name of the other kind.
         """
-        return any(_tells_apart(placed.rule) for placed in scoped_in_both(self.tenant_document, self.operator_document))
+        return any(_tells_apart(placed.rule) for placed in self._rules)
 
     def judge(
         self,
@@ -151,26 +144,18 @@ class Policy:
     def _allowed(self, tool: str) -> tuple[str, ...]:
         """Return what rules allow of a tool as they are written: argv, paths or hosts."""
         if tool not in self._allowed_of:
-            rules = (placed.rule for placed in scoped_in_both(self.tenant_document, self.operator_document))
-            allowing = (one for one in rules if tool in one.tools and one.effect == "allow" and one.mode == "enforce")
+            rules = (placed.rule for placed in self._rules if tool in placed.rule.tools)
+            allowing = (rule for rule in rules if rule.effect == "allow" and rule.mode == "enforce")
             pieces = (atom.shown for rule in allowing for atom in atoms(rule) if atom.tool == tool)
             shown = (piece.removeprefix(f"{tool} ") for piece in pieces)
             self._allowed_of[tool] = tuple(dict.fromkeys(islice(shown, _LIMIT_ALLOWED)))
         return self._allowed_of[tool]
 
     def _decision(self, ruling: Ruling) -> Decision:
-        verdict = ruling.conclude()
-        would_be = ruling.conclude(shadow=True) if ruling.has_shadow() else verdict
-        return Decision(
-            verdict.effect,
-            verdict.rule,
-            verdict.reason,
-            self.version,
-            ruling.trace(),
-            verdict.asked,
-            verdict.limits,
-            (would_be.effect, would_be.rule) if would_be.effect != verdict.effect else None,
-        )
+        decision = ruling.conclude()
+        would_be = ruling.conclude(shadow=True) if ruling.has_shadow() else decision
+        changed = (would_be.verdict, would_be.rule) if would_be.verdict != decision.verdict else None
+        return replace(decision, policy_version=self.version, trace=ruling.trace(), would_be=changed)
 
     def _judged(self, part: Part, call: Call, grants: Grants | None, budget: Budget) -> Judged:
         hits: dict[tuple[int, str], Hit] = {}
@@ -180,9 +165,9 @@ class Policy:
             (rule, named, seen) for rules, seen in self._about(part) for rule, named in rules.matching(seen, budget)
         )
         for rule, named, seen in candidates:
-            if not needs_allow and rule.effect == "allow" and rule.by_names is not None:
+            if not needs_allow and rule.effect == "allow" and rule.by_names:
                 continue
-            budget.spend(1 if rule.by_names is not None else _CONDITIONS)
+            budget.spend(1 if rule.by_names else _CONDITIONS)
             found = hit(rule, named, seen, call)
             if found is None or (not needs_allow and found.effect == "allow"):
                 continue
@@ -210,6 +195,15 @@ class Policy:
         return frozenset(shadow for layer in self._layers for tool in tools for shadow in layer.of(tool).narrows)
 
 
+def digest_of(document: PolicyDocument, operator: PolicyDocument | None = None) -> str:
+    """Return SHA-256 over canonical JSON, in hex; the same content has the same, however the file is laid out."""
+    content: object = document.model_dump(mode="json")
+    if operator is not None:
+        content = {"operator": operator.model_dump(mode="json"), "tenant": content}
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
 _OPERATOR_RULES: Recent[str, RuleIndex] = Recent(16, lambda _digest, _rules: 1)
 """By the digest of the document: tenants share the rules of one operator. The last 16 are kept."""
 
@@ -227,20 +221,19 @@ def _granted(part: Part, call: Call, grants: Grants) -> CompiledRule | None:
     """Return the rule of a grant that surely matches a part. Where a command runs elsewhere it is another command."""
     if part.kind == "command" and part.cwd != START:
         return None
-    found = (hit(rule, named, part, call) for rule, named in grants.rules.of(part.tool).matching(part))
+    found = (hit(rule, named, part, call) for rule, named in grants.of(part.tool).matching(part))
     return next((one.rule for one in found if one is not None and one.effect == "allow"), None)
 
 
 def _tells_apart(rule: Rule) -> bool:
     if FILE_TOOLS.isdisjoint(rule.tools):
         return False
-    excepted = rule.unless
-    if rule.when is not None or (excepted is not None and excepted.when is not None):
-        return True
-    texts = (*(rule.paths or ()), *(excepted.paths or () if excepted is not None else ()))
-    return any(_is_finer(compile_glob(text)) for text in texts)
+    conditions = [rule] if rule.unless is None else [rule, rule.unless]
+    globs = (glob for condition in conditions for glob in condition.paths or ())
+    return any(condition.when is not None for condition in conditions) or any(map(_is_finer, globs))
 
 
-def _is_finer(glob: PathGlob) -> bool:
+def _is_finer(text: str) -> bool:
     """Return whether a glob could match some files of a writable file system and not others."""
-    return any(glob.may_match_below(root) and glob.text not in {"/**", root, f"{root}/**"} for root in _WRITABLE_ROOTS)
+    glob = compile_glob(text)
+    return any(glob.may_match_below(root) and text not in {"/**", root, f"{root}/**"} for root in _WRITABLE_ROOTS)

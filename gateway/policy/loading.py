@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
@@ -13,7 +13,7 @@ from gateway.policy.document import PolicyDocument
 from gateway.policy.file_rules import check_layers
 from gateway.policy.judge import Policy
 from gateway.policy.messages import translated
-from gateway.policy.policy_tests import untrue_examples, untrue_tests
+from gateway.policy.proof import Outcome, prove_examples, prove_tests
 from gateway.policy.yaml_lines import Path, YamlReading, read_yaml
 
 LIMIT_BYTES = 1024 * 1024
@@ -44,18 +44,11 @@ class PolicyError(Exception):
 
 @dataclass(frozen=True)
 class PolicyText:
-    """A file's document and the place of everything in it.
-
-    `untrue` has the examples and tests that are untrue, by their field.
-    """
+    """A file's document and the place of everything in it. `outcomes` are of its examples and tests, in its order."""
 
     document: PolicyDocument
     reading: YamlReading
-    untrue: Mapping[str, PolicyProblem]
-
-    def problem(self, path: Path) -> PolicyProblem | None:
-        """Return what is untrue at a place."""
-        return self.untrue.get(field_of(path))
+    outcomes: tuple[Outcome, ...] = ()
 
 
 def load_policy(text: str, source: str, operator: PolicyDocument | None = None) -> Policy:
@@ -65,7 +58,7 @@ def load_policy(text: str, source: str, operator: PolicyDocument | None = None) 
     """
     read = _read(text, source)
     policy = _in_layers(read, source, operator)
-    _raise_if(source, _problems(read.reading, untrue_tests(read.document, policy)))
+    _raise_if(source, _untrue(read.reading, prove_tests(read.document, read.reading, policy)))
     return policy
 
 
@@ -80,8 +73,9 @@ def read_policy(text: str, source: str, operator: PolicyDocument | None = None) 
     Raises PolicyError with whatever is wrong, untrue examples and tests aside.
     """
     read = _read(text, source, may_be_untrue=True)
-    tests = _problems(read.reading, untrue_tests(read.document, _in_layers(read, source, operator)))
-    return replace(read, untrue={**read.untrue, **{problem.field: problem for problem in tests}})
+    tests = prove_tests(read.document, read.reading, _in_layers(read, source, operator))
+    outcomes = (*read.outcomes, *(outcome for _, outcome in tests))
+    return replace(read, outcomes=tuple(sorted(outcomes, key=lambda outcome: outcome.line)))
 
 
 def check_policy_file(path: FilePath | str, operator: PolicyDocument | None = None) -> list[PolicyProblem]:
@@ -108,7 +102,7 @@ def _read(text: str, source: str, *, may_be_untrue: bool = False) -> PolicyText:
     reading = read_yaml(text)
     document: PolicyDocument | None = None
     problems = [PolicyProblem(problem.line, field_of(problem.path), problem.message) for problem in reading.problems]
-    untrue: list[PolicyProblem] = []
+    outcomes: list[tuple[Path, Outcome]] = []
     if reading.data is not None or not problems:
         try:
             document = PolicyDocument.model_validate(reading.data)
@@ -119,10 +113,11 @@ def _read(text: str, source: str, *, may_be_untrue: bool = False) -> PolicyText:
         problems += _problems(reading, wrong)
         # Examples are judged one rule at a time; only a reasonable number of them is worth the time.
         if not any(path == () for path, _ in wrong):
-            untrue = _problems(reading, untrue_examples(document))
+            outcomes = list(prove_examples(document, reading))
+    untrue = _untrue(reading, outcomes)
     if document is None or problems or (untrue and not may_be_untrue):
         raise PolicyError(source, sorted([*problems, *untrue], key=lambda problem: problem.line))
-    return PolicyText(document, reading, {problem.field: problem for problem in untrue})
+    return PolicyText(document, reading, tuple(outcome for _, outcome in outcomes))
 
 
 def _in_layers(read: PolicyText, source: str, operator: PolicyDocument | None) -> Policy:
@@ -140,6 +135,10 @@ def _raise_if(source: str, problems: list[PolicyProblem]) -> None:
 def _problems(reading: YamlReading, wrong: Iterable[tuple[Path, str]]) -> list[PolicyProblem]:
     found = [PolicyProblem(reading.line(path), field_of(path), message) for path, message in wrong]
     return sorted(found, key=lambda problem: problem.line)
+
+
+def _untrue(reading: YamlReading, outcomes: Iterable[tuple[Path, Outcome]]) -> list[PolicyProblem]:
+    return _problems(reading, ((path, outcome.message) for path, outcome in outcomes if not outcome.passed))
 
 
 def _too_large() -> PolicyProblem:

@@ -58,19 +58,15 @@ def _message(detail: Mapping[str, Any], path: Path) -> str:
     if kind == "string_type":
         return f"must be text, not {shown}; write it in quotes"
     if kind == "string_pattern_mismatch":
-        return _pattern_message(shown, str(context.get("pattern", "")))
+        if ":" in context.get("pattern", ""):
+            return f"{shown} is no time of day; write it in quotes as '09:30' or '22:00'"
+        return f"{shown} is not an id; allowed: a small letter or digit, then up to 63 of these or '.', '_', '-'"
     if kind in ("model_type", "dict_type", "model_attributes_type"):
         return f"must be a mapping with these fields: {', '.join(_allowed_fields(path)) or 'names and values'}"
     if kind == "tuple_type":
         return "must be a list"
     message = str(detail["msg"]).removeprefix("Input should be ").replace("Tuple", "list")
     return f"{shown} is not allowed; it should be {message}" if not isinstance(value, tuple | dict) else message
-
-
-def _pattern_message(shown: str, pattern: str) -> str:
-    if ":" in pattern:
-        return f"{shown} is no time of day; write it in quotes as '09:30' or '22:00'"
-    return f"{shown} is not an id; allowed: a small letter or digit, then up to 63 of these or '.', '_', '-'"
 
 
 def _allowed_fields(path: Path) -> list[str]:
@@ -94,8 +90,5 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
     """Return the model that a field's type is, or holds."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        model = _model_of(argument)
-        if model is not None:
-            return model
-    return None
+    models = map(_model_of, getattr(annotation, "__args__", ()))
+    return next((model for model in models if model is not None), None)

@@ -169,22 +169,12 @@ def _read_command(command: str, *, effects: bool, redirects: bool) -> Parts:
     opened = programs.redirects if redirects else ()
     opaque = programs.opaque or (programs.files_unknown if effects else None) or _device(opened)
     # `cd src && git diff && echo ok` needs nothing but an allow for git.
-    idle = [does_nothing(program.words) for program in programs.programs]
-    beside = any(not program.wrapper and not it for program, it in zip(programs.programs, idle, strict=True))
-    for program, is_idle in zip(programs.programs, idle, strict=True):
-        wrapper = program.wrapper or (beside and is_idle)
-        text = " ".join(word.text for word in program.words)
-        parts.append(
-            Part(
-                "command",
-                shown(text),
-                "execute",
-                words=program.words,
-                cwd=program.cwd,
-                wrapper=wrapper,
-                within=program.within,
-            )
-        )
+    ran = [(program, does_nothing(program.words)) for program in programs.programs]
+    beside = any(not program.wrapper and not is_idle for program, is_idle in ran)
+    for program, is_idle in ran:
+        text, wrapper = " ".join(word.text for word in program.words), program.wrapper or (beside and is_idle)
+        words, cwd, within = program.words, program.cwd, program.within
+        parts.append(Part("command", shown(text), "execute", words=words, cwd=cwd, wrapper=wrapper, within=within))
         if effects:
             parts.extend(_effect_parts(program))
     for redirect in opened:

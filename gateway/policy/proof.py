@@ -1,38 +1,25 @@
-"""Proof of a policy: how each example and each test of a file came out when it was loaded (policy_tests.py)."""
+"""What a policy file promises of itself: examples, each judged by its rule alone, and tests, by the whole policy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 from gateway.policy.decision import Facts
-from gateway.policy.document import Example, PolicyDocument
-from gateway.policy.loading import PolicyText
-from gateway.policy.policy_tests import example_arguments, moment
+from gateway.policy.document import CONNECT, Example, PolicyDocument, PolicyTest, Rule
+from gateway.policy.judge import Policy
 from gateway.policy.scoped_rule import all_rules
-from gateway.policy.yaml_lines import Path
+from gateway.policy.yaml_lines import Path, YamlReading
 
-
-@dataclass(frozen=True)
-class ExampleCall:
-    """A call that a file tells of in an example or a test. `shown` is for people; `at` is None for now."""
-
-    tool: str
-    arguments: dict[str, Any]
-    shown: str
-    at: datetime | None = None
-
-    @property
-    def facts(self) -> Facts:
-        """Return the other facts that the policy is given."""
-        return Facts(at=self.at)
+_NOTHING = PolicyDocument(version=1)
+_SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One example or test: `kind` is match, not_match or test.
+    """How one example or test came out: `kind` is match, not_match or test.
 
     `rule` is whose example it is, or the rule that a test names ("" for none).
     """
@@ -45,9 +32,40 @@ class Outcome:
     message: str = ""
 
 
-def prove(text: PolicyText) -> list[Outcome]:
-    """Return how each example and each test of a file came out, in the order of the file."""
-    return sorted(_outcomes(text), key=lambda outcome: outcome.line)
+class ExampleCall(NamedTuple):
+    """A call that a file tells of in an example or a test. `shown` is for people."""
+
+    tool: str
+    arguments: dict[str, Any]
+    facts: Facts
+    shown: str
+
+
+def prove_examples(document: PolicyDocument, reading: YamlReading) -> Iterator[tuple[Path, Outcome]]:
+    """Yield the outcome of each example of a file, with its place.
+
+    The files and hosts that programs name are other rules' business, and a time window is taken to be open.
+    """
+    for path, rule in all_rules(document):
+        if rule.examples.match or rule.examples.not_match:
+            alone = Policy(_NOTHING.model_copy(update={"rules": (_at_any_time(rule),)}), judges_effects=False)
+            for kind, examples in (("match", rule.examples.match), ("not_match", rule.examples.not_match)):
+                for number, example in enumerate(examples):
+                    place = (*path, "examples", kind, number)
+                    message = _untrue(alone, rule, example, matches=kind == "match")
+                    yield place, Outcome(kind, reading.line(place), rule.id, _shown(example), not message, message)
+
+
+def prove_tests(document: PolicyDocument, reading: YamlReading, policy: Policy) -> Iterator[tuple[Path, Outcome]]:
+    """Yield the outcome of each test of a file, with its place."""
+    for number, test in enumerate(document.tests):
+        place: Path = ("tests", number)
+        try:
+            message = _broken(test, policy, Facts(at=moment(test.at)))
+        except ValueError as error:
+            place, message = (*place, "at"), str(error)
+        call = f"{test.tool} {_shown(test.args)}"
+        yield place, Outcome("test", reading.line(place), test.rule or "", call, not message, message)
 
 
 def example_calls(document: PolicyDocument) -> Iterator[ExampleCall]:
@@ -55,26 +73,60 @@ def example_calls(document: PolicyDocument) -> Iterator[ExampleCall]:
     for _, rule in all_rules(document):
         for example in (*rule.examples.match, *rule.examples.not_match):
             for tool in rule.tools:
-                yield ExampleCall(tool, example_arguments(tool, example), f"{tool}: {_shown(example)}")
+                yield ExampleCall(tool, example_arguments(tool, example), Facts(), f"{tool}: {_shown(example)}")
     for test in document.tests:
-        yield ExampleCall(test.tool, test.args, f"{test.tool}: {_shown(test.args)}", moment(test.at))
+        yield ExampleCall(test.tool, test.args, Facts(at=moment(test.at)), f"{test.tool}: {_shown(test.args)}")
 
 
-def _outcomes(text: PolicyText) -> Iterator[Outcome]:
-    for path, rule in all_rules(text.document):
-        for kind, examples in (("match", rule.examples.match), ("not_match", rule.examples.not_match)):
-            for number, example in enumerate(examples):
-                yield _outcome(text, kind, (*path, "examples", kind, number), rule.id, _shown(example))
-    for number, test in enumerate(text.document.tests):
-        yield _outcome(text, "test", ("tests", number), test.rule or "", f"{test.tool} {_shown(test.args)}")
+def moment(text: str | None) -> datetime | None:
+    """Return a moment from ISO 8601, in UTC unless it names a zone. Raises ValueError that says how to write it."""
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a time; write it as 2026-11-21T03:00:00+00:00") from error
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
-def _outcome(text: PolicyText, kind: str, place: Path, rule: str, call: str) -> Outcome:
-    wrong = text.problem(place) or text.problem((*place, "at"))
-    return Outcome(kind, text.reading.line(place), rule, call, wrong is None, wrong.message if wrong else "")
+def example_arguments(tool: str, example: Example) -> dict[str, Any]:
+    """Return the arguments of a call that an example stands for."""
+    if not isinstance(example, str):
+        return dict(example)
+    if tool == "execute":
+        return {"command": example}
+    if tool == CONNECT:
+        host, _, port = example.rpartition(":")
+        return {"host": host, "port": int(port)} if port.isascii() and port.isdigit() else {"host": example}
+    return {"path": example, "pattern": "*"}
+
+
+def _at_any_time(rule: Rule) -> Rule:
+    """Return a rule as it is while its time window is open, and in force."""
+    unless = rule.unless if rule.unless is None or rule.unless.time is None else None
+    return rule.model_copy(update={"mode": "enforce", "time": None, "unless": unless})
+
+
+def _untrue(alone: Policy, rule: Rule, example: Example, *, matches: bool) -> str:
+    shown = repr(example)[:_SHOWN_CHARS]
+    for tool in rule.tools:
+        decision = alone.judge(tool, example_arguments(tool, example))
+        found = decision.rule == rule.id and decision.verdict == rule.effect
+        if matches and not found:
+            form = "; write HOST:PORT" if tool == CONNECT and decision.rule != "default-deny" else ""
+            return f"{shown} does not match rule {rule.id!r} for {tool}: {decision.reason}{form}"
+        if not matches and found:
+            return f"{shown} matches rule {rule.id!r} for {tool}, and must not"
+    return ""
+
+
+def _broken(test: PolicyTest, policy: Policy, facts: Facts) -> str:
+    decision = policy.judge(test.tool, test.args, facts)
+    if decision.verdict == test.verdict and test.rule in (None, decision.rule):
+        return ""
+    expected = test.verdict if test.rule is None else f"{test.verdict} by {test.rule}"
+    return f"expected {expected}, and it is {decision.verdict} by {decision.rule}: {decision.reason}"
 
 
 def _shown(example: Example) -> str:
-    if isinstance(example, str):
-        return example
-    return " ".join(f"{name}={value}" for name, value in example.items())
+    return example if isinstance(example, str) else " ".join(f"{name}={value}" for name, value in example.items())

@@ -26,7 +26,6 @@ class Recent(Generic[K, V]):
 
     @property
     def kept_bytes(self) -> int:
-        """How much is kept now."""
         return self._kept_bytes
 
     def get(self, key: K, make: Callable[[], V]) -> V:

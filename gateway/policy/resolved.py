@@ -41,13 +41,13 @@ class Resolved:
         return enforcement_of(placed.rule, self.files)
 
 
-def resolve(policy: Policy, tenant: PolicyDocument, operator: PolicyDocument | None) -> Resolved:
-    """Return what a policy made of these two layers comes to."""
-    effective, own = _flat(policy.document), _flat(tenant, written_only=True)
-    above = _flat(operator, written_only=True) if operator is not None else {}
+def resolve(policy: Policy) -> Resolved:
+    """Return what the two layers of a policy come to."""
+    tenant, operator = policy.tenant_document, policy.operator_document
+    own, above = _flat(tenant, written_only=True), _flat(operator, written_only=True) if operator is not None else {}
+    effective = _flat(policy.document, written_only=False)
     settings = tuple(Setting(name, value, _who(name, value, own, above)) for name, value in effective.items())
-    rules = tuple(scoped_in_both(tenant, operator))
-    return Resolved(policy.version, rules, settings, policy.file_rules)
+    return Resolved(policy.version, tuple(scoped_in_both(tenant, operator)), settings, policy.file_rules)
 
 
 def _who(name: str, value: Any, own: dict[str, Any], above: dict[str, Any]) -> Who:
@@ -58,27 +58,17 @@ def _who(name: str, value: Any, own: dict[str, Any], above: dict[str, Any]) -> W
     return "tenant" if said_own else "operator" if said_above else "default"
 
 
-def _flat(document: PolicyDocument, *, written_only: bool = False) -> dict[str, Any]:
-    """Return the settings of a file, or those alone that it writes itself, without the defaults."""
-    return {
-        name: value
-        for section in _SECTIONS
-        if not written_only or section in document.model_fields_set
-        for name, value in _settings(section, getattr(document, section), written_only=written_only)
-    }
-
-
-def _settings(name: str, value: Any, *, written_only: bool) -> list[tuple[str, Any]]:
+def _flat(value: Any, name: str = "", *, written_only: bool) -> dict[str, Any]:
+    """Return the settings of a file or a section, or those alone that it writes itself, without the defaults."""
     if isinstance(value, BaseModel):
-        fields = value.model_fields_set if written_only else type(value).model_fields
-        return [
-            setting
-            for field in type(value).model_fields
-            if field in fields
-            for setting in _settings(f"{name}.{field}", getattr(value, field), written_only=written_only)
-        ]
+        fields = _SECTIONS if isinstance(value, PolicyDocument) else type(value).model_fields
+        flat: dict[str, Any] = {}
+        for field in fields:
+            if not written_only or field in value.model_fields_set:
+                flat |= _flat(getattr(value, field), f"{name}.{field}".lstrip("."), written_only=written_only)
+        return flat
     if isinstance(value, tuple) and all(isinstance(item, BaseModel) for item in value):
-        return [(name, [item.model_dump(mode="json", exclude_defaults=True) for item in value])]
+        return {name: [item.model_dump(mode="json", exclude_defaults=True) for item in value]}
     if isinstance(value, dict):
-        return [(name, {key: item.model_dump(mode="json") for key, item in value.items()})]
-    return [(name, value)]
+        return {name: {key: item.model_dump(mode="json") for key, item in value.items()}}
+    return {name: value}

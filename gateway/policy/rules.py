@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, takewhile
+from itertools import chain
 
 from gateway.policy.argv import ArgvPrefix, compile_argv
 from gateway.policy.budget import UNLIMITED, Budget
-from gateway.policy.conditions import PERHAPS, YES, CompiledRule, Held, compile_rule, host_held, path_held
+from gateway.policy.certainty import NO, PERHAPS, YES, Certainty
+from gateway.policy.conditions import CompiledRule, compile_rule, of_host
 from gateway.policy.decision import Layer
 from gateway.policy.document import Rule
 from gateway.policy.globs import LIMIT_PATH_BYTES, PathGlob, ancestors, compile_glob, read_glob
@@ -23,8 +24,8 @@ from gateway.policy.globs_cover import covers, may_meet
 from gateway.policy.hosts import HostPattern, compile_host
 from gateway.policy.parts import Part
 
-Found = Iterator[tuple[CompiledRule, Held]]
-"""Rules whose names (paths, argv, hosts) hold for a part, and how surely."""
+Found = Iterable[tuple[CompiledRule, Certainty]]
+"""Rules whose names (paths, argv, hosts) match a part, and how surely."""
 
 _Named = tuple[frozenset[str] | None, ArgvPrefix, CompiledRule]
 """What the second word must be, looked at first: a policy can have hundreds of rules about git."""
@@ -36,42 +37,34 @@ class ToolRules:
 
     general: list[CompiledRule] = field(default_factory=list)
     by_root: dict[str, list[tuple[PathGlob, CompiledRule]]] = field(default_factory=lambda: defaultdict(list))
-    covering: dict[str, list[tuple[PathGlob, CompiledRule]]] = field(default_factory=lambda: defaultdict(list))
-    """The globs that allow all below a directory, and those that tighten something below one: see `_below`."""
-    tightening: dict[str, list[tuple[PathGlob, CompiledRule]]] = field(default_factory=lambda: defaultdict(list))
     by_program: dict[str | None, list[_Named]] = field(default_factory=lambda: defaultdict(list))
     by_domain: dict[str, list[tuple[HostPattern, CompiledRule]]] = field(default_factory=lambda: defaultdict(list))
     narrows: set[bool] = field(default_factory=set)
     """Whether a rule in force (False), or one in shadow (True), tightens for some paths, argv or hosts only."""
-    by_place: list[tuple[PathGlob, CompiledRule]] = field(default_factory=list)
-    """What is in `tightening` in the order of its directories, `roots`, to find those below one."""
-    roots: list[str] = field(default_factory=list)
 
     def add(self, rule: Rule, compiled: CompiledRule) -> None:
-        """Take in a rule of this tool."""
+        """Take in a rule of this tool; all of them before any is matched."""
         if rule.paths is None and rule.argv is None and rule.hosts is None:
             self.general.append(compiled)
         elif rule.effect != "allow":
             self.narrows.add(compiled.shadow)
-        for text in rule.paths or ():
-            glob = compile_glob(text)
+        for glob in map(compile_glob, rule.paths or ()):
             self.by_root[glob.root].append((glob, compiled))
-            if rule.effect != "allow":
-                self.tightening[glob.root].append((glob, compiled))
-            elif glob.components[-1:] == ("**",):
-                self.covering[glob.root].append((glob, compiled))
         for prefix in compile_argv(rule.argv or ()):
             for program in prefix.programs or (None,):
                 self.by_program[program].append((prefix.second, prefix, compiled))
-        for text in rule.hosts or ():
-            pattern = compile_host(text)
+        for pattern in map(compile_host, rule.hosts or ()):
             self.by_domain[_domain(pattern.name)].append((pattern, compiled))
 
-    def order(self) -> None:
-        """Make what was added ready to be matched."""
-        tightening = (pair for pairs in self.tightening.values() for pair in pairs)
-        self.by_place = sorted(tightening, key=lambda pair: pair[0].root)
-        self.roots = [glob.root for glob, _ in self.by_place]
+    @cached_property
+    def tightening(self) -> list[tuple[PathGlob, CompiledRule]]:
+        """The globs that deny or ask, in the order of their directories, to find those below one."""
+        pairs = (pair for root in sorted(self.by_root) for pair in self.by_root[root])
+        return [pair for pair in pairs if pair[1].effect != "allow"]
+
+    @cached_property
+    def roots(self) -> list[str]:
+        return [glob.root for glob, _ in self.tightening]
 
     def concerns(self, part: Part) -> bool:
         """Return whether any rule could match a file or a host that a command names."""
@@ -103,9 +96,9 @@ class ToolRules:
             return self._by_glob(read_glob(f"{part.glob}/**" if part.below else part.glob), budget)
         if path is None:
             # Only "/**" allows whatever file it is, and its root is the root.
-            unknown = chain(self.covering.get("", ()), self.by_place)
+            unknown = chain(self.by_root.get("", ()), self.tightening)
             return ((rule, YES if glob.text == "/**" else PERHAPS) for glob, rule in unknown)
-        return self._below(path, part) if part.kind == "below" or part.below else self._at(path)
+        return self._below(path) if part.kind == "below" or part.below else self._at(path)
 
     def _at(self, path: str) -> Found:
         for root in ancestors(path):
@@ -113,49 +106,40 @@ class ToolRules:
                 if glob.matches(path):
                     yield rule, YES
 
-    def _below(self, path: str, part: Part) -> Found:
+    def _below(self, path: str) -> Found:
         """Yield what allows everything below a directory, and what tightens anything in it."""
         for root in ancestors(path):
-            if part.needs_allow:
-                yield from self._held(self.covering.get(root, ()), part)
-            yield from self._held(self.tightening.get(root, ()), part)
+            for glob, rule in self.by_root.get(root, ()):
+                if glob.covers_below(path):
+                    yield rule, YES
+                elif rule.effect != "allow" and glob.may_match_below(path):
+                    yield rule, PERHAPS
         # What is rooted inside is met, and never all that is met.
-        first, last = self._inside(path)
-        for _, rule in self.by_place[first:last]:
-            yield rule, PERHAPS
+        yield from ((rule, PERHAPS) for _, rule in self._inside(path))
 
     def _by_glob(self, meant: PathGlob, budget: Budget) -> Found:
         """Yield what allows all that a glob matches, and what tightens any of it."""
-        for root in ancestors(meant.root or "/"):
-            for glob, rule in self.by_root.get(root, ()):
-                if rule.effect == "allow":
-                    budget.spend(1)
-                    if covers(glob, meant):
-                        yield rule, YES
-                elif may_meet(glob, meant, budget):
-                    yield rule, Held(covers(glob, meant), maybe=True)
         deepest = LIMIT_PATH_BYTES if "**" in meant.components else len(meant.components)
-        first, last = self._inside(meant.root or "/")
-        for glob, rule in self.by_place[first:last]:
-            if glob.depth <= deepest and may_meet(glob, meant, budget):
-                yield rule, Held(covers(glob, meant), maybe=True)
+        around = (pair for root in ancestors(meant.root or "/") for pair in self.by_root.get(root, ()))
+        inside = (pair for pair in self._inside(meant.root or "/") if pair[0].depth <= deepest)
+        for glob, rule in chain(around, inside):
+            if rule.effect == "allow":
+                budget.spend(1)
+                if covers(glob, meant):
+                    yield rule, YES
+            elif may_meet(glob, meant, budget):
+                yield rule, YES if covers(glob, meant) else PERHAPS
 
-    def _inside(self, directory: str) -> tuple[int, int]:
-        """Return where in `by_place` the globs begin and end whose root is below a directory."""
-        inside = "/" if directory == "/" else directory + "/"
-        return bisect_left(self.roots, inside), bisect_left(self.roots, inside[:-1] + "0")  # 0 comes after /
-
-    @staticmethod
-    def _held(globs: Iterable[tuple[PathGlob, CompiledRule]], part: Part) -> Found:
-        for glob, rule in globs:
-            held = path_held((glob,), part)
-            if held.maybe:
-                yield rule, held
+    def _inside(self, directory: str) -> list[tuple[PathGlob, CompiledRule]]:
+        """Return the tightening globs whose root is below a directory."""
+        inside = directory.rstrip("/")
+        # 0 comes after /
+        return self.tightening[bisect_left(self.roots, f"{inside}/") : bisect_left(self.roots, f"{inside}0")]
 
     def _by_argv(self, part: Part, budget: Budget) -> Found:
         words = part.words
         # Options may stand before the word that a prefix has next, so each is compared with it.
-        options = sum(1 for _ in takewhile(lambda word: word.text.startswith("-"), words[1:]))
+        options = next((place for place, word in enumerate(words[1:]) if word.text[:1] != "-"), len(words) - 1)
         program = words[0].text if words else ""
         named = self.by_program.get(program, ())
         bare = self.by_program.get(program.rpartition("/")[2], ()) if "/" in program else ()
@@ -169,7 +153,7 @@ class ToolRules:
                 if prefix.surely(words, part.cwd):
                     yield rule, YES
             elif prefix.maybe(words, part.cwd):
-                yield rule, Held(surely=prefix.surely(words, part.cwd), maybe=True)
+                yield rule, YES if prefix.surely(words, part.cwd) else PERHAPS
         for outer in part.within:
             around = len(outer.words) - len(words)
             for _, prefix, rule in chain(self.by_program.get(outer.words[0].text, ()), self.by_program.get(None, ())):
@@ -178,15 +162,11 @@ class ToolRules:
                     yield rule, YES
 
     def _by_host(self, part: Part) -> Found:
-        if part.host is None:
-            patterns = chain.from_iterable(self.by_domain.values())
-        else:
-            domains = {_domain(part.host), part.host.rpartition(".")[2]}
-            patterns = chain.from_iterable(self.by_domain.get(domain, ()) for domain in domains)
-        for pattern, rule in patterns:
-            held = host_held((pattern,), part)
-            if held.maybe:
-                yield rule, held
+        keys = self.by_domain.keys() if part.host is None else {_domain(part.host), part.host.rpartition(".")[2]}
+        for pattern, rule in chain.from_iterable(self.by_domain.get(key, ()) for key in keys):
+            found = of_host((pattern,), part)
+            if found != NO:
+                yield rule, found
 
 
 _NO_RULES = ToolRules()
@@ -199,7 +179,6 @@ class RuleIndex:
     tools: dict[str, ToolRules]
 
     def of(self, tool: str) -> ToolRules:
-        """Return the rules about a tool."""
         return self.tools.get(tool, _NO_RULES)
 
 
@@ -210,8 +189,6 @@ def compile_rules(rules: Iterable[Rule], layer: Layer = "tenant", *, first: int 
         compiled = compile_rule(rule, place, layer)
         for tool in dict.fromkeys(rule.tools):
             index[tool].add(rule, compiled)
-    for tool_rules in index.values():
-        tool_rules.order()
     return RuleIndex(dict(index))
 
 

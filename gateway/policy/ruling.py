@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gateway.policy.conditions import CompiledRule, Hit
-from gateway.policy.decision import DEFAULT_DENY, OPAQUE, Effect, Match, RuleLimit
+from gateway.policy.decision import DEFAULT_DENY, OPAQUE, Decision, Effect, Match, RuleLimit
 from gateway.policy.parts import Part, shown
 
 Opaque = Literal["deny", "ask", "allow"]
@@ -29,19 +29,7 @@ class Judged:
     narrowed: frozenset[bool] = frozenset()
 
     def counting(self, *, shadow: bool) -> list[Hit]:
-        """Return the hits that count."""
         return [hit for hit in self.hits if shadow or not hit.rule.shadow]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What follows: the effect, the deciding rule, why, what an approver is asked about, what must be taken before."""
-
-    effect: Effect
-    rule: str
-    reason: str
-    asked: tuple[str, ...] = ()
-    limits: tuple[RuleLimit, ...] = ()
 
 
 @dataclass
@@ -60,7 +48,6 @@ class Ruling:
     """Whether rules in force (False), or in shadow (True), tighten some command lines only."""
 
     def trace(self) -> tuple[Match, ...]:
-        """Return every rule that matched, part by part."""
         matches: list[Match] = []
         for judged in self._all():
             part = judged.part.shown
@@ -75,7 +62,7 @@ class Ruling:
             return True
         return any(True in judged.narrowed or any(hit.rule.shadow for hit in judged.hits) for judged in self._all())
 
-    def conclude(self, *, shadow: bool = False) -> Verdict:
+    def conclude(self, *, shadow: bool = False) -> Decision:
         """Return what the rules in force say, or with `shadow` what they and the ones in shadow would say."""
         outcome = _Outcome()
         for judged in self.judged:
@@ -87,7 +74,7 @@ class Ruling:
         if outcome.denying:
             return self._denied(outcome.denying)
         if outcome.unmatched or not (outcome.passing or outcome.passing_effects):
-            return Verdict("deny", DEFAULT_DENY, self._unmatched(outcome))
+            return Decision("deny", DEFAULT_DENY, self._unmatched(outcome))
         return outcome.passed()
 
     def _unmatched(self, outcome: _Outcome) -> str:
@@ -99,8 +86,8 @@ class Ruling:
         more = ", ..." if len(allowed) > _SHOWN_ALLOWED else ""
         return f"{said}. It allows {', '.join(map(shown, allowed[:_SHOWN_ALLOWED]))}{more}" if allowed else said
 
-    def _denied(self, denying: list[Hit]) -> Verdict:
-        """Return the verdict of rules that deny; of several parts it names the one that the first rule is about."""
+    def _denied(self, denying: list[Hit]) -> Decision:
+        """Return the decision of rules that deny; of several parts it names the one that the first rule is about."""
         verdict = _by_rule("deny", denying)
         if len(self.judged) < 2:
             return verdict
@@ -120,7 +107,7 @@ class Ruling:
                 return f"{judged.part.shown}, and rules treat some of them differently"
         return None
 
-    def _conclude_opaque(self, opaque: str, outcome: _Outcome, *, shadow: bool) -> Verdict:
+    def _conclude_opaque(self, opaque: str, outcome: _Outcome, *, shadow: bool) -> Decision:
         line = self.line.counting(shadow=shadow) if self.line is not None else []
         denying = outcome.denying + [hit for hit in line if hit.effect == "deny"]
         if denying:
@@ -135,15 +122,14 @@ class Ruling:
             return outcome.passed()
         if self.opaque_effect == "deny":
             said = f"the command line is opaque: {opaque}. Write plain commands with literal words, or one per call."
-            return Verdict("deny", OPAQUE, said)
+            return Decision("deny", OPAQUE, said)
         if self.opaque_effect == "ask":
             asked = tuple(dict.fromkeys((*outcome.asked, WHOLE_LINE)))
-            return Verdict(
-                "ask", OPAQUE, f"the policy asks about opaque command lines; {opaque}", asked, outcome.taken()
-            )
+            said = f"the policy asks about opaque command lines; {opaque}"
+            return Decision("ask", OPAQUE, said, asked=asked, limits=outcome.taken())
         if outcome.asking:
             return outcome.passed()
-        return Verdict("allow", OPAQUE, f"the policy allows opaque command lines; {opaque}", limits=outcome.taken())
+        return Decision("allow", OPAQUE, f"the policy allows opaque command lines; {opaque}", limits=outcome.taken())
 
     def _all(self) -> Iterator[Judged]:
         yield from self.judged
@@ -163,7 +149,6 @@ class _Outcome:
     limits: dict[str, tuple[int, RuleLimit]] = field(default_factory=dict)
 
     def take(self, judged: Judged, hits: list[Hit]) -> None:
-        """Take in one part by the hits that count."""
         part = judged.part
         self.limit(hits)
         denying = [hit for hit in hits if hit.effect == "deny"]
@@ -182,14 +167,12 @@ class _Outcome:
                 self.ask(part.shown, hit)
 
     def ask(self, part: str, hit: Hit) -> None:
-        """Note that a rule asks about a part."""
         self.asking.append(hit)
         self.passing.append(hit)
         if part not in self.asked:
             self.asked.append(part)
 
     def limit(self, hits: Iterable[Hit]) -> None:
-        """Note what the rules that let a part pass take."""
         for hit in hits:
             if hit.rule.limit is not None and hit.effect != "deny":
                 self.limits.setdefault(hit.rule.id, (hit.rule.place, hit.rule.limit))
@@ -198,19 +181,17 @@ class _Outcome:
         """Return the limits, in the order of the file."""
         return tuple(limit for _, limit in sorted(self.limits.values(), key=lambda placed: placed[0]))
 
-    def passed(self) -> Verdict:
+    def passed(self) -> Decision:
         """Return ask where something is asked, else allow."""
         if self.asking:
-            verdict = _by_rule("ask", self.asking)
-            return Verdict("ask", verdict.rule, verdict.reason, tuple(self.asked), self.taken())
-        verdict = _by_rule("allow", self.passing or self.passing_effects)
-        return Verdict("allow", verdict.rule, verdict.reason, (), self.taken())
+            return replace(_by_rule("ask", self.asking), asked=tuple(self.asked), limits=self.taken())
+        return replace(_by_rule("allow", self.passing or self.passing_effects), limits=self.taken())
 
 
-def _by_rule(effect: Effect, hits: Iterable[Hit]) -> Verdict:
+def _by_rule(effect: Effect, hits: Iterable[Hit]) -> Decision:
     """Return the verdict of hits with the same effect, in the name of the first rule in the file."""
     first = min(hits, key=lambda hit: (hit.rule.place, hit.problem is None))
-    if first.problem is not None:
-        reason = f"the rule could not be evaluated, and then it denies: {shown(first.problem)}"
-        return Verdict(effect, first.rule.id, reason)
-    return Verdict(effect, first.rule.id, first.rule.reason)
+    if first.problem is None:
+        return Decision(effect, first.rule.id, first.rule.reason)
+    reason = f"the rule could not be evaluated, and then it denies: {shown(first.problem)}"
+    return Decision(effect, first.rule.id, reason)

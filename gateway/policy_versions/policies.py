@@ -20,7 +20,7 @@ import structlog
 
 from gateway.errors import AirlockError, Misconfigured, Unavailable
 from gateway.policy import Policy, PolicyDocument, PolicyError
-from gateway.policy.versions import digest_of
+from gateway.policy.judge import digest_of
 from gateway.policy.yaml_lines import read_yaml
 from gateway.storage.policy_store import OPERATOR, Change, PolicyStore
 from gateway.support.background import in_background

@@ -120,7 +120,7 @@ def _enforced_rules(text: str, operator: str | None) -> Sequence[tuple[ScopedRul
         above = None if operator is None else load_document(operator, "operator")
     except PolicyError:
         return ()
-    found = resolve(Policy(document, above), document, above)
+    found = resolve(Policy(document, above))
     return [(placed, found.enforced_by(placed)) for placed in found.rules if placed.layer == "tenant"]
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from gateway.policy.cover import Atom, atoms, covers
+from gateway.policy.cover import Atom, Covering, atoms, covers
 from gateway.policy.decision import STRICTNESS, Effect
-from gateway.policy.denials import kept_at, looked_for_at
 from gateway.policy.lint.findings import Finding, Linted
 from gateway.policy.scoped_rule import ScopedRule
 
@@ -19,13 +17,8 @@ def effectless(linted: Linted) -> Iterator[Finding]:
     for placed in linted.own:
         own = list(atoms(placed.rule))
         if placed.rule.unless is not None and all(covers(placed.rule.unless, atom.condition) for atom in own):
-            yield linted.finding(
-                "dead-rule",
-                "warning",
-                placed,
-                "its `unless` holds for all that the rule is about, so it never matches",
-                "narrow the unless, or remove the rule",
-            )
+            what = "its `unless` holds for all that the rule is about, so it never matches"
+            yield linted.finding("dead-rule", placed, what, "narrow the unless, or remove the rule")
             continue
         over = [pieces.stricter(placed, atom) for atom in own]
         if all(over):
@@ -33,22 +26,12 @@ def effectless(linted: Linted) -> Iterator[Finding]:
             continue
         for atom, by in zip(own, over, strict=True):
             if by is not None:
-                yield linted.finding(
-                    "dead-part",
-                    "note",
-                    placed,
-                    f"`{atom.shown}` never has an effect: {by.name} ({by.rule.effect}) covers it",
-                    "leave it out of the rule",
-                )
+                what = f"`{atom.shown}` never has an effect: {by.name} ({by.rule.effect}) covers it"
+                yield linted.finding("dead-part", placed, what, "leave it out of the rule")
         again = [by or pieces.same(placed, atom, order) for atom, by in zip(own, over, strict=True)]
         if all(again):
-            yield linted.finding(
-                "shadowed-rule",
-                "note",
-                placed,
-                f"says nothing new: {_names(rule for rule in again if rule is not None)} covers all of it",
-                "remove it, or narrow the other",
-            )
+            what = f"says nothing new: {_names(rule for rule in again if rule is not None)} covers all of it"
+            yield linted.finding("shadowed-rule", placed, what, "remove it, or narrow the other")
 
 
 def _dead(linted: Linted, placed: ScopedRule, over: list[ScopedRule]) -> Finding:
@@ -58,13 +41,8 @@ def _dead(linted: Linted, placed: ScopedRule, over: list[ScopedRule]) -> Finding
         "ask": "no approver is ever asked",
         "deny": "never denies anything",
     }[placed.rule.effect]
-    return linted.finding(
-        "dead-rule",
-        "warning",
-        placed,
-        f"{what}: {_names(over)} ({'/'.join(sorted(effects))}) covers all of it",
-        "narrow the stricter rule (unless), or remove this one",
-    )
+    said = f"{what}: {_names(over)} ({'/'.join(sorted(effects))}) covers all of it"
+    return linted.finding("dead-rule", placed, said, "narrow the stricter rule (unless), or remove this one")
 
 
 def _names(rules: Iterable[ScopedRule]) -> str:
@@ -78,13 +56,12 @@ class _Pieces:
     """The atoms of all rules, found by where a wider one can stand: a directory above, the same program, a host."""
 
     def __init__(self, rules: list[ScopedRule]) -> None:
-        self._found: dict[tuple[Effect, str, str], list[tuple[ScopedRule, Atom]]] = defaultdict(list)
+        self._found: Covering[tuple[ScopedRule, Atom]] = Covering()
         for placed in rules:
             # With an exception a rule is narrower than its pieces; it is never taken to cover anything.
             if placed.rule.unless is None:
                 for atom in atoms(placed.rule):
-                    for key in kept_at(atom.condition):
-                        self._found[placed.rule.effect, atom.tool, key].append((placed, atom))
+                    self._found.keep((placed.rule.effect, atom.tool), atom.condition, (placed, atom))
 
     def stricter(self, placed: ScopedRule, atom: Atom) -> ScopedRule | None:
         """Return a stricter rule that covers an atom of another; the strictest that there is."""
@@ -106,7 +83,5 @@ class _Pieces:
         return None
 
     def _wider(self, atom: Atom, effect: Effect) -> Iterator[tuple[ScopedRule, Atom]]:
-        for key in looked_for_at(atom.condition):
-            for placed, other in self._found.get((effect, atom.tool, key), ()):
-                if covers(other.condition, atom.condition):
-                    yield placed, other
+        near = self._found.near((effect, atom.tool), atom.condition)
+        return ((placed, other) for placed, other in near if covers(other.condition, atom.condition))

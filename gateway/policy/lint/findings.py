@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from gateway.policy.document import CONNECT, FILE_TOOLS, PolicyDocument, Rule
+from gateway.policy.document import CONNECT, FILE_TOOLS, Condition, PolicyDocument, Rule
 from gateway.policy.judge import Policy
-from gateway.policy.lint.loosest import at_its_loosest
 from gateway.policy.scoped_rule import ScopedRule, scoped_in_both
 from gateway.policy.yaml_lines import Path, YamlReading
 
 Severity = Literal["warning", "note"]
-
-
+_WARNINGS = frozenset(
+    ("dead-rule", "denied-by-path", "impossible-glob", "opaque-allow", "reaches-interpreter", "side-door")
+)
+"""What is worth a warning of a rule; the other checks are notes."""
+_CIRCUMSTANCES = ("time", "when", "size_bytes")
 # For questions about programs alone: which files they name is another question.
 _ANY_FILE_OR_HOST = tuple(
     Rule.model_validate({"id": f"lint.{name}", "tools": list(tools), "effect": "allow", "reason": "whatever it names"})
@@ -87,14 +88,38 @@ class Linted:
         matched = (match.rule for match in decision.trace if match.effect == "allow" and match.rule in self.named)
         return tuple(dict.fromkeys((*matched, decision.rule)))
 
-    def by_argv(self, names: tuple[str, ...]) -> Iterator[str]:
-        """Yield those of the named rules that are about certain command lines only."""
-        return (name for name in names if name in self.named and self.named[name].argv is not None)
-
-    def finding(self, check: str, severity: Severity, placed: ScopedRule, what: str, fix: str) -> Finding:
-        """Return a finding about a rule."""
+    def finding(self, check: str, placed: ScopedRule, what: str, fix: str) -> Finding:
+        severity: Severity = "warning" if check in _WARNINGS else "note"
         return Finding(check, severity, placed.name, self.reading.line(placed.path), what, fix)
 
-    def about(self, check: str, severity: Severity, path: Path, what: str, fix: str) -> Finding:
-        """Return a finding about another place of the file."""
-        return Finding(check, severity, "", self.reading.line(path), what, fix)
+    def about(self, check: str, path: Path, what: str, fix: str) -> Finding:
+        """Return a warning about another place of the file."""
+        return Finding(check, "warning", "", self.reading.line(path), what, fix)
+
+
+def at_its_loosest(document: PolicyDocument) -> PolicyDocument:
+    """Return a policy as it is when it allows most: circumstances hold where they loosen it, and nowhere else.
+
+    The checks try calls out. Whether a call passes must not depend on the hour at which they run.
+    """
+    groups = {
+        name: group.model_copy(update={"rules": _loosest(group.rules)}) for name, group in document.groups.items()
+    }
+    return document.model_copy(update={"rules": _loosest(document.rules), "groups": groups, "tests": ()})
+
+
+def _loosest(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    return tuple(loose for rule in rules if (loose := _rule(rule)) is not None)
+
+
+def _rule(rule: Rule) -> Rule | None:
+    if rule.effect == "allow":
+        update: dict[str, object] = dict.fromkeys((*_CIRCUMSTANCES, "rate", "at_once"))
+        if _depends(rule.unless):
+            update["unless"] = None
+        return rule.model_copy(update=update)
+    return None if _depends(rule) or _depends(rule.unless) else rule
+
+
+def _depends(condition: Condition | None) -> bool:
+    return condition is not None and not condition.given().isdisjoint(_CIRCUMSTANCES)

@@ -9,11 +9,12 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterator
 
-from gateway.policy.cover import ArgvWords, shown_argv
+from gateway.policy.cover import ArgvWord, ArgvWords, alternatives, shown_argv
 from gateway.policy.document import Placeholder
 from gateway.policy.globs import compile_glob
 from gateway.policy.globs_cover import sample_path
 from gateway.policy.lint.findings import Finding, Linted
+from gateway.policy.scoped_rule import ScopedRule
 
 _INTERPRETERS = frozenset(
     """python python3 pypy3 node deno bun perl ruby lua php julia R Rscript awk gawk mawk sh bash dash ash zsh ksh mksh
@@ -31,6 +32,7 @@ _BUILDERS = frozenset(
     """pytest tox nox pip pip3 composer dotnet bazel buck meson scons cabal stack mix rebar3 lein jest vitest
     pre-commit""".split()  # noqa: SIM905 - as above
 )
+_RUN_CODE = _INTERPRETERS | _STARTERS | _BUILDERS
 _FREE = ("sample", "run sample", "exec sample", "-c pass", "-e 0", "-r 0")
 """Arguments of interpreters and starters: a rule that lets one of them pass lets any code run."""
 _OTHERS = ("bin/sample", "./sample", "env sh /tmp/sample", "xargs sh", "find . -exec sh /tmp/sample ';'")
@@ -48,54 +50,40 @@ def reaches_interpreters(linted: Linted) -> Iterator[Finding]:
         if rule.effect != "allow" or "execute" not in rule.tools:
             continue
         if rule.argv is None and linted.runs("sample"):
-            yield linted.finding(
-                "any-command",
-                "note",
-                placed,
-                "any command may run: what holds it is the sandbox, no rule",
-                "write argv to say which commands",
-            )
+            what = "any command may run: what holds it is the sandbox, no rule"
+            yield linted.finding("any-command", placed, what, "write argv to say which commands")
         elif placed.name in free:
             commands = [f"`{command}`" for command in free[placed.name]]
-            yield linted.finding(
-                "reaches-interpreter",
-                "warning",
-                placed,
-                f"reaches any code: {', '.join(commands[:3])}{' and more' if commands[3:] else ''} may run",
-                "write more of its words (a placeholder, {end: true}), or have it asked about",
-            )
+            what = f"reaches any code: {', '.join(commands[:3])}{' and more' if commands[3:] else ''} may run"
+            fix = "write more of its words (a placeholder, {end: true}), or have it asked about"
+            yield linted.finding("reaches-interpreter", placed, what, fix)
         else:
-            yield from _fixed(linted, placed.name)
+            yield from _fixed(linted, placed)
 
 
 def _samples(linted: Linted) -> Iterator[str]:
     """Yield command lines that run any code, of the programs that rules name; all of them where a rule names none."""
     firsts = [prefix[0] for placed in linted.own for prefix in placed.rule.argv or ()]
-    named = {name for first in firsts for name in ((first,) if isinstance(first, str) else map(str, first))}
+    named = {name for first in firsts for name in alternatives(first)}
     known = _INTERPRETERS | _STARTERS
     for name in sorted(known if "*" in named else (one for one in named if one.rpartition("/")[2] in known)):
         yield from (f"{name} {arguments}" for arguments in _FREE)
     yield from _OTHERS
 
 
-def _fixed(linted: Linted, name: str) -> Iterator[Finding]:
-    placed = next(placed for placed in linted.own if placed.name == name)
+def _fixed(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
     found: list[str] = []
     for prefix in placed.rule.argv or ():
-        programs = (prefix[0],) if isinstance(prefix[0], str) else tuple(map(str, prefix[0]))
-        runs = [name for name in programs if name.rpartition("/")[2] in _INTERPRETERS | _STARTERS | _BUILDERS]
+        runs = [
+            name for name in alternatives(prefix[0]) if name.rpartition("/")[2] in _INTERPRETERS | _STARTERS | _BUILDERS
+        ]
         if not runs or (len(prefix) > 1 and prefix[1] in _HARMLESS):
             continue
-        if name in (linted.runs(sample_command((runs[0], *prefix[1:]))) or ()):
+        if placed.name in (linted.runs(sample_command((runs[0], *prefix[1:]))) or ()):
             found.append(shown_argv(((tuple(runs) if runs[1:] else runs[0]), *prefix[1:])))
     if found:
-        yield linted.finding(
-            "runs-code",
-            "note",
-            placed,
-            f"`{'`, `'.join(found[:3])}` runs the code that the project's files hold",
-            "see that write rules keep off these files",
-        )
+        what = f"`{'`, `'.join(found[:3])}` runs the code that the project's files hold"
+        yield linted.finding("runs-code", placed, what, "see that write rules keep off these files")
 
 
 def sample_command(prefix: ArgvWords) -> str:
@@ -103,7 +91,7 @@ def sample_command(prefix: ArgvWords) -> str:
     return shlex.join(text for text in map(sample_word, prefix) if text is not None)
 
 
-def sample_word(word: str | tuple[str, ...] | Placeholder) -> str | None:
+def sample_word(word: ArgvWord) -> str | None:
     """Return a word that stands in a prefix; None for its end."""
     if isinstance(word, Placeholder):
         if word.path is not None:
@@ -111,5 +99,5 @@ def sample_word(word: str | tuple[str, ...] | Placeholder) -> str | None:
         if word.number is not None:
             return str(max(word.number.least, 0))
         return None if word.end else "sample"
-    text = word if isinstance(word, str) else word[0]
+    text = alternatives(word)[0]
     return "sample" if text == "*" else text

@@ -1,4 +1,4 @@
-"""Where commands are not held to the rules on files and programs as they seem, and how the kernel can hold them."""
+"""Where rules on files and programs bind commands less than they seem to, and how the kernel can enforce them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Iterator
 
 from agent.tools.paths import WORKSPACE
+from gateway.policy.cover import alternatives
 from gateway.policy.file_rules import NOTHING, forbids, grants_of, is_below
 from gateway.policy.lint.findings import Finding, Linted
 from gateway.policy.scoped_rule import ScopedRule
@@ -37,7 +38,7 @@ def kernel_rules(linted: Linted) -> Iterator[Finding]:
                 "it holds for the file tools only: the kernel grants directories and single files, without conditions"
             )
             fix = "name directories, as /workspace/src/**, or say so with enforcement: gateway"
-            yield linted.finding("grants-nothing", "note", placed, what, fix)
+            yield linted.finding("grants-nothing", placed, what, fix)
     granted = {tool: _granted(linted, tool) for tool, _ in _TOOLS}
     for placed in linted.own:
         if placed.rule.effect != "allow" and placed.rule.given() - {"paths"}:
@@ -45,21 +46,21 @@ def kernel_rules(linted: Linted) -> Iterator[Finding]:
                 if tool in placed.rule.tools and any(_covers(placed, top) for top in granted[tool]):
                     what = f"commands can {verb} nothing that it is about, as the kernel does not know its conditions"
                     fix = "name directories that commands need not use, or say enforcement: gateway"
-                    yield linted.finding("forbidden-always", "note", placed, what, fix)
+                    yield linted.finding("forbidden-always", placed, what, fix)
         for path in _inside(placed, granted["write_file"]):
             what = f"commands can create nothing beside {path}, as the kernel only grants what there is"
             fix = (
                 f"allow writing in the directories that commands change, such as {posixpath.dirname(path)}/src/**, "
                 f"instead of in all of {posixpath.dirname(path)}"
             )
-            yield linted.finding("forbidden-inside", "note", placed, what, fix)
+            yield linted.finding("forbidden-inside", placed, what, fix)
     yield from _planted(linted, granted["write_file"])
     for placed in linted.own:
         if placed.rule.effect == "allow" and "write_file" in placed.rule.tools:
             for path in grants_of(placed.rule).trees:
                 if not any(is_below(path, readable) for readable in granted["read_file"]):
                     what = f"commands may write below {path} and read nothing there"
-                    yield linted.finding("unreadable", "note", placed, what, f"allow read_file of {path}/** too")
+                    yield linted.finding("unreadable", placed, what, f"allow read_file of {path}/** too")
 
 
 def _by_reading(linted: Linted) -> Iterator[Finding]:
@@ -70,7 +71,7 @@ def _by_reading(linted: Linted) -> Iterator[Finding]:
         if placed.rule.effect == "deny" and placed.rule.paths and "read_file" in placed.rule.tools:
             what = "commands are kept from these files by reading their lines, which is a guard rail and no wall"
             fix = "write enforcement: kernel at the top of the policy, and name directories in place of patterns"
-            yield linted.finding("by-reading", "note", placed, what, fix)
+            yield linted.finding("by-reading", placed, what, fix)
             return
 
 
@@ -78,12 +79,12 @@ def _planted(linted: Linted, writable: list[str]) -> Iterator[Finding]:
     """Yield the rules that allow some uses of a program that reads what to run from a file commands may change."""
     for placed in linted.own:
         for name, *rest in placed.rule.argv or () if placed.rule.effect == "allow" else ():
-            for program in (name,) if isinstance(name, str) else name if isinstance(name, tuple) else ():
+            for program in alternatives(name):
                 path = posixpath.join(WORKSPACE, _CONFIGURED.get(program, ""))
                 if rest and program in _CONFIGURED and any(is_below(path, top) for top in writable):
                     what = f"commands may change {path}, and with it what {program} runs, of the programs rules name"
                     fix = f"allow writing in directories without it, such as {WORKSPACE}/src/**, or accept it"
-                    yield linted.finding("planted", "note", placed, what, fix)
+                    yield linted.finding("planted", placed, what, fix)
                     return
 
 

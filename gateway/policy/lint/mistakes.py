@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gateway.policy.cover import alternatives
 from gateway.policy.document import Condition, Placeholder
 from gateway.policy.globs import compile_glob
 from gateway.policy.globs_cover import sample_path
 from gateway.policy.lint.findings import Finding, Linted
 from gateway.policy.regexes import compile_regex
 from gateway.policy.scoped_rule import ScopedRule
+from gateway.policy.yaml_lines import Path
 
 _NAME_BYTES = 255
 _BRACES = re.compile(r"\{[^/]*,[^/]*\}")
@@ -31,7 +33,7 @@ def _globs(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
             problem = _glob_problem(glob)
             if problem is not None:
                 what, fix = problem
-                yield linted.finding("impossible-glob", "warning", placed, f"{where}: {glob} {what}", fix)
+                yield linted.finding("impossible-glob", placed, f"{where}: {glob} {what}", fix)
 
 
 def _all_globs(condition: Condition | None) -> Iterator[str]:
@@ -62,63 +64,48 @@ def _denied_by_path(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
     if placed.rule.effect == "allow":
         return
     for prefix in placed.rule.argv or ():
-        names = (prefix[0],) if isinstance(prefix[0], str) else tuple(map(str, prefix[0]))
+        names = alternatives(prefix[0])
         for name in names:
             bare = name.rpartition("/")[2]
-            if bare in {name, ""} or bare in names:
-                continue
-            if linted.runs(bare) is not None:
-                yield linted.finding(
-                    "denied-by-path",
-                    "warning",
-                    placed,
-                    f"{name} is meant, and `{bare}` without the directory passes",
-                    f"write {bare}: that is about {name} as well",
-                )
+            if bare != "" and bare not in names and linted.runs(bare) is not None:
+                what = f"{name} is meant, and `{bare}` without the directory passes"
+                yield linted.finding("denied-by-path", placed, what, f"write {bare}: that is about {name} as well")
 
 
 def _empty_words(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
     for prefix in placed.rule.argv or ():
         for word in prefix:
             if isinstance(word, Placeholder) and word.matches is not None and _matches_empty(word.matches):
+                what = f"matches: {word.matches} also takes an empty word"
                 yield linted.finding(
-                    "empty-match",
-                    "note",
-                    placed,
-                    f"matches: {word.matches} also takes an empty word",
-                    "write + in place of *, where an empty word is not meant",
+                    "empty-match", placed, what, "write + in place of *, where an empty word is not meant"
                 )
 
 
 def _sections(linted: Linted) -> Iterator[Finding]:
     document = linted.document
-    for place, redacted in enumerate(document.redaction.patterns):
-        if _matches_empty(redacted.pattern):
-            yield linted.about(
-                "empty-match",
-                "warning",
-                ("redaction", "patterns", place, "pattern"),
-                f"{redacted.id}: {redacted.pattern} matches the empty text, which is everywhere",
-                "write + in place of *, or say what is at least there",
-            )
-    for place, result in enumerate(document.results):
-        if result.contains is not None and _matches_empty(result.contains):
-            yield linted.about(
-                "empty-match",
-                "warning",
-                ("results", place, "contains"),
-                f"{result.id}: {result.contains} matches the empty text, so every result is withheld",
-                "write + in place of *, or say what is at least there",
-            )
+    wide: list[tuple[Path, str, str | None, str]] = [
+        (
+            ("redaction", "patterns", place, "pattern"),
+            own.id,
+            own.pattern,
+            "matches the empty text, which is everywhere",
+        )
+        for place, own in enumerate(document.redaction.patterns)
+    ]
+    wide += [
+        (("results", place, "contains"), rule.id, rule.contains, "so every result is withheld")
+        for place, rule in enumerate(document.results)
+    ]
+    for path, name, pattern, what in wide:
+        if pattern is not None and _matches_empty(pattern):
+            fix = "write + in place of *, or say what is at least there"
+            yield linted.about("empty-match", path, f"{name}: {pattern} matches the empty text, {what}", fix)
     denying = [placed.name for placed in linted.rules if placed.rule.effect != "allow" and placed.rule.argv is not None]
     if document.opaque == "allow" and denying:
-        yield linted.about(
-            "opaque-allow",
-            "warning",
-            ("opaque",),
-            f"a line that cannot be read for sure passes, and with it what {', '.join(denying[:5])} should keep back",
-            "write opaque: deny, or ask",
-        )
+        names = ", ".join(denying[:5])
+        what = f"a line that cannot be read for sure passes, and with it what {names} should keep back"
+        yield linted.about("opaque-allow", ("opaque",), what, "write opaque: deny, or ask")
 
 
 def _matches_empty(pattern: str) -> bool:

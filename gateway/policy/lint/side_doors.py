@@ -33,7 +33,7 @@ def side_doors(linted: Linted) -> Iterator[Finding]:
                 paths = ", ".join((placed.rule.paths or ())[:3])
                 what = f"{kept} is kept from {paths}, and it can be reached by {', '.join(found.values())}"
                 fix = f"write tools: [{kind}] for all file tools; for commands, allow certain ones by argv"
-                yield linted.finding("side-door", "warning", placed, what, fix)
+                yield linted.finding("side-door", placed, what, fix)
 
 
 def _keeps(rule: Rule) -> bool:

@@ -429,8 +429,7 @@ rules:
 
 
 def test_every_condition_is_compiled_and_none_is_ignored() -> None:
-    compiled = {"size_bytes" if name == "size" else name for name in Conditions.__dataclass_fields__}
-    assert compiled == set(Condition.model_fields)
+    assert set(Conditions.__dataclass_fields__) == set(Condition.model_fields)
     rule = Rule(id="r", tools=("read_file",), effect="allow", reason="r")
     for name in Condition.model_fields:
         alone = rule.model_copy(update={name: ()})

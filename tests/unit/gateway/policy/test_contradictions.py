@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from gateway.policy import PolicyError, load_policy
-from gateway.policy.cover import covers
-from gateway.policy.denials import Denials
+from gateway.policy.cover import Denials, covers
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.scoped_rule import scoped_rules
 

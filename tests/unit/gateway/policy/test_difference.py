@@ -56,7 +56,7 @@ def test_each_setting_has_who_said_it_and_each_rule_its_layer_and_group() -> Non
     operator = read_policy(
         f"version: 1\nlimits: {{steps: 3, tool_calls: 20, run_s: 60.0}}\nrules: [{RULE % 'z'}]", "operator"
     ).document
-    resolved = resolve(Policy(tenant, operator), tenant, operator)
+    resolved = resolve(Policy(tenant, operator))
     assert [(placed.name, placed.layer, placed.group) for placed in resolved.rules] == [
         ("operator/z", "operator", None),
         ("x", "tenant", "g"),

@@ -84,6 +84,11 @@ def test_the_sections_that_hold_are_the_stricter_of_what_each_layer_writes() -> 
     assert held.opaque == "ask"
 
 
+def test_of_two_sizes_for_one_tool_the_smaller_counts() -> None:
+    both = [document(eviction={"tools": {"execute": {"limit_chars": limit}}}) for limit in (9000, 4000)]
+    assert Policy(*both).document.eviction.sizes("execute").limit_chars == 4000
+
+
 def test_what_neither_layer_writes_is_the_default_and_one_that_writes_alone_is_heard() -> None:
     held = Policy(document(redaction={"well_known": False}, opaque="allow"), document()).document
     assert not held.redaction.well_known

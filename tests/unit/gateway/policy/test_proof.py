@@ -8,8 +8,7 @@ import pytest
 
 from gateway.policy import PolicyError
 from gateway.policy.loading import read_policy
-from gateway.policy.policy_tests import example_arguments, moment
-from gateway.policy.proof import Outcome, example_calls, prove
+from gateway.policy.proof import Outcome, example_arguments, example_calls, moment
 
 FILE = """\
 version: 1
@@ -42,8 +41,8 @@ tests:
 """
 
 
-def outcomes(text: str) -> list[Outcome]:
-    return prove(read_policy(text, "test"))
+def outcomes(text: str) -> tuple[Outcome, ...]:
+    return read_policy(text, "test").outcomes
 
 
 def test_each_example_and_each_test_has_its_own_outcome_and_line() -> None:
