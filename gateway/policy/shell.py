@@ -8,11 +8,9 @@ An opaque line still lists the commands that were seen in it, so that deny rules
 
 from __future__ import annotations
 
-from gateway.policy.shell_flow import Flow
-from gateway.policy.shell_grammar import LIMIT_COMMANDS, read_line
-from gateway.policy.shell_line import START, Directories, Redirect, ShellLine, SimpleCommand
+from gateway.policy.shell_grammar import LIMIT_COMMANDS, Reading, read_line
+from gateway.policy.shell_line import START, Directories, Redirect, ShellLine, SimpleCommand, Span, Unit
 from gateway.policy.shell_second import look_for_units, read_units
-from gateway.policy.shell_tree import Reading, Span, Unit
 from gateway.policy.words import Opaque, Word, read_word
 
 __all__ = ["LIMIT_BYTES", "LIMIT_COMMANDS", "Redirect", "ShellLine", "SimpleCommand", "parse_line"]
@@ -30,13 +28,11 @@ def parse_line(command: str, cwd: Directories = START) -> ShellLine:
         return ShellLine(opaque=reason)
     source = command.encode()
     try:
-        reading = read_line(source.decode("latin-1"))
+        reading = read_line(source.decode("latin-1"), cwd)
     except Opaque as opaque:
         return _seen(source, str(opaque))
     units, complete = read_units(_without(source, reading.documents))
-    flow = Flow()
-    flow.walk(reading.root, cwd)
-    line = ShellLine(tuple(flow.commands), tuple(flow.redirects))
+    line = reading.line
     if not complete or not _same(reading, units):
         seen = _seen(source, _DISAGREE)
         return ShellLine((*line.commands, *seen.commands), (*line.redirects, *seen.redirects), _DISAGREE)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import tree_sitter
 import tree_sitter_bash
 
-from gateway.policy.shell_tree import Span, Unit
+from gateway.policy.shell_line import Span, Unit
 
 # Some nested nonsense costs this parser seconds (`a=(a=(a=(...`) and would hold up every tenant's calls. What our own
 # reader understands never does; anything else is looked at in small pieces, for so long. (A parser that can be stopped

@@ -115,8 +115,8 @@ def _scan_default(source: str, position: int, limit: int, substitution: Substitu
     found = _DEFAULT.match(source, position, limit)
     if found is None:
         raise Opaque("a ${...} is not ${NAME}, ${#NAME}, ${NAME:-text}, ${NAME%pattern} or the like")
-    if found.group(2).endswith("=") and not may_assign(found.group(1)):
-        raise Opaque(f"it assigns {found.group(1)}, which may change what later words run; use a name in lower case")
+    if found.group(2).endswith("="):
+        check_assigned(found.group(1))
     at = found.end()
     while at < limit and source[at] != "}":
         if source[at] == "$":
@@ -128,6 +128,12 @@ def _scan_default(source: str, position: int, limit: int, substitution: Substitu
     if at == limit:
         raise Opaque("a ${ is not closed")
     return at + 1
+
+
+def check_assigned(name: str, value: str | None = None) -> None:
+    """Raise Opaque for a variable that a line may not set to a value, None for any."""
+    if not may_assign(name, value):
+        raise Opaque(f"it assigns {name}, which may change what later words run; use a name in lower case")
 
 
 def decoded(source: str) -> str:
