@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from gateway.policy.effects import NO_EFFECTS, Effects, FileUse, HostUse
 from gateway.policy.programs import effects_of
 from gateway.policy.programs.call import LIMIT_USES
-from gateway.policy.programs.git.global_options import without_global_options
+from gateway.policy.programs.git import without_global_options
 from gateway.policy.programs.wrapping import unwrap
 from gateway.policy.shell import LIMIT_COMMANDS, parse_line
 from gateway.policy.shell_line import START, Directories, Redirect, ShellLine, SimpleCommand
