@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.policy.programs.call import Call, Describe
-from gateway.policy.programs.options import Parsed, after_text, parsed_call
+from gateway.policy.programs.options import Parsed, after_text, read_options
 from gateway.policy.programs.paths import leads_with_dash, may_be_none
 from gateway.policy.words import Word
 
@@ -17,7 +17,7 @@ def _uses(role: str, options: str, *, below: str = "", text: str | None = None, 
     """
 
     def describe(call: Call) -> None:
-        parsed = parsed_call(call, options)
+        parsed = read_options(call, options)
         operands = parsed.operands
         if text is not None and not parsed.has(*text.split()):
             operands = after_text(operands)
@@ -32,14 +32,14 @@ def _uses(role: str, options: str, *, below: str = "", text: str | None = None, 
 
 def _input_and_output(call: Call) -> None:
     """Take in the operands of `uniq [INPUT [OUTPUT]]`."""
-    for place, word in enumerate(parsed_call(call, "-cdDiuz -f: -s: -w: --count --repeated --unique").operands):
+    for place, word in enumerate(read_options(call, "-cdDiuz -f: -s: -w: --count --repeated --unique").operands):
         call.file(word, "read")
         if place or not word.one_word:
             call.file(word, "write")
 
 
 def _jq(call: Call) -> None:
-    parsed = parsed_call(call, "-acCeMnrRsSj --raw-output --compact-output --null-input --slurp --exit-status --tab")
+    parsed = read_options(call, "-acCeMnrRsSj --raw-output --compact-output --null-input --slurp --exit-status --tab")
     if any("import" in word.text or "include" in word.text for word in parsed.operands):
         call.lose("its program may read other files")
     call.files(after_text(parsed.operands), "read")
@@ -56,7 +56,7 @@ def _test(call: Call) -> None:
 
 
 def _cp(call: Call) -> None:
-    parsed = parsed_call(
+    parsed = read_options(
         call,
         "-afHiLnpPrRTuv -t: --archive --force --interactive --no-clobber --no-target-directory --preserve[=]"
         " --recursive --target-directory= --update[=] --verbose",
@@ -66,7 +66,7 @@ def _cp(call: Call) -> None:
 
 
 def _mv(call: Call) -> None:
-    parsed = parsed_call(
+    parsed = read_options(
         call, "-finTuv -t: --force --interactive --no-clobber --no-target-directory --target-directory= --verbose"
     )
     sources = _to_destination(call, parsed, "write_below")
@@ -76,7 +76,7 @@ def _mv(call: Call) -> None:
 
 def _ln(call: Call) -> None:
     """A link is a second name for its target, so that is both read and written by it."""
-    parsed = parsed_call(call, "-finrsTv -t: --force --no-dereference --relative --symbolic --target-directory=")
+    parsed = read_options(call, "-finrsTv -t: --force --no-dereference --relative --symbolic --target-directory=")
     operands = parsed.operands
     if len(operands) == 1 and operands[0].one_word and not parsed.has("-t", "--target-directory"):
         operands.append(Word("."))

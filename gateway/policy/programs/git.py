@@ -17,7 +17,7 @@ from functools import partial
 from gateway.policy.effects import NO_EFFECTS, Effects
 from gateway.policy.programs.call import UNREAD_REASON, Call, Describe
 from gateway.policy.programs.network import url_host
-from gateway.policy.programs.options import Parsed, parsed_call
+from gateway.policy.programs.options import Parsed, read_options
 from gateway.policy.programs.paths import absolute
 from gateway.policy.programs.starts import refuse_options
 from gateway.policy.shell_line import Directories, SimpleCommand
@@ -197,7 +197,7 @@ def _refuse_settings(call: Call) -> None:
 
 
 def _parsed(call: Call, options: str = _LOOKS) -> Parsed:
-    return parsed_call(call, f"{_NAMES} {options}", strict=True)
+    return read_options(call, f"{_NAMES} {options}", strict=True)
 
 
 def _everything(call: Call, *roles: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gateway.policy.programs.call import Call, Describe
-from gateway.policy.programs.options import compile_options, parsed_call, read_options, take_values
+from gateway.policy.programs.options import read_options
 from gateway.policy.words import Word
 
 _CURL = (
@@ -84,7 +84,7 @@ def _host(word: Word) -> str | None:
 
 
 def _curl(call: Call) -> None:
-    parsed = parsed_call(call, _CURL, strict=True)
+    parsed = read_options(call, _CURL, strict=True)
     for name, value in parsed.given:
         if value is not None:
             _curl_value(call, name, value)
@@ -133,7 +133,7 @@ def _curl_url(call: Call, url: Word, *, globbed: bool) -> None:
 
 
 def _wget(call: Call) -> None:
-    parsed = parsed_call(call, _WGET, strict=True)
+    parsed = read_options(call, _WGET, strict=True)
     if parsed.has("-i", "--input-file"):
         call.lose("it takes URLs out of a file")
     for url in parsed.operands:
@@ -144,9 +144,7 @@ def _wget(call: Call) -> None:
 
 
 def _ssh(call: Call) -> None:
-    options = compile_options(_SSH)
-    parsed = read_options(call, options, call.words, strict=True, permute=False)
-    take_values(call, options, parsed)
+    parsed = read_options(call, _SSH, strict=True, permute=False)
     if any("file" in value.text.lower() for value in parsed.values("-o")):
         call.lose("-o names a file")
     for value in parsed.values("-J"):
@@ -159,7 +157,7 @@ def _ssh(call: Call) -> None:
 
 
 def _ping(call: Call) -> None:
-    for word in parsed_call(call, "-46Anqv -c: -i: -I: -s: -t: -w: -W:").operands:
+    for word in read_options(call, "-46Anqv -c: -i: -I: -s: -t: -w: -W:").operands:
         call.host(_host(word))
 
 

@@ -1,14 +1,11 @@
-"""Programs with which a package manager or a build tool runs others, and make, whose variables are commands."""
+"""Programs with which a package manager or a build tool runs others."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 
-from gateway.policy.programs.call import Call
-from gateway.policy.programs.options import compile_options, read_options
 from gateway.policy.shell_line import SimpleCommand
-from gateway.policy.variables import may_assign
 from gateway.policy.words import Opaque, Word
 
 RUNNERS = {
@@ -22,14 +19,6 @@ RUNNERS = {
 }
 """The subcommands that run what follows; none where the program always does."""
 _FLAGS = frozenset({"--", "-y", "--yes", "-q", "--quiet", "--frozen", "--locked", "--no-sync", "--offline"})
-MAKE = compile_options(
-    "-bBdehikLmnNpqrRsStvw -C:list -f:read -I:list -j[] -l[] -o: -O[] -W: --always-make --directory=list"
-    " --dry-run --file=read --ignore-errors --include-dir=list --jobs[=] --just-print --keep-going"
-    " --load-average[=] --makefile=read --no-builtin-rules --no-print-directory --output-sync[=]"
-    " --print-data-base --print-directory --question --quiet --recon --silent --touch --trace --version"
-    " --warn-undefined-variables"
-)
-_PLAIN_VALUE = re.compile(r"[A-Za-z0-9_.,:/@%+-]*")
 _STREAM = re.compile(r"-|/+(dev|proc)/.*", re.DOTALL)
 
 
@@ -60,19 +49,3 @@ def runs_after(command: SimpleCommand) -> SimpleCommand | None:
     if place == len(words):
         raise Opaque(f"{name} may run what it reads")
     return replace(command, words=words[place:])
-
-
-def check_make(command: SimpleCommand) -> None:
-    """Raise Opaque where make runs what stands in the line or what it reads, and not only what a makefile says."""
-    call = Call(command.words[0].text, command.words[1:], command.cwd)
-    parsed = read_options(call, MAKE, call.words, runs=True)
-    if (opaque := call.effects().opaque) is not None:
-        raise Opaque(opaque)
-    for value in parsed.values("-f", "--file", "--makefile"):
-        if value.literal is None or is_stream(value.text):
-            raise Opaque(f"{call.name} takes its makefile from {value.text}, which may be its input")
-    for word in parsed.operands:
-        name, equals, value_text = word.text.partition("=")
-        known = name.isupper() and may_assign(name) and _PLAIN_VALUE.fullmatch(value_text)
-        if word.literal is None or (equals and not known):
-            raise Opaque(f"{call.name} with {word.text} may run what the word says; set the variable in the makefile")

@@ -1,24 +1,17 @@
 """sed and awk: languages that can open files and run programs, so their scripts are read as far as they are plain.
 
-Of other interpreters only the script's name is read.
+Of make the options and the variables are read, and of other interpreters only the name of the script.
 """
 
 from __future__ import annotations
 
 import re
-from functools import partial
 
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.network import named_hosts
-from gateway.policy.programs.options import (
-    Options,
-    after_text,
-    compile_options,
-    parsed_call,
-    read_options,
-    take_values,
-)
-from gateway.policy.programs.runners import MAKE
+from gateway.policy.programs.options import after_text, read_options
+from gateway.policy.programs.runners import is_stream
+from gateway.policy.variables import may_assign
 from gateway.policy.words import Word
 
 _SED_DELIMITER = r"[^\n\\\[\]]"
@@ -55,12 +48,20 @@ _AWK_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _AWK_WRITES = re.compile(r">(?!=)|(?<!\|)\|(?!\|)")
 _AWK_ENDS = re.compile("[;}]")
 _AWK_RUNS = re.compile(r"system|getline|\|&|@[A-Za-z_/]|ARGV|ARGC|FUNCTAB|PROCINFO|/inet")
-_NINJA = compile_options("-hnv -d: -C:list -f:read -j: -k: -l: -t: -w: --help --quiet --verbose --version")
+_MAKE = (
+    "-bBdehikLmnNpqrRsStvw -C:list -f:read -I:list -j[] -l[] -o: -O[] -W: --always-make --directory=list"
+    " --dry-run --file=read --ignore-errors --include-dir=list --jobs[=] --just-print --keep-going"
+    " --load-average[=] --makefile=read --no-builtin-rules --no-print-directory --output-sync[=]"
+    " --print-data-base --print-directory --question --quiet --recon --silent --touch --trace --version"
+    " --warn-undefined-variables"
+)
+# A value of a variable of make that is no command.
+_PLAIN_VALUE = re.compile(r"[A-Za-z0-9_.,:/@%+-]*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 
 def _sed(call: Call) -> None:
-    parsed = parsed_call(
+    parsed = read_options(
         call,
         "-EnrsuzH -e: -l: -i[] --quiet --silent --debug --expression= --in-place[=] --line-length= --posix"
         " --regexp-extended --separate --sandbox --unbuffered --null-data --zero-terminated --follow-symlinks --help"
@@ -102,7 +103,7 @@ def sed_problem(script: str) -> str | None:
 
 
 def _awk(call: Call) -> None:
-    parsed = parsed_call(
+    parsed = read_options(
         call,
         "-cCPrStOsbMnN -F: -v: --field-separator= --assign= --posix --re-interval --traditional"
         " --characters-as-bytes --sandbox --version",
@@ -151,9 +152,21 @@ def _script(call: Call) -> None:
             return
 
 
-def _make(call: Call, *, options: Options = MAKE) -> None:
-    """With make and ninja -C is where they work, -f what they read; what they do then is in no line."""
-    take_values(call, options, read_options(call, options, call.words))
+def _make(call: Call) -> None:
+    """Take in where make works and what it reads. It may run what stands in the line, and not only in a makefile."""
+    parsed = read_options(call, _MAKE, runs=True)
+    for value in parsed.values("-f", "--file", "--makefile"):
+        if value.literal is None or is_stream(value.text):
+            call.refuse(f"{call.name} takes its makefile from {value.text}, which may be its input")
+    for word in parsed.operands:
+        name, equals, value_text = word.text.partition("=")
+        known = name.isupper() and may_assign(name) and _PLAIN_VALUE.fullmatch(value_text)
+        if word.literal is None or (equals and not known):
+            call.refuse(f"{call.name} with {word.text} may run what the word says; set the variable in the makefile")
+
+
+def _ninja(call: Call) -> None:
+    read_options(call, "-hnv -d: -C:list -f:read -j: -k: -l: -t: -w: --help --quiet --verbose --version")
 
 
 PROGRAMS: dict[str, Describe] = {
@@ -162,5 +175,5 @@ PROGRAMS: dict[str, Describe] = {
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
     **dict.fromkeys(("python", "python3", "python2", "node", "perl", "ruby", "php", "lua", "deno", "bun"), _script),
     **dict.fromkeys(("make", "gmake"), _make),
-    "ninja": partial(_make, options=_NINJA),
+    "ninja": _ninja,
 }

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from gateway.policy.effects import NO_EFFECTS, Effects
 from gateway.policy.programs.call import Call
-from gateway.policy.programs.options import Parsed, compile_options, read_options, take_values
-from gateway.policy.programs.runners import RUNNERS, check_make, is_stream, runs_after
+from gateway.policy.programs.options import Parsed, read_options
+from gateway.policy.programs.runners import RUNNERS, is_stream, runs_after
 from gateway.policy.programs.search import starting_points
 from gateway.policy.shell_line import SimpleCommand
 from gateway.policy.shell_names import keeps_meaning
@@ -107,9 +107,7 @@ def _check_builtin(name: str, words: tuple[Word, ...]) -> None:
 def _parsed(command: SimpleCommand, options: str) -> tuple[Parsed, Call]:
     """Read the options before the wrapped command. Raises Opaque for one that is not known."""
     call = Call(command.words[0].text.rpartition("/")[2], command.words[1:], command.cwd)
-    compiled = compile_options(options)
-    parsed = read_options(call, compiled, call.words, runs=True, permute=False)
-    take_values(call, compiled, parsed)
+    parsed = read_options(call, options, runs=True, permute=False)
     if (opaque := call.effects().opaque) is not None:
         raise Opaque(opaque)
     if any(value is not None and not value.one_word for _, value in parsed.given):
@@ -348,10 +346,6 @@ def _runner(command: SimpleCommand) -> Inner | None:
     return None if inner is None else Inner((_rest(command, list(inner.words)),), replaces=False)
 
 
-def _make(command: SimpleCommand) -> None:
-    check_make(command)
-
-
 _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
     "busybox": _prefixing(""),
     "chronic": _prefixing("-ev"),
@@ -361,9 +355,7 @@ _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
     "env": _env,
     "find": _find,
     "flock": _flock,
-    "gmake": _make,
     "ionice": _prefixing("-t -c: -n: --class= --classdata= --ignore", alone=True),
-    "make": _make,
     "nice": _prefixing("-# -n: --adjustment=", alone=True),
     "nohup": _prefixing(""),
     "setsid": _prefixing("-cfw --ctty --fork --wait"),
