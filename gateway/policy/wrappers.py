@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from gateway.policy.effects import NO_EFFECTS, Effects, FileUse, HostUse
 from gateway.policy.programs import effects_of
-from gateway.policy.programs.call import LIMIT_USES
+from gateway.policy.programs.call import LIMIT_USES, TOO_MANY
 from gateway.policy.programs.git import without_global_options
 from gateway.policy.programs.wrapping import unwrap
 from gateway.policy.shell import LIMIT_COMMANDS, parse_line
@@ -94,7 +94,7 @@ class _Unwrapping:
             if plain != command:
                 self.programs.append(Program(command.words, wrapper=True, cwd=command.cwd, effects=effects))
                 command, within = plain, (command, *within)
-        effects = self._counted(effects_of(command.words, command.cwd) if self._uses <= LIMIT_USES else NO_EFFECTS)
+        effects = self._effects(command)
         if effects.opaque is not None:
             self._refuse(effects.opaque)
         self.files_unknown = self.files_unknown or effects.files_unknown
@@ -120,13 +120,15 @@ class _Unwrapping:
             ends = wrapped.words == command.words[-len(wrapped.words) :]
             self.command(wrapped, depth + 1, (command, *within) if ends else ())
 
-    def _counted(self, effects: Effects) -> Effects:
-        """Return the effects of the next program, or that anything may be used where a line uses too much."""
+    def _effects(self, command: SimpleCommand) -> Effects:
+        """Return the effects of the next program, where a line uses too much that anything may be used."""
+        is_full = self._uses > LIMIT_USES
+        effects = effects_of(command.words, None if is_full else command.cwd)  # it may start others all the same
         self._uses += len(effects.files) + len(effects.hosts)
         if self._uses <= LIMIT_USES:
             return effects
-        reason = f"it names more files than {LIMIT_USES}; name fewer at a time"
-        return Effects((FileUse(None, "read"), FileUse(None, "write")), (HostUse(None),), files_unknown=reason)
+        anything = (FileUse(None, "read"), FileUse(None, "write"))
+        return Effects(anything, (HostUse(None),), effects.opaque, TOO_MANY)
 
     def _refuse(self, reason: str) -> None:
         self.opaque = self.opaque or reason

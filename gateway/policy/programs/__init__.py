@@ -18,7 +18,7 @@ from gateway.policy.programs import files, git, network, scripts, search
 from gateway.policy.programs.call import UNREAD_REASON, Call, Describe
 from gateway.policy.programs.starts import refuse_starts
 from gateway.policy.shell_line import START, Directories
-from gateway.policy.words import Opaque, Word
+from gateway.policy.words import Word
 
 SYSTEM_DIRECTORIES = frozenset({"/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/local/bin"})
 """Where a program has the name that it is known by. Anywhere else `grep` may be anything."""
@@ -48,11 +48,8 @@ def effects_of(words: Sequence[Word], cwd: Directories = START) -> Effects:
         return NO_EFFECTS
     call = Call(name, words[1:], cwd)
     refuse_starts(call)
-    try:
-        if (describe := _PROGRAMS.get(name)) is not None:
-            describe(call)
-        elif name in UNREAD:
-            call.lose(UNREAD_REASON)
-    except Opaque as opaque:
-        call.lose(str(opaque))
+    if (describe := _PROGRAMS.get(name)) is not None:
+        describe(call)
+    elif name in UNREAD:
+        call.lose(UNREAD_REASON)
     return call.effects()

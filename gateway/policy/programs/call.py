@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from gateway.policy.effects import Access, Effects, FileUse, HostUse
 from gateway.policy.programs.paths import is_no_file, located
 from gateway.policy.shell_line import Directories
-from gateway.policy.words import Opaque, Word
+from gateway.policy.words import Word
 
 _ACCESSES: dict[str, tuple[Access, bool]] = {
     "read": ("read", False),
@@ -23,6 +23,7 @@ _WILD = frozenset("*?[")
 
 LIMIT_USES = 1024
 """How many files and hosts a command may name, and all commands of a line together."""
+TOO_MANY = f"it names more files than {LIMIT_USES}; name fewer at a time"
 UNREAD_REASON = "a line does not say which files it uses; use enforcement: kernel, or allow execute without argv"
 
 
@@ -62,7 +63,7 @@ class Call:
         if word.kind == "literal" and ((dash and word.text == "-") or is_no_file(word.text)):
             return
         key = (word, role, dash, possible, self.directories)
-        if key in self._taken:
+        if key in self._taken or self._is_full():
             return
         self._taken.add(key)
         access, below = _ACCESSES[role]
@@ -70,7 +71,6 @@ class Call:
             known = place.path is not None or place.glob is not None
             use = FileUse(place.path, access, known and (below or place.below), possible, place.glob)
             self._files[use] = None
-        self._check_count()
 
     def files(self, words: Sequence[Word], role: str, *, dash: bool = True) -> None:
         """Take in words that all have one role."""
@@ -99,17 +99,18 @@ class Call:
 
     def host(self, host: str | None, port: int | None = None) -> None:
         """Take in a host that is connected to."""
-        self._hosts[HostUse(host, port)] = None
-        self._check_count()
+        if not self._is_full():
+            self._hosts[HostUse(host, port)] = None
 
-    def _check_count(self) -> None:
-        """Raise Opaque where more is named than is worth judging one by one."""
+    def _is_full(self) -> bool:
+        """Return whether more is named than is worth judging one by one: what is not looked at may be anything."""
         if len(self._files) + len(self._hosts) <= LIMIT_USES:
-            return
-        for role in ("read", "write"):  # what was not looked at may be anything
-            self._files[FileUse(None, _ACCESSES[role][0])] = None
-        raise Opaque(f"it names more files than {LIMIT_USES}; name fewer at a time")
+            return False
+        self.lose(TOO_MANY)
+        self.unknown("read")
+        self.unknown("write")
+        return True
 
 
 Describe = Callable[[Call], None]
-"""What looks at a call of one program. It may raise Opaque, after which nothing more is found."""
+"""What looks at a call of one program."""

@@ -21,7 +21,7 @@ from gateway.policy.programs.options import Parsed, read_options
 from gateway.policy.programs.paths import absolute
 from gateway.policy.programs.starts import refuse_options
 from gateway.policy.shell_line import Directories, SimpleCommand
-from gateway.policy.words import Opaque, Word
+from gateway.policy.words import Word
 
 Subcommand = Callable[[Call], None]
 
@@ -124,10 +124,7 @@ def without_global_options(command: SimpleCommand) -> tuple[SimpleCommand, Effec
         if value is None or not value.one_word:
             return command, NO_EFFECTS
         if words[place].literal == "-C":
-            try:
-                call.file(value, "read_below", dash=False)
-            except Opaque:  # more directories than are looked at
-                return command, NO_EFFECTS
+            call.file(value, "read_below", dash=False)
             call.directories = _moved(value, call.directories)
         elif words[place].literal != "-c" or _HARMLESS_FOR_ONCE.fullmatch(value.literal or value.prefix) is None:
             return command, NO_EFFECTS

@@ -6,13 +6,13 @@ Of make the options and the variables are read, and of other interpreters only t
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.network import named_hosts
 from gateway.policy.programs.options import after_text, read_options
 from gateway.policy.programs.runners import is_stream
 from gateway.policy.variables import may_assign
-from gateway.policy.words import Word
 
 _SED_DELIMITER = r"[^\n\\\[\]]"
 
@@ -78,12 +78,8 @@ def _sed(call: Call) -> None:
     suffixes = parsed.values("-i", "--in-place")
     if len(suffixes) > 1 or any(suffix.kind != "literal" or set("/*") & set(suffix.text) for suffix in suffixes):
         call.lose("it keeps the old file under a name that is not known")
-    for suffix in suffixes:
-        for file in files:
-            if file.kind == "literal":
-                call.file(Word(file.text + suffix.text), "write", dash=False)
-            else:
-                call.file(file, "write")
+    for suffix in suffixes[-1:]:
+        call.files([replace(file, text=file.text + suffix.text) for file in files], "write", dash=False)
     for script in scripts:
         if script.kind != "literal":
             call.refuse("the script of sed is not literal")

@@ -28,10 +28,10 @@ _CHANGES_THE_SHELL = frozenset(
 _RUNS_OTHERS = frozenset(
     """aa-exec at batch bwrap capsh catchsegv cgexec choom chroot chrt chpst cpulimit crontab daemon daemonize
     dbus-launch dbus-run-session direnv dumb-init eatmydata entr envdir execlineb expect faketime fakeroot firejail
-    gdb gosu hyperfine i386 i486 i586 i686 inotifyd lckdo linux32 linux64 logsave ltrace nocache nodemon nsenter numactl
-    parallel perf pkexec prlimit proot proxychains proxychains4 rlwrap run-parts runcon runsv runsvdir runuser screen
-    script sem setarch setlock setpriv setuidgid sg softlimit ssh-agent sshpass start-stop-daemon strace su su-exec
-    systemd-cat systemd-inhibit systemd-run taskset tcpsvd timelimit tini tmux torify torsocks trickle tsocks udpsvd
+    flock gdb gosu hyperfine i386 i486 i586 i686 inotifyd lckdo linux32 linux64 logsave ltrace nocache nodemon nsenter
+    numactl parallel perf pkexec prlimit proot proxychains proxychains4 rlwrap run-parts runcon runsv runsvdir runuser
+    screen script sem setarch setlock setpriv setuidgid sg softlimit ssh-agent sshpass start-stop-daemon strace su
+    su-exec systemd-cat systemd-inhibit systemd-run taskset tcpsvd timelimit tini tmux torify torsocks trickle tsocks udpsvd
     uftrace unbuffer uname26 unshare valgrind watch watchexec withlock x86_64 xterm xvfb-run""".split()  # noqa: SIM905 - as above
 )
 # The loader and emulators run the program that is their argument.
@@ -123,14 +123,24 @@ def _rest(command: SimpleCommand, rest: list[Word]) -> SimpleCommand:
     return replace(command, words=tuple(rest))
 
 
-def _prefixing(options: str, *, alone: bool = False) -> Callable[[SimpleCommand], Inner | None]:
-    """Return how `wrapper [OPTIONS] COMMAND` is unwrapped; `alone` says that it also does something without COMMAND."""
+def _prefixing(
+    options: str, *, alone: bool = False, first: re.Pattern[str] | None = None
+) -> Callable[[SimpleCommand], Inner | None]:
+    """Return how `wrapper [OPTIONS] COMMAND` is unwrapped.
+
+    `alone` says that it also does something without COMMAND, `first` what stands before COMMAND.
+    """
 
     def describe(command: SimpleCommand) -> Inner | None:
         parsed, call = _parsed(command, options)
-        if alone and not parsed.operands:
+        operands = parsed.operands
+        if alone and not operands:
             return None
-        return Inner((_rest(command, parsed.operands),), effects=call.effects())
+        if first is not None:
+            if not operands or not first.fullmatch(operands[0].literal or ""):
+                raise Opaque(f"{call.name} is used in another form than {call.name} DURATION COMMAND")
+            operands = operands[1:]
+        return Inner((_rest(command, operands),), effects=call.effects())
 
     return describe
 
@@ -139,6 +149,9 @@ def _shell(command: SimpleCommand) -> Inner | None:
     """A shell with -c, or with a script by name; one that reads its input could run anything."""
     words = command.words
     name = words[0].text
+    begins = words[1].literal or "-" if len(words) > 1 else "-"
+    if name.rpartition("/")[2] in _OTHER_SHELLS and begins.startswith(("-", "+", "/c", "/C")):
+        raise Opaque(f"{name} runs commands in a language that is not read here; use sh or bash")
     has_script = False
     position = 1
     while position < len(words):
@@ -162,16 +175,6 @@ def _shell(command: SimpleCommand) -> Inner | None:
     if position == len(words):
         raise Opaque(f"{name} runs the commands that it reads")
     return Inner(script=words[position].text) if has_script else _named_script(command, words[position])
-
-
-def _other_shell(command: SimpleCommand) -> Inner | None:
-    """Some other shell: only that it runs a script by name is understood."""
-    words = command.words
-    if len(words) == 2 and words[1].literal in ("--version", "--help"):
-        return None
-    if len(words) < 2 or words[1].kind != "literal" or words[1].text.startswith(("-", "+", "/c", "/C")):
-        raise Opaque(f"{words[0].text} runs commands in a language that is not read here; use sh or bash")
-    return _named_script(command, words[1])
 
 
 def _named_script(command: SimpleCommand, script: Word) -> Inner:
@@ -226,33 +229,6 @@ def _command(command: SimpleCommand) -> Inner | None:
     if len(command.words) == 1 or command.words[1].literal in ("-v", "-V"):
         return None
     return Inner((_rest(command, list(command.words[1:])),))
-
-
-def _timeout(command: SimpleCommand) -> Inner:
-    parsed, _ = _parsed(command, "-fpv -k: -s: --kill-after= --signal= --foreground --preserve-status --verbose")
-    operands = parsed.operands
-    if not operands or operands[0].kind != "literal" or not _DURATION.fullmatch(operands[0].text):
-        raise Opaque("timeout is used in another form than timeout DURATION COMMAND")
-    return Inner((_rest(command, operands[1:]),))
-
-
-def _flock(command: SimpleCommand) -> Inner | None:
-    parsed, call = _parsed(
-        command,
-        "-enosuxF -E: -w: --close --exclusive --nb --nonblock --no-fork --shared --unlock --timeout= --verbose"
-        " --conflict-exit-code=",
-    )
-    operands = parsed.operands
-    if not operands or not operands[0].one_word:
-        raise Opaque("flock is used in a form that is not understood")
-    if len(operands) == 1:
-        return None
-    call.file(operands[0], "write", dash=False)
-    if operands[1].literal in ("-c", "--command"):
-        if len(operands) != 3 or operands[2].kind != "literal":
-            raise Opaque("flock -c runs a command that is not literal")
-        return Inner(script=operands[2].text, effects=call.effects())
-    return Inner((_rest(command, operands[1:]),), effects=call.effects())
 
 
 def _xargs(command: SimpleCommand) -> Inner | None:
@@ -354,17 +330,17 @@ _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
     "command": _command,
     "env": _env,
     "find": _find,
-    "flock": _flock,
     "ionice": _prefixing("-t -c: -n: --class= --classdata= --ignore", alone=True),
     "nice": _prefixing("-# -n: --adjustment=", alone=True),
     "nohup": _prefixing(""),
     "setsid": _prefixing("-cfw --ctty --fork --wait"),
     "stdbuf": _prefixing("-i: -o: -e: --input= --output= --error="),
     "time": _prefixing("-pv --portability --verbose"),
-    "timeout": _timeout,
+    "timeout": _prefixing(
+        "-fpv -k: -s: --kill-after= --signal= --foreground --preserve-status --verbose", first=_DURATION
+    ),
     "toybox": _prefixing(""),
     "xargs": _xargs,
-    **dict.fromkeys(_SHELLS, _shell),
-    **dict.fromkeys(_OTHER_SHELLS, _other_shell),
+    **dict.fromkeys((*_SHELLS, *_OTHER_SHELLS), _shell),
     **dict.fromkeys(RUNNERS, _runner),
 }

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gateway.policy.effects import NO_EFFECTS, Effects, FileUse, HostUse
 from gateway.policy.parts import cut
 from gateway.policy.programs import _PROGRAMS, UNREAD, effects_of
+from gateway.policy.programs.call import LIMIT_USES
 from gateway.policy.programs.git import SUBCOMMANDS
 from gateway.policy.programs.network import PACKAGE_MANAGERS
 from gateway.policy.programs.options import compile_options
@@ -176,6 +177,14 @@ def test_where_the_kernel_enforces_the_files_it_does_not_matter_which_ones_a_lin
 )
 def test_what_may_start_another_program_is_opaque_under_every_enforcement(line: str) -> None:
     assert cut("execute", {"command": line}, effects=False, redirects=False).opaque
+
+
+@pytest.mark.parametrize(
+    "line", ["sed '1e x' MANY", "cat MANY; git difftool", "git diff MANY --ext-diff", "cat MANY; sed e"]
+)
+def test_what_may_start_another_program_is_opaque_beside_more_files_than_are_looked_at(line: str) -> None:
+    many = " ".join(f"f{place}" for place in range(LIMIT_USES + 50))
+    assert cut("execute", {"command": line.replace("MANY", many)}, effects=False, redirects=False).opaque
 
 
 @pytest.mark.parametrize("text", ["abc", "-", "-a:b:c"])
