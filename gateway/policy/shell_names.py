@@ -13,7 +13,7 @@ _PROXY = re.compile(r"(https?|ftp|all|no)_proxy", re.IGNORECASE)
 _PLAIN_BUILTINS = frozenset({":", "[", "cd", "echo", "false", "printf", "pwd", "test", "true"})
 _KEEPERS = frozenset({"break", "continue", "exit", "export", "set", "shift", "unset"})
 # All arguments of `read` and of `set`, each behind a NUL.
-_READ = re.compile(r"(?:\0-r|\0-d\0.?)*((?:\0[A-Za-z_][A-Za-z0-9_]*)+)", re.DOTALL)
+_READ = re.compile(r"(?:\0-r|\0-d\0[^\0]?)*((?:\0[A-Za-z_][A-Za-z0-9_]*)+)", re.DOTALL)
 _SET = re.compile(r"(\0[-+][eux]+|\0[-+][eux]*o\0(pipefail|errexit|nounset|xtrace))+")
 
 
@@ -31,7 +31,7 @@ def keeps_meaning(words: Sequence[Word]) -> bool:
     Such a one sets harmless variables only, ends a loop or the script, or makes the script stop at errors.
     """
     arguments = words[1:]
-    text = "".join(f"\0{word.literal if word.literal is not None else ' '}" for word in arguments)
+    text = "".join(f"\0{word.literal if word.literal is not None else '(unknown)'}" for word in arguments)
     match words[0].literal:
         case "break" | "continue" | "exit" | "shift":
             numbers = [word.one_word and (word.literal is None or word.literal.isdigit()) for word in arguments]
