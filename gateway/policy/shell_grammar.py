@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from gateway.policy.shell_flow import NEVER, Places, after, may_move, union
 from gateway.policy.shell_line import Directories, Redirect, ShellLine, SimpleCommand, Span, Unit
 from gateway.policy.shell_text import NOT_WELL_FORMED, ShellText, check_program
-from gateway.policy.words import Opaque, Word, check_assigned, scan_word
+from gateway.policy.words import Opaque, Word, WordScan, check_assigned
 
 LIMIT_WORDS = 3000
 LIMIT_COMMANDS = 256
@@ -334,7 +334,7 @@ class _Reader(ShellText):
         self._words += 1
         if self._words > LIMIT_WORDS:
             raise Opaque(f"it has more than {LIMIT_WORDS} words")
-        word, end = scan_word(self.source, start, self.limit, self._substitution)
+        word, end = WordScan(self.source, self.limit, self._substitution).word(start)
         if self.pending and "\n" in self.source[start:end]:
             raise Opaque("a word goes over the line end before a here-document")
         self.at = end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gateway.policy.shell_line import Span
-from gateway.policy.words import Opaque, Word, scan_expansion
+from gateway.policy.words import Opaque, Word, WordScan
 
 NOT_WELL_FORMED = "it is not well-formed"
 BLANKS = " \t"
@@ -107,6 +107,7 @@ class ShellText:
 
     def _check_body(self, position: int, end: int) -> None:
         """Raise Opaque unless a line of an unquoted here-document is text and variables."""
+        text = WordScan(self.source, end, _no_commands_in_documents)
         while position < end:
             character = self.source[position]
             if character == "\\":
@@ -114,7 +115,7 @@ class ShellText:
                     raise Opaque("a line of a here-document ends in a backslash; quote its delimiter")
                 position += 2
             elif character in "$`":
-                position = scan_expansion(self.source, position, end, _no_commands_in_documents) or position + 1
+                position = text.expansion_end(position) or position + 1
             else:
                 position += 1
 
