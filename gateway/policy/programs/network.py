@@ -22,7 +22,6 @@ _WGET = (
     " --method= --no-check-certificate --no-verbose --output-document=write --output-file=write --post-data="
     " --directory-prefix=write_below --progress= --quiet --show-progress --spider --timeout= --tries= --user-agent="
 )
-_SSH = "-46AaCkNnqTtvx -E:write -i:read -J: -l: -m: -o: -p:"
 _PORTS = {
     "http": 80, "https": 443, "ftp": 21, "ftps": 990, "sftp": 22, "scp": 22, "ssh": 22, "git": 9418, "git+ssh": 22,
     "ssh+git": 22, "ws": 80, "wss": 443, "rsync": 873, "socks4": 1080, "socks5": 1080, "socks5h": 1080,
@@ -34,7 +33,6 @@ _UNUSUAL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/(?!/)|.*\\", re.DOTALL)
 _NAMED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}:/|@[A-Za-z0-9-]{1,63}\.[A-Za-z0-9.-]{1,63}:")
 _AUTHORITY = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=%:-]*@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5})?)?")
 _SCP_LIKE = re.compile(r"(?:([A-Za-z0-9._-]+)@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?!//)")
-_PLAIN_HOST = re.compile(r"[A-Za-z0-9._:-]+|\[[0-9A-Fa-f:.]+\]")
 # Without a scheme curl takes these beginnings of a host's name for one.
 _GUESSED = ("ftp.", "dict.", "ldap.", "imap.", "smtp.", "pop3.")
 PACKAGE_MANAGERS = frozenset(
@@ -75,12 +73,6 @@ def _authority(scheme: str, authority: str) -> tuple[str | None, int | None]:
         return None, None
     port = int(match.group(2)) if match.group(2) else _PORTS.get(scheme, _PORTS.get(scheme.rpartition("+")[2]))
     return match.group(1).strip("[]").rstrip(".").lower(), port
-
-
-def _host(word: Word) -> str | None:
-    """Return the host of `[user@]host`, None when it is not plain."""
-    host = word.text.rpartition("@")[2]
-    return host.strip("[]").lower() if word.kind == "literal" and _PLAIN_HOST.fullmatch(host) else None
 
 
 def _curl(call: Call) -> None:
@@ -143,24 +135,6 @@ def _wget(call: Call) -> None:
         call.file(Word("."), "write_below")  # under the name at the end of the URL, with a number if that is taken
 
 
-def _ssh(call: Call) -> None:
-    parsed = read_options(call, _SSH, strict=True, permute=False)
-    if any("file" in value.text.lower() for value in parsed.values("-o")):
-        call.lose("-o names a file")
-    for value in parsed.values("-J"):
-        for jump in value.text.split(","):
-            call.host(_host(Word(jump.partition(":")[0], value.kind)), None)
-    ports = [int(value.text) for value in parsed.values("-p") if value.kind == "literal" and value.text.isdigit()]
-    for word in parsed.operands[:1]:
-        named = url_host(word.text) if word.kind == "literal" else None
-        call.host(*(named or (_host(word), ports[-1] if ports else 22)))
-
-
-def _ping(call: Call) -> None:
-    for word in read_options(call, "-46Anqv -c: -i: -I: -s: -t: -w: -W:").operands:
-        call.host(_host(word))
-
-
 def named_hosts(call: Call) -> None:
     """Take in the hosts that a package manager is given to fetch from; where it fetches from by itself is no effect."""
     for word in call.words:
@@ -175,7 +149,5 @@ def named_hosts(call: Call) -> None:
 PROGRAMS: dict[str, Describe] = {
     "curl": _curl,
     "wget": _wget,
-    "ssh": _ssh,
-    "ping": _ping,
     **dict.fromkeys(PACKAGE_MANAGERS, named_hosts),
 }

@@ -161,15 +161,10 @@ def _make(call: Call) -> None:
             call.refuse(f"{call.name} with {word.text} may run what the word says; set the variable in the makefile")
 
 
-def _ninja(call: Call) -> None:
-    read_options(call, "-hnv -d: -C:list -f:read -j: -k: -l: -t: -w: --help --quiet --verbose --version")
-
-
 PROGRAMS: dict[str, Describe] = {
     "sed": _sed,
     "gsed": _sed,
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
     **dict.fromkeys(("python", "python3", "python2", "node", "perl", "ruby", "php", "lua", "deno", "bun"), _script),
     **dict.fromkeys(("make", "gmake"), _make),
-    "ninja": _ninja,
 }
