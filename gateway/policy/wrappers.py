@@ -108,7 +108,7 @@ class _Unwrapping:
             return
         if inner is None:
             return
-        own = replace(effects, files=(*effects.files, *inner.effects.files))
+        own = replace(effects, files=(*effects.files, *inner.files))
         self.programs[place] = replace(program, wrapper=inner.replaces, effects=own)
         if inner.script is not None:
             self._scripts_bytes += len(inner.script.encode(errors="replace"))

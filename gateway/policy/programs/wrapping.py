@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gateway.policy.effects import NO_EFFECTS, Effects
+from gateway.policy.effects import FileUse
 from gateway.policy.programs.call import Call
 from gateway.policy.programs.options import Parsed, read_options
 from gateway.policy.programs.runners import RUNNERS, is_stream, runs_after
@@ -55,13 +55,13 @@ _ANY_WORD = Word("*", "expansion", single=True)
 class Inner:
     """What a wrapper runs: commands, or the script of a shell. Without `replaces` it is a program of its own besides.
 
-    `effects` are the files that its own options name.
+    `files` are what it reads itself.
     """
 
     commands: tuple[SimpleCommand, ...] = ()
     script: str | None = None
     replaces: bool = True
-    effects: Effects = NO_EFFECTS
+    files: tuple[FileUse, ...] = ()
 
 
 def unwrap(command: SimpleCommand) -> Inner | None:
@@ -94,17 +94,15 @@ def _check_builtin(name: str, words: tuple[Word, ...]) -> None:
     for word, behind in zip(place, (*words[2:], None), strict=False):
         # An operand that is exactly one word is never taken for an operator where there are enough others, but
         # `test $x a[...]` with x=-v evaluates its index.
-        if not word.one_word and not word.prefix and word.text not in _NUMBERS:
-            raise Opaque(f"{name} with {word.text} may evaluate an argument")
+        unsure = not word.prefix and word.text not in _NUMBERS
         # `printf "$x" ...`, and `test "$x" 'a[$(rm y)]'`, with x=-v: the word behind it is taken for a variable.
         named = name == "printf" or (behind is not None and (behind.literal is None or "[" in behind.text))
-        if word.kind == "expansion" and not word.prefix and word.text not in _NUMBERS and named:
-            raise Opaque(f"{name} with {word.text} may evaluate an argument")
-        if word.kind == "literal" and word.text.startswith(flags):
+        evaluates = not word.one_word or (word.kind == "expansion" and named)
+        if (unsure and evaluates) or (word.literal or "").startswith(flags):
             raise Opaque(f"{name} with {word.text} may evaluate an argument")
 
 
-def _parsed(command: SimpleCommand, options: str) -> tuple[Parsed, Call]:
+def _parsed(command: SimpleCommand, options: str) -> Parsed:
     """Read the options before the wrapped command. Raises Opaque for one that is not known."""
     call = Call(command.words[0].text.rpartition("/")[2], command.words[1:], command.cwd)
     parsed = read_options(call, options, runs=True, permute=False)
@@ -112,7 +110,13 @@ def _parsed(command: SimpleCommand, options: str) -> tuple[Parsed, Call]:
         raise Opaque(opaque)
     if any(value is not None and not value.one_word for _, value in parsed.given):
         raise Opaque(f"{call.name} has an option whose argument is not one word")
-    return parsed, call
+    return parsed
+
+
+def _reads(command: SimpleCommand, words: list[Word], *, dash: bool) -> tuple[FileUse, ...]:
+    call = Call(command.words[0].text, command.words[1:], command.cwd)
+    call.files(words, "read", dash=dash)
+    return call.effects().files
 
 
 def _rest(command: SimpleCommand, rest: list[Word]) -> SimpleCommand:
@@ -124,23 +128,20 @@ def _rest(command: SimpleCommand, rest: list[Word]) -> SimpleCommand:
 
 
 def _prefixing(
-    options: str, *, alone: bool = False, first: re.Pattern[str] | None = None
+    options: str,
+    *,
+    alone: bool = False,
+    replaces: bool = True,
+    behind: Callable[[list[Word]], list[Word]] = lambda operands: operands,
 ) -> Callable[[SimpleCommand], Inner | None]:
     """Return how `wrapper [OPTIONS] COMMAND` is unwrapped.
 
-    `alone` says that it also does something without COMMAND, `first` what stands before COMMAND.
+    `alone` says that it also does something without COMMAND; `behind` gives the operands that are COMMAND.
     """
 
     def describe(command: SimpleCommand) -> Inner | None:
-        parsed, call = _parsed(command, options)
-        operands = parsed.operands
-        if alone and not operands:
-            return None
-        if first is not None:
-            if not operands or not first.fullmatch(operands[0].literal or ""):
-                raise Opaque(f"{call.name} is used in another form than {call.name} DURATION COMMAND")
-            operands = operands[1:]
-        return Inner((_rest(command, operands),), effects=call.effects())
+        operands = behind(_parsed(command, options).operands)
+        return Inner((_rest(command, operands),), replaces=replaces) if operands or not alone else None
 
     return describe
 
@@ -183,13 +184,11 @@ def _named_script(command: SimpleCommand, script: Word) -> Inner:
     climbs = script.kind != "literal" and (begins.startswith("/") or ".." in script.text.split("/"))
     if climbs or any(is_stream(path) for path in (begins, *paths)):
         raise Opaque(f"{command.words[0].text} runs {script.text}, which may be what it reads")
-    call = Call(command.words[0].text, command.words[1:], command.cwd)
-    call.file(script, "read", dash=False)
-    return Inner(replaces=False, effects=call.effects())
+    return Inner(replaces=False, files=_reads(command, [script], dash=False))
 
 
 def _env(command: SimpleCommand) -> Inner | None:
-    parsed, _ = _parsed(command, "-0iv -u: --null --unset= --debug --ignore-environment")
+    parsed = _parsed(command, "-0iv -u: --null --unset= --debug --ignore-environment")
     for value in parsed.values("-u", "--unset"):
         if value.kind != "literal" or not may_assign(value.text):
             raise Opaque(f"env -u {value.text} may change what runs")
@@ -212,17 +211,11 @@ def _without_assignments(operands: list[Word]) -> list[Word]:
     return []
 
 
-def _sudo(command: SimpleCommand) -> Inner | None:
-    """Unwrap sudo and doas, which are programs of their own besides."""
-    parsed, call = _parsed(
-        command,
-        "-AbBEHkKlnNPSvV -C: -g: -p: -T: -u: -U: --askpass --background --bell --close-from= --group= --list"
-        " --non-interactive --preserve-env[=] --prompt= --remove-timestamp --reset-timestamp --set-home --stdin --user="
-        " --validate --version",
-    )
-    if not (operands := _without_assignments(parsed.operands)):
-        return None
-    return Inner((_rest(command, operands),), replaces=False, effects=call.effects())
+def _without_duration(operands: list[Word]) -> list[Word]:
+    """Return what stands behind the first operand of timeout. Raises Opaque where that is no duration."""
+    if not operands or not _DURATION.fullmatch(operands[0].literal or ""):
+        raise Opaque("timeout is used in another form than timeout DURATION COMMAND")
+    return operands[1:]
 
 
 def _command(command: SimpleCommand) -> Inner | None:
@@ -232,9 +225,9 @@ def _command(command: SimpleCommand) -> Inner | None:
 
 
 def _xargs(command: SimpleCommand) -> Inner | None:
-    parsed, call = _parsed(
+    parsed = _parsed(
         command,
-        "-0rtx -a:read -d: -E: -I: -i[] -L: -l[] -n: -P: -s: --null --no-run-if-empty --verbose --exit --arg-file=read"
+        "-0rtx -a: -d: -E: -I: -i[] -L: -l[] -n: -P: -s: --null --no-run-if-empty --verbose --exit --arg-file="
         " --delimiter= --replace[=] --max-lines[=] --max-args= --max-procs= --max-chars=",
     )
     if not parsed.operands:
@@ -254,7 +247,8 @@ def _xargs(command: SimpleCommand) -> Inner | None:
         words = (*words, _ANY_WORDS) if cancels else words
     else:
         words = (*wrapped.words, _ANY_WORDS)
-    return Inner((replace(wrapped, words=words),), effects=call.effects())
+    files = _reads(command, parsed.values("-a", "--arg-file"), dash=True)
+    return Inner((replace(wrapped, words=words),), files=files)
 
 
 def _with_mark(word: Word, mark: str) -> Word:
@@ -325,8 +319,13 @@ def _runner(command: SimpleCommand) -> Inner | None:
 _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
     "busybox": _prefixing(""),
     "chronic": _prefixing("-ev"),
-    "doas": _sudo,
-    "sudo": _sudo,
+    # Programs of their own besides.
+    **dict.fromkeys(("doas", "sudo"), _prefixing(
+        "-AbBEHkKlnNPSvV -C: -g: -p: -T: -u: -U: --askpass --background --bell --close-from= --group= --list"
+        " --non-interactive --preserve-env[=] --prompt= --remove-timestamp --reset-timestamp --set-home --stdin"
+        " --user= --validate --version",
+        alone=True, replaces=False, behind=_without_assignments,
+    )),
     "command": _command,
     "env": _env,
     "find": _find,
@@ -337,10 +336,10 @@ _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
     "stdbuf": _prefixing("-i: -o: -e: --input= --output= --error="),
     "time": _prefixing("-pv --portability --verbose"),
     "timeout": _prefixing(
-        "-fpv -k: -s: --kill-after= --signal= --foreground --preserve-status --verbose", first=_DURATION
+        "-fpv -k: -s: --kill-after= --signal= --foreground --preserve-status --verbose", behind=_without_duration
     ),
     "toybox": _prefixing(""),
     "xargs": _xargs,
     **dict.fromkeys((*_SHELLS, *_OTHER_SHELLS), _shell),
     **dict.fromkeys(RUNNERS, _runner),
-}
+}  # fmt: skip
