@@ -57,7 +57,7 @@ def _names(word: Word) -> bool:
 def _exports(word: Word) -> bool:
     if not word.one_word:
         return False  # some shells split the value into more names
-    name, equals, value = (word.prefix if word.literal is None else word.literal).partition("=")
+    name, equals, value = word.begins.partition("=")
     if not equals or not _NAME.fullmatch(name):
         return _names(word)
     return may_assign(name, value if word.literal is not None else None)

@@ -72,6 +72,11 @@ class Word:
         return self.text if self.kind == "literal" else None
 
     @property
+    def begins(self) -> str:
+        """How the first word that takes its place surely begins; all of it where it is known."""
+        return self.text if self.kind == "literal" else self.prefix
+
+    @property
     def one_word(self) -> bool:
         """Whether exactly one word takes its place, known or not."""
         return self.kind == "literal" or (self.kind == "expansion" and self.single)

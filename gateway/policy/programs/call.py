@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from gateway.policy.effects import Access, Effects, FileUse, HostUse
 from gateway.policy.programs.paths import is_no_file, located
 from gateway.policy.shell_line import Directories
 from gateway.policy.words import Word
-
-_ACCESSES: dict[str, tuple[Access, bool]] = {
-    "read": ("read", False),
-    "write": ("write", False),
-    "list": ("list", False),
-    "read_below": ("read", True),
-    "write_below": ("write", True),
-    "list_below": ("list", True),
-}
 
 _WILD = frozenset("*?[")
 
@@ -36,7 +28,6 @@ class Call:
         self.directories = directories
         self._files: dict[FileUse, None] = {}
         self._hosts: dict[HostUse, None] = {}
-        self._taken: set[tuple[Word, str, bool, bool, Directories]] = set()
         self._opaque: str | None = None
         self._lost: str | None = None
 
@@ -62,14 +53,12 @@ class Call:
             return
         if word.kind == "literal" and ((dash and word.text == "-") or is_no_file(word.text)):
             return
-        key = (word, role, dash, possible, self.directories)
-        if key in self._taken or self._is_full():
+        if self._is_full():
             return
-        self._taken.add(key)
-        access, below = _ACCESSES[role]
+        below = role.endswith("_below")
         for place in located(word, self.directories):
             known = place.path is not None or place.glob is not None
-            use = FileUse(place.path, access, known and (below or place.below), possible, place.glob)
+            use = FileUse(place.path, _access(role), known and (below or place.below), possible, place.glob)
             self._files[use] = None
 
     def files(self, words: Sequence[Word], role: str, *, dash: bool = True) -> None:
@@ -95,7 +84,7 @@ class Call:
         elif role == "host":
             self.host(None)
         elif role:
-            self._files[FileUse(None, _ACCESSES[role][0])] = None
+            self._files[FileUse(None, _access(role))] = None
 
     def host(self, host: str | None, port: int | None = None) -> None:
         """Take in a host that is connected to."""
@@ -110,6 +99,10 @@ class Call:
         self.unknown("read")
         self.unknown("write")
         return True
+
+
+def _access(role: str) -> Access:
+    return cast(Access, role.removesuffix("_below"))
 
 
 Describe = Callable[[Call], None]

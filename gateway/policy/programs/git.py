@@ -126,7 +126,7 @@ def without_global_options(command: SimpleCommand) -> tuple[SimpleCommand, Effec
         if words[place].literal == "-C":
             call.file(value, "read_below", dash=False)
             call.directories = _moved(value, call.directories)
-        elif words[place].literal != "-c" or _HARMLESS_FOR_ONCE.fullmatch(value.literal or value.prefix) is None:
+        elif words[place].literal != "-c" or _HARMLESS_FOR_ONCE.fullmatch(value.begins) is None:
             return command, NO_EFFECTS
         place += 2
     if place == 1 or place == len(words):

@@ -73,13 +73,13 @@ def refuse_starts(call: Call) -> None:
     elif call.name in _TAKE_RESPONSE_FILES:
         # For ar and strings a word that only might begin with @ counts as well.
         unsure = call.name in {"ar", "strings"}
-        if any(_begins(word).startswith("@") or (unsure and not _begins(word)) for word in call.words):
+        if any(word.begins.startswith("@") or (unsure and not word.begins) for word in call.words):
             call.refuse(f"{call.name} takes more arguments out of a file with @FILE")
     elif call.name == "sqlite3":
         _refuse_sql(call)
     elif call.name in {"less", "more"}:
         for word in call.words:
-            if _begins(word).startswith(("-", "+")) and not _SAFE_PAGING.fullmatch(word.text):
+            if word.begins.startswith(("-", "+")) and not _SAFE_PAGING.fullmatch(word.text):
                 call.refuse(f"{call.name} with {word.text} may open files or run commands")
     if call.name in _STARTS:
         words = call.words
@@ -97,17 +97,13 @@ def refuse_options(call: Call, words: Sequence[Word], options: str) -> None:
     for word in words:
         if word.literal == "--":
             return
-        name = _begins(word).partition("=")[0]
+        name = word.begins.partition("=")[0]
         if word.kind != "literal" and "=" not in word.prefix and leads_with_dash(word):
             call.refuse(f"{word.text} could become an option of {call.name}; write -- or ./ before it")
         is_long = name.startswith("--")
         found = any(option.startswith(name) for option in named) if is_long else not letters.isdisjoint(name)
         if name.startswith("-") and found:
             call.refuse(f"{call.name} {name} may run another program")
-
-
-def _begins(word: Word) -> str:
-    return word.text if word.kind == "literal" else word.prefix
 
 
 def _tar_words(call: Call) -> tuple[Word, ...]:
@@ -138,8 +134,8 @@ def _without_safe(words: Sequence[Word]) -> Iterator[Word]:
 
 def _refuse_sql(call: Call) -> None:
     """Refuse what is not plainly options, a database and SQL: the program's own commands can run others."""
-    options = [word for word in call.words if _begins(word).startswith("-")]
-    _, *commands = [word for word in call.words if not _begins(word).startswith("-")] or [Word("")]
+    options = [word for word in call.words if word.begins.startswith("-")]
+    _, *commands = [word for word in call.words if not word.begins.startswith("-")] or [Word("")]
     literal = all(word.kind == "literal" for word in call.words)
     plain = all(_SQLITE_WORDS.fullmatch(word.text) for word in options)
     safe = all(_SQLITE_WORDS.fullmatch(word.text) or not _SQL.search(word.text) for word in commands)

@@ -179,7 +179,7 @@ def _shell(command: SimpleCommand) -> Inner | None:
 
 
 def _named_script(command: SimpleCommand, script: Word) -> Inner:
-    begins = script.text if script.kind == "literal" else script.prefix
+    begins = script.begins
     paths = [posixpath.normpath(posixpath.join(directory, begins)) for directory in command.cwd or ("/",)]
     climbs = script.kind != "literal" and (begins.startswith("/") or ".." in script.text.split("/"))
     if climbs or any(is_stream(path) for path in (begins, *paths)):
@@ -202,7 +202,7 @@ def _env(command: SimpleCommand) -> Inner | None:
 def _without_assignments(operands: list[Word]) -> list[Word]:
     """Return what stands behind `NAME=value`. Raises Opaque for a variable that may change what runs."""
     for place, word in enumerate(operands):
-        assignment = _ASSIGNMENT.match(word.text if word.kind == "literal" else word.prefix)
+        assignment = _ASSIGNMENT.match(word.begins)
         if assignment is None:
             return operands[place:]
         assigned = word.literal[assignment.end() :] if word.literal is not None else None
@@ -304,7 +304,7 @@ def _with_found(word: Word, start: Word) -> Word:
         return word
     if word.kind != "literal" or start.kind != "literal" or word.text != "{}":
         # {}/../x may be anywhere; what it begins with is known, and that it is no option.
-        begins = word.text.partition("{}")[0] or (start.text if start.kind == "literal" else start.prefix)
+        begins = word.text.partition("{}")[0] or start.begins
         return replace(_ANY_WORD, text=word.text, prefix=begins)
     root = start.text.rstrip("/") if start.text.strip("/") else ""
     return Word(f"{root}/**", "glob", prefix=f"{root}/")
