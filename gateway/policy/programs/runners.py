@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
-from gateway.policy.shell_line import SimpleCommand
 from gateway.policy.words import Opaque, Word
 
 RUNNERS = {
@@ -27,9 +25,8 @@ def is_stream(path: str) -> bool:
     return _STREAM.fullmatch(path) is not None
 
 
-def runs_after(command: SimpleCommand) -> SimpleCommand | None:
+def runs_after(words: tuple[Word, ...]) -> tuple[Word, ...] | None:
     """Return what `uv run pytest` runs, None where it runs nothing that is named. Raises Opaque."""
-    words = command.words
     name = words[0].text.rpartition("/")[2]
     verbs = RUNNERS[name].split()
     place = 1
@@ -48,4 +45,4 @@ def runs_after(command: SimpleCommand) -> SimpleCommand | None:
         place += 1
     if place == len(words):
         raise Opaque(f"{name} may run what it reads")
-    return replace(command, words=words[place:])
+    return words[place:]

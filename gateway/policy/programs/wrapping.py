@@ -44,8 +44,8 @@ _OTHER_SHELLS = frozenset(
     ysh rbash""".split()  # noqa: SIM905 - as above
 )
 _SHELLS = ("sh", "bash", "dash", "ash")
-_SHELL_FLAGS = re.compile(r"-[euxc]*o?")
-_SHELL_SETTINGS = frozenset({"pipefail", "errexit", "nounset", "xtrace"})
+# Options of a shell that are understood, each word behind a NUL.
+_SHELL_OPTIONS = re.compile(r"(?:\0-(?:[euxc]+|[euxc]*o\0(?:pipefail|errexit|nounset|xtrace))(?=\0|\Z))*")
 _NUMBERS = frozenset({"$?", "$#", "$$", "$!"})
 _ANY_WORDS = Word("*", "expansion")
 _ANY_WORD = Word("*", "expansion", single=True)
@@ -153,29 +153,20 @@ def _shell(command: SimpleCommand) -> Inner | None:
     begins = words[1].literal or "-" if len(words) > 1 else "-"
     if name.rpartition("/")[2] in _OTHER_SHELLS and begins.startswith(("-", "+", "/c", "/C")):
         raise Opaque(f"{name} runs commands in a language that is not read here; use sh or bash")
-    has_script = False
-    position = 1
-    while position < len(words):
-        word = words[position]
-        if word.kind != "literal":
-            if not has_script and word.one_word and word.prefix and not word.prefix.startswith(("-", "+")):
-                return _named_script(command, word)
-            raise Opaque(f"{name} runs a command that is not literal")
-        if not word.text.startswith(("-", "+")):
-            break
-        position += 1
-        if word.text == "--login" or (word.text.startswith("-") and "l" in word.text[1:2]):
-            raise Opaque(f"{name} {word.text} runs what the home directory says first; leave it out")
-        if len(word.text) < 2 or not _SHELL_FLAGS.fullmatch(word.text):
-            raise Opaque(f"{name} is used with {word.text}, which is not understood")
-        has_script = has_script or "c" in word.text
-        if word.text.endswith("o"):
-            if position == len(words) or words[position].literal not in _SHELL_SETTINGS:
-                raise Opaque(f"{name} -o is used in a form that is not understood")
-            position += 1
+    text = "".join(f"\0{word.literal if word.literal is not None else '(unknown)'}" for word in words[1:])
+    options = _SHELL_OPTIONS.match(text)
+    position = 1 + (options.group().count("\0") if options else 0)
     if position == len(words):
         raise Opaque(f"{name} runs the commands that it reads")
-    return Inner(script=words[position].text) if has_script else _named_script(command, words[position])
+    word = words[position]
+    has_script = any(option.text.startswith("-") and "c" in option.text for option in words[1:position])
+    if word.kind != "literal" and (has_script or not word.one_word or word.begins[:1] in ("", "-", "+")):
+        raise Opaque(f"{name} runs a command that is not literal")
+    if word.text == "--login" or word.text.startswith("-l"):
+        raise Opaque(f"{name} {word.text} runs what the home directory says first; leave it out")
+    if word.begins.startswith(("-", "+")):
+        raise Opaque(f"{name} is used with {word.text}, which is not understood")
+    return Inner(script=word.text) if has_script else _named_script(command, word)
 
 
 def _named_script(command: SimpleCommand, script: Word) -> Inner:
@@ -312,8 +303,8 @@ def _with_found(word: Word, start: Word) -> Word:
 
 def _runner(command: SimpleCommand) -> Inner | None:
     """A runner such as `uv run`: it is a program of its own besides, as it may install what it runs."""
-    inner = runs_after(command)
-    return None if inner is None else Inner((_rest(command, list(inner.words)),), replaces=False)
+    wrapped = runs_after(command.words)
+    return None if wrapped is None else Inner((_rest(command, [*wrapped]),), replaces=False)
 
 
 _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
