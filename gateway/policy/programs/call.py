@@ -45,11 +45,8 @@ class Call:
 
     def file(self, word: Word, role: str, *, dash: bool = True, possible: bool = False) -> None:
         """Take in a word in its role. With `dash` the word `-` is the program's input or output and no file."""
-        if not role or role == "names":
+        if role in ("", "names"):
             self.unknown(role)
-            return
-        if role == "host":
-            self.host(word.text if word.kind == "literal" else None)
             return
         if word.kind == "literal" and ((dash and word.text == "-") or is_no_file(word.text)):
             return
@@ -81,8 +78,6 @@ class Call:
         """Take in a use of which nothing but its role is known."""
         if role == "names":
             self.lose("it takes the names of files out of a file")
-        elif role == "host":
-            self.host(None)
         elif role:
             self._files[FileUse(None, _access(role))] = None
 

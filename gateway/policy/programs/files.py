@@ -157,10 +157,6 @@ PROGRAMS: dict[str, Describe] = {
     "uniq": _input_and_output,
     "wc": _uses("read", "-clLmw --bytes --chars --files0-from=names --lines --words"),
     **dict.fromkeys(("ls", "dir", "vdir"), _LS),
-    "tree": _uses(
-        "list", "-aACdDfFhilnNpQrsStuvxJX -L: -I: -P: -o:write --dirsfirst --noreport --gitignore --du --prune",
-        below="always", here=True,
-    ),
     "du": _uses(
         "list",
         "-0abcDhHklLmPsSx -d: -t: -X:read --all --apparent-size --bytes --exclude= --exclude-from=read"

@@ -8,9 +8,8 @@ The options of a program are written as one text:
     --lines=    takes text                  --output=write
     --color[=]  text after "=" or none      --verbose   a flag
 
-Roles: text (left empty), read, write, list; with `_below` for all that is in a directory; `host`; `names` for a file
-with the names of files.
-An option that is not written there could use any file.
+Roles: text (left empty), read, write, list; with `_below` for all that is in a directory; `names` for a file with the
+names of files. An option that is not written there could use any file.
 """
 
 from __future__ import annotations
