@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from gateway.policy.effects import Access, Effects, FileUse, HostUse
-from gateway.policy.programs.paths import is_no_file, located
+from gateway.policy.programs.paths import NO_FILES, located
 from gateway.policy.shell_line import Directories
 from gateway.policy.words import Word
 
@@ -48,7 +48,7 @@ class Call:
         if role in ("", "names"):
             self.unknown(role)
             return
-        if word.kind == "literal" and ((dash and word.text == "-") or is_no_file(word.text)):
+        if word.kind == "literal" and ((dash and word.text == "-") or word.text in NO_FILES):
             return
         if self._is_full():
             return

@@ -7,7 +7,7 @@ letter in a cluster that could be the text of another option.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gateway.policy.programs.call import Call
 from gateway.policy.programs.paths import leads_with_dash
@@ -20,15 +20,11 @@ _TAR = (
 # What takes options out of a file, or loads a library, can start anything too.
 _STARTS = {
     "ar": "--plugin",
-    "bsdtar": _TAR,
     "cpio": "-M -F -O -I --rsh-command --rmt-command --file",
     "curl": "-K --config --engine",
     "diff": "-l --paginate",
-    "gtar": _TAR,
     "install": "-s --strip --strip-program",
-    "nc": "-e -c --exec --sh-exec --lua-exec",
-    "ncat": "-e -c --exec --sh-exec --lua-exec",
-    "netcat": "-e -c --exec --sh-exec --lua-exec",
+    **dict.fromkeys(("nc", "ncat", "netcat"), "-e -c --exec --sh-exec --lua-exec"),
     "patch": "-e -g --ed --get",
     "rg": "--pre --hostname-bin",
     "rsync": "-e -M --rsh --rsync-path --remote-option --daemon --config",
@@ -36,7 +32,7 @@ _STARTS = {
     "sort": "--compress-program",
     "split": "--filter",
     "ssh": "-F -I -o",
-    "tar": _TAR,
+    **dict.fromkeys(("tar", "bsdtar", "gtar"), _TAR),
     "wget": "-e --execute --config --use-askpass",
     "zip": "-T --test --unzip-command",
 }
@@ -51,12 +47,6 @@ _TAKE_RESPONSE_FILES = frozenset(
     javadoc jar kotlinc swiftc ghc nvcc dmd ldc2 tcc""".split()  # noqa: SIM905 - as above
 )
 """Compilers and tools like them, to which @file stands for more arguments that are in the file."""
-_SAFE_SSH = re.compile(
-    r"(batchmode|stricthostkeychecking|userknownhostsfile|connecttimeout|port|user|loglevel|serveraliveinterval"
-    r"|identitiesonly|passwordauthentication|pubkeyauthentication|compression|requesttty|connectionattempts"
-    r"|addressfamily)[= ].*",
-    re.IGNORECASE,
-)
 _SAFE_PAGING = re.compile(r"-[aABcdeEfFgGiIJKLmMnNqQrRsSuUVwWX0-9]+|--?[0-9]+|\+[0-9gG]+")
 # sqlite3: functions that run code or reach files, and the options and commands that do neither.
 _SQL = re.compile(r"edit|load_extension|fts3_tokenizer|readfile|writefile|^\s*\.", re.IGNORECASE | re.MULTILINE)
@@ -82,11 +72,7 @@ def refuse_starts(call: Call) -> None:
             if word.begins.startswith(("-", "+")) and not _SAFE_PAGING.fullmatch(word.text):
                 call.refuse(f"{call.name} with {word.text} may open files or run commands")
     if call.name in _STARTS:
-        words = call.words
-        if call.name in {"ssh", "scp"}:
-            words = tuple(_without_safe(words))
-        if call.name.endswith("tar"):
-            words = _tar_words(call)
+        words = _tar_words(call) if call.name.endswith("tar") else call.words
         refuse_options(call, words, _STARTS[call.name])
 
 
@@ -116,20 +102,6 @@ def _tar_words(call: Call) -> tuple[Word, ...]:
     if first and not first[0].text.startswith("-"):
         return (Word("-" + first[0].text), *call.words[1:])
     return call.words
-
-
-def _without_safe(words: Sequence[Word]) -> Iterator[Word]:
-    """Yield words without `-o SETTING` where that runs nothing."""
-    place = 0
-    while place < len(words):
-        text = words[place].literal or ""
-        after = words[place + 1].literal if place + 1 < len(words) else None
-        if text == "-o" and after is not None and _SAFE_SSH.fullmatch(after):
-            place += 2
-            continue
-        if not (text.startswith("-o") and _SAFE_SSH.fullmatch(text[2:])):
-            yield words[place]
-        place += 1
 
 
 def _refuse_sql(call: Call) -> None:
