@@ -18,9 +18,15 @@ NO_FILES = frozenset(
 _WILDCARDS = "*?["
 _ANY = re.compile(r"\[.*\]|\?", re.DOTALL)
 _REPEATED = re.compile(r"\*+")
+_STREAM = re.compile(r"-|/+(dev|proc)/.*", re.DOTALL)
 # Links of a process to its working directory, to / and to what it has open.
 _LINKS = frozenset({"cwd", "root", "fd", "map_files"})
 _PROC = read_glob("/proc/*/**")
+
+
+def is_stream(path: str) -> bool:
+    """Return whether a script of this name may be what the program reads as its input."""
+    return _STREAM.fullmatch(path) is not None
 
 
 def absolute(text: str, directories: Directories) -> tuple[str | None, ...]:

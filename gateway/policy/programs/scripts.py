@@ -11,7 +11,7 @@ from dataclasses import replace
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.network import named_hosts
 from gateway.policy.programs.options import after_text, read_options
-from gateway.policy.programs.runners import is_stream
+from gateway.policy.programs.paths import is_stream
 from gateway.policy.variables import may_assign
 
 _SED_DELIMITER = r"[^\n\\\[\]]"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from gateway.policy.effects import FileUse
 from gateway.policy.programs.call import Call
 from gateway.policy.programs.options import Parsed, read_options
-from gateway.policy.programs.runners import RUNNERS, is_stream, runs_after
+from gateway.policy.programs.paths import is_stream
 from gateway.policy.programs.search import starting_points
 from gateway.policy.shell_line import SimpleCommand
 from gateway.policy.shell_names import keeps_meaning
@@ -46,6 +46,17 @@ _OTHER_SHELLS = frozenset(
 _SHELLS = ("sh", "bash", "dash", "ash")
 # Options of a shell that are understood, each word behind a NUL.
 _SHELL_OPTIONS = re.compile(r"(?:\0-(?:[euxc]+|[euxc]*o\0(?:pipefail|errexit|nounset|xtrace))(?=\0|\Z))*")
+# Runners of package managers and build tools: the subcommands that run what follows; none where it always does.
+_RUNNERS = {
+    **dict.fromkeys(("bunx", "npx", "pnpx", "uvx"), ""),
+    **dict.fromkeys(("conda", "hatch", "mamba", "pdm", "pipenv", "pipx", "poetry", "rye"), "run"),
+    **dict.fromkeys(("bundle", "pyenv", "rbenv"), "exec"),
+    **dict.fromkeys(("npm", "mise"), "exec x"),
+    **dict.fromkeys(("pnpm", "yarn"), "exec dlx"),
+    "bun": "x",
+    "uv": "run tool",
+}
+_RUNNER_FLAGS = frozenset({"--", "-y", "--yes", "-q", "--quiet", "--frozen", "--locked", "--no-sync", "--offline"})
 _NUMBERS = frozenset({"$?", "$#", "$$", "$!"})
 _ANY_WORDS = Word("*", "expansion")
 _ANY_WORD = Word("*", "expansion", single=True)
@@ -303,8 +314,26 @@ def _with_found(word: Word, start: Word) -> Word:
 
 def _runner(command: SimpleCommand) -> Inner | None:
     """A runner such as `uv run`: it is a program of its own besides, as it may install what it runs."""
-    wrapped = runs_after(command.words)
-    return None if wrapped is None else Inner((_rest(command, [*wrapped]),), replaces=False)
+    words = command.words
+    name = words[0].text.rpartition("/")[2]
+    verbs = _RUNNERS[name].split()
+    place = 1
+    if verbs:
+        verb = words[1] if len(words) > 1 else Word("")
+        if verb.literal is None or verb.text.startswith("-"):
+            if any(word.literal is None or word.text in verbs for word in words[1:]):
+                raise Opaque(f"{name} may run another program; write its subcommand first, as in `{name} {verbs[0]}`")
+            return None
+        if verb.text not in verbs or [word.text for word in words[1:3]] == ["tool", "install"]:
+            return None
+        place = 3 if verb.text == "tool" else 2
+        if verb.text == "tool" and (len(words) < 3 or words[2].literal != "run"):
+            raise Opaque(f"{name} tool is used in a form that is not understood")
+    while place < len(words) and words[place].literal in _RUNNER_FLAGS:
+        place += 1
+    if place == len(words):
+        raise Opaque(f"{name} may run what it reads")
+    return Inner((_rest(command, [*words[place:]]),), replaces=False)
 
 
 _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
@@ -332,5 +361,5 @@ _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
     "toybox": _prefixing(""),
     "xargs": _xargs,
     **dict.fromkeys((*_SHELLS, *_OTHER_SHELLS), _shell),
-    **dict.fromkeys(RUNNERS, _runner),
+    **dict.fromkeys(_RUNNERS, _runner),
 }  # fmt: skip
