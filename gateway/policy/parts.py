@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -16,13 +16,14 @@ from gateway.policy.recent import Recent
 from gateway.policy.shell_line import START, Directories, Redirect, SimpleCommand
 from gateway.policy.shell_names import does_nothing
 from gateway.policy.words import Word
-from gateway.policy.wrappers import Program, read_programs
+from gateway.policy.wrappers import read_programs
 
 _SHOWN_CHARS = 200
 _LIMIT_PORT = 65_535
 _LIMIT_KEPT_BYTES = 4 * 1024 * 1024
 # What a service does to a path, judged as write_file, that writes nothing into it.
 _NO_BYTES = ("remove", "make_directory")
+_NOWHERE = "/dev/null"
 _TOOL_OF: dict[Access, str] = {"read": "read_file", "write": "write_file", "list": "ls"}
 
 Kind = Literal["tool", "path", "below", "command", "host", "line"]
@@ -165,41 +166,36 @@ _COMMANDS: Recent[tuple[str, bool, bool], Parts] = Recent(_LIMIT_KEPT_BYTES, _si
 
 def _read_command(command: str, *, effects: bool, redirects: bool) -> Parts:
     programs = read_programs(command)
-    parts: list[Part] = []
-    opened = programs.redirects if redirects else ()
-    opaque = programs.opaque or (programs.files_unknown if effects else None) or _device(opened)
+    opened = [(one, path) for one in programs.redirects if redirects for path in _redirect_paths(one)]
+    opaque = programs.opaque or (programs.files_unknown if effects else None) or _device(path for _, path in opened)
     # `cd src && git diff && echo ok` needs nothing but an allow for git.
     ran = [(program, does_nothing(program.words)) for program in programs.programs]
     beside = any(not program.wrapper and not is_idle for program, is_idle in ran)
+    parts: list[Part] = []
     for program, is_idle in ran:
-        text, wrapper = " ".join(word.text for word in program.words), program.wrapper or (beside and is_idle)
+        name, text = program.words[0].text, " ".join(word.text for word in program.words)
         words, cwd, within = program.words, program.cwd, program.within
+        wrapper = program.wrapper or (beside and is_idle)
         parts.append(Part("command", shown(text), "execute", words=words, cwd=cwd, wrapper=wrapper, within=within))
         if effects:
-            parts.extend(_effect_parts(program))
-    for redirect in opened:
-        parts.extend(_redirect_parts(redirect))
+            parts.extend(_file_part(name, use) for use in program.effects.files)
+            parts.extend(_host_part(name, use) for use in program.effects.hosts)
+    parts.extend(_redirect_part(one, path) for one, path in opened if path != _NOWHERE)
     if not parts and opaque is None:
         parts.append(Part("line", "a line that runs nothing", "execute", of_command=True))
     return Parts(tuple(dict.fromkeys(parts)), opaque=opaque)
 
 
-def _device(redirects: Iterable[Redirect]) -> str | None:
+def _device(opened: Iterable[str | None]) -> str | None:
     """Return why a redirect to a device is not understood: in bash /dev/tcp/host/port is a connection, not a file."""
-    for redirect in redirects:
-        for path in _redirect_paths(redirect):
-            if path is not None and path.startswith("/dev/") and path != "/dev/null":
-                return f"a redirect to {path!r} may be something else than a file"
-    return None
+    device = next((path for path in opened if path and path.startswith("/dev/") and path != _NOWHERE), None)
+    return f"a redirect to {device!r} may be something else than a file" if device else None
 
 
-def _redirect_parts(redirect: Redirect) -> Iterator[Part]:
+def _redirect_part(redirect: Redirect, path: str | None) -> Part:
     mark, tool = (">", "write_file") if redirect.writes else ("<", "read_file")
-    for path in _redirect_paths(redirect):
-        if path == "/dev/null":
-            continue
-        target = path if path is not None else redirect.target or "a file that is not known before it runs"
-        yield Part("path", shown(f"{mark} {target}"), tool, path=path, of_command=True)
+    target = path or redirect.target or "a file that is not known before it runs"
+    return Part("path", shown(f"{mark} {target}"), tool, path=path, of_command=True)
 
 
 def _redirect_paths(redirect: Redirect) -> tuple[str | None, ...]:
@@ -211,17 +207,11 @@ def _redirect_paths(redirect: Redirect) -> tuple[str | None, ...]:
     return tuple(path if path is not None and path_problem(path) is None else None for path in paths)
 
 
-def _effect_parts(program: Program) -> Iterator[Part]:
-    name = program.words[0].text if program.words else ""
-    for use in program.effects.files:
-        yield _file_part(name, use)
-    for host in program.effects.hosts:
-        yield _host_part(name, host)
-
-
 def _file_part(name: str, use: FileUse) -> Part:
     path = use.path if use.path is not None and path_problem(use.path) is None else None
-    target = path or (_as_written(use.glob) if use.glob is not None else "a file that cannot be determined")
+    # The glob of a shell's pattern as people write it, where a wildcard is never a leading dot.
+    glob = use.glob.replace("[!.]*", "*") if use.glob is not None else None
+    target = path or glob or "a file that cannot be determined"
     return Part(
         "path",
         shown(f"{name}: {use.access} {'below ' if use.below else ''}{target}"),
@@ -232,11 +222,6 @@ def _file_part(name: str, use: FileUse) -> Part:
         wrapper=use.possible,
         glob=use.glob,
     )
-
-
-def _as_written(glob: str) -> str:
-    """Return the glob of a shell's pattern as people write it, where a wildcard is never a leading dot."""
-    return glob.replace("[!.]*", "*")
 
 
 def _host_part(name: str, use: HostUse) -> Part:

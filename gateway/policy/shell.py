@@ -8,11 +8,11 @@ An opaque line still lists the commands that were seen in it, so that deny rules
 
 from __future__ import annotations
 
-from gateway.policy.shell_flow import Flow
+import re
+
 from gateway.policy.shell_grammar import LIMIT_COMMANDS, read_line
-from gateway.policy.shell_line import START, Directories, Redirect, ShellLine, SimpleCommand
+from gateway.policy.shell_line import START, Directories, Redirect, ShellLine, SimpleCommand, Span
 from gateway.policy.shell_second import look_for_units, read_units
-from gateway.policy.shell_tree import Reading, Span, Unit
 from gateway.policy.words import Opaque, Word, read_word
 
 __all__ = ["LIMIT_BYTES", "LIMIT_COMMANDS", "Redirect", "ShellLine", "SimpleCommand", "parse_line"]
@@ -30,27 +30,17 @@ def parse_line(command: str, cwd: Directories = START) -> ShellLine:
         return ShellLine(opaque=reason)
     source = command.encode()
     try:
-        reading = read_line(source.decode("latin-1"))
+        reading = read_line(source.decode("latin-1"), cwd)
     except Opaque as opaque:
         return _seen(source, str(opaque))
     units, complete = read_units(_without(source, reading.documents))
-    flow = Flow()
-    flow.walk(reading.root, cwd)
-    line = ShellLine(tuple(flow.commands), tuple(flow.redirects))
-    if not complete or not _same(reading, units):
+    line = reading.line
+    if not complete or sorted(reading.units) != sorted(units):
         seen = _seen(source, _DISAGREE)
         return ShellLine((*line.commands, *seen.commands), (*line.redirects, *seen.redirects), _DISAGREE)
     if len(line.commands) + len(line.redirects) > LIMIT_COMMANDS:
         return ShellLine(line.commands[:LIMIT_COMMANDS], (), f"it has more than {LIMIT_COMMANDS} commands")
     return line
-
-
-def _same(reading: Reading, units: tuple[Unit, ...]) -> bool:
-    return sorted(reading.units, key=_start) == sorted(units, key=_start)
-
-
-def _start(unit: Unit) -> tuple[Span, ...]:
-    return unit[1]
 
 
 def _unreadable(command: str) -> str | None:
@@ -75,9 +65,7 @@ def _without(source: bytes, documents: tuple[Span, ...]) -> bytes:
     """Return the line with blanks for its here-documents: our reading of those is checked against real shells only."""
     blanked = bytearray(source)
     for start, end in documents:
-        for place in range(start, end):
-            if blanked[place] != ord("\n"):
-                blanked[place] = ord(" ")
+        blanked[start:end] = re.sub(rb"[^\n]", b" ", blanked[start:end])
     return bytes(blanked)
 
 

@@ -12,6 +12,11 @@ Directories = tuple[str, ...] | None
 
 START: Directories = (WORKSPACE,)
 
+Span = tuple[int, int]
+"""From and up to which byte of the line."""
+Unit = tuple[str, tuple[Span, ...]]
+"""A command with its words, or a redirect with its operator and its target: what two readings must have in common."""
+
 
 @dataclass(frozen=True)
 class SimpleCommand:

@@ -9,10 +9,12 @@ from gateway.policy.variables import may_assign
 from gateway.policy.words import Word
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
+_PROXY = re.compile(r"(https?|ftp|all|no)_proxy", re.IGNORECASE)
 _PLAIN_BUILTINS = frozenset({":", "[", "cd", "echo", "false", "printf", "pwd", "test", "true"})
 _KEEPERS = frozenset({"break", "continue", "exit", "export", "set", "shift", "unset"})
-_SET_FLAGS = re.compile(r"[-+][eux]+|[-+][eux]*o")
+# All arguments of `read` and of `set`, each behind a NUL.
+_READ = re.compile(r"(?:\0-r|\0-d\0[^\0]?)*((?:\0[A-Za-z_][A-Za-z0-9_]*)+)", re.DOTALL)
+_SET = re.compile(r"(\0[-+][eux]+|\0[-+][eux]*o\0(pipefail|errexit|nounset|xtrace))+")
 
 
 def does_nothing(words: Sequence[Word]) -> bool:
@@ -28,64 +30,34 @@ def keeps_meaning(words: Sequence[Word]) -> bool:
 
     Such a one sets harmless variables only, ends a loop or the script, or makes the script stop at errors.
     """
-    name = words[0].literal
     arguments = words[1:]
-    if name in {"break", "continue", "exit", "shift"}:
-        return len(arguments) <= 1 and all(word.one_word and _is_number(word) for word in arguments)
-    if name == "export":
-        return bool(arguments) and all(_exports(word) for word in arguments)
-    if name in {"pushd", "popd"}:
-        return True
-    if name == "unset":
-        return bool(arguments) and all(_names(word) or _names_a_proxy(word) for word in arguments)
-    if name == "read":
-        return _reads(arguments)
-    if name == "set":
-        return _sets(arguments)
+    text = "".join(f"\0{word.literal if word.literal is not None else '(unknown)'}" for word in arguments)
+    match words[0].literal:
+        case "break" | "continue" | "exit" | "shift":
+            numbers = [word.one_word and (word.literal is None or word.literal.isdigit()) for word in arguments]
+            return numbers in ([], [True])
+        case "export":
+            return bool(arguments) and all(_exports(word) for word in arguments)
+        case "pushd" | "popd":
+            return True
+        case "unset":
+            return bool(arguments) and all(_names(word) or _PROXY.fullmatch(word.literal or "") for word in arguments)
+        case "read":
+            found = _READ.fullmatch(text)
+            return found is not None and all(may_assign(name) for name in found.group(1).split("\0")[1:])
+        case "set":
+            return _SET.fullmatch(text) is not None
     return False
 
 
-def _is_number(word: Word) -> bool:
-    return word.literal is None or word.literal.isdigit()
-
-
 def _names(word: Word) -> bool:
-    return word.literal is not None and bool(_NAME.fullmatch(word.literal)) and may_assign(word.literal)
-
-
-def _names_a_proxy(word: Word) -> bool:
-    return word.literal is not None and bool(re.fullmatch(r"(https?|ftp|all|no)_proxy", word.literal.lower()))
+    return bool(_NAME.fullmatch(word.literal or "")) and may_assign(word.text)
 
 
 def _exports(word: Word) -> bool:
     if not word.one_word:
         return False  # some shells split the value into more names
-    found = _ASSIGNED.match(word.literal if word.literal is not None else word.prefix)
-    value = word.literal[found.end() :] if found and word.literal is not None else None
-    return may_assign(found.group(1), value) if found else _names(word)
-
-
-def _reads(arguments: Sequence[Word]) -> bool:
-    place = 0
-    while place < len(arguments) and arguments[place].literal in {"-r", "-d"}:
-        if arguments[place].literal == "-d":
-            place += 1
-            delimiter = arguments[place].literal if place < len(arguments) else None
-            if delimiter is None or len(delimiter) > 1:
-                return False
-        place += 1
-    return place < len(arguments) and all(_names(word) for word in arguments[place:])
-
-
-def _sets(arguments: Sequence[Word]) -> bool:
-    place = 0
-    while place < len(arguments):
-        flags = arguments[place].literal
-        if flags is None or not _SET_FLAGS.fullmatch(flags):
-            return False
-        if flags.endswith("o"):
-            place += 1
-            if place == len(arguments) or arguments[place].literal not in {"pipefail", "errexit", "nounset", "xtrace"}:
-                return False
-        place += 1
-    return bool(arguments)
+    name, equals, value = word.begins.partition("=")
+    if not equals or not _NAME.fullmatch(name):
+        return _names(word)
+    return may_assign(name, value if word.literal is not None else None)

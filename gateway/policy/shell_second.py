@@ -6,12 +6,12 @@ It gives the same units as shell_grammar.py, or None where its tree holds anythi
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import tree_sitter
 import tree_sitter_bash
 
-from gateway.policy.shell_tree import Span, Unit
+from gateway.policy.shell_line import Span, Unit
 
 # Some nested nonsense costs this parser seconds (`a=(a=(a=(...`) and would hold up every tenant's calls. What our own
 # reader understands never does; anything else is looked at in small pieces, for so long. (A parser that can be stopped
@@ -28,6 +28,7 @@ _STRUCTURE = frozenset(
 _SILENT = frozenset(["\n"]).union(
     """comment ; & && || | ! { } ( ) ;; if then elif else fi while until do done for in case esac $( `""".split()  # noqa: SIM905 - a list to read
 )
+_REDIRECTS = frozenset({"file_redirect", "herestring_redirect", "heredoc_redirect"})
 _TESTS = frozenset(
     ["unary_expression", "binary_expression", "parenthesized_expression", "negation_expression", "test_operator"]
 )
@@ -83,80 +84,63 @@ class _Walk:
 
     def _visit(self, node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
         """Take in a node and yield the nodes inside it that are still to be read."""
-        if node.type in _STRUCTURE:
-            yield from node.children
-        elif node.type in {"command", "declaration_command", "unset_command", "test_command"}:
-            yield from self._command(node)
-        elif node.type == "variable_assignment":
-            self._add("command", [_span(node)])
-            yield from _substitutions(node)
-        elif node.type == "variable_assignments":
-            self._add("command", [_span(child) for child in node.children])
-            yield from _substitutions(node)
-        elif node.type == "file_redirect":
-            yield from self._redirect(node)
-        elif node.type == "for_statement":
-            yield from self._for(node)
-        elif node.type == "case_statement":
-            yield from self._case(node)
-        elif node.type not in _SILENT:
-            self.complete = False
-            yield from node.children
+        match node.type:
+            case kind if kind in _STRUCTURE:
+                yield from node.children
+            case "command" | "declaration_command" | "unset_command" | "test_command":
+                children = list(_leaves(node) if node.type == "test_command" else node.children)
+                words = [child for child in children if child.type not in _REDIRECTS]
+                self._last = self._add("command", words)
+                yield from _substitutions(words)
+                yield from (child for child in children if child.type in _REDIRECTS)
+            case "variable_assignment":
+                self._add("command", [node])
+                yield from _substitutions([node])
+            case "variable_assignments":
+                self._add("command", node.children)
+                yield from _substitutions(node.children)
+            case "file_redirect":
+                yield from self._redirect(node)
+            case "for_statement":
+                words = [child for child in node.children if child.type not in _SILENT | {"do_group"}]
+                self._add("for", words)
+                yield from _substitutions(words)
+                yield from (child for child in node.children if child.type == "do_group")
+            case "case_statement":
+                yield from self._case(node)
+            case kind if kind not in _SILENT:
+                self.complete = False
+                yield from node.children
 
-    def _add(self, kind: str, spans: list[Span]) -> list[Span]:
+    def _add(self, kind: str, words: Iterable[tree_sitter.Node]) -> list[Span]:
+        spans = [_span(word) for word in words]
         self._found.append((kind, spans))
         return spans
 
-    def _command(self, node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
-        spans: list[Span] = []
-        redirects: list[tree_sitter.Node] = []
-        for child in _leaves(node) if node.type == "test_command" else node.children:
-            if child.type in {"file_redirect", "herestring_redirect", "heredoc_redirect"}:
-                redirects.append(child)
-            else:
-                spans.append(_span(child))
-                yield from _substitutions(child)
-        self._last = self._add("command", spans)
-        yield from redirects
-
     def _redirect(self, node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
-        children = list(node.children)
-        if children[0].type == "file_descriptor":
-            children.pop(0)
-        operator, *words = children
+        operator, *words = (child for child in node.children if child.type != "file_descriptor")
         if not words:
             self.complete = False
             return
-        self._found.append(("redirect", [_span(operator), _span(words[0])]))
-        for word in words:
-            yield from _substitutions(word)
+        self._add("redirect", [operator, words[0]])
+        yield from _substitutions(words)
         if words[1:]:
             if self._last is None:
                 self._last = self._add("command", [])
             self._last.extend(_span(word) for word in words[1:])
 
-    def _for(self, node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
-        words = [child for child in node.children if child.type not in _SILENT | {"do_group"}]
-        self._add("for", [_span(word) for word in words])
-        for word in words:
-            yield from _substitutions(word)
-        yield from (child for child in node.children if child.type == "do_group")
-
     def _case(self, node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
         spans = self._add("case", [])
         for child in node.children:
             if child.type == "case_item":
-                opened = False
-                for inner in child.children:
-                    if opened:
-                        yield inner
-                    elif inner.type == ")":
-                        opened = True
-                    elif inner.type not in {"|", "("}:
-                        spans.append(_span(inner))
+                end = next(
+                    (place for place, inner in enumerate(child.children) if inner.type == ")"), child.child_count
+                )
+                spans.extend(_span(inner) for inner in child.children[:end] if inner.type not in {"|", "("})
+                yield from child.children[end + 1 :]
             elif child.type not in _SILENT:
                 spans.append(_span(child))
-                yield from _substitutions(child)
+                yield from _substitutions([child])
 
 
 def _span(node: tree_sitter.Node) -> Span:
@@ -174,9 +158,9 @@ def _leaves(node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
             yield child
 
 
-def _substitutions(node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
-    """Yield the commands inside a word."""
-    pending = [node]
+def _substitutions(words: Iterable[tree_sitter.Node]) -> Iterator[tree_sitter.Node]:
+    """Yield the commands inside words."""
+    pending = [*words][::-1]
     while pending:
         inner = pending.pop()
         if inner.type in {"command_substitution", "process_substitution"}:

@@ -27,17 +27,18 @@ _PLAIN = frozenset(string.ascii_letters + string.digits + "_@%+:,./-=^]!~")
 _GLOB = frozenset("*?[")
 _PRINTABLE = frozenset(chr(code) for code in range(0x20, 0x7F))
 _ENDS = frozenset(" \t\n;&|<>()")
-# bash takes the second $ of $$( for the beginning of something.
-_VARIABLE = re.compile(
-    r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9?#@*!-]|\$(?![({\[])|\{(?:#?[A-Za-z_][A-Za-z0-9_]*|[0-9@*?#])\})",
+# A variable, or a sum: a name in a sum could hold text that bash evaluates (x='a[$(rm y)]'). bash takes the second $ of
+# $$( for the beginning of something.
+_PLAIN_EXPANSION = re.compile(
+    r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9?#@*!-]|\$(?![({\[])|\{(?:#?[A-Za-z_][A-Za-z0-9_]*|[0-9@*?#])\})"
+    r"|\$\(\([0-9 +*/%-]+\)\)"
 )
-# A name in a sum could hold text that bash evaluates (x='a[$(rm y)]').
-_SUM = re.compile(r"\$\(\([0-9 +*/%-]+\)\)")
 # ${NAME:-text}, ${NAME%pattern} and the like, up to the text; the others are bash's own.
 _DEFAULT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9])(:?[-+?=]|%%?|##?)")
 _DEFAULT_TEXT = frozenset(string.ascii_letters + string.digits + " _@%+:,./-=^!*?[]~#")
 # Each is one word, quoted or not. `$!` is none before anything ran in the background.
-_NUMBER = re.compile(r"\$(?:[?#$]|\{[?#]\}|\{#[A-Za-z_][A-Za-z0-9_]*\})")
+_ONE_WORD = re.compile(r"\$(?:[?#$]|\{[?#]\}|\{#[A-Za-z_][A-Za-z0-9_]*\}|\(\([0-9 +*/%-]+\)\))")
+_COMMAND = re.compile(r"\$\((?!\()")
 _AFTER_DOLLAR = frozenset(["", " ", ".", ",", ";", ":", ")", "/", "%", "|"])
 _LIST = re.compile(r",|\.\.")
 _ALL = re.compile(r"\$\{?@")
@@ -71,6 +72,11 @@ class Word:
         return self.text if self.kind == "literal" else None
 
     @property
+    def begins(self) -> str:
+        """How the first word that takes its place surely begins; all of it where it is known."""
+        return self.text if self.kind == "literal" else self.prefix
+
+    @property
     def one_word(self) -> bool:
         """Whether exactly one word takes its place, known or not."""
         return self.kind == "literal" or (self.kind == "expansion" and self.single)
@@ -79,58 +85,19 @@ class Word:
 def read_word(text: str) -> Word:
     """Return the word that a shell makes of `text`, which must be one whole word without commands. Raises Opaque."""
     source = text.encode().decode("latin-1")
-    word, end = scan_word(source, 0, len(source), _no_commands)
+    word, end = WordScan(source, len(source), _no_commands).word(0)
     if end != len(source):
         raise Opaque(f"{text!r} is more than one word")
     return word
 
 
-def scan_word(source: str, start: int, limit: int, substitution: Substitution) -> tuple[Word, int]:
-    """Read the word at `start`, which may be empty, and return it and where it ends. Raises Opaque."""
-    scan = _Scan(source, limit, substitution)
-    end = scan.word(start)
-    return scan.result(), end
+def check_assigned(name: str, value: str | None = None) -> None:
+    """Raise Opaque for a variable that a line may not set to a value, None for any."""
+    if not may_assign(name, value):
+        raise Opaque(f"it assigns {name}, which may change what later words run; use a name in lower case")
 
 
-def scan_expansion(source: str, position: int, limit: int, substitution: Substitution) -> int | None:
-    """Return where the expansion at `position`, in text or double quotes, ends; None if it is a mere $."""
-    if source[position] == "`":
-        return substitution(position, True)
-    ahead = source[position + 1 : position + 2] if position + 1 < limit else ""
-    found = _SUM.match(source, position, limit) or _VARIABLE.match(source, position, limit)
-    if found:
-        return found.end()
-    if ahead == "(":
-        return substitution(position, True)
-    if ahead == "{":
-        return _scan_default(source, position, limit, substitution)
-    if ahead not in _AFTER_DOLLAR:
-        seen = decoded(source[position : position + 2])
-        raise Opaque(f"{seen!r} in text is not understood; write \\$ for a dollar sign")
-    return None
-
-
-def _scan_default(source: str, position: int, limit: int, substitution: Substitution) -> int:
-    """Return where ${NAME:-text} or ${NAME%pattern} ends."""
-    found = _DEFAULT.match(source, position, limit)
-    if found is None:
-        raise Opaque("a ${...} is not ${NAME}, ${#NAME}, ${NAME:-text}, ${NAME%pattern} or the like")
-    if found.group(2).endswith("=") and not may_assign(found.group(1)):
-        raise Opaque(f"it assigns {found.group(1)}, which may change what later words run; use a name in lower case")
-    at = found.end()
-    while at < limit and source[at] != "}":
-        if source[at] == "$":
-            at = scan_expansion(source, at, limit, substitution) or at + 1
-        elif source[at] in _DEFAULT_TEXT or not source[at].isascii():
-            at += 1
-        else:
-            raise Opaque(f"{source[at]!r} inside ${{...}} is not understood")
-    if at == limit:
-        raise Opaque("a ${ is not closed")
-    return at + 1
-
-
-def decoded(source: str) -> str:
+def _decoded(source: str) -> str:
     """Return the text of source, see the head of this file."""
     return source.encode("latin-1").decode(errors="replace")
 
@@ -139,8 +106,8 @@ def _no_commands(_position: int, _quoted: bool) -> int:
     raise Opaque("an expansion ($ or `) is not known before it runs")
 
 
-class _Scan:
-    """One pass over one word."""
+class WordScan:
+    """One pass over one word, or over text in which expansions stand, that ends at `limit`."""
 
     def __init__(self, source: str, limit: int, substitution: Substitution) -> None:
         self._source = source
@@ -154,58 +121,98 @@ class _Scan:
         self._commands = False
         self._braces: list[int] = []  # where an unquoted { or } stands
 
-    def result(self) -> Word:
-        text = decoded("".join(self._text))
-        if not self._glob and not self._expansion:
-            return Word(text)
-        prefix = decoded(self._prefix or "")
-        if not self._expansion:
-            return Word(text, "glob", prefix=prefix)
-        return Word(text, "expansion", not (self._glob or self._many), prefix)
-
-    def word(self, start: int) -> int:
-        position = start
-        source = self._source
-        while position < self._limit and source[position] not in _ENDS:
-            character = source[position]
-            if character == "'":
-                position = self._single_quoted(position + 1)
-            elif character == '"':
-                position = self._double_quoted(position + 1)
-            elif character == "\\":
-                escaped = source[position + 1 : min(position + 2, self._limit)]
-                if escaped not in _PRINTABLE or not escaped:
-                    raise Opaque("a backslash stands before a line end or an unusual character")
-                self._text.append(escaped)
-                position += 2
-            elif character in "$`":
-                position = self._unquoted_expansion(position)
-            elif character == "~" and (tilde := self._tilde(position, start)):
-                position = self._expand(position, tilde)
-            else:
-                if character in "{}":
-                    self._brace(position)
-                else:
-                    _check_plain(character, position == start)
-                if character in _GLOB:
-                    self._begin_unknown()
-                    # A lone [ is the program of that name, or an argument; no shell takes it for a pattern.
-                    self._glob = self._glob or not (character == "[" and self._is_lone(position, start))
-                self._text.append(character)
-                position += 1
-        if self._braces and _expands(source, self._braces, position):
+    def word(self, start: int) -> tuple[Word, int]:
+        """Read the word at `start`, which may be empty, and return it and where it ends. Raises Opaque."""
+        end = self._read(start)
+        if self._braces and _expands(self._source, self._braces, end):
             if self._commands:
                 raise Opaque("{ } that expand stand in one word with a command")
             # ~{a,b} becomes ~a and ~b before those are taken for home directories.
             before = self._before_braces if self._prefix is None else min(self._before_braces, self._prefix, key=len)
             self._prefix = before.partition("~")[0]
             self._expansion = self._many = True
+        text, prefix = _decoded("".join(self._text)), _decoded(self._prefix or "")
+        if self._expansion:
+            return Word(text, "expansion", not (self._glob or self._many), prefix), end
+        return Word(text, "glob", prefix=prefix) if self._glob else Word(text), end
+
+    def expansion_end(self, position: int, *, quoted: bool = True) -> int | None:
+        """Return where the expansion at `position` ends; None if it is a mere $, as text has."""
+        ahead = self._source[position + 1 : min(position + 2, self._limit)]
+        found = _PLAIN_EXPANSION.match(self._source, position, self._limit)
+        if found:
+            return found.end()
+        if self._source[position] == "`" or ahead == "(":
+            return self._substitution(position, quoted)
+        if ahead == "{":
+            return self._default_end(position)
+        if not quoted:
+            raise Opaque("a $ outside quotes is not understood")
+        if ahead not in _AFTER_DOLLAR:
+            seen = _decoded(self._source[position : position + 2])
+            raise Opaque(f"{seen!r} in text is not understood; write \\$ for a dollar sign")
+        return None
+
+    def _default_end(self, position: int) -> int:
+        """Return where ${NAME:-text} or ${NAME%pattern} ends."""
+        found = _DEFAULT.match(self._source, position, self._limit)
+        if found is None:
+            raise Opaque("a ${...} is not ${NAME}, ${#NAME}, ${NAME:-text}, ${NAME%pattern} or the like")
+        if found.group(2).endswith("="):
+            check_assigned(found.group(1))
+        at = found.end()
+        while at < self._limit and (character := self._source[at]) != "}":
+            if character == "$":
+                at = self.expansion_end(at) or at + 1
+            elif character in _DEFAULT_TEXT or not character.isascii():
+                at += 1
+            else:
+                raise Opaque(f"{character!r} inside ${{...}} is not understood")
+        if at == self._limit:
+            raise Opaque("a ${ is not closed")
+        return at + 1
+
+    def _read(self, start: int) -> int:
+        position = start
+        while position < self._limit and (character := self._source[position]) not in _ENDS:
+            if character == "'":
+                end = self._source.find("'", position + 1, self._limit)
+                if end < 0:
+                    raise Opaque("a quote is not closed")
+                self._text.append(self._source[position + 1 : end])
+                position = end + 1
+            elif character == '"':
+                position = self._double_quoted(position + 1)
+            elif character == "\\":
+                escaped = self._source[position + 1 : min(position + 2, self._limit)]
+                if escaped not in _PRINTABLE or not escaped:
+                    raise Opaque("a backslash stands before a line end or an unusual character")
+                self._text.append(escaped)
+                position += 2
+            elif character in "$`":
+                position = self._expand(position, quoted=False) or position
+            elif character == "~" and (tilde := self._tilde(position, start)):
+                position = self._unknown(position, tilde)
+            else:
+                self._unquoted(position, start)
+                position += 1
         return position
 
-    def _brace(self, position: int) -> None:
-        if not self._braces:
-            self._before_braces = "".join(self._text)
-        self._braces.append(position)
+    def _unquoted(self, position: int, start: int) -> None:
+        """Take in an unquoted character that stands for itself or is a file name pattern. Raises Opaque for others."""
+        character = self._source[position]
+        if character in "{}":
+            if not self._braces:
+                self._before_braces = "".join(self._text)
+            self._braces.append(position)
+        elif character in _GLOB:
+            behind = self._source[position + 1 : min(position + 2, self._limit)]
+            self._begin_unknown()
+            # A lone [ is the program of that name, or an argument; no shell takes it for a pattern.
+            self._glob = self._glob or character != "[" or position > start or behind not in {"", *_ENDS}
+        elif character not in _PLAIN and character.isascii() and (character != "#" or position == start):
+            raise Opaque(f"{character!r} outside quotes is not understood")
+        self._text.append(character)
 
     def _tilde(self, position: int, start: int) -> int | None:
         """Return where a home directory ends. bash takes ~ for one after = and : as well, where other shells do not."""
@@ -214,60 +221,40 @@ class _Scan:
         found = _TILDE.match(self._source, position, self._limit)
         return found.end() if found else None
 
-    def _is_lone(self, position: int, start: int) -> bool:
-        behind = self._source[position + 1 : min(position + 2, self._limit)]
-        return position == start and (not behind or behind in _ENDS)
-
     def _begin_unknown(self) -> None:
         if self._prefix is None:
             self._prefix = "".join(self._text)
 
-    def _expand(self, position: int, end: int) -> int:
+    def _unknown(self, position: int, end: int) -> int:
         self._begin_unknown()
         self._expansion = True
         self._text.append(self._source[position:end])
         return end
 
-    def _unquoted_expansion(self, position: int) -> int:
-        source = self._source
-        total = _SUM.match(source, position, self._limit)
-        variable = _VARIABLE.match(source, position, self._limit)
-        if total:
-            return self._expand(position, total.end())
-        if variable:
-            self._many = self._many or not _NUMBER.fullmatch(variable.group())
-            return self._expand(position, variable.end())
-        if source[position] == "`" or source.startswith("$(", position):
-            self._many = self._commands = True
-            return self._expand(position, self._substitution(position, False))
-        if source.startswith("${", position):
-            self._many = True
-            end = _scan_default(source, position, self._limit, self._substitution)
-            self._commands = self._commands or "$(" in source[position:end]
-            return self._expand(position, end)
-        raise Opaque("a $ outside quotes is not understood")
+    def _expand(self, position: int, *, quoted: bool) -> int | None:
+        """Take in the expansion at `position` and return where it ends; None for a mere $."""
+        end = self.expansion_end(position, quoted=quoted)
+        if end is None:
+            return None
+        text = self._source[position:end]
+        if quoted:
+            is_many = _ALL.search(text) is not None and not text.startswith(("$(", "`"))
+        else:
+            is_many = not _ONE_WORD.fullmatch(text)
+        self._many = self._many or is_many
+        self._commands = self._commands or "`" in text or _COMMAND.search(text) is not None
+        return self._unknown(position, end)
 
-    def _single_quoted(self, start: int) -> int:
-        end = self._source.find("'", start, self._limit)
-        if end < 0:
-            raise Opaque("a quote is not closed")
-        self._text.append(self._source[start:end])
-        return end + 1
-
-    def _double_quoted(self, start: int) -> int:
+    def _double_quoted(self, position: int) -> int:
         source = self._source
-        position = start
         while position < self._limit:
             character = source[position]
             if character == '"':
                 return position + 1
             if character in "$`" and not source.startswith('$"', position):
-                end = scan_expansion(source, position, self._limit, self._substitution)
+                end = self._expand(position, quoted=True)
                 if end is not None:
-                    text = source[position:end]
-                    self._many = self._many or bool(_ALL.search(text) and not text.startswith(("$(", "`")))
-                    self._commands = self._commands or "$(" in text or text.startswith("`")
-                    position = self._expand(position, end)
+                    position = end
                     continue
             elif character == "\\":
                 escaped = source[position + 1 : position + 2]
@@ -279,13 +266,6 @@ class _Scan:
             self._text.append(character)
             position += 1
         raise Opaque("a quote is not closed")
-
-
-def _check_plain(character: str, at_start: bool) -> None:
-    """Raise Opaque unless an unquoted character stands for itself or is a file name pattern."""
-    if character in _PLAIN or character in _GLOB or not character.isascii() or (character == "#" and not at_start):
-        return
-    raise Opaque(f"{character!r} outside quotes is not understood")
 
 
 def _expands(source: str, braces: list[int], end: int) -> bool:

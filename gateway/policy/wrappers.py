@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from gateway.policy.effects import NO_EFFECTS, Effects, FileUse, HostUse
 from gateway.policy.programs import effects_of
-from gateway.policy.programs.call import LIMIT_USES
-from gateway.policy.programs.git.global_options import without_global_options
+from gateway.policy.programs.call import LIMIT_USES, TOO_MANY
+from gateway.policy.programs.git import without_global_options
 from gateway.policy.programs.wrapping import unwrap
 from gateway.policy.shell import LIMIT_COMMANDS, parse_line
-from gateway.policy.shell_line import START, Directories, Redirect, ShellLine, SimpleCommand
+from gateway.policy.shell_line import START, Redirect, ShellLine, SimpleCommand
 from gateway.policy.words import Opaque, Word
 
 LIMIT_DEPTH = 4
@@ -26,51 +26,40 @@ LIMIT_SCRIPTS_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
-class Program:
+class Program(SimpleCommand):
     """A simple command to judge, and where it may run. A `wrapper` runs the next one in its place.
 
     Of a wrapper's words only deny and ask rules are about; its effects are judged like any other's. `within` are the
     commands that end in these words and run them, innermost first.
     """
 
-    words: tuple[Word, ...]
     wrapper: bool = False
-    cwd: Directories = START
     effects: Effects = NO_EFFECTS
     within: tuple[SimpleCommand, ...] = ()
 
 
-@dataclass(frozen=True)
+def read_programs(command: str) -> Programs:
+    """Parse a command line, unwrap its commands and see what known programs do. Never raises."""
+    reading = Programs()
+    reading.line(parse_line(command), depth=0)
+    return reading
+
+
 class Programs:
     """A command line down to the programs it runs. `opaque` is None when these are all.
 
     `files_unknown` is None when the effects of the programs are all that they do.
     """
 
-    programs: tuple[Program, ...]
-    redirects: tuple[Redirect, ...]
-    opaque: str | None
-    files_unknown: str | None = None
-
-
-def read_programs(command: str) -> Programs:
-    """Parse a command line, unwrap its commands and see what known programs do. Never raises."""
-    reading = _Unwrapping()
-    reading.line(parse_line(command), depth=0)
-    return Programs(tuple(reading.programs), tuple(reading.redirects), reading.opaque, reading.files_unknown)
-
-
-class _Unwrapping:
     def __init__(self) -> None:
         self.programs: list[Program] = []
         self.redirects: list[Redirect] = []
         self.opaque: str | None = None
         self.files_unknown: str | None = None
-        self._words = 0
-        self._uses = 0
-        self._scripts_bytes = 0
+        self._words = self._uses = self._scripts_bytes = 0
 
     def line(self, line: ShellLine, depth: int) -> None:
+        """Take in a line and what its commands wrap."""
         self.opaque = self.opaque or line.opaque
         self.redirects.extend(line.redirects)
         for command in line.commands:
@@ -86,19 +75,19 @@ class _Unwrapping:
             return
         if command.words[0].kind != "literal":
             self._refuse("the name of a program is not literal")
-            self.programs.append(Program(command.words, cwd=command.cwd))
+            self.programs.append(Program(command.words, command.cwd))
             return
         command = self._placed(command)
         if command.words[0].text.rpartition("/")[2] == "git":
             plain, effects = without_global_options(command)
             if plain != command:
-                self.programs.append(Program(command.words, wrapper=True, cwd=command.cwd, effects=effects))
+                self.programs.append(Program(command.words, command.cwd, wrapper=True, effects=effects))
                 command, within = plain, (command, *within)
-        effects = self._counted(effects_of(command.words, command.cwd) if self._uses <= LIMIT_USES else NO_EFFECTS)
+        effects = self._effects(command)
         if effects.opaque is not None:
             self._refuse(effects.opaque)
         self.files_unknown = self.files_unknown or effects.files_unknown
-        program = Program(command.words, cwd=command.cwd, effects=effects, within=within)
+        program = Program(command.words, command.cwd, effects=effects, within=within)
         place = len(self.programs)
         self.programs.append(program)
         try:
@@ -108,7 +97,7 @@ class _Unwrapping:
             return
         if inner is None:
             return
-        own = replace(effects, files=(*effects.files, *inner.effects.files))
+        own = replace(effects, files=(*effects.files, *inner.files))
         self.programs[place] = replace(program, wrapper=inner.replaces, effects=own)
         if inner.script is not None:
             self._scripts_bytes += len(inner.script.encode(errors="replace"))
@@ -120,13 +109,15 @@ class _Unwrapping:
             ends = wrapped.words == command.words[-len(wrapped.words) :]
             self.command(wrapped, depth + 1, (command, *within) if ends else ())
 
-    def _counted(self, effects: Effects) -> Effects:
-        """Return the effects of the next program, or that anything may be used where a line uses too much."""
+    def _effects(self, command: SimpleCommand) -> Effects:
+        """Return the effects of the next program, where a line uses too much that anything may be used."""
+        is_full = self._uses > LIMIT_USES
+        effects = effects_of(command.words, None if is_full else command.cwd)  # it may start others all the same
         self._uses += len(effects.files) + len(effects.hosts)
         if self._uses <= LIMIT_USES:
             return effects
-        reason = f"it names more files than {LIMIT_USES}; name fewer at a time"
-        return Effects((FileUse(None, "read"), FileUse(None, "write")), (HostUse(None),), files_unknown=reason)
+        anything = (FileUse(None, "read"), FileUse(None, "write"))
+        return Effects(anything, (HostUse(None),), effects.opaque, TOO_MANY)
 
     def _refuse(self, reason: str) -> None:
         self.opaque = self.opaque or reason
@@ -142,6 +133,6 @@ class _Unwrapping:
         if command.cwd is None or len(command.cwd) > 1 or ".." in name.split("/"):
             self._refuse("it runs a program by a relative path after cd; write the absolute path")
             return command
-        self.programs.append(Program(command.words, wrapper=True, cwd=command.cwd))
+        self.programs.append(Program(command.words, command.cwd, wrapper=True))
         path = "/" + posixpath.normpath(posixpath.join(command.cwd[0], name)).lstrip("/")
         return replace(command, words=(Word(path), *command.words[1:]))

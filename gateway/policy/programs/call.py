@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from gateway.policy.effects import Access, Effects, FileUse, HostUse
-from gateway.policy.programs.paths import is_no_file, located
+from gateway.policy.programs.paths import NO_FILES, located
 from gateway.policy.shell_line import Directories
-from gateway.policy.words import Opaque, Word
-
-_ACCESSES: dict[str, tuple[Access, bool]] = {
-    "read": ("read", False),
-    "write": ("write", False),
-    "list": ("list", False),
-    "read_below": ("read", True),
-    "write_below": ("write", True),
-    "list_below": ("list", True),
-}
+from gateway.policy.words import Word
 
 _WILD = frozenset("*?[")
 
 
 LIMIT_USES = 1024
 """How many files and hosts a command may name, and all commands of a line together."""
+TOO_MANY = f"it names more files than {LIMIT_USES}; name fewer at a time"
 UNREAD_REASON = "a line does not say which files it uses; use enforcement: kernel, or allow execute without argv"
 
 
@@ -35,7 +28,6 @@ class Call:
         self.directories = directories
         self._files: dict[FileUse, None] = {}
         self._hosts: dict[HostUse, None] = {}
-        self._taken: set[tuple[Word, str, bool, bool, Directories]] = set()
         self._opaque: str | None = None
         self._lost: str | None = None
 
@@ -53,24 +45,18 @@ class Call:
 
     def file(self, word: Word, role: str, *, dash: bool = True, possible: bool = False) -> None:
         """Take in a word in its role. With `dash` the word `-` is the program's input or output and no file."""
-        if not role or role == "names":
+        if role in ("", "names"):
             self.unknown(role)
             return
-        if role == "host":
-            self.host(word.text if word.kind == "literal" else None)
+        if word.kind == "literal" and ((dash and word.text == "-") or word.text in NO_FILES):
             return
-        if word.kind == "literal" and ((dash and word.text == "-") or is_no_file(word.text)):
+        if self._is_full():
             return
-        key = (word, role, dash, possible, self.directories)
-        if key in self._taken:
-            return
-        self._taken.add(key)
-        access, below = _ACCESSES[role]
+        below = role.endswith("_below")
         for place in located(word, self.directories):
             known = place.path is not None or place.glob is not None
-            use = FileUse(place.path, access, known and (below or place.below), possible, place.glob)
+            use = FileUse(place.path, _access(role), known and (below or place.below), possible, place.glob)
             self._files[use] = None
-        self._check_count()
 
     def files(self, words: Sequence[Word], role: str, *, dash: bool = True) -> None:
         """Take in words that all have one role."""
@@ -92,24 +78,27 @@ class Call:
         """Take in a use of which nothing but its role is known."""
         if role == "names":
             self.lose("it takes the names of files out of a file")
-        elif role == "host":
-            self.host(None)
         elif role:
-            self._files[FileUse(None, _ACCESSES[role][0])] = None
+            self._files[FileUse(None, _access(role))] = None
 
     def host(self, host: str | None, port: int | None = None) -> None:
         """Take in a host that is connected to."""
-        self._hosts[HostUse(host, port)] = None
-        self._check_count()
+        if not self._is_full():
+            self._hosts[HostUse(host, port)] = None
 
-    def _check_count(self) -> None:
-        """Raise Opaque where more is named than is worth judging one by one."""
+    def _is_full(self) -> bool:
+        """Return whether more is named than is worth judging one by one: what is not looked at may be anything."""
         if len(self._files) + len(self._hosts) <= LIMIT_USES:
-            return
-        for role in ("read", "write"):  # what was not looked at may be anything
-            self._files[FileUse(None, _ACCESSES[role][0])] = None
-        raise Opaque(f"it names more files than {LIMIT_USES}; name fewer at a time")
+            return False
+        self.lose(TOO_MANY)
+        self.unknown("read")
+        self.unknown("write")
+        return True
+
+
+def _access(role: str) -> Access:
+    return cast(Access, role.removesuffix("_below"))
 
 
 Describe = Callable[[Call], None]
-"""What looks at a call of one program. It may raise Opaque, after which nothing more is found."""
+"""What looks at a call of one program."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gateway.policy.programs.call import Call, Describe
-from gateway.policy.programs.options import compile_options, parsed_call, read_options, take_values
+from gateway.policy.programs.options import read_options
 from gateway.policy.words import Word
 
 _CURL = (
@@ -17,12 +17,6 @@ _CURL = (
     " --show-error --silent --tlsv1.2 --tlsv1.3 --upload-file= --url= --user= --user-agent= --verbose --write-out="
     " --version --help"
 )
-_WGET = (
-    "-46cqSv -A: -i: -l: -n: -o:write -O:write -P:write_below -t: -T: -U: --continue --header= --input-file="
-    " --method= --no-check-certificate --no-verbose --output-document=write --output-file=write --post-data="
-    " --directory-prefix=write_below --progress= --quiet --show-progress --spider --timeout= --tries= --user-agent="
-)
-_SSH = "-46AaCkNnqTtvx -E:write -i:read -J: -l: -m: -o: -p:"
 _PORTS = {
     "http": 80, "https": 443, "ftp": 21, "ftps": 990, "sftp": 22, "scp": 22, "ssh": 22, "git": 9418, "git+ssh": 22,
     "ssh+git": 22, "ws": 80, "wss": 443, "rsync": 873, "socks4": 1080, "socks5": 1080, "socks5h": 1080,
@@ -34,7 +28,6 @@ _UNUSUAL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/(?!/)|.*\\", re.DOTALL)
 _NAMED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}:/|@[A-Za-z0-9-]{1,63}\.[A-Za-z0-9.-]{1,63}:")
 _AUTHORITY = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=%:-]*@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5})?)?")
 _SCP_LIKE = re.compile(r"(?:([A-Za-z0-9._-]+)@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?!//)")
-_PLAIN_HOST = re.compile(r"[A-Za-z0-9._:-]+|\[[0-9A-Fa-f:.]+\]")
 # Without a scheme curl takes these beginnings of a host's name for one.
 _GUESSED = ("ftp.", "dict.", "ldap.", "imap.", "smtp.", "pop3.")
 PACKAGE_MANAGERS = frozenset(
@@ -77,36 +70,24 @@ def _authority(scheme: str, authority: str) -> tuple[str | None, int | None]:
     return match.group(1).strip("[]").rstrip(".").lower(), port
 
 
-def _host(word: Word) -> str | None:
-    """Return the host of `[user@]host`, None when it is not plain."""
-    host = word.text.rpartition("@")[2]
-    return host.strip("[]").lower() if word.kind == "literal" and _PLAIN_HOST.fullmatch(host) else None
-
-
 def _curl(call: Call) -> None:
-    parsed = parsed_call(call, _CURL, strict=True)
+    parsed = read_options(call, _CURL, strict=True)
     for name, value in parsed.given:
-        if value is not None:
-            _curl_value(call, name, value)
-    urls = [*parsed.operands, *parsed.values("--url")]
-    for url in urls:
+        if name in _MAY_READ and value is not None:
+            file = name in ("-T", "--upload-file") or (name in ("-b", "--cookie") and "=" not in value.text)
+            if file or value.kind != "literal" or set("@<") & set(value.text) or "%output{" in value.text:
+                call.lose(f"{name} may name a file")
+    for proxy in parsed.values("-x", "--proxy"):
+        known = url_host(proxy.text, scheme="socks5") if proxy.kind == "literal" else None
+        call.host(*(known or (None, None)))
+    for url in [*parsed.operands, *parsed.values("--url")]:
         _curl_url(call, url, globbed=not parsed.has("-g", "--globoff"))
         if parsed.has("-O", "--remote-name"):
             name = url.text.partition("?")[0].partition("#")[0].rpartition("/")[2]
-            known = url.kind == "literal" and name and not set("[]{}%*\\") & set(name)
-            call.file(Word(name) if known else Word("."), "write" if known else "write_below")
+            known_name = url.kind == "literal" and name and not set("[]{}%*\\") & set(name)
+            call.file(Word(name) if known_name else Word("."), "write" if known_name else "write_below")
     if any("#" in target.text for target in parsed.values("-o", "--output")):
         call.unknown("write")  # #1 stands for a part of the URL
-
-
-def _curl_value(call: Call, name: str, value: Word) -> None:
-    if name in ("-x", "--proxy"):
-        known = url_host(value.text, scheme="socks5") if value.kind == "literal" else None
-        call.host(*(known or (None, None)))
-    elif name in _MAY_READ:
-        file = name in ("-T", "--upload-file") or (name in ("-b", "--cookie") and "=" not in value.text)
-        if file or value.kind != "literal" or set("@<") & set(value.text) or "%output{" in value.text:
-            call.lose(f"{name} may name a file")
 
 
 def _curl_url(call: Call, url: Word, *, globbed: bool) -> None:
@@ -114,11 +95,6 @@ def _curl_url(call: Call, url: Word, *, globbed: bool) -> None:
     if url.kind != "literal" or text.startswith("@"):
         call.host(None)
         call.unknown("read")
-        return
-    if text.lower().startswith("file:"):
-        path = text[5:]
-        plain = path.startswith("///") and not set("%[{\\?#") & set(path)
-        call.file(Word(path[2:]) if plain else Word("", "expansion"), "read")
         return
     host = url_host(text, scheme="http")
     authority = (text.partition("://")[2] or text).partition("/")[0]
@@ -130,37 +106,6 @@ def _curl_url(call: Call, url: Word, *, globbed: bool) -> None:
         return
     guessed = "://" not in text and text.lower().startswith(_GUESSED)
     call.host(host[0], None if guessed else host[1])
-
-
-def _wget(call: Call) -> None:
-    parsed = parsed_call(call, _WGET, strict=True)
-    if parsed.has("-i", "--input-file"):
-        call.lose("it takes URLs out of a file")
-    for url in parsed.operands:
-        host = url_host(url.text, scheme="http") if url.kind == "literal" else None
-        call.host(*(host or (None, None)))
-    if not parsed.has("-O", "--output-document", "--spider", "-P", "--directory-prefix"):
-        call.file(Word("."), "write_below")  # under the name at the end of the URL, with a number if that is taken
-
-
-def _ssh(call: Call) -> None:
-    options = compile_options(_SSH)
-    parsed = read_options(call, options, call.words, strict=True, permute=False)
-    take_values(call, options, parsed)
-    if any("file" in value.text.lower() for value in parsed.values("-o")):
-        call.lose("-o names a file")
-    for value in parsed.values("-J"):
-        for jump in value.text.split(","):
-            call.host(_host(Word(jump.partition(":")[0], value.kind)), None)
-    ports = [int(value.text) for value in parsed.values("-p") if value.kind == "literal" and value.text.isdigit()]
-    for word in parsed.operands[:1]:
-        named = url_host(word.text) if word.kind == "literal" else None
-        call.host(*(named or (_host(word), ports[-1] if ports else 22)))
-
-
-def _ping(call: Call) -> None:
-    for word in parsed_call(call, "-46Anqv -c: -i: -I: -s: -t: -w: -W:").operands:
-        call.host(_host(word))
 
 
 def named_hosts(call: Call) -> None:
@@ -176,8 +121,5 @@ def named_hosts(call: Call) -> None:
 
 PROGRAMS: dict[str, Describe] = {
     "curl": _curl,
-    "wget": _wget,
-    "ssh": _ssh,
-    "ping": _ping,
     **dict.fromkeys(PACKAGE_MANAGERS, named_hosts),
 }

@@ -11,20 +11,22 @@ from gateway.policy.globs_cover import may_meet
 from gateway.policy.shell_line import Directories
 from gateway.policy.words import Word
 
-_NO_FILES = frozenset(
+NO_FILES = frozenset(
     f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "stdin", "stdout", "stderr", "tty")
 )
+"""Streams of the command itself, or nothing."""
 _WILDCARDS = "*?["
 _ANY = re.compile(r"\[.*\]|\?", re.DOTALL)
 _REPEATED = re.compile(r"\*+")
+_STREAM = re.compile(r"-|/+(dev|proc)/.*", re.DOTALL)
 # Links of a process to its working directory, to / and to what it has open.
 _LINKS = frozenset({"cwd", "root", "fd", "map_files"})
 _PROC = read_glob("/proc/*/**")
 
 
-def is_no_file(path: str) -> bool:
-    """Return whether a path names a stream of the command itself, or nothing."""
-    return path in _NO_FILES
+def is_stream(path: str) -> bool:
+    """Return whether a script of this name may be what the program reads as its input."""
+    return _STREAM.fullmatch(path) is not None
 
 
 def absolute(text: str, directories: Directories) -> tuple[str | None, ...]:
@@ -123,10 +125,9 @@ def _normal(path: str) -> str:
 
 def _may_climb(part: str) -> bool:
     """Return whether a part of a glob is `..` or could be expanded to it."""
-    return part == ".." or (part.startswith(".") and any(wild in part for wild in _WILDCARDS) and _matches_parent(part))
-
-
-def _matches_parent(part: str) -> bool:
+    if part == ".." or not part.startswith("."):
+        return part == ".."
     # Quoting is lost here, so a bracket is taken for whatever it may hold.
     rest = part.replace("*", "")
-    return "[" in part or (len(rest) <= len("..") and set(rest) <= set(".?"))
+    is_wild = any(wild in part for wild in _WILDCARDS)
+    return is_wild and ("[" in part or (len(rest) <= len("..") and set(rest) <= set(".?")))

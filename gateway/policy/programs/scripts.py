@@ -1,31 +1,46 @@
 """sed and awk: languages that can open files and run programs, so their scripts are read as far as they are plain.
 
-Of other interpreters only the script's name is read.
+Of make the options and the variables are read, and of other interpreters only the name of the script.
 """
 
 from __future__ import annotations
 
 import re
-from functools import partial
+from dataclasses import replace
 
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.network import named_hosts
-from gateway.policy.programs.options import (
-    Options,
-    after_text,
-    compile_options,
-    parsed_call,
-    read_options,
-    take_values,
-)
-from gateway.policy.programs.runners import MAKE
-from gateway.policy.words import Opaque, Word
+from gateway.policy.programs.options import after_text, read_options
+from gateway.policy.programs.paths import is_stream
+from gateway.policy.variables import may_assign
 
-_SED_ADDRESS = re.compile(r"\s*(?:[0-9]+(?:~[0-9]+)?|\$)")
-_SED_RANGE = re.compile(r"\s*[+~][0-9]+")
-_SED_SIMPLE = re.compile(r"[{}=dDgGhHnNpPxzF]|[qQlL] *[0-9]*|[btT] *[A-Za-z0-9_]*|: *[A-Za-z0-9_]+")
-_SED_FLAGS = re.compile(r"[gpiIM0-9]*")
-_BETWEEN = re.compile(r"[\s;]*")
+_SED_DELIMITER = r"[^\n\\\[\]]"
+
+
+def _sed_pattern(name: str, delimiter: str) -> str:
+    """Return what matches from a delimiter to the next one, with none in a [...]: GNU and busybox differ on those."""
+    bracket = rf"\[(?!\^?\])(?:\\.|(?!\[\^?\]|(?P={name}))[^\]\\])*+\]"
+    return rf"(?P<{name}>{delimiter})(?:\\.|{bracket}|(?!(?P={name}))[^\\\[])*+(?P={name})"
+
+
+def _sed_address(name: str) -> str:
+    pattern = _sed_pattern(name, rf"/|(?<=\\){_SED_DELIMITER}")
+    return rf"(?:\s*+(?:[0-9]++(?:~[0-9]++)?|\$)|[ \t]*+\\?{pattern}[IM]*+)"
+
+
+# One command of sed that opens no file and runs nothing, with its addresses. Text that begins with a backslash is not
+# read on to a line end: whether that backslash is dropped decides about the ones after it.
+_SED_COMMAND = re.compile(
+    rf"""
+    {_sed_address("first")}?+ (?:,(?:\s*+[+~][0-9]++|{_sed_address("last")})?+)?+ [ !\t]*+
+    (?: [{{}}]
+      | [aic] [ \t]*+ (?!\\(?!\n).*\n) (?:\\.|[^\\\n])*+ (?:\n|(?<!\\)\Z)
+      | (?: [sy]{_sed_pattern("edit", _SED_DELIMITER)} (?:\\.|(?!(?P=edit))[^\\])*+ (?P=edit) [gpiIM0-9]*+
+          | [=dDgGhHnNpPxzF] | [qQlL]\ *+[0-9]*+ | [btT]\ *+[A-Za-z0-9_]*+ | :\ *+[A-Za-z0-9_]++
+        ) [ \t]*+ (?=[;}}\n]|\Z)
+    ) [\s;]*+""",
+    re.VERBOSE | re.DOTALL,
+)
 # Up to here quotes are surely those of strings: a / may begin a regular expression, and a # a comment.
 _AWK_PLAIN = re.compile(r'(?:[^"/#\\]|"(?:[^"\\\n]|\\[^\n])*")*')
 _AWK_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -33,12 +48,20 @@ _AWK_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _AWK_WRITES = re.compile(r">(?!=)|(?<!\|)\|(?!\|)")
 _AWK_ENDS = re.compile("[;}]")
 _AWK_RUNS = re.compile(r"system|getline|\|&|@[A-Za-z_/]|ARGV|ARGC|FUNCTAB|PROCINFO|/inet")
-_NINJA = compile_options("-hnv -d: -C:list -f:read -j: -k: -l: -t: -w: --help --quiet --verbose --version")
+_MAKE = (
+    "-bBdehikLmnNpqrRsStvw -C:list -f:read -I:list -j[] -l[] -o: -O[] -W: --always-make --directory=list"
+    " --dry-run --file=read --ignore-errors --include-dir=list --jobs[=] --just-print --keep-going"
+    " --load-average[=] --makefile=read --no-builtin-rules --no-print-directory --output-sync[=]"
+    " --print-data-base --print-directory --question --quiet --recon --silent --touch --trace --version"
+    " --warn-undefined-variables"
+)
+# A value of a variable of make that is no command.
+_PLAIN_VALUE = re.compile(r"[A-Za-z0-9_.,:/@%+-]*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 
 def _sed(call: Call) -> None:
-    parsed = parsed_call(
+    parsed = read_options(
         call,
         "-EnrsuzH -e: -l: -i[] --quiet --silent --debug --expression= --in-place[=] --line-length= --posix"
         " --regexp-extended --separate --sandbox --unbuffered --null-data --zero-terminated --follow-symlinks --help"
@@ -55,12 +78,8 @@ def _sed(call: Call) -> None:
     suffixes = parsed.values("-i", "--in-place")
     if len(suffixes) > 1 or any(suffix.kind != "literal" or set("/*") & set(suffix.text) for suffix in suffixes):
         call.lose("it keeps the old file under a name that is not known")
-    for suffix in suffixes:
-        for file in files:
-            if file.kind == "literal":
-                call.file(Word(file.text + suffix.text), "write", dash=False)
-            else:
-                call.file(file, "write")
+    for suffix in suffixes[-1:]:
+        call.files([replace(file, text=file.text + suffix.text) for file in files], "write", dash=False)
     for script in scripts:
         if script.kind != "literal":
             call.refuse("the script of sed is not literal")
@@ -70,109 +89,17 @@ def _sed(call: Call) -> None:
 
 def sed_problem(script: str) -> str | None:
     """Return why a script of sed might do more than edit text, None when it does not."""
-    if script.endswith("\\"):
-        return "it ends with a backslash"
-    try:
-        position = _BETWEEN.match(script).end()  # type: ignore[union-attr] # it matches the empty text
-        while position < len(script):
-            position = _sed_command(script, _sed_addresses(script, position))
-    except Opaque as opaque:
-        return str(opaque)
+    position = len(script) - len(script.lstrip(" \t\n\r\f\v;"))
+    while position < len(script):
+        command = _SED_COMMAND.match(script, position)
+        if command is None:
+            return f"{script[position : position + 20]!r} may open a file or run a program, or is ambiguous"
+        position = command.end()
     return None
 
 
-def _sed_addresses(script: str, position: int) -> int:
-    position = _sed_address(script, position)
-    if script.startswith(",", position):
-        follows = _SED_RANGE.match(script, position + 1)
-        position = follows.end() if follows else _sed_address(script, position + 1)
-    while script[position : position + 1] in (" ", "!", "\t"):
-        position += 1
-    return position
-
-
-def _sed_address(script: str, position: int) -> int:
-    plain = _SED_ADDRESS.match(script, position)
-    if plain:
-        return plain.end()
-    start = position
-    while script[start : start + 1] in (" ", "\t"):
-        start += 1
-    if script.startswith("/", start):
-        end = _delimited(script, start + 1, "/")
-    elif script.startswith("\\", start) and len(script) > start + 1:
-        end = _delimited(script, start + 2, script[start + 1])
-    else:
-        return position
-    while script[end : end + 1] in ("I", "M"):
-        end += 1
-    return end
-
-
-def _sed_command(script: str, position: int) -> int:
-    """Return where the next command starts. Raises Opaque for one that opens a file or runs something."""
-    letter = script[position : position + 1]
-    if letter in ("s", "y") and len(script) > position + 1:
-        delimiter = script[position + 1]
-        if delimiter in "\n\\":
-            raise Opaque("its delimiter is unusual")
-        middle = _delimited(script, position + 2, delimiter)
-        end = _delimited(script, middle, delimiter, brackets=False)
-        if letter == "s":
-            end = _SED_FLAGS.match(script, end).end()  # type: ignore[union-attr] # it matches the empty text
-    elif letter and letter in "aic":
-        return _sed_text(script, position + 1)
-    else:
-        simple = _SED_SIMPLE.match(script, position)
-        if simple is None:
-            raise Opaque(f"{script[position : position + 20]!r} may open a file or run a program")
-        end = simple.end()
-        if letter in ("{", "}"):
-            return _BETWEEN.match(script, end).end()  # type: ignore[union-attr] # it matches the empty text
-    while script[end : end + 1] in (" ", "\t"):
-        end += 1
-    if end < len(script) and script[end] not in ";}\n#":
-        raise Opaque(f"{script[position : position + 20]!r} may open a file or run a program")
-    return _BETWEEN.match(script, end).end()  # type: ignore[union-attr] # it matches the empty text
-
-
-def _sed_text(script: str, position: int) -> int:
-    """Return where the text of a, i or c ends, which goes on over a line end behind an odd number of backslashes."""
-    while script[position : position + 1] in (" ", "\t"):
-        position += 1
-    # Of `a\text` the first backslash is dropped or not, so it cannot be distinguished from one that hides a line end.
-    if script.startswith("\\", position) and not script.startswith("\\\n", position) and "\n" in script[position:]:
-        raise Opaque("its text begins with a backslash")
-    while True:
-        newline = script.find("\n", position)
-        if newline < 0:
-            return len(script)
-        backslashes = 0
-        while newline - backslashes > position and script[newline - backslashes - 1] == "\\":
-            backslashes += 1
-        position = newline + 1
-        if backslashes % 2 == 0:
-            return _BETWEEN.match(script, position).end()  # type: ignore[union-attr] # it matches the empty text
-
-
-def _delimited(script: str, position: int, delimiter: str, *, brackets: bool = True) -> int:
-    """Return the place after the next delimiter. GNU and busybox differ on one inside [...]: that is refused."""
-    start = position
-    while position < len(script):
-        if script[position] == "\\":
-            position += 2
-        elif script[position] == delimiter:
-            piece = script[start:position]
-            if brackets and (piece.count("[") > piece.count("]") or "[]" in piece or "[^]" in piece):
-                raise Opaque("a delimiter stands inside [ ]")
-            return position + 1
-        else:
-            position += 1
-    raise Opaque("a delimiter is missing")
-
-
 def _awk(call: Call) -> None:
-    parsed = parsed_call(
+    parsed = read_options(
         call,
         "-cCPrStOsbMnN -F: -v: --field-separator= --assign= --posix --re-interval --traditional"
         " --characters-as-bytes --sandbox --version",
@@ -221,9 +148,17 @@ def _script(call: Call) -> None:
             return
 
 
-def _make(call: Call, *, options: Options = MAKE) -> None:
-    """With make and ninja -C is where they work, -f what they read; what they do then is in no line."""
-    take_values(call, options, read_options(call, options, call.words))
+def _make(call: Call) -> None:
+    """Take in where make works and what it reads. It may run what stands in the line, and not only in a makefile."""
+    parsed = read_options(call, _MAKE, runs=True)
+    for value in parsed.values("-f", "--file", "--makefile"):
+        if value.literal is None or is_stream(value.text):
+            call.refuse(f"{call.name} takes its makefile from {value.text}, which may be its input")
+    for word in parsed.operands:
+        name, equals, value_text = word.text.partition("=")
+        known = name.isupper() and may_assign(name) and _PLAIN_VALUE.fullmatch(value_text)
+        if word.literal is None or (equals and not known):
+            call.refuse(f"{call.name} with {word.text} may run what the word says; set the variable in the makefile")
 
 
 PROGRAMS: dict[str, Describe] = {
@@ -232,5 +167,4 @@ PROGRAMS: dict[str, Describe] = {
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
     **dict.fromkeys(("python", "python3", "python2", "node", "perl", "ruby", "php", "lua", "deno", "bun"), _script),
     **dict.fromkeys(("make", "gmake"), _make),
-    "ninja": partial(_make, options=_NINJA),
 }

@@ -16,8 +16,13 @@ _TEXT = frozenset(
     -xtype -size -mtime -mmin -atime -amin -ctime -cmin -maxdepth -mindepth -perm -user -group -uid -gid -links -inum
     -fstype -printf -used -context""".split()  # noqa: SIM905 - as above
 )
-_READS = frozenset({"-newer", "-anewer", "-cnewer", "-samefile", "-newermt"})
-_WRITES = {"-fprint": 1, "-fprint0": 1, "-fls": 1, "-fprintf": 2}
+# What takes arguments: what is done to the first one, and how many there are.
+_TAKES = {
+    **dict.fromkeys(_TEXT, ("", 1)),
+    **dict.fromkeys(("-newer", "-anewer", "-cnewer", "-samefile"), ("list", 1)),
+    **dict.fromkeys(("-fprint", "-fprint0", "-fls"), ("write", 1)),
+    "-fprintf": ("write", 2),
+}
 _RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 
 
@@ -35,7 +40,7 @@ def starting_points(words: tuple[Word, ...]) -> list[Word]:
     return starts or [Word(".")]
 
 
-def _find(call: Call) -> None:  # noqa: C901, PLR0912 - one case per predicate of find
+def _find(call: Call) -> None:
     words = call.words
     starts = starting_points(words)
     call.files(starts, "list_below", dash=False)
@@ -47,34 +52,26 @@ def _find(call: Call) -> None:  # noqa: C901, PLR0912 - one case per predicate o
     while position < len(words):
         word = words[position]
         position += 1
+        role, count = _TAKES.get(word.text, ("", 0))
+        if word.text.startswith("-newer") and len(word.text) == len("-newerXY"):
+            role, count = "" if word.text.endswith("t") else "list", 1
         if word.kind != "literal":
             if not word.prefix or word.prefix[0] in "-!(),":
                 call.refuse(f"{word.text} could become an option of find; quote it")
-        elif word.text in _TEXT:
-            position = _argument(call, words, position)
-        elif word.text in _READS or (word.text.startswith("-newer") and len(word.text) == 8):
-            if position < len(words) and not word.text.endswith("t"):
-                call.file(words[position], "list", dash=False)
-            position = _argument(call, words, position)
-        elif word.text in _WRITES:
-            if position < len(words):
-                call.file(words[position], "write", dash=False)
-            position += _WRITES[word.text]
+        elif count:
+            arguments = words[position : position + count]
+            call.files(arguments[:1], role, dash=False)
+            for argument in arguments:
+                if not argument.one_word:
+                    call.refuse(f"{argument.text} could become options of find; quote it")
+            position += count
         elif word.text in _RUNS:
             while position < len(words) and words[position].text != ";":
                 position += 1
                 if words[position - 1].text == "+" and words[position - 2].text == "{}":
                     break
-        elif word.text in _BARE:
-            continue
-        elif word.text.startswith("-"):
+        elif word.text.startswith("-") and word.text not in _BARE:
             call.lose(f"{word.text} is not known here")
-
-
-def _argument(call: Call, words: tuple[Word, ...], position: int) -> int:
-    if position < len(words) and not words[position].one_word:
-        call.refuse(f"{words[position].text} could become options of find; quote it")
-    return position + 1
 
 
 PROGRAMS: dict[str, Describe] = {"find": _find}

@@ -7,7 +7,7 @@ letter in a cluster that could be the text of another option.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gateway.policy.programs.call import Call
 from gateway.policy.programs.paths import leads_with_dash
@@ -20,15 +20,11 @@ _TAR = (
 # What takes options out of a file, or loads a library, can start anything too.
 _STARTS = {
     "ar": "--plugin",
-    "bsdtar": _TAR,
     "cpio": "-M -F -O -I --rsh-command --rmt-command --file",
     "curl": "-K --config --engine",
     "diff": "-l --paginate",
-    "gtar": _TAR,
     "install": "-s --strip --strip-program",
-    "nc": "-e -c --exec --sh-exec --lua-exec",
-    "ncat": "-e -c --exec --sh-exec --lua-exec",
-    "netcat": "-e -c --exec --sh-exec --lua-exec",
+    **dict.fromkeys(("nc", "ncat", "netcat"), "-e -c --exec --sh-exec --lua-exec"),
     "patch": "-e -g --ed --get",
     "rg": "--pre --hostname-bin",
     "rsync": "-e -M --rsh --rsync-path --remote-option --daemon --config",
@@ -36,7 +32,7 @@ _STARTS = {
     "sort": "--compress-program",
     "split": "--filter",
     "ssh": "-F -I -o",
-    "tar": _TAR,
+    **dict.fromkeys(("tar", "bsdtar", "gtar"), _TAR),
     "wget": "-e --execute --config --use-askpass",
     "zip": "-T --test --unzip-command",
 }
@@ -51,12 +47,6 @@ _TAKE_RESPONSE_FILES = frozenset(
     javadoc jar kotlinc swiftc ghc nvcc dmd ldc2 tcc""".split()  # noqa: SIM905 - as above
 )
 """Compilers and tools like them, to which @file stands for more arguments that are in the file."""
-_SAFE_SSH = re.compile(
-    r"(batchmode|stricthostkeychecking|userknownhostsfile|connecttimeout|port|user|loglevel|serveraliveinterval"
-    r"|identitiesonly|passwordauthentication|pubkeyauthentication|compression|requesttty|connectionattempts"
-    r"|addressfamily)[= ].*",
-    re.IGNORECASE,
-)
 _SAFE_PAGING = re.compile(r"-[aABcdeEfFgGiIJKLmMnNqQrRsSuUVwWX0-9]+|--?[0-9]+|\+[0-9gG]+")
 # sqlite3: functions that run code or reach files, and the options and commands that do neither.
 _SQL = re.compile(r"edit|load_extension|fts3_tokenizer|readfile|writefile|^\s*\.", re.IGNORECASE | re.MULTILINE)
@@ -73,20 +63,16 @@ def refuse_starts(call: Call) -> None:
     elif call.name in _TAKE_RESPONSE_FILES:
         # For ar and strings a word that only might begin with @ counts as well.
         unsure = call.name in {"ar", "strings"}
-        if any(_begins(word).startswith("@") or (unsure and not _begins(word)) for word in call.words):
+        if any(word.begins.startswith("@") or (unsure and not word.begins) for word in call.words):
             call.refuse(f"{call.name} takes more arguments out of a file with @FILE")
     elif call.name == "sqlite3":
         _refuse_sql(call)
     elif call.name in {"less", "more"}:
         for word in call.words:
-            if _begins(word).startswith(("-", "+")) and not _SAFE_PAGING.fullmatch(word.text):
+            if word.begins.startswith(("-", "+")) and not _SAFE_PAGING.fullmatch(word.text):
                 call.refuse(f"{call.name} with {word.text} may open files or run commands")
     if call.name in _STARTS:
-        words = call.words
-        if call.name in {"ssh", "scp"}:
-            words = tuple(_without_safe(words))
-        if call.name.endswith("tar"):
-            words = _tar_words(call)
+        words = _tar_words(call) if call.name.endswith("tar") else call.words
         refuse_options(call, words, _STARTS[call.name])
 
 
@@ -97,17 +83,13 @@ def refuse_options(call: Call, words: Sequence[Word], options: str) -> None:
     for word in words:
         if word.literal == "--":
             return
-        name = _begins(word).partition("=")[0]
+        name = word.begins.partition("=")[0]
         if word.kind != "literal" and "=" not in word.prefix and leads_with_dash(word):
             call.refuse(f"{word.text} could become an option of {call.name}; write -- or ./ before it")
         is_long = name.startswith("--")
         found = any(option.startswith(name) for option in named) if is_long else not letters.isdisjoint(name)
         if name.startswith("-") and found:
             call.refuse(f"{call.name} {name} may run another program")
-
-
-def _begins(word: Word) -> str:
-    return word.text if word.kind == "literal" else word.prefix
 
 
 def _tar_words(call: Call) -> tuple[Word, ...]:
@@ -122,24 +104,10 @@ def _tar_words(call: Call) -> tuple[Word, ...]:
     return call.words
 
 
-def _without_safe(words: Sequence[Word]) -> Iterator[Word]:
-    """Yield words without `-o SETTING` where that runs nothing."""
-    place = 0
-    while place < len(words):
-        text = words[place].literal or ""
-        after = words[place + 1].literal if place + 1 < len(words) else None
-        if text == "-o" and after is not None and _SAFE_SSH.fullmatch(after):
-            place += 2
-            continue
-        if not (text.startswith("-o") and _SAFE_SSH.fullmatch(text[2:])):
-            yield words[place]
-        place += 1
-
-
 def _refuse_sql(call: Call) -> None:
     """Refuse what is not plainly options, a database and SQL: the program's own commands can run others."""
-    options = [word for word in call.words if _begins(word).startswith("-")]
-    _, *commands = [word for word in call.words if not _begins(word).startswith("-")] or [Word("")]
+    options = [word for word in call.words if word.begins.startswith("-")]
+    _, *commands = [word for word in call.words if not word.begins.startswith("-")] or [Word("")]
     literal = all(word.kind == "literal" for word in call.words)
     plain = all(_SQLITE_WORDS.fullmatch(word.text) for word in options)
     safe = all(_SQLITE_WORDS.fullmatch(word.text) or not _SQL.search(word.text) for word in commands)

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gateway.policy.effects import NO_EFFECTS, Effects
+from gateway.policy.effects import FileUse
 from gateway.policy.programs.call import Call
-from gateway.policy.programs.options import Parsed, compile_options, read_options, take_values
-from gateway.policy.programs.runners import RUNNERS, check_make, is_stream, runs_after
+from gateway.policy.programs.options import Parsed, read_options
+from gateway.policy.programs.paths import is_stream
 from gateway.policy.programs.search import starting_points
 from gateway.policy.shell_line import SimpleCommand
 from gateway.policy.shell_names import keeps_meaning
@@ -28,11 +28,11 @@ _CHANGES_THE_SHELL = frozenset(
 _RUNS_OTHERS = frozenset(
     """aa-exec at batch bwrap capsh catchsegv cgexec choom chroot chrt chpst cpulimit crontab daemon daemonize
     dbus-launch dbus-run-session direnv dumb-init eatmydata entr envdir execlineb expect faketime fakeroot firejail
-    gdb gosu hyperfine i386 i486 i586 i686 inotifyd lckdo linux32 linux64 logsave ltrace nocache nodemon nsenter numactl
-    parallel perf pkexec prlimit proot proxychains proxychains4 rlwrap run-parts runcon runsv runsvdir runuser screen
-    script sem setarch setlock setpriv setuidgid sg softlimit ssh-agent sshpass start-stop-daemon strace su su-exec
-    systemd-cat systemd-inhibit systemd-run taskset tcpsvd timelimit tini tmux torify torsocks trickle tsocks udpsvd
-    uftrace unbuffer uname26 unshare valgrind watch watchexec withlock x86_64 xterm xvfb-run""".split()  # noqa: SIM905 - as above
+    flock gdb gosu hyperfine i386 i486 i586 i686 inotifyd lckdo linux32 linux64 logsave ltrace nocache nodemon nsenter
+    numactl parallel perf pkexec prlimit proot proxychains proxychains4 rlwrap run-parts runcon runsv runsvdir runuser
+    screen script sem setarch setlock setpriv setuidgid sg softlimit ssh-agent sshpass start-stop-daemon strace su
+    su-exec systemd-cat systemd-inhibit systemd-run taskset tcpsvd timelimit tini tmux torify torsocks trickle tsocks
+    udpsvd uftrace unbuffer uname26 unshare valgrind watch watchexec withlock x86_64 xterm xvfb-run""".split()  # noqa: SIM905 - as above
 )
 # The loader and emulators run the program that is their argument.
 _LOADER = re.compile(r"ld[A-Za-z0-9._-]*\.so(\.[0-9]+)*|qemu-[a-z0-9_]+(-static)?")
@@ -44,8 +44,19 @@ _OTHER_SHELLS = frozenset(
     ysh rbash""".split()  # noqa: SIM905 - as above
 )
 _SHELLS = ("sh", "bash", "dash", "ash")
-_SHELL_FLAGS = re.compile(r"-[euxc]*o?")
-_SHELL_SETTINGS = frozenset({"pipefail", "errexit", "nounset", "xtrace"})
+# Options of a shell that are understood, each word behind a NUL.
+_SHELL_OPTIONS = re.compile(r"(?:\0-(?:[euxc]+|[euxc]*o\0(?:pipefail|errexit|nounset|xtrace))(?=\0|\Z))*")
+# Runners of package managers and build tools: the subcommands that run what follows; none where it always does.
+_RUNNERS = {
+    **dict.fromkeys(("bunx", "npx", "pnpx", "uvx"), ""),
+    **dict.fromkeys(("conda", "hatch", "mamba", "pdm", "pipenv", "pipx", "poetry", "rye"), "run"),
+    **dict.fromkeys(("bundle", "pyenv", "rbenv"), "exec"),
+    **dict.fromkeys(("npm", "mise"), "exec x"),
+    **dict.fromkeys(("pnpm", "yarn"), "exec dlx"),
+    "bun": "x",
+    "uv": "run tool",
+}
+_RUNNER_FLAGS = frozenset({"--", "-y", "--yes", "-q", "--quiet", "--frozen", "--locked", "--no-sync", "--offline"})
 _NUMBERS = frozenset({"$?", "$#", "$$", "$!"})
 _ANY_WORDS = Word("*", "expansion")
 _ANY_WORD = Word("*", "expansion", single=True)
@@ -55,13 +66,13 @@ _ANY_WORD = Word("*", "expansion", single=True)
 class Inner:
     """What a wrapper runs: commands, or the script of a shell. Without `replaces` it is a program of its own besides.
 
-    `effects` are the files that its own options name.
+    `files` are what it reads itself.
     """
 
     commands: tuple[SimpleCommand, ...] = ()
     script: str | None = None
     replaces: bool = True
-    effects: Effects = NO_EFFECTS
+    files: tuple[FileUse, ...] = ()
 
 
 def unwrap(command: SimpleCommand) -> Inner | None:
@@ -94,27 +105,29 @@ def _check_builtin(name: str, words: tuple[Word, ...]) -> None:
     for word, behind in zip(place, (*words[2:], None), strict=False):
         # An operand that is exactly one word is never taken for an operator where there are enough others, but
         # `test $x a[...]` with x=-v evaluates its index.
-        if not word.one_word and not word.prefix and word.text not in _NUMBERS:
-            raise Opaque(f"{name} with {word.text} may evaluate an argument")
+        unsure = not word.prefix and word.text not in _NUMBERS
         # `printf "$x" ...`, and `test "$x" 'a[$(rm y)]'`, with x=-v: the word behind it is taken for a variable.
         named = name == "printf" or (behind is not None and (behind.literal is None or "[" in behind.text))
-        if word.kind == "expansion" and not word.prefix and word.text not in _NUMBERS and named:
-            raise Opaque(f"{name} with {word.text} may evaluate an argument")
-        if word.kind == "literal" and word.text.startswith(flags):
+        evaluates = not word.one_word or (word.kind == "expansion" and named)
+        if (unsure and evaluates) or (word.literal or "").startswith(flags):
             raise Opaque(f"{name} with {word.text} may evaluate an argument")
 
 
-def _parsed(command: SimpleCommand, options: str) -> tuple[Parsed, Call]:
+def _parsed(command: SimpleCommand, options: str) -> Parsed:
     """Read the options before the wrapped command. Raises Opaque for one that is not known."""
     call = Call(command.words[0].text.rpartition("/")[2], command.words[1:], command.cwd)
-    compiled = compile_options(options)
-    parsed = read_options(call, compiled, call.words, runs=True, permute=False)
-    take_values(call, compiled, parsed)
+    parsed = read_options(call, options, runs=True, permute=False)
     if (opaque := call.effects().opaque) is not None:
         raise Opaque(opaque)
     if any(value is not None and not value.one_word for _, value in parsed.given):
         raise Opaque(f"{call.name} has an option whose argument is not one word")
-    return parsed, call
+    return parsed
+
+
+def _reads(command: SimpleCommand, words: list[Word], *, dash: bool) -> tuple[FileUse, ...]:
+    call = Call(command.words[0].text, command.words[1:], command.cwd)
+    call.files(words, "read", dash=dash)
+    return call.effects().files
 
 
 def _rest(command: SimpleCommand, rest: list[Word]) -> SimpleCommand:
@@ -125,14 +138,21 @@ def _rest(command: SimpleCommand, rest: list[Word]) -> SimpleCommand:
     return replace(command, words=tuple(rest))
 
 
-def _prefixing(options: str, *, alone: bool = False) -> Callable[[SimpleCommand], Inner | None]:
-    """Return how `wrapper [OPTIONS] COMMAND` is unwrapped; `alone` says that it also does something without COMMAND."""
+def _prefixing(
+    options: str,
+    *,
+    alone: bool = False,
+    replaces: bool = True,
+    behind: Callable[[list[Word]], list[Word]] = lambda operands: operands,
+) -> Callable[[SimpleCommand], Inner | None]:
+    """Return how `wrapper [OPTIONS] COMMAND` is unwrapped.
+
+    `alone` says that it also does something without COMMAND; `behind` gives the operands that are COMMAND.
+    """
 
     def describe(command: SimpleCommand) -> Inner | None:
-        parsed, call = _parsed(command, options)
-        if alone and not parsed.operands:
-            return None
-        return Inner((_rest(command, parsed.operands),), effects=call.effects())
+        operands = behind(_parsed(command, options).operands)
+        return Inner((_rest(command, operands),), replaces=replaces) if operands or not alone else None
 
     return describe
 
@@ -141,54 +161,36 @@ def _shell(command: SimpleCommand) -> Inner | None:
     """A shell with -c, or with a script by name; one that reads its input could run anything."""
     words = command.words
     name = words[0].text
-    has_script = False
-    position = 1
-    while position < len(words):
-        word = words[position]
-        if word.kind != "literal":
-            if not has_script and word.one_word and word.prefix and not word.prefix.startswith(("-", "+")):
-                return _named_script(command, word)
-            raise Opaque(f"{name} runs a command that is not literal")
-        if not word.text.startswith(("-", "+")):
-            break
-        position += 1
-        if word.text == "--login" or (word.text.startswith("-") and "l" in word.text[1:2]):
-            raise Opaque(f"{name} {word.text} runs what the home directory says first; leave it out")
-        if len(word.text) < 2 or not _SHELL_FLAGS.fullmatch(word.text):
-            raise Opaque(f"{name} is used with {word.text}, which is not understood")
-        has_script = has_script or "c" in word.text
-        if word.text.endswith("o"):
-            if position == len(words) or words[position].literal not in _SHELL_SETTINGS:
-                raise Opaque(f"{name} -o is used in a form that is not understood")
-            position += 1
+    begins = words[1].literal or "-" if len(words) > 1 else "-"
+    if name.rpartition("/")[2] in _OTHER_SHELLS and begins.startswith(("-", "+", "/c", "/C")):
+        raise Opaque(f"{name} runs commands in a language that is not read here; use sh or bash")
+    text = "".join(f"\0{word.literal if word.literal is not None else '(unknown)'}" for word in words[1:])
+    options = _SHELL_OPTIONS.match(text)
+    position = 1 + (options.group().count("\0") if options else 0)
     if position == len(words):
         raise Opaque(f"{name} runs the commands that it reads")
-    return Inner(script=words[position].text) if has_script else _named_script(command, words[position])
-
-
-def _other_shell(command: SimpleCommand) -> Inner | None:
-    """Some other shell: only that it runs a script by name is understood."""
-    words = command.words
-    if len(words) == 2 and words[1].literal in ("--version", "--help"):
-        return None
-    if len(words) < 2 or words[1].kind != "literal" or words[1].text.startswith(("-", "+", "/c", "/C")):
-        raise Opaque(f"{words[0].text} runs commands in a language that is not read here; use sh or bash")
-    return _named_script(command, words[1])
+    word = words[position]
+    has_script = any(option.text.startswith("-") and "c" in option.text for option in words[1:position])
+    if word.kind != "literal" and (has_script or not word.one_word or word.begins[:1] in ("", "-", "+")):
+        raise Opaque(f"{name} runs a command that is not literal")
+    if word.text == "--login" or word.text.startswith("-l"):
+        raise Opaque(f"{name} {word.text} runs what the home directory says first; leave it out")
+    if word.begins.startswith(("-", "+")):
+        raise Opaque(f"{name} is used with {word.text}, which is not understood")
+    return Inner(script=word.text) if has_script else _named_script(command, word)
 
 
 def _named_script(command: SimpleCommand, script: Word) -> Inner:
-    begins = script.text if script.kind == "literal" else script.prefix
+    begins = script.begins
     paths = [posixpath.normpath(posixpath.join(directory, begins)) for directory in command.cwd or ("/",)]
     climbs = script.kind != "literal" and (begins.startswith("/") or ".." in script.text.split("/"))
     if climbs or any(is_stream(path) for path in (begins, *paths)):
         raise Opaque(f"{command.words[0].text} runs {script.text}, which may be what it reads")
-    call = Call(command.words[0].text, command.words[1:], command.cwd)
-    call.file(script, "read", dash=False)
-    return Inner(replaces=False, effects=call.effects())
+    return Inner(replaces=False, files=_reads(command, [script], dash=False))
 
 
 def _env(command: SimpleCommand) -> Inner | None:
-    parsed, _ = _parsed(command, "-0iv -u: --null --unset= --debug --ignore-environment")
+    parsed = _parsed(command, "-0iv -u: --null --unset= --debug --ignore-environment")
     for value in parsed.values("-u", "--unset"):
         if value.kind != "literal" or not may_assign(value.text):
             raise Opaque(f"env -u {value.text} may change what runs")
@@ -202,7 +204,7 @@ def _env(command: SimpleCommand) -> Inner | None:
 def _without_assignments(operands: list[Word]) -> list[Word]:
     """Return what stands behind `NAME=value`. Raises Opaque for a variable that may change what runs."""
     for place, word in enumerate(operands):
-        assignment = _ASSIGNMENT.match(word.text if word.kind == "literal" else word.prefix)
+        assignment = _ASSIGNMENT.match(word.begins)
         if assignment is None:
             return operands[place:]
         assigned = word.literal[assignment.end() :] if word.literal is not None else None
@@ -211,17 +213,11 @@ def _without_assignments(operands: list[Word]) -> list[Word]:
     return []
 
 
-def _sudo(command: SimpleCommand) -> Inner | None:
-    """Unwrap sudo and doas, which are programs of their own besides."""
-    parsed, call = _parsed(
-        command,
-        "-AbBEHkKlnNPSvV -C: -g: -p: -T: -u: -U: --askpass --background --bell --close-from= --group= --list"
-        " --non-interactive --preserve-env[=] --prompt= --remove-timestamp --reset-timestamp --set-home --stdin --user="
-        " --validate --version",
-    )
-    if not (operands := _without_assignments(parsed.operands)):
-        return None
-    return Inner((_rest(command, operands),), replaces=False, effects=call.effects())
+def _without_duration(operands: list[Word]) -> list[Word]:
+    """Return what stands behind the first operand of timeout. Raises Opaque where that is no duration."""
+    if not operands or not _DURATION.fullmatch(operands[0].literal or ""):
+        raise Opaque("timeout is used in another form than timeout DURATION COMMAND")
+    return operands[1:]
 
 
 def _command(command: SimpleCommand) -> Inner | None:
@@ -230,37 +226,10 @@ def _command(command: SimpleCommand) -> Inner | None:
     return Inner((_rest(command, list(command.words[1:])),))
 
 
-def _timeout(command: SimpleCommand) -> Inner:
-    parsed, _ = _parsed(command, "-fpv -k: -s: --kill-after= --signal= --foreground --preserve-status --verbose")
-    operands = parsed.operands
-    if not operands or operands[0].kind != "literal" or not _DURATION.fullmatch(operands[0].text):
-        raise Opaque("timeout is used in another form than timeout DURATION COMMAND")
-    return Inner((_rest(command, operands[1:]),))
-
-
-def _flock(command: SimpleCommand) -> Inner | None:
-    parsed, call = _parsed(
-        command,
-        "-enosuxF -E: -w: --close --exclusive --nb --nonblock --no-fork --shared --unlock --timeout= --verbose"
-        " --conflict-exit-code=",
-    )
-    operands = parsed.operands
-    if not operands or not operands[0].one_word:
-        raise Opaque("flock is used in a form that is not understood")
-    if len(operands) == 1:
-        return None
-    call.file(operands[0], "write", dash=False)
-    if operands[1].literal in ("-c", "--command"):
-        if len(operands) != 3 or operands[2].kind != "literal":
-            raise Opaque("flock -c runs a command that is not literal")
-        return Inner(script=operands[2].text, effects=call.effects())
-    return Inner((_rest(command, operands[1:]),), effects=call.effects())
-
-
 def _xargs(command: SimpleCommand) -> Inner | None:
-    parsed, call = _parsed(
+    parsed = _parsed(
         command,
-        "-0rtx -a:read -d: -E: -I: -i[] -L: -l[] -n: -P: -s: --null --no-run-if-empty --verbose --exit --arg-file=read"
+        "-0rtx -a: -d: -E: -I: -i[] -L: -l[] -n: -P: -s: --null --no-run-if-empty --verbose --exit --arg-file="
         " --delimiter= --replace[=] --max-lines[=] --max-args= --max-procs= --max-chars=",
     )
     if not parsed.operands:
@@ -280,7 +249,8 @@ def _xargs(command: SimpleCommand) -> Inner | None:
         words = (*words, _ANY_WORDS) if cancels else words
     else:
         words = (*wrapped.words, _ANY_WORDS)
-    return Inner((replace(wrapped, words=words),), effects=call.effects())
+    files = _reads(command, parsed.values("-a", "--arg-file"), dash=True)
+    return Inner((replace(wrapped, words=words),), files=files)
 
 
 def _with_mark(word: Word, mark: str) -> Word:
@@ -336,7 +306,7 @@ def _with_found(word: Word, start: Word) -> Word:
         return word
     if word.kind != "literal" or start.kind != "literal" or word.text != "{}":
         # {}/../x may be anywhere; what it begins with is known, and that it is no option.
-        begins = word.text.partition("{}")[0] or (start.text if start.kind == "literal" else start.prefix)
+        begins = word.text.partition("{}")[0] or start.begins
         return replace(_ANY_WORD, text=word.text, prefix=begins)
     root = start.text.rstrip("/") if start.text.strip("/") else ""
     return Word(f"{root}/**", "glob", prefix=f"{root}/")
@@ -344,35 +314,52 @@ def _with_found(word: Word, start: Word) -> Word:
 
 def _runner(command: SimpleCommand) -> Inner | None:
     """A runner such as `uv run`: it is a program of its own besides, as it may install what it runs."""
-    inner = runs_after(command)
-    return None if inner is None else Inner((_rest(command, list(inner.words)),), replaces=False)
-
-
-def _make(command: SimpleCommand) -> None:
-    check_make(command)
+    words = command.words
+    name = words[0].text.rpartition("/")[2]
+    verbs = _RUNNERS[name].split()
+    place = 1
+    if verbs:
+        verb = words[1] if len(words) > 1 else Word("")
+        if verb.literal is None or verb.text.startswith("-"):
+            if any(word.literal is None or word.text in verbs for word in words[1:]):
+                raise Opaque(f"{name} may run another program; write its subcommand first, as in `{name} {verbs[0]}`")
+            return None
+        if verb.text not in verbs or [word.text for word in words[1:3]] == ["tool", "install"]:
+            return None
+        place = 3 if verb.text == "tool" else 2
+        if verb.text == "tool" and (len(words) < 3 or words[2].literal != "run"):
+            raise Opaque(f"{name} tool is used in a form that is not understood")
+    while place < len(words) and words[place].literal in _RUNNER_FLAGS:
+        place += 1
+    if place == len(words):
+        raise Opaque(f"{name} may run what it reads")
+    return Inner((_rest(command, [*words[place:]]),), replaces=False)
 
 
 _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
     "busybox": _prefixing(""),
     "chronic": _prefixing("-ev"),
-    "doas": _sudo,
-    "sudo": _sudo,
+    # Programs of their own besides.
+    **dict.fromkeys(("doas", "sudo"), _prefixing(
+        "-AbBEHkKlnNPSvV -C: -g: -p: -T: -u: -U: --askpass --background --bell --close-from= --group= --list"
+        " --non-interactive --preserve-env[=] --prompt= --remove-timestamp --reset-timestamp --set-home --stdin"
+        " --user= --validate --version",
+        alone=True, replaces=False, behind=_without_assignments,
+    )),
     "command": _command,
     "env": _env,
     "find": _find,
-    "flock": _flock,
-    "gmake": _make,
     "ionice": _prefixing("-t -c: -n: --class= --classdata= --ignore", alone=True),
-    "make": _make,
     "nice": _prefixing("-# -n: --adjustment=", alone=True),
     "nohup": _prefixing(""),
     "setsid": _prefixing("-cfw --ctty --fork --wait"),
     "stdbuf": _prefixing("-i: -o: -e: --input= --output= --error="),
     "time": _prefixing("-pv --portability --verbose"),
-    "timeout": _timeout,
+    "timeout": _prefixing(
+        "-fpv -k: -s: --kill-after= --signal= --foreground --preserve-status --verbose", behind=_without_duration
+    ),
     "toybox": _prefixing(""),
     "xargs": _xargs,
-    **dict.fromkeys(_SHELLS, _shell),
-    **dict.fromkeys(_OTHER_SHELLS, _other_shell),
-    **dict.fromkeys(RUNNERS, _runner),
-}
+    **dict.fromkeys((*_SHELLS, *_OTHER_SHELLS), _shell),
+    **dict.fromkeys(_RUNNERS, _runner),
+}  # fmt: skip

@@ -22,9 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from gateway.policy.shell import ShellLine, SimpleCommand, parse_line
-from gateway.policy.shell_grammar import read_line
 from gateway.policy.shell_names import keeps_meaning
-from gateway.policy.shell_tree import Chain, Node, Pipeline, Sequence, Simple
 from gateway.policy.words import Word
 
 _STUB = """#!/bin/sh
@@ -70,6 +68,8 @@ _BUILTINS = (
     | TAME
 )
 
+# What may begin anything but a simple command: quoted, it makes a line less than flat too.
+_STRUCTURE = re.compile(r"[(`]|(^|[\s;&|])([!{]|time|if|for|while|until|case)(?=\s|$)")
 _UNEXPECTED = re.compile(r"not found|[Ss]yntax error|unexpected EOF|[Uu]nterminated|[Bb]ad substitution")
 _DIRECTORIES = ("d", "d/e", "f")
 
@@ -136,23 +136,10 @@ def can_run(line: ShellLine, tame: frozenset[str] = frozenset()) -> bool:
 
 def is_flat(command: str) -> bool:
     """Whether an understood line is lists, chains and pipelines of simple commands, nothing conditional or repeated."""
-    pending: list[Node] = [read_line(command.encode().decode("latin-1")).root]
-    while pending:
-        match pending.pop():
-            case Sequence(items):
-                pending.extend(items)
-            case Chain(first, rest):
-                pending.extend([first, *(node for _, node in rest)])
-            case Pipeline(parts, negated):
-                if negated:
-                    return False
-                pending.extend(parts)
-            case Simple(words, _, inner):
-                if inner or any(word.kind == "expansion" for word in words) or not words or words[0].text == "time":
-                    return False
-            case _:
-                return False
-    return True
+    commands = parse_line(command).commands
+    return not _STRUCTURE.search(command) and not any(
+        word.kind == "expansion" for each in commands for word in each.words
+    )
 
 
 def disagreements(command: str) -> list[str]:

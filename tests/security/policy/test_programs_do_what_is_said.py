@@ -44,11 +44,8 @@ head -2 a.txt
 tail -n +2 a.txt
 wc -l a.txt src/m.py
 nl a.txt
-od -c a.txt
 cut -d, -f1 a.txt
 paste a.txt b.txt
-join a.txt b.txt
-comm a.txt b.txt
 diff a.txt b.txt
 diff -r src out
 diff -u a.txt src
@@ -75,8 +72,6 @@ awk -F, -v n=1 'NR>n {print}' a.txt b.txt
 md5sum a.txt b.txt
 sha256sum -- a.txt
 base64 a.txt
-cksum a.txt
-fold -w 2 a.txt
 ls
 ls -la src out
 ls -R src
@@ -106,9 +101,6 @@ rm -rf src out
 rmdir secret/none
 mkdir -p out/x/y
 touch new a.txt
-ln -s ROOT/a.txt link
-ln -s ROOT/a.txt out
-ln a.txt hard
 chmod 600 a.txt
 chmod -R u+w src
 truncate -s 1 a.txt

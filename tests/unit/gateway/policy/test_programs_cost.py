@@ -15,7 +15,7 @@ from gateway.policy.shell import LIMIT_BYTES, parse_line
 from gateway.policy.shell_flow import LIMIT_DIRECTORIES
 from gateway.policy.shell_line import Directories, SimpleCommand
 from gateway.policy.words import Word
-from gateway.policy.wrappers import _Unwrapping, read_programs
+from gateway.policy.wrappers import Programs, read_programs
 from tests.security.policy.strict_policy import STRICT
 
 _MANY = 2900
@@ -97,7 +97,7 @@ def _parsing_s() -> float:
 
 
 def _read(name: str, words: tuple[Word, ...], cwd: Directories) -> None:
-    reading = _Unwrapping()
+    reading = Programs()
     reading.command(SimpleCommand((Word(name), *words), cwd), 0)
 
 

@@ -1,0 +1,338 @@
+"""git: which files of the work tree a subcommand reads and writes, and which hosts it speaks to.
+
+The repository itself (.git) is not named in the line and is no effect. The top of the work tree cannot be
+determined either, so what concerns all of it concerns the whole file system that the command runs in: /workspace, /tmp.
+Most subcommands read, or write, whatever is in the repository; only those that take nothing but paths are about these.
+Settings, hooks and aliases of a repository can run programs; that too is nothing a line says, so aliases are opaque,
+and so is a line that changes other settings than a few harmless ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from gateway.policy.effects import NO_EFFECTS, Effects
+from gateway.policy.programs.call import UNREAD_REASON, Call, Describe
+from gateway.policy.programs.network import url_host
+from gateway.policy.programs.options import Parsed, read_options
+from gateway.policy.programs.paths import absolute
+from gateway.policy.programs.starts import refuse_options
+from gateway.policy.shell_line import Directories, SimpleCommand
+from gateway.policy.words import Word
+
+Subcommand = Callable[[Call], None]
+
+_ALONE = frozenset({"--version", "-v", "--help", "-h"})
+_GLOBAL_FLAGS = frozenset(
+    {"--no-pager", "-P", "--no-optional-locks", "--no-replace-objects", "--literal-pathspecs", "--glob-pathspecs",
+     "--noglob-pathspecs"}
+)  # fmt: skip
+# Settings that name no program, file or host, whatever they are set to; for one command also those that turn one off.
+_HARMLESS = (
+    r"user\.(name|email)|init\.defaultbranch|pull\.(rebase|ff)|push\.(default|autosetupremote)|fetch\.prune|color\.ui"
+    r"|core\.(autocrlf|filemode|quotepath)|merge\.conflictstyle|rebase\.autostash|advice\.[a-z]+"
+)
+_HARMLESS_SETTING = re.compile(_HARMLESS, re.IGNORECASE)
+_HARMLESS_FOR_ONCE = re.compile(
+    rf"({_HARMLESS}|color\.[a-z.]+)(=.*)?|core\.pager=(cat)?|core\.fsmonitor=false|core\.hookspath=/dev/null"
+    r"|(commit|tag)\.gpgsign=false",
+    re.IGNORECASE | re.DOTALL,
+)
+_READ_SETTINGS = {"--get", "--get-all", "--get-regexp", "--list", "-l"}
+_CHANGE_SETTINGS = {"--set", "--add", "--replace-all", "--unset", "--unset-all"}
+_SETTINGS = {"--global", "--local", "--show-origin", "--show-scope", "--name-only", "-z", "--null", "--bool", "--int"}
+
+# Options that name no file, but for -F: letters of subcommands that look, that change, that take paths and that speak
+# to others, and names of them all.
+_LOOKS = "-#abcdghilmpqrstuvwzDEHIMPRW -n: -e: -A: -B: -C[] -G: -L: -S: -U[]"
+_CHANGES = "-abcdfiklnoqrsuvxB -m: -F:read --file=read"
+_PATHS = "-adfnpqruvxANSWX"
+_SPEAKS = "-afnpqtuv46 -b: -d -o: --branch="
+_NAMES = (
+    "--abbrev-commit --abbrev-ref[=] --abbrev[=] --abort --add --after= --all --allow-empty --always --amend"
+    " --annotate --author= --auto --autostash --bare --before= --branches[=] --branch[=] --cached --check --color[=]"
+    " --contains[=] --continue --count --create= --date= --decorate[=] --delete --depth= --detach --diff-filter="
+    " --dirty[=] --discard-changes --dry-run --exclude-standard --exit-code --ff --ff-only --filter= --find-renames[=]"
+    " --first-parent --fixup= --follow --follow-tags --force --force-with-lease[=] --format[=] --function-context"
+    " --git-dir --graph --grep= --hard --heads --ignore-all-space --ignore-case --ignore-space-change --ignore-unmatch"
+    " --ignored[=] --include --include-untracked --index --initial-branch= --intent-to-add --is-ancestor"
+    " --is-inside-work-tree --keep --keep-index --line-number --list --long --max-count= --merged[=] --merges"
+    " --message= --minimal --mirror --mixed --modified --move --name-only --name-status --no-checkout --no-color"
+    " --no-commit --no-decorate --no-edit --no-ext-diff --no-ff --no-merged[=] --no-merges --no-patch --no-rebase"
+    " --no-tags --no-textconv --no-verify --numstat --oneline --only --onto= --origin= --others --ours --patch"
+    " --points-at= --porcelain[=] --pretty[=] --progress --prune --push --quiet --quit --rebase[=]"
+    " --recurse-submodules[=] --recursive --refs --remotes[=] --reverse --set-upstream --set-upstream-to= --shortstat"
+    " --short[=] --show-current --show-stash --show-toplevel --signoff --since= --single-branch --skip[=] --soft"
+    " --sort= --squash --staged --stat[=] --summary --symbolic-full-name --tags[=] --theirs --track[=] --trailer="
+    " --unified[=] --until= --untracked-files[=] --update --verbose --verify --word-diff[=] --worktree"
+)
+_SHOWS_CONTENT = "-c -m -p -u -v -G -L -S -U -W --check --function-context --patch --unified --verbose --word-diff"
+# Options with which subcommands start another program, all of them or some.
+_STARTS = (
+    "--exec --ext-diff --textconv --upload-pack --receive-pack --gpg-sign --show-signature --verify-signatures"
+    " --open-files-in-pager --edit --edit-description --edit-todo"
+)
+_MORE_STARTS = {
+    "add": "-e -i --interactive",
+    "am": "-S -i --interactive",
+    "cat-file": "--filters",
+    "cherry-pick": "-e -S --strategy",
+    "clone": "-u -c --config --template",
+    "commit": "-e -S --interactive --template",
+    "commit-tree": "-S",
+    "grep": "-O",
+    "init": "--template",
+    "merge": "-e -S -s --strategy",
+    "pull": "-e -S -s --strategy",
+    "push": "--signed",
+    "replace": "-e",
+    "rebase": "-x -i -S -s --interactive --strategy",
+    "revert": "-e -S --strategy",
+    "tag": "-e -s -u --sign --local-user",
+}
+_PLAIN_PATH = re.compile(r"[^:*?\[\\][^*?\[\\]*")
+_FORMATS = ("--format", "--pretty", "--sort")
+_REMOTES = ("clone", "fetch", "ls-remote", "pull", "push", "remote", "submodule")
+# Where the first word says what is done, what does not run other programs.
+_VERBS = {
+    "bisect": "start good bad old new skip reset log next",
+    "bundle": "create verify list-heads unbundle",
+    "notes": "list show add append copy remove prune get-ref",
+    "submodule": "absorbgitdirs add deinit init set-branch set-url status summary sync update",
+    "worktree": "add list remove move prune lock unlock repair",
+}
+
+
+def without_global_options(command: SimpleCommand) -> tuple[SimpleCommand, Effects]:
+    """Return the command that begins with the subcommand, and which directories the options before it name.
+
+    `git -C lib --no-pager diff` is a `git diff` in lib. It is the command itself if some option is not one that changes
+    little.
+    """
+    words = command.words
+    call = Call("git", words[1:], command.cwd)
+    place = 1
+    while place < len(words) and words[place].text.startswith("-"):
+        value = words[place + 1] if place + 1 < len(words) else None
+        if words[place].literal in _GLOBAL_FLAGS:
+            place += 1
+            continue
+        # A value that may become several words brings a subcommand with it.
+        if value is None or not value.one_word:
+            return command, NO_EFFECTS
+        if words[place].literal == "-C":
+            call.file(value, "read_below", dash=False)
+            call.directories = _moved(value, call.directories)
+        elif words[place].literal != "-c" or _HARMLESS_FOR_ONCE.fullmatch(value.begins) is None:
+            return command, NO_EFFECTS
+        place += 2
+    if place == 1 or place == len(words):
+        return command, NO_EFFECTS
+    return replace(command, words=(words[0], *words[place:]), cwd=call.directories), call.effects()
+
+
+def _moved(to: Word, cwd: Directories) -> Directories:
+    paths = absolute(to.text, cwd) if to.literal is not None else (None,)
+    known = tuple(path for path in paths if path is not None)
+    return known if len(known) == len(paths) else None
+
+
+def _git(call: Call) -> None:
+    if not call.words or (len(call.words) == 1 and call.words[0].literal in _ALONE):
+        return
+    name = call.words[0].literal
+    if name is None:
+        call.refuse("the subcommand of git is not literal")
+    elif name.startswith("-"):  # what changes little was taken away before
+        call.refuse(f"git is used with {name}, which can change what it does")
+    elif name not in SUBCOMMANDS:
+        call.refuse(f"git {name[:40]} is not known here; it may be an alias or run other programs")
+    else:
+        call.name, call.words = f"git {name}", call.words[1:]
+        _refuse_starts(call, name)
+        SUBCOMMANDS[name](call)
+
+
+def _refuse_starts(call: Call, name: str) -> None:
+    """Refuse a subcommand that is used in a way in which it may start another program."""
+    if name == "config":
+        _refuse_settings(call)
+        return
+    refuse_options(call, call.words, f"{_STARTS} {_MORE_STARTS.get(name, '')}")
+    for word in call.words:
+        if "%G" in word.text or "%(signature" in word.text or word.prefix.startswith(_FORMATS):
+            call.refuse("the format of git may verify signatures, which runs a program")
+    verb = next((word for word in call.words if not word.text.startswith("-")), None)
+    if name in _VERBS and verb is not None and verb.literal not in _VERBS[name].split():
+        call.refuse(f"git {name} can run other programs")
+    if name in ("checkout", "restore", "reset", "stash") and any(w.literal in ("-p", "--patch") for w in call.words):
+        call.refuse(f"git {name} asks what to do, and may run a program for that")
+    if name in _REMOTES and any("::" in word.text for word in call.words):
+        call.refuse("the remote of git names a program")
+
+
+def _refuse_settings(call: Call) -> None:
+    """Refuse changes of settings that may name programs. Options end at the first operand."""
+    texts = [word.literal or "" for word in call.words]
+    first = next((place for place, text in enumerate(texts) if not text.startswith("-")), len(texts))
+    options, operands = set(texts[:first]), texts[first:]
+    if operands and operands[0] in ("get", "list", "set"):
+        options.add(f"--{operands.pop(0)}")
+    reads = options & _READ_SETTINGS or ("--set" not in options and len(operands) == 1)
+    changes = not reads or options & _CHANGE_SETTINGS
+    key = len(texts) - len(operands)
+    harmless = _HARMLESS_SETTING.fullmatch(operands[0] if operands else "") is not None
+    if (
+        (changes and not harmless)
+        or not options <= _READ_SETTINGS | _CHANGE_SETTINGS | _SETTINGS
+        or not all(texts[: key + 1])
+    ):
+        call.refuse("git config changes a setting that may run programs")
+
+
+def _parsed(call: Call, options: str = _LOOKS) -> Parsed:
+    return read_options(call, f"{_NAMES} {options}", strict=True)
+
+
+def _everything(call: Call, *roles: str) -> None:
+    """Take in all that may be in the work tree, of which only a directory somewhere inside is known."""
+    for role in roles:
+        if call.directories is None:
+            call.unknown(role)
+        for directory in call.directories or ():
+            call.file(Word("/" + directory.lstrip("/").partition("/")[0]), role)
+
+
+def _about_all(*roles: str, options: str = _LOOKS) -> Subcommand:
+    """Return a description of a subcommand that does this to all of the work tree, whatever its operands are."""
+
+    def describe(call: Call) -> None:
+        _parsed(call, options)
+        _everything(call, *roles)
+
+    return describe
+
+
+_changes = _about_all("read_below", "write_below", options=_CHANGES)
+
+
+def _settings(call: Call) -> None:
+    """Take in git config: a list of all settings may have secrets, and those of the user are in some other file."""
+    texts = {word.literal for word in call.words}
+    if texts & {"-l", "--list", "list", "--get-regexp"}:
+        _everything(call, "read_below")
+    if "--global" in texts:
+        call.lose("the settings of the user are in a file that the line does not name")
+
+
+def _log(call: Call) -> None:
+    if _parsed(call).has(*_SHOWS_CONTENT.split()):
+        _everything(call, "read_below")
+
+
+def _shows(call: Call) -> None:
+    # A file outside of the repository is shown as well.
+    call.files(_parsed(call).operands, "read_below", dash=False)
+    _everything(call, "read_below")
+
+
+def _on_paths(call: Call, *, role: str, options: str = _PATHS) -> None:
+    """Take in a subcommand whose operands are nothing but patterns of paths; without any it is about all of them."""
+    paths = _parsed(call, options).operands
+    # git expands quoted patterns too, and a leading colon has a meaning of its own (:/ is the top, :! is all but).
+    if not paths or not all(_PLAIN_PATH.fullmatch(word.text) for word in paths):
+        _everything(call, role)
+    else:
+        call.files(paths, role, dash=False)
+
+
+def _commit(call: Call) -> None:
+    parsed = _parsed(call, _CHANGES)
+    if parsed.operands or parsed.has("-a", "--all", "-i", "-o", "--include", "--only"):
+        _everything(call, "read_below")
+
+
+def _checkout(call: Call) -> None:
+    first = call.words[0].literal if call.words else None
+    if first == "--":
+        _on_paths(call, role="write_below")
+    elif not (len(call.words) == 2 and first in ("-b", "-c") and (call.words[1].literal or "-")[0] != "-"):
+        _changes(call)  # and not a new branch here
+
+
+def _remotes(call: Call, *, into: bool = False) -> None:
+    """Take in the other repository, the first operand: a URL, or a name that the settings of this one explain.
+
+    `into`: the second one, or what the first one is named after, is a new directory.
+    """
+    parsed = _parsed(call, _SPEAKS)
+    if not parsed.operands or parsed.has("--all", "--recurse-submodules", "--recursive"):
+        call.host(None)
+    for word in parsed.operands[:1]:
+        _other(call, word)
+    for word in (parsed.operands[1:2] or parsed.operands[:1]) if into else ():
+        name = re.split(r"[/:]", word.text.rstrip("/"))[-1].removesuffix(".git") or "."
+        call.file(word if parsed.operands[1:] else Word(name, word.kind), "write_below", dash=False)
+
+
+def _other(call: Call, word: Word) -> None:
+    host = url_host(word.text, git=True) if word.kind == "literal" else None
+    if word.kind != "literal" or "::" in word.text:
+        call.refuse("the remote of git is not a plain name or URL")
+    elif host is not None:
+        call.host(*host)
+    elif word.text.startswith(("/", ".", "file:")) or "/" in word.text:
+        call.lose("the other repository is a directory")
+    else:
+        call.host(None)
+        for role in ("read_below", "write_below"):  # where no remote has the name it is a path
+            call.file(word, role, dash=False, possible=True)
+
+
+def _pull(call: Call) -> None:
+    _remotes(call)
+    _everything(call, "read_below", "write_below")
+
+
+def _remote(call: Call) -> None:
+    operands = _parsed(call, _SPEAKS).operands
+    if not operands or operands[0].literal in ("get-url", "rename", "remove", "rm"):
+        return
+    if operands[0].literal in ("add", "set-url"):
+        for word in operands[2:]:
+            _other(call, word)
+    else:
+        call.host(None)
+
+
+_DESCRIBED: dict[str, Subcommand] = {
+    "branch tag rev-parse rev-list describe symbolic-ref for-each-ref show-ref merge-base name-rev count-objects fsck"
+    " gc prune version cherry shortlog": _about_all(),
+    "log reflog status": _log,
+    "diff show whatchanged diff-tree diff-index diff-files blame annotate grep": _shows,
+    "add stage": partial(_on_paths, role="read_below"),
+    "rm clean restore": partial(_on_paths, role="write_below"),
+    "init": partial(_on_paths, role="write_below", options="-q -b:"),
+    "commit": _commit,
+    "checkout switch": _checkout,
+    "merge rebase cherry-pick revert reset stash mv bisect": _changes,
+    "fetch push ls-remote": _remotes,
+    "clone": partial(_remotes, into=True),
+    "pull": _pull,
+    "remote": _remote,
+    "ls-files ls-tree check-ignore": _about_all("list_below"),
+    "config": _settings,
+    # They start no program, and what else they do with files is not read. Not here: send-pack, which is a push.
+    "am apply archive bundle cat-file check-attr check-mailmap check-ref-format checkout-index column commit-graph"
+    " commit-tree diff-pairs fast-export fast-import fmt-merge-msg format-patch get-tar-commit-id hash-object"
+    " index-pack mailinfo mailsplit merge-file merge-tree mktag mktree multi-pack-index notes pack-objects"
+    " pack-redundant pack-refs patch-id prune-packed range-diff read-tree repack replace rerere show-branch show-index"
+    " sparse-checkout stripspace submodule unpack-file unpack-objects update-index update-ref update-server-info var"
+    " verify-pack worktree write-tree": lambda call: call.lose(UNREAD_REASON),
+}
+SUBCOMMANDS = {name: describe for names, describe in _DESCRIBED.items() for name in names.split()}
+
+PROGRAMS: dict[str, Describe] = {"git": _git}
