@@ -1,6 +1,7 @@
 """Failures of calls: a kind to branch on, and a message that says what is wrong and how to fix it."""
 
 import errno
+from functools import partial
 
 from sandbox.v1 import channel_pb2 as wire
 
@@ -53,14 +54,13 @@ class Fault(Exception):
         return wire.Failure(kind=self.kind, message=text, errno=self.number, taken_bytes=self.taken_bytes)
 
 
-def invalid_argument(message: str) -> Fault:
-    """Return the fault of an invalid argument."""
-    return Fault(wire.FAILURE_KIND_INVALID_ARGUMENT, message)
-
-
-def invalid_path(message: str) -> Fault:
-    """Return the fault of an invalid path."""
-    return Fault(wire.FAILURE_KIND_INVALID_PATH, message)
+invalid_argument = partial(Fault, wire.FAILURE_KIND_INVALID_ARGUMENT)
+invalid_path = partial(Fault, wire.FAILURE_KIND_INVALID_PATH)
+permission_denied = partial(Fault, wire.FAILURE_KIND_PERMISSION_DENIED)
+conflict = partial(Fault, wire.FAILURE_KIND_CONFLICT)
+too_large = partial(Fault, wire.FAILURE_KIND_TOO_LARGE)
+exhausted = partial(Fault, wire.FAILURE_KIND_EXHAUSTED)
+internal = partial(Fault, wire.FAILURE_KIND_INTERNAL)
 
 
 def fault_of(error: OSError, path: str) -> Fault:

@@ -9,7 +9,7 @@ import os
 import stat
 from typing import Self
 
-from sandbox.daemon.failures import Fault, fault_of, invalid_path
+from sandbox.daemon.failures import Fault, fault_of, invalid_argument, invalid_path, permission_denied
 from sandbox.v1 import channel_pb2 as wire
 
 PATH_LIMIT_BYTES = 4095
@@ -168,16 +168,13 @@ def require_regular(state: os.stat_result, path: str) -> None:
     if stat.S_ISDIR(state.st_mode):
         raise Fault(wire.FAILURE_KIND_IS_A_DIRECTORY, f"{path} is a directory, not a file", errno.EISDIR)
     if not stat.S_ISREG(state.st_mode):
-        raise Fault(
-            wire.FAILURE_KIND_INVALID_ARGUMENT, f"{path} is a pipe, socket or device: only regular files can be used"
-        )
+        raise invalid_argument(f"{path} is a pipe, socket or device: only regular files can be used")
 
 
 def refuse_other_names(state: os.stat_result, path: str) -> None:
     """Raise a Fault if a regular file has more than one name: policy rules for one do not cover the others."""
     if state.st_nlink > 1:
-        raise Fault(
-            wire.FAILURE_KIND_PERMISSION_DENIED,
+        raise permission_denied(
             f"{path} has {state.st_nlink} names (hard links), and the policy has rules per path, so the file is "
             f"refused under every name: make a copy with one name: cp {path} NEW && mv NEW {path}",
         )
@@ -197,7 +194,7 @@ def _link_fault(directory_fd: int, names: list[str], depth: int) -> Fault:
         return Fault(wire.FAILURE_KIND_NOT_A_DIRECTORY, f"{at} is not a directory", errno.ENOTDIR)
     leads_to = os.path.normpath(os.path.join(join(names[:depth]), target, *names[depth + 1 :]))
     message = f"{at} is a symbolic link, and links are not followed; ask for {leads_to} if that is what you mean"
-    return Fault(wire.FAILURE_KIND_INVALID_PATH, message, errno.ELOOP)
+    return invalid_path(message, errno.ELOOP)
 
 
 def let_owner_in(workspace: str) -> None:

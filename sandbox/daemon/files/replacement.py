@@ -14,10 +14,9 @@ import os
 import stat
 from contextlib import suppress
 
-from sandbox.daemon.failures import Fault, fault_of
+from sandbox.daemon.failures import Fault, fault_of, permission_denied
 from sandbox.daemon.files.slow_work import HERE_LIMIT_BYTES
 from sandbox.daemon.paths import Place, components, open_directory, refuse_other_names, require_regular
-from sandbox.v1 import channel_pb2 as wire
 
 NEW_FILE_MODE = 0o644
 _TEMPORARY = (".airlock-", ".tmp")
@@ -48,7 +47,7 @@ class Replacement:
             # A rename would replace a read-only file as well.
             if not os.access(place.name, os.W_OK, dir_fd=place.directory_fd, effective_ids=True):
                 message = f"{place.path} is not writable for the tool user; change its mode first if it may be replaced"
-                raise Fault(wire.FAILURE_KIND_PERMISSION_DENIED, message, errno.EACCES)
+                raise permission_denied(message, errno.EACCES)
             # setuid and setgid were granted to the old content.
             mode = stat.S_IMODE(existing.st_mode) & ~(stat.S_ISUID | stat.S_ISGID)
         self._place = place

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable
 
-from sandbox.daemon.failures import Fault, invalid_argument
+from sandbox.daemon.failures import invalid_argument, too_large
 from sandbox.daemon.files import grep as grep_files
 from sandbox.daemon.files.entries import Page, entry_of
 from sandbox.daemon.files.slow_work import Emit, work_in_child
@@ -140,8 +140,9 @@ async def glob(request: wire.GlobRequest, workspace: str) -> wire.Reply:
 
     reply = wire.EntriesReply()
     if not await work_in_child(work, reply, GLOB_TIMEOUT_S, request.path):
-        message = f"{request.path}: the search took longer than {GLOB_TIMEOUT_S:.0f} s; search a smaller directory"
-        raise Fault(wire.FAILURE_KIND_TOO_LARGE, message)
+        raise too_large(
+            f"{request.path}: the search took longer than {GLOB_TIMEOUT_S:.0f} s; search a smaller directory"
+        )
     return wire.Reply(entries=reply)
 
 

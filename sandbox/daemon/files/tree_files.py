@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable
 from functools import partial
 
-from sandbox.daemon.failures import Fault, fault_of, invalid_argument, invalid_path
+from sandbox.daemon.failures import fault_of, internal, invalid_argument, invalid_path, permission_denied, too_large
 from sandbox.daemon.files.entries import Page, entry_of
 from sandbox.daemon.files.slow_work import HERE_LIMIT_BYTES, Emit, work_in_child, work_in_thread
 from sandbox.daemon.paths import Place, components, join, open_directory
@@ -41,8 +41,9 @@ async def list_directory(request: wire.ListRequest) -> wire.Reply:
         _emit_page(request, limit, emit)
 
     if not await work_in_child(work, reply, _TIMEOUT_S, request.path):
-        message = f"{request.path}: listing took longer than {_TIMEOUT_S:.0f} s; move some of the files elsewhere"
-        raise Fault(wire.FAILURE_KIND_TOO_LARGE, message)
+        raise too_large(
+            f"{request.path}: listing took longer than {_TIMEOUT_S:.0f} s; move some of the files elsewhere"
+        )
     return wire.Reply(entries=reply)
 
 
@@ -96,14 +97,15 @@ async def remove(request: wire.RemoveRequest) -> wire.Reply:
     """Remove a file, a link itself, or a directory; return what it was."""
     with Place(request.path) as place:
         if not place.names:
-            raise Fault(wire.FAILURE_KIND_PERMISSION_DENIED, "/ cannot be removed", errno.EPERM)
+            raise permission_denied("/ cannot be removed", errno.EPERM)
         state = place.stat()
         entry = entry_of(place.path, state)
         if stat.S_ISDIR(state.st_mode) and request.recursive:
             nothing = wire.Entry()
             if not await work_in_child(lambda _: _remove_tree(request.path), nothing, REMOVE_TIMEOUT_S, place.path):
-                message = f"{place.path}: removing took over {REMOVE_TIMEOUT_S:.0f} s; part of it is gone, ask again"
-                raise Fault(wire.FAILURE_KIND_INTERNAL, message)
+                raise internal(
+                    f"{place.path}: removing took over {REMOVE_TIMEOUT_S:.0f} s; part of it is gone, ask again"
+                )
             return wire.Reply(entry=entry)
         try:
             if stat.S_ISDIR(state.st_mode):

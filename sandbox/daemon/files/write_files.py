@@ -7,7 +7,7 @@ import errno
 import os
 from contextlib import nullcontext
 
-from sandbox.daemon.failures import Fault, fault_of, invalid_argument
+from sandbox.daemon.failures import Fault, fault_of, internal, invalid_argument, too_large
 from sandbox.daemon.files.entries import entry_of
 from sandbox.daemon.files.replacement import Replacement, new_temporary_name, remove_temporary
 from sandbox.daemon.files.slow_work import Emit, work_in_child, work_in_thread
@@ -86,8 +86,7 @@ async def edit(
 
             try:
                 if not await work_in_child(work, reply, _TIMEOUT_S, place.path):
-                    message = f"{place.path}: the edit took longer than {_TIMEOUT_S:.0f} s"
-                    raise Fault(wire.FAILURE_KIND_INTERNAL, message)
+                    raise internal(f"{place.path}: the edit took longer than {_TIMEOUT_S:.0f} s")
             finally:
                 # The child may have been killed.
                 remove_temporary(place, workspace, temporary_name)
@@ -129,5 +128,6 @@ def _read_whole(place: Place, *, one_name: bool) -> bytes:
 
 
 def _too_large(path: str, size_bytes: int, verb: str) -> Fault:
-    message = f"{path} {verb} {size_bytes} bytes; edits go up to {FILE_LIMIT_BYTES}; use a command such as sed instead"
-    return Fault(wire.FAILURE_KIND_TOO_LARGE, message)
+    return too_large(
+        f"{path} {verb} {size_bytes} bytes; edits go up to {FILE_LIMIT_BYTES}; use a command such as sed instead"
+    )

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from sandbox.daemon.failures import Fault, fault_of, invalid_argument
+from sandbox.daemon.failures import fault_of, invalid_argument, too_large
 from sandbox.daemon.paths import components, real
 from sandbox.daemon.supervisor.control_wire import FILE_RULES_LIMIT_BYTES
 from sandbox.daemon.supervisor.file_rules import PATH, FileRules
@@ -67,9 +67,8 @@ def _checked_argv(given: Iterable[bytes]) -> list[bytes]:
         raise invalid_argument("argv has a NUL byte, which no argument of a program can have; pass such data by a file")
     size = sum(len(argument) + 1 for argument in argv)
     if size > ARGV_LIMIT_BYTES:
-        raise Fault(
-            wire.FAILURE_KIND_TOO_LARGE,
-            f"argv takes {size} bytes; {ARGV_LIMIT_BYTES} are allowed; write the data to a file and name the file",
+        raise too_large(
+            f"argv takes {size} bytes; {ARGV_LIMIT_BYTES} are allowed; write the data to a file and name the file"
         )
     return argv
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sandbox.daemon.failures import Fault, fault_of, invalid_argument
+from sandbox.daemon.failures import Fault, conflict, exhausted, fault_of, invalid_argument, too_large
 from sandbox.daemon.limits.disk_watch import DiskWatch
 from sandbox.daemon.limits.kernel import Cgroup
 from sandbox.daemon.programs.background_process import (
@@ -82,13 +82,10 @@ class Processes:
     async def _start(self, asked: wire.ProcessStartRequest) -> wire.Process:
         request = StartRequest(asked, self._workspace, self._environment)
         if request.id in self._kept or request.id in self._starting:
-            raise Fault(
-                wire.FAILURE_KIND_CONFLICT, f"id {request.id!r} is in use: choose another, or remove that process first"
-            )
+            raise conflict(f"id {request.id!r} is in use: choose another, or remove that process first")
         if self.running() + len(self._starting) >= KEPT_LIMIT:
-            raise Fault(
-                wire.FAILURE_KIND_CONFLICT,
-                f"{KEPT_LIMIT} background processes are running, which is the limit: end or remove one first",
+            raise conflict(
+                f"{KEPT_LIMIT} background processes are running, which is the limit: end or remove one first"
             )
         self._starting.add(request.id)
         try:
@@ -173,10 +170,9 @@ class Processes:
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         if self._waiters >= WAITERS_LIMIT:
-            raise Fault(
-                wire.FAILURE_KIND_EXHAUSTED,
+            raise exhausted(
                 f"{WAITERS_LIMIT} calls are waiting for background processes, which is the limit: end some of "
-                "them first",
+                "them first"
             )
         self._waiters += 1
         try:
@@ -206,7 +202,7 @@ class Processes:
         data, request_id = request.data, request.request_id
         if len(data) > INPUT_LIMIT_BYTES:
             why = f"{INPUT_LIMIT_BYTES} are allowed at once; write them in pieces"
-            raise Fault(wire.FAILURE_KIND_TOO_LARGE, f"0 of {len(data)} bytes were taken; {why}")
+            raise too_large(f"0 of {len(data)} bytes were taken; {why}")
         if len(request_id) > WRITE_ID_LIMIT:
             raise invalid_argument(f"request_id has {len(request_id)} characters; {WRITE_ID_LIMIT} are the most")
         wait_s = check_wait(request.wait_ms)
@@ -226,9 +222,8 @@ class Processes:
             summary = f"{taken} of {len(request.data)} bytes were taken"
             if not stdin.is_open():
                 message = f"stdin of process {request.id!r} is closed; {summary}"
-                raise Fault(wire.FAILURE_KIND_CONFLICT, message, errno.EPIPE, taken_bytes=taken)
-            raise Fault(
-                wire.FAILURE_KIND_TOO_LARGE,
+                raise conflict(message, errno.EPIPE, taken_bytes=taken)
+            raise too_large(
                 f"{summary} within {request.wait_ms} ms, for the process does not read"
                 f"{', and its input was not ended' if request.end else ''}; go on from there, or wait longer",
                 taken_bytes=taken,
@@ -265,8 +260,7 @@ class Processes:
             try:
                 await self._spawner.signal(process.process, number)
             except ProcessLookupError:
-                raise Fault(
-                    wire.FAILURE_KIND_CONFLICT,
+                raise conflict(
                     f"process {request.id!r} has ended: signal its tree to reach its remaining descendants",
                     errno.ESRCH,
                 ) from None
@@ -295,8 +289,7 @@ class Processes:
 
 def _start_fault(error: OSError, name: str) -> Fault:
     if error.errno == errno.ENOEXEC:
-        return Fault(
-            wire.FAILURE_KIND_INVALID_ARGUMENT,
+        return invalid_argument(
             f"{name} is not a program that this machine can execute; name its interpreter first, such as /bin/sh",
             errno.ENOEXEC,
         )
