@@ -37,26 +37,18 @@ def process(reply: pb.Process, process_id: str) -> Process:
         raise DaemonLost("the sandbox daemon gave a process a terminal and a stderr beside it")
     rows, columns = _size(reply)
     outcome, exit_code, signal = ended or (None, None, None)
-    return Process(
-        id=process_id,
-        pid=reply.pid,
+    stdout, stderr = (f"{PROCESSES_DIRECTORY}/{process_id}.{stream}" for stream in ("stdout", "stderr"))
+    return replies.converted(
+        Process,
+        reply,
         argv=_argv(reply),
-        running=reply.running,
         outcome=outcome,
         exit_code=exit_code,
         signal=signal,
-        started_ns=reply.started_ns,
-        duration_us=replies.count(reply.duration_us),
-        terminal=reply.terminal,
         rows=rows,
         columns=columns,
-        stdin_open=reply.stdin_open,
-        stdout=_output(reply.stdout, f"{PROCESSES_DIRECTORY}/{process_id}.stdout"),
-        stderr=_output(reply.stderr, f"{PROCESSES_DIRECTORY}/{process_id}.stderr")
-        if reply.HasField("stderr")
-        else None,
-        tree=reply.tree,
-        stdin_taken_bytes=replies.count(reply.stdin_taken_bytes),
+        stdout=_output(reply.stdout, stdout),
+        stderr=_output(reply.stderr, stderr) if reply.HasField("stderr") else None,
     )
 
 
@@ -95,7 +87,7 @@ def process_page(reply: pb.ProcessReadReply, *, offset: int, limit_bytes: int) -
         raise DaemonLost(f"the sandbox daemon sent output from {reply.offset}, where {offset} was asked for")
     if reply.end and after < size_bytes:
         raise DaemonLost("the sandbox daemon says that output ends before its end")
-    return ProcessPage(reply.data, reply.offset, reply.end, size_bytes)
+    return replies.converted(ProcessPage, reply)
 
 
 def raise_write_failure(failure: pb.Failure, *, sent_bytes: int, offset: int | None) -> NoReturn:
@@ -121,17 +113,11 @@ def health(reply: pb.HealthReply) -> Health:
     """Return a daemon's health; raises DaemonLost for impossible numbers."""
     if not 1 <= reply.calls <= _CALLS_LIMIT or reply.processes > PROCESSES_LIMIT or reply.pids > PID_LIMIT:
         raise DaemonLost("the sandbox daemon counts calls or processes that it cannot have")
-    return Health(
-        uptime_s=replies.count(reply.uptime_ms) / 1000,
-        calls=reply.calls,
-        processes=reply.processes,
-        pids=reply.pids,
-        memory_bytes=replies.count(reply.memory_bytes),
-        memory_kills=replies.count(reply.memory_kills),
-        pids_refused=replies.count(reply.pids_refused),
-        workspace=_disk(reply.workspace) if reply.HasField("workspace") else None,
-        tmp=_disk(reply.tmp) if reply.HasField("tmp") else None,
-    )
+    disks = {
+        name: replies.converted(DiskCount, getattr(reply, name)) if reply.HasField(name) else None
+        for name in ("workspace", "tmp")
+    }
+    return replies.converted(Health, reply, uptime_s=replies.count(reply.uptime_ms) / 1000, **disks)
 
 
 def _argv(reply: pb.Process) -> tuple[bytes, ...]:
@@ -150,13 +136,8 @@ def _size(reply: pb.Process) -> tuple[int, int]:
 
 
 def _output(reply: pb.ProcessOutput, path: str) -> ProcessOutput:
-    size_bytes = replies.count(reply.size_bytes)
-    if reply.ring_offset > size_bytes or reply.path_bytes > size_bytes:
+    if reply.ring_offset > reply.size_bytes or reply.path_bytes > reply.size_bytes:
         raise DaemonLost("the sandbox daemon holds more of a process' output than there is")
     if reply.path not in ("", path) or (reply.path_bytes and not reply.path):
         raise DaemonLost("the sandbox daemon keeps a process' output at a place that was not asked for")
-    return ProcessOutput(size_bytes, reply.ring_offset, reply.path, reply.path_bytes, reply.closed)
-
-
-def _disk(counted: pb.DiskCount) -> DiskCount:
-    return DiskCount(replies.count(counted.size_bytes), replies.count(counted.files), counted.partial)
+    return replies.converted(ProcessOutput, reply)

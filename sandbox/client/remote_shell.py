@@ -339,14 +339,14 @@ def _result(reply: pb.ExecReply, output: _Output, limit: pb.OutputLimit) -> Exec
         for piece in pieces:
             collected.add(piece)
     evicted = _spilled(reply.evicted, limit) if reply.HasField("evicted") else None
-    return ExecResult(
+    return replies.converted(
+        ExecResult,
+        reply,
         **ended._asdict(),
         output=output.head(limit.head_chars) if evicted else output.pieces(),
         tail=tail.pieces() if evicted else (),
         evicted=evicted,
-        output_bytes=replies.count(reply.output_bytes),
         message=_command_message(ended, reply),
-        duration_us=replies.count(reply.duration_us),
     )
 
 
@@ -355,15 +355,11 @@ def _spilled(evicted: pb.Evicted, limit: pb.OutputLimit) -> SpilledOutput:
         raise DaemonLost("the sandbox daemon evicted output to a place that was not asked for, or without its digest")
     if evicted.size_bytes > limit.spill_limit_bytes or evicted.lines > evicted.size_bytes:
         raise DaemonLost("the sandbox daemon claims a spilled output past its limit")
-    return SpilledOutput(evicted.path, evicted.size_bytes, evicted.lines, evicted.sha256, evicted.incomplete)
+    return replies.converted(SpilledOutput, evicted)
 
 
 def _program_result(reply: pb.ExecReply, asked: pb.ExecRequest) -> ProgramResult:
     ended = replies.ending(reply.outcome, reply.exit_code, reply.signal)
-    return ProgramResult(
-        **ended._asdict(),
-        errno=replies.errno(reply.errno) if ended.outcome == "failed_to_start" else None,
-        message=_program_message(ended, reply, asked),
-        output_bytes=replies.count(reply.output_bytes),
-        duration_us=replies.count(reply.duration_us),
-    )
+    number = replies.errno(reply.errno) if ended.outcome == "failed_to_start" else None
+    message = _program_message(ended, reply, asked)
+    return replies.converted(ProgramResult, reply, **ended._asdict(), errno=number, message=message)

@@ -7,7 +7,10 @@ an honest daemon cannot send.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple, NoReturn
+from dataclasses import fields
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from google.protobuf.message import Message
 
 from sandbox import errors
 from sandbox.errors import DaemonLost
@@ -49,6 +52,9 @@ _FAILURES: dict[int, type[errors.SandboxError]] = {
     pb.FAILURE_KIND_INTERNAL: errors.FileError,
     pb.FAILURE_KIND_EXHAUSTED: errors.Exhausted,
 }
+
+
+_Value = TypeVar("_Value")
 
 
 class Ending(NamedTuple):
@@ -103,20 +109,12 @@ def lines_page(reply: pb.ReadLinesReply, *, limit: int, limit_bytes: int) -> Lin
     """Return a page of lines, no longer than requested."""
     if len(reply.data) > limit_bytes or reply.lines > limit:
         raise DaemonLost("the sandbox daemon sent more lines than were asked for")
-    return LinesPage(
-        data=reply.data,
-        lines=reply.lines,
-        more=reply.more,
-        binary=reply.binary,
-        size_bytes=count(reply.size_bytes),
-        next_byte=count(reply.next_byte),
-        cut=reply.cut,
-    )
+    return converted(LinesPage, reply)
 
 
 def edit_result(reply: pb.EditReply) -> EditResult:
     """Return the result of an edit."""
-    return EditResult(count(reply.replaced), count(reply.left))
+    return converted(EditResult, reply)
 
 
 def grep_page(reply: pb.GrepReply, *, limit: int, under: str) -> GrepPage:
@@ -129,14 +127,7 @@ def grep_page(reply: pb.GrepReply, *, limit: int, under: str) -> GrepPage:
         )
         for match in reply.matches
     )
-    return GrepPage(
-        matches,
-        reply.more,
-        reply.timed_out,
-        count(reply.binary_files),
-        count(reply.hard_linked_files),
-        count(reply.unsearched),
-    )
+    return converted(GrepPage, reply, matches=matches)
 
 
 def output_stream(output: pb.Output) -> OutputStream:
@@ -173,6 +164,15 @@ def count(number: int) -> int:
     if number > _COUNT_LIMIT:
         raise DaemonLost(f"the sandbox daemon sent an impossible count ({number})")
     return number
+
+
+def converted(kind: type[_Value], reply: Message, **given: Any) -> _Value:
+    """Return a dataclass with the fields of a reply that have the same names, and those that are given."""
+    values = {field.name: getattr(reply, field.name) for field in fields(kind) if field.name not in given}  # type: ignore[arg-type]
+    for value in values.values():
+        if isinstance(value, int):
+            count(value)
+    return kind(**values, **given)
 
 
 def _page(reply: pb.EntriesReply, limit: int, names: list[str]) -> EntriesPage:
