@@ -62,41 +62,25 @@ PR_SET_SECCOMP = 22
 MODE_FILTER = 2
 _SECCOMP_SET_MODE_FILTER = 1
 
-# For each machine, the architectures of the programs it runs, each with its numbers of these calls.
-_NAMES = (
-    "io_setup", "fallocate", "ioctl", "socket", "socketpair", "setsockopt", "prctl", "seccomp", "socketcall",
-    "setxattr",
-)  # fmt: skip
-_Numbers = tuple[tuple[int, ...], ...]
-_CALLS: dict[str, tuple[tuple[int, _Numbers], ...]] = {
-    "x86_64": (
-        (
-            0xC000003E,
-            (
-                (206, 543),
-                (285,),
-                (16, 514),
-                (41,),
-                (53,),
-                (54, 541),
-                (157,),
-                (317,),
-                (),
-                (188, 189, 190, 197, 198, 199),
-            ),
-        ),
-        (
-            0x40000003,
-            ((245,), (324,), (54,), (359,), (360,), (366,), (172,), (354,), (102,), (226, 227, 228, 235, 236, 237)),
-        ),
-    ),
-    "aarch64": (
-        (0xC00000B7, ((0,), (47,), (29,), (198,), (199,), (208,), (167,), (277,), (), (5, 6, 7, 14, 15, 16))),
-        (
-            0x40000028,
-            ((243,), (352,), (54,), (281,), (288,), (294,), (172,), (383,), (), (226, 227, 228, 235, 236, 237)),
-        ),
-    ),
+# For each machine, the architectures of the programs it runs: its own ones, and 32-bit ones.
+_ARCHITECTURES = {"x86_64": (0xC000003E, 0x40000003), "aarch64": (0xC00000B7, 0x40000028)}
+# The numbers that calls have for each architecture.
+_CALLS: dict[str, dict[int, tuple[int, ...]]] = {
+    "io_setup": {0xC000003E: (206, 543), 0x40000003: (245,), 0xC00000B7: (0,), 0x40000028: (243,)},
+    "fallocate": {0xC000003E: (285,), 0x40000003: (324,), 0xC00000B7: (47,), 0x40000028: (352,)},
+    "ioctl": {0xC000003E: (16, 514), 0x40000003: (54,), 0xC00000B7: (29,), 0x40000028: (54,)},
+    "socket": {0xC000003E: (41,), 0x40000003: (359,), 0xC00000B7: (198,), 0x40000028: (281,)},
+    "socketpair": {0xC000003E: (53,), 0x40000003: (360,), 0xC00000B7: (199,), 0x40000028: (288,)},
+    "setsockopt": {0xC000003E: (54, 541), 0x40000003: (366,), 0xC00000B7: (208,), 0x40000028: (294,)},
+    "prctl": {0xC000003E: (157,), 0x40000003: (172,), 0xC00000B7: (167,), 0x40000028: (172,)},
+    "seccomp": {0xC000003E: (317,), 0x40000003: (354,), 0xC00000B7: (277,), 0x40000028: (383,)},
+    "socketcall": {0x40000003: (102,)},
+    "setxattr": {
+        0xC000003E: (188, 189, 190, 197, 198, 199),
+        0x40000003: (226, 227, 228, 235, 236, 237),
+        0xC00000B7: (5, 6, 7, 14, 15, 16),
+        0x40000028: (226, 227, 228, 235, 236, 237),
+    },
 }
 
 Instruction = tuple[int, int, int, int]  # operation, how many to skip if true, and if not, operand
@@ -122,8 +106,8 @@ def filter_tool_code(*, own_filters: bool = False, attributes: bool = True) -> b
 def tool_filter(machine: str, *, own_filters: bool = False, attributes: bool = True) -> list[Instruction]:
     """Return the filter's program for a machine, empty for an unknown one."""
     program: _Program = []
-    for architecture, numbers in _CALLS.get(machine, ()):
-        part = _of_architecture(numbers, own_filters=own_filters, attributes=attributes)
+    for architecture in _ARCHITECTURES.get(machine, ()):
+        part = _of_architecture(architecture, own_filters=own_filters, attributes=attributes)
         program += [
             (_LOAD, 0, 0, _ARCHITECTURE_AT),
             # A conditional jump reaches 255 instructions, this one any number.
@@ -134,7 +118,7 @@ def tool_filter(machine: str, *, own_filters: bool = False, attributes: bool = T
     return [*program, _ALLOWED] if program else []
 
 
-def _of_architecture(numbers: _Numbers, *, own_filters: bool, attributes: bool) -> _Program:
+def _of_architecture(architecture: int, *, own_filters: bool, attributes: bool) -> _Program:
     filtered = {
         "io_setup": _refuse(_ENOSYS),
         "socketcall": _refuse(_ENOSYS),
@@ -157,7 +141,7 @@ def _of_architecture(numbers: _Numbers, *, own_filters: bool, attributes: bool) 
         filtered["setxattr"] = _refuse(_EOPNOTSUPP)
         part += _for(_SET_ATTRIBUTES, _refuse(_EOPNOTSUPP))
     for name, then in filtered.items():
-        part += _for(numbers[_NAMES.index(name)], then)
+        part += _for(_CALLS[name].get(architecture, ()), then)
     return [*part, _ALLOWED]
 
 
