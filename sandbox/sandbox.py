@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sandbox.health import Health
 from sandbox.protocols import FileSystem, Processes, Shell
 from sandbox.transition import State
+from sandbox.usage import Health
 from sandbox.v1.channel_pb2 import Posture
 
 

@@ -16,7 +16,7 @@ from agent.filesystem import OnOutput
 from agent.tools.paths import WORKSPACE
 from gateway.policy import JUDGED_BY, Policy
 from gateway.tool_calls.program_check import ProgramCheck
-from sandbox.client.process_replies import PROCESSES_LIMIT
+from sandbox.client.replies import PROCESSES_LIMIT
 from sandbox.errors import Conflict, Exhausted, NotFound, PostureTooWeak, SandboxError
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from sandbox.arguments import (
+from sandbox.client import replies
+from sandbox.client.arguments import (
     checked_edit,
     checked_lines,
     checked_page,
@@ -21,7 +22,6 @@ from sandbox.arguments import (
     checked_range,
     checked_timeout_ms,
 )
-from sandbox.client import replies
 from sandbox.client.channel import Call, Channel
 from sandbox.errors import DaemonLost, TooLarge
 from sandbox.filesystem import EditResult, EntriesPage, Entry, GrepPage, LinesPage

@@ -13,10 +13,15 @@ import time
 from collections.abc import AsyncIterable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sandbox.arguments import checked_path
 from sandbox.client import replies
+from sandbox.client.arguments import (
+    checked_argv,
+    checked_environment,
+    checked_path,
+    checked_request,
+    file_rules_message,
+)
 from sandbox.client.channel import Channel
-from sandbox.client.program import checked_argv, checked_environment, checked_request, file_rules_message
 from sandbox.client.program_stream import CallersFault, ProgramStream, receive_exec
 from sandbox.client.replies import Ending
 from sandbox.daemon.programs.characters import BYTES_PER_CHARACTER, count_characters, prefix_length

@@ -30,11 +30,11 @@ from sandbox.engines.docker.parts import Parts
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind, pooled_id
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
 from sandbox.filesystem import EntriesPage
-from sandbox.health import Health
 from sandbox.owner import Owner, owner_of
 from sandbox.process import ProcessList
 from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.thread_lock import Note, ThreadLock
+from sandbox.usage import Health
 from sandbox.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)

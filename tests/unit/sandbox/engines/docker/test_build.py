@@ -51,7 +51,7 @@ def test_a_source_that_is_renamed_added_or_gone_counts(package: Path) -> None:
     seen = {sources_digest(package)}
     (package / "daemon" / "files" / "walk.py").rename(package / "daemon" / "files" / "walks.py")
     seen.add(sources_digest(package))
-    (package / "daemon" / "files" / "greps.py").unlink()
+    (package / "daemon" / "files" / "walks.py").unlink()
     seen.add(sources_digest(package))
     (package / "daemon" / "empty.py").write_bytes(b"")
     seen.add(sources_digest(package))
