@@ -210,11 +210,10 @@ class Writer:
             if self._fd >= 0:
                 self._loop.remove_writer(self._fd)
 
-    async def write_all(self, data: bytes) -> None:
+    async def write_all(self, data: memoryview) -> None:
         """Write all of `data`; it is dropped once there is no reader."""
-        view = memoryview(data)
-        while view and (size := await self.write_some(view)):
-            view = view[size:]
+        while data and (size := await self.write_some(data)):
+            data = data[size:]
 
     def release(self) -> int:
         """Stop writing and leave the descriptor to the caller; -1 if it is closed already."""
