@@ -1,6 +1,8 @@
 """Failures of calls: a kind to branch on, and a message that says what is wrong and how to fix it."""
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from sandbox.v1 import channel_pb2 as wire
@@ -61,6 +63,15 @@ conflict = partial(Fault, wire.FAILURE_KIND_CONFLICT)
 too_large = partial(Fault, wire.FAILURE_KIND_TOO_LARGE)
 exhausted = partial(Fault, wire.FAILURE_KIND_EXHAUSTED)
 internal = partial(Fault, wire.FAILURE_KIND_INTERNAL)
+
+
+@contextmanager
+def fault_at(path: str) -> Iterator[None]:
+    """Raise errors of the kernel as the faults of a path."""
+    try:
+        yield
+    except OSError as error:
+        raise fault_of(error, path) from None
 
 
 def fault_of(error: OSError, path: str) -> Fault:

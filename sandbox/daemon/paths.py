@@ -7,6 +7,8 @@ created after the gateway's decision.
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Self
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument, invalid_path, permission_denied
@@ -54,6 +56,15 @@ def join(names: list[str]) -> str:
     return "/" + "/".join(names)
 
 
+@contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close a descriptor at the end."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def open_directory(names: list[str], depth: int, *, make: bool = False) -> int:
     """Return an O_PATH descriptor of the first `depth` names; `make` creates missing ones with mode 755."""
     # The remaining names are for the message, which shows where the whole path leads.
@@ -78,24 +89,19 @@ def _enter(fd: int, name: str, make: bool) -> int:
     except FileNotFoundError:
         if not make:
             raise
-    try:
+    with suppress(FileExistsError):  # it was created meanwhile
         os.mkdir(name, 0o755, dir_fd=fd)
-    except FileExistsError:
-        pass  # it was created meanwhile
     return os.open(name, _DIRECTORY, dir_fd=fd)
 
 
 def open_with_rights(name: str, parent_fd: int | None, rights: int) -> tuple[int, int]:
     """Open a directory after adding rights to its mode, as its owner may; return its former mode too."""
-    handle = os.open(name, _DIRECTORY, dir_fd=parent_fd)
-    try:
+    with closing(os.open(name, _DIRECTORY, dir_fd=parent_fd)) as handle:
         mode = stat.S_IMODE(os.fstat(handle).st_mode)
         # Through /proc: fchmod() refuses an O_PATH descriptor.
         place = f"/proc/self/fd/{handle}"
         os.chmod(place, mode | rights)
         return os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), mode
-    finally:
-        os.close(handle)
 
 
 class Place:
@@ -200,9 +206,7 @@ def _link_fault(directory_fd: int, names: list[str], depth: int) -> Fault:
 def let_owner_in(workspace: str) -> None:
     """Restore the tool user's access to the root of its workspace, which it may remove itself, if possible."""
     place = real(workspace)
-    try:
+    with suppress(OSError):
         mode = stat.S_IMODE(os.stat(place).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:
             os.chmod(place, mode | stat.S_IRWXU)
-    except OSError:
-        pass

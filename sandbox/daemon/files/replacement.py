@@ -14,9 +14,9 @@ import os
 import stat
 from contextlib import suppress
 
-from sandbox.daemon.failures import Fault, fault_of, permission_denied
+from sandbox.daemon.failures import Fault, fault_at, fault_of, permission_denied
 from sandbox.daemon.files.slow_work import HERE_LIMIT_BYTES
-from sandbox.daemon.paths import Place, components, open_directory, refuse_other_names, require_regular
+from sandbox.daemon.paths import Place, closing, components, open_directory, refuse_other_names, require_regular
 
 NEW_FILE_MODE = 0o644
 _TEMPORARY = (".airlock-", ".tmp")
@@ -70,11 +70,9 @@ class Replacement:
     def write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         self._size_bytes += len(view)
-        try:
+        with fault_at(self._place.path):
             while view:
                 view = view[os.write(self._fd, view) :]
-        except OSError as error:
-            raise fault_of(error, self._place.path) from None
 
     @property
     def slow(self) -> bool:
@@ -83,18 +81,14 @@ class Replacement:
 
     def commit(self) -> os.stat_result:
         """Replace the target; return the state of the new file."""
-        try:
+        with fault_at(self._place.path):
             state = os.fstat(self._fd)
-            linked = False
             if self._is_new and not self._named:
                 with suppress(FileExistsError):  # the target exists by now
                     self._link(self._place.name, self._place.directory_fd)
-                    linked = True
-            if not linked:
-                self._rename_over_target()
-        except OSError as error:
-            raise fault_of(error, self._place.path) from None
-        return state
+                    return state
+            self._rename_over_target()
+            return state
 
     def close(self) -> None:
         """Close the file, and remove it unless it was committed."""
@@ -152,27 +146,22 @@ def _is_temporary_name(name: str) -> bool:
 
 def remove_temporary(place: Place, workspace: str, name: str) -> None:
     """Remove the temporary file of a killed Replacement, if it exists."""
-    fd = _temporary_directory(place, workspace)
-    _unlink(fd, name)
-    os.close(fd)
+    with closing(_temporary_directory(place, workspace)) as fd:
+        _unlink(fd, name)
 
 
 def remove_unfinished(workspace: str) -> None:
     """Remove the temporary files of an earlier daemon of this workspace that was killed."""
     names = components(workspace)
-    with suppress(OSError, Fault):
-        top_fd = open_directory(names, len(names))
-        try:
-            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=top_fd)
-            try:
-                with os.scandir(fd) as listing:
-                    found = [entry.name for entry, _ in zip(listing, range(_UNFINISHED_LIMIT), strict=False)]
-                for name in filter(_is_temporary_name, found):
-                    _unlink(fd, name)
-            finally:
-                os.close(fd)
-        finally:
-            os.close(top_fd)
+    with (
+        suppress(OSError, Fault),
+        closing(open_directory(names, len(names))) as top_fd,
+        closing(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=top_fd)) as fd,
+    ):
+        with os.scandir(fd) as listing:
+            found = [entry.name for entry, _ in zip(listing, range(_UNFINISHED_LIMIT), strict=False)]
+        for name in filter(_is_temporary_name, found):
+            _unlink(fd, name)
 
 
 def _temporary_directory(place: Place, workspace: str) -> int:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
-from sandbox.daemon.failures import Fault, exhausted, fault_of, internal, invalid_argument
+from sandbox.daemon.failures import Fault, exhausted, fault_at, fault_of, internal, invalid_argument
 from sandbox.v1 import channel_pb2 as wire
 
 if TYPE_CHECKING:
@@ -44,10 +44,8 @@ async def work_in_child(work: Callable[[Emit], None], reply: Message, timeout_s:
     loop = asyncio.get_running_loop()
     output, child_output = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with output, child_output:
-        try:
+        with fault_at(path):
             pid = os.fork()
-        except OSError as error:
-            raise fault_of(error, path) from None
         if pid == 0:
             _run_child(work, child_output, path)
         child_output.close()

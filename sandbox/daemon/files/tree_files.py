@@ -8,10 +8,10 @@ import stat
 from collections.abc import Callable
 from functools import partial
 
-from sandbox.daemon.failures import fault_of, internal, invalid_argument, invalid_path, permission_denied, too_large
+from sandbox.daemon.failures import fault_at, internal, invalid_argument, invalid_path, permission_denied, too_large
 from sandbox.daemon.files.entries import Page, entry_of
 from sandbox.daemon.files.slow_work import HERE_LIMIT_BYTES, Emit, work_in_child, work_in_thread
-from sandbox.daemon.paths import Place, components, join, open_directory
+from sandbox.daemon.paths import Place, closing, components, join, open_directory
 from sandbox.v1 import channel_pb2 as wire
 
 ENTRIES_LIMIT = 10_000
@@ -59,7 +59,7 @@ def _emit_page(request: wire.ListRequest, limit: int, emit: Emit, *, at_most: in
     with Place(request.path) as place:
         fd = place.open_listing()
     names = []
-    try:
+    with closing(fd), fault_at(place.path):
         with os.scandir(fd) as listing:
             for found in listing:
                 names.append(found.name)
@@ -74,10 +74,6 @@ def _emit_page(request: wire.ListRequest, limit: int, emit: Emit, *, at_most: in
                 entry = wire.Entry(name=os.fsencode(name), type=wire.ENTRY_TYPE_OTHER)
             if not page.add(wire.EntriesReply(entries=[entry])):
                 break
-    except OSError as error:
-        raise fault_of(error, place.path) from None
-    finally:
-        os.close(fd)
     more = page.full or request.offset + page.total < len(names)
     emit(wire.EntriesReply(total=len(names), more=more))
     return True
@@ -86,11 +82,8 @@ def _emit_page(request: wire.ListRequest, limit: int, emit: Emit, *, at_most: in
 def make_directory(request: wire.MkdirRequest) -> wire.Reply:
     """Make a directory and its parents."""
     names = components(request.path)
-    fd = open_directory(names, len(names), make=True)
-    try:
+    with closing(open_directory(names, len(names), make=True)) as fd:
         return wire.Reply(entry=entry_of(join(names), os.fstat(fd)))
-    finally:
-        os.close(fd)
 
 
 async def remove(request: wire.RemoveRequest) -> wire.Reply:
@@ -107,32 +100,24 @@ async def remove(request: wire.RemoveRequest) -> wire.Reply:
                     f"{place.path}: removing took over {REMOVE_TIMEOUT_S:.0f} s; part of it is gone, ask again"
                 )
             return wire.Reply(entry=entry)
-        try:
+        with fault_at(place.path):
             if stat.S_ISDIR(state.st_mode):
                 os.rmdir(place.name, dir_fd=place.directory_fd)
             else:
                 unlink = partial(os.unlink, place.name, dir_fd=place.directory_fd)
                 await work_in_thread(unlink, slow=state.st_size > HERE_LIMIT_BYTES)
-        except OSError as error:
-            raise fault_of(error, place.path) from None
     return wire.Reply(entry=entry)
 
 
 def _remove_tree(path: str) -> None:
-    with Place(path) as place:
-        try:
-            remove_directory(place.directory_fd, place.name)
-        except OSError as error:
-            raise fault_of(error, place.path) from None
+    with Place(path) as place, fault_at(place.path):
+        remove_directory(place.directory_fd, place.name)
 
 
 def remove_directory(directory_fd: int, name: str) -> None:
     """Remove a directory through descriptors, so that no link is followed; raises OSError."""
-    fd = _opened(directory_fd, name)
-    try:
+    with closing(_opened(directory_fd, name)) as fd:
         empty_directory(fd)
-    finally:
-        os.close(fd)
     os.rmdir(name, dir_fd=directory_fd)
 
 
@@ -152,11 +137,8 @@ def _empty(top_fd: int, directory_fd: int, *, levels: int, opened: Callable[[int
         if not is_directory:
             os.unlink(child, dir_fd=directory_fd)
         elif levels:
-            fd = opened(directory_fd, child)
-            try:
+            with closing(opened(directory_fd, child)) as fd:
                 moved |= _empty(top_fd, fd, levels=levels - 1, opened=opened)
-            finally:
-                os.close(fd)
             os.rmdir(child, dir_fd=directory_fd)
         else:
             os.rename(child, f".{os.urandom(16).hex()}", src_dir_fd=directory_fd, dst_dir_fd=top_fd)
@@ -179,9 +161,7 @@ async def rename(request: wire.RenameRequest) -> wire.Reply:
             target.refuse_link(existing)
             size_bytes = max(size_bytes, existing.st_size)
         fds = {"src_dir_fd": place.directory_fd, "dst_dir_fd": target.directory_fd}
-        try:
+        with fault_at(f"{place.path} to {target.path}"):
             work = partial(os.rename, place.name, target.name, **fds)
             await work_in_thread(work, slow=existing is not None and size_bytes > HERE_LIMIT_BYTES)
-        except OSError as error:
-            raise fault_of(error, f"{place.path} to {target.path}") from None
         return wire.Reply(entry=entry_of(target.path, target.stat()))

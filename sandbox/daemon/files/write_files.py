@@ -7,7 +7,7 @@ import errno
 import os
 from contextlib import nullcontext
 
-from sandbox.daemon.failures import Fault, fault_of, internal, invalid_argument, too_large
+from sandbox.daemon.failures import Fault, fault_at, internal, invalid_argument, too_large
 from sandbox.daemon.files.entries import entry_of
 from sandbox.daemon.files.replacement import Replacement, new_temporary_name, remove_temporary
 from sandbox.daemon.files.slow_work import Emit, work_in_child, work_in_thread
@@ -116,14 +116,12 @@ def _read_whole(place: Place, *, one_name: bool) -> bytes:
     with open(fd, "rb", buffering=0) as file:
         if state.st_size > FILE_LIMIT_BYTES:
             raise _too_large(place.path, state.st_size, "is")
-        try:
+        with fault_at(place.path):
             data = file.read(state.st_size) or b""
             while more := file.read(256 * 1024):
                 data += more
                 if len(data) > FILE_LIMIT_BYTES:
                     raise _too_large(place.path, len(data), "is")
-        except OSError as error:
-            raise fault_of(error, place.path) from None
     return data
 
 

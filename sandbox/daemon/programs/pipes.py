@@ -8,6 +8,7 @@ import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 _READ_BYTES = 256 * 1024
 _DEFAULT_PIPE_BYTES = 64 * 1024
@@ -103,10 +104,8 @@ class OutputPipe(Source):
         if size >= _DEFAULT_PIPE_BYTES and not self._large:
             # Only for programs that write much: the memory of all pipes counts against one limit of the user.
             self._large = True
-            try:
+            with suppress(OSError):  # the limit is reached; a small pipe works too
                 fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _LARGE_PIPE_BYTES)
-            except OSError:
-                pass  # the limit is reached; a small pipe works too
         self.pieces += 1
         self._on_data(_buffer, size)
         if self._emptied is not None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from sandbox.daemon.failures import Fault
 from sandbox.daemon.files.walk import PRIVATE_NAME
-from sandbox.daemon.paths import Place, components
+from sandbox.daemon.paths import Place, closing, components
 from sandbox.v1 import channel_pb2 as wire
 
 # Tool code can create a million names. So many are read, and a directory with more accepts no spill. The oldest files
@@ -133,37 +134,31 @@ def create_private_file(place: Place, workspace: str) -> int:
     private = [*components(workspace), PRIVATE_NAME]
     if place.names[: len(private)] == private:
         _hide_from_git(workspace)
-    try:
+    with suppress(FileNotFoundError):
         os.unlink(place.name, dir_fd=place.directory_fd)
-    except FileNotFoundError:
-        pass
     return place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
 
 
 def write_what_fits(fd: int, data: memoryview) -> int:
     """Write until all is written or it fails, and return how many bytes were written."""
     done = 0
-    try:
+    with suppress(OSError):
         while done < len(data):
             done += os.write(fd, data[done:])
-    except OSError:
-        pass
     return done
 
 
 def _hide_from_git(workspace: str) -> None:
-    try:
-        with Place(f"{workspace}/{PRIVATE_NAME}/.gitignore") as place:
-            fd = place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            try:
-                os.write(fd, b"*\n")
-            except OSError:
-                # The disk is full. An empty file would never be completed.
-                os.unlink(place.name, dir_fd=place.directory_fd)
-            finally:
-                os.close(fd)
-    except (Fault, OSError):
-        pass  # usually it exists
+    with (
+        suppress(Fault, OSError),  # usually it exists
+        Place(f"{workspace}/{PRIVATE_NAME}/.gitignore") as place,
+        closing(place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)) as fd,
+    ):
+        try:
+            os.write(fd, b"*\n")
+        except OSError:
+            # The disk is full. An empty file would never be completed.
+            os.unlink(place.name, dir_fd=place.directory_fd)
 
 
 # hashlib loads OpenSSL, which an idle daemon does not need; the others are built into Python.
