@@ -32,7 +32,7 @@ from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.thread_engines import ThreadEngines
 from sandbox.engines.engine import Workspaces
-from sandbox.owner import digest
+from sandbox.sandbox import digest
 
 log = structlog.get_logger(__name__)
 # A run waits longer for the lock than a caller, who can retry.

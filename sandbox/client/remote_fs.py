@@ -24,7 +24,7 @@ from sandbox.client.arguments import (
 )
 from sandbox.client.channel import Call, Channel
 from sandbox.errors import DaemonLost, TooLarge
-from sandbox.filesystem import EditResult, EntriesPage, Entry, GrepPage, LinesPage
+from sandbox.protocols import EditResult, EntriesPage, Entry, GrepPage, LinesPage
 from sandbox.v1 import channel_pb2 as pb
 
 INLINE_BYTES = 1024 * 1024

@@ -28,8 +28,7 @@ from sandbox.client.arguments import (
 from sandbox.client.channel import Channel
 from sandbox.errors import InvalidArgument
 from sandbox.file_rules import FileRules
-from sandbox.filesystem import PROCESSES_DIRECTORY
-from sandbox.process import Process, ProcessList, ProcessPage, ProcessSpec
+from sandbox.protocols import PROCESSES_DIRECTORY, Process, ProcessList, ProcessPage, ProcessSpec
 from sandbox.v1 import channel_pb2 as pb
 
 DEFAULT_FILE_LIMIT_BYTES = 256 * 1024 * 1024

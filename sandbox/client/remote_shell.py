@@ -27,8 +27,17 @@ from sandbox.client.replies import Ending
 from sandbox.daemon.programs.characters import BYTES_PER_CHARACTER, count_characters, prefix_length
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.file_rules import FileRules
-from sandbox.filesystem import OUTPUT_DIRECTORY, ExecResult, OnOutput, OutputPiece, OutputStream, SpilledOutput
-from sandbox.process import OnProgramOutput, ProgramResult, ProgramSpec
+from sandbox.protocols import (
+    OUTPUT_DIRECTORY,
+    ExecResult,
+    OnOutput,
+    OnProgramOutput,
+    OutputPiece,
+    OutputStream,
+    ProgramResult,
+    ProgramSpec,
+    SpilledOutput,
+)
 from sandbox.v1 import channel_pb2 as pb
 
 # Over a limit of disk: by whether the host's disk is short, and whether nothing was started.

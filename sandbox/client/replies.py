@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from sandbox import errors
 from sandbox.errors import DaemonLost, InputGap, InputNotTaken
-from sandbox.filesystem import (
+from sandbox.protocols import (
     PROCESSES_DIRECTORY,
     EditResult,
     EntriesPage,
@@ -24,8 +24,11 @@ from sandbox.filesystem import (
     GrepPage,
     LinesPage,
     OutputStream,
+    Process,
+    ProcessList,
+    ProcessOutput,
+    ProcessPage,
 )
-from sandbox.process import Process, ProcessList, ProcessOutput, ProcessPage
 from sandbox.usage import DiskCount, Health
 from sandbox.v1 import channel_pb2 as pb
 

@@ -13,7 +13,7 @@ from sandbox.client.channel import Channel
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.errors import DaemonLost, FileError, InputGap, InvalidArgument, InvalidPath, TooLarge
-from sandbox.process import Process, ProcessOutput, ProcessPage, ProcessSpec
+from sandbox.protocols import Process, ProcessOutput, ProcessPage, ProcessSpec
 from sandbox.sandbox import SandboxSpec
 from sandbox.usage import Health
 from sandbox.v1 import channel_pb2 as pb
