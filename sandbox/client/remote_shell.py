@@ -24,7 +24,7 @@ from sandbox.client.arguments import (
 from sandbox.client.channel import Channel
 from sandbox.client.program_stream import CallersFault, ProgramStream, receive_exec
 from sandbox.client.replies import Ending
-from sandbox.daemon.programs.characters import BYTES_PER_CHARACTER, count_characters, prefix_length
+from sandbox.daemon.programs.output import BYTES_PER_CHARACTER, count_characters, prefix_length
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.file_rules import FileRules
 from sandbox.protocols import (

@@ -17,9 +17,8 @@ import re
 from collections.abc import Callable, Iterator
 
 from sandbox.daemon.failures import invalid_argument, too_large
-from sandbox.daemon.files.entries import Page, entry_of
 from sandbox.daemon.files.slow_work import Emit, work_in_child
-from sandbox.daemon.files.tree_files import check_limit
+from sandbox.daemon.files.tree_files import Page, check_limit, entry_of
 from sandbox.daemon.files.walk import Found, is_directory, private_below, walk
 from sandbox.daemon.paths import Place, join, refuse_other_names, require_regular
 from sandbox.v1 import channel_pb2 as wire

@@ -8,9 +8,9 @@ import os
 from contextlib import nullcontext
 
 from sandbox.daemon.failures import Fault, fault_at, internal, invalid_argument, too_large
-from sandbox.daemon.files.entries import entry_of
 from sandbox.daemon.files.replacement import Replacement, new_temporary_name, remove_temporary
 from sandbox.daemon.files.slow_work import Emit, work_in_child, work_in_thread
+from sandbox.daemon.files.tree_files import entry_of
 from sandbox.daemon.frames import InputStream
 from sandbox.daemon.limits.disk_watch import DiskWatch
 from sandbox.daemon.paths import Place

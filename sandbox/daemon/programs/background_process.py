@@ -197,9 +197,7 @@ class ProcessStreams(ProgramPipes):
             self.input = self.terminal.input
             return
         try:
-            for output in (self.stdout, self.stderr):
-                if output is not None:
-                    self._pipes.append(_pipe_into(output, rate_limit))
+            self._pipes.extend(_pipe_into(output, rate_limit) for output in self._outputs())
             if request.stdin:
                 self.input = ProcessInput(self._open_stdin())
         except OSError:
@@ -229,8 +227,11 @@ class ProcessStreams(ProgramPipes):
             if self._pipes:
                 await until_silent([pipe.closed for pipe in self._pipes], self._size_bytes)
 
+    def _outputs(self) -> list[StreamOutput]:
+        return [output for output in (self.stdout, self.stderr) if output is not None]
+
     def _size_bytes(self) -> int:
-        return self.stdout.size_bytes + (self.stderr.size_bytes if self.stderr is not None else 0)
+        return sum(output.size_bytes for output in self._outputs())
 
     def leave_to(self, lingering: LingeringPipes) -> None:
         """Release pipes that other processes may still write to, and close everything else."""
@@ -243,9 +244,8 @@ class ProcessStreams(ProgramPipes):
             self.terminal.close()
         elif self.input is not None:
             self.input.close()
-        self.stdout.end()
-        if self.stderr is not None:
-            self.stderr.end()
+        for output in self._outputs():
+            output.end()
 
 
 def _pipe_into(output: StreamOutput, rate_limit: RateLimit) -> OutputPipe:

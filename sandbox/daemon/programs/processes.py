@@ -64,12 +64,9 @@ class Processes:
 
     async def answer(self, call: str, request: wire.Request) -> wire.Reply:
         """Return the final frame of a call whose name starts with process_."""
-        asked = getattr(request, call)
-        if call == "process_list":
-            return wire.Reply(process_list=await self._list())
-        if call == "process_read":
-            return wire.Reply(process_read=await self._read(asked))
-        answers: dict[str, Callable[[Any], Awaitable[wire.Process]]] = {
+        answers: dict[str, Callable[[Any], Awaitable[Any]]] = {
+            "process_list": self._list,
+            "process_read": self._read,
             "process_start": self._start,
             "process_write": self._write,
             "process_resize": self._resize,
@@ -77,7 +74,8 @@ class Processes:
             "process_wait": self._wait,
             "process_remove": self._remove,
         }
-        return wire.Reply(process=await answers[call](asked))
+        member = call if call in ("process_list", "process_read") else "process"
+        return wire.Reply(**{member: await answers[call](getattr(request, call))})
 
     async def _start(self, asked: wire.ProcessStartRequest) -> wire.Process:
         request = StartRequest(asked, self._workspace, self._environment)
@@ -160,7 +158,7 @@ class Processes:
         calls = await self._living()
         return process.report(calls.get(process.process.call, 0))
 
-    async def _list(self) -> wire.ProcessListReply:
+    async def _list(self, _: wire.ProcessListRequest) -> wire.ProcessListReply:
         calls = await self._living()
         return wire.ProcessListReply(
             processes=[process.report(calls.get(process.process.call, 0)) for process in self._kept.values()],
