@@ -139,16 +139,8 @@ def checked_environment(*parts: Mapping[str, str]) -> dict[str, str]:
 
 def file_rules_message(rules: FileRules) -> pb.FileRules:
     """Return file rules in the form of the wire."""
-    return pb.FileRules(
-        readable=rules.readable,
-        writable=rules.writable,
-        unreadable=rules.unreadable,
-        unwritable=rules.unwritable,
-        readable_files=rules.readable_files,
-        writable_files=rules.writable_files,
-        programs=rules.programs or (),
-        only_programs=rules.programs is not None,
-    )
+    programs = rules.programs or ()
+    return pb.FileRules(**{**vars(rules), "programs": programs}, only_programs=rules.programs is not None)
 
 
 def checked_request(request: pb.Request) -> pb.Request:

@@ -65,6 +65,18 @@ exhausted = partial(Fault, wire.FAILURE_KIND_EXHAUSTED)
 internal = partial(Fault, wire.FAILURE_KIND_INTERNAL)
 
 
+def check_most(name: str, value: int, most: int, hint: str = "is the most") -> None:
+    """Raise a Fault for an argument over its limit."""
+    if value > most:
+        raise invalid_argument(f"{name} is {value}; {most} {hint}")
+
+
+def check_range(name: str, value: int, most: int, unit: str = "") -> None:
+    """Raise a Fault for an argument that is not from 1 to its limit."""
+    if not 1 <= value <= most:
+        raise invalid_argument(f"{name} is {value}{unit}; give 1 to {most}")
+
+
 @contextmanager
 def fault_at(path: str) -> Iterator[None]:
     """Raise errors of the kernel as the faults of a path."""

@@ -7,7 +7,7 @@ import codecs
 import os
 import socket
 
-from sandbox.daemon.failures import fault_at, invalid_argument
+from sandbox.daemon.failures import check_range, fault_at, invalid_argument
 from sandbox.daemon.frames import FrameSocket, field_head, send_around
 from sandbox.daemon.paths import Place, closing
 from sandbox.v1 import channel_pb2 as wire
@@ -72,10 +72,8 @@ def _read_at(fd: int, length: int, offset: int, path: str) -> bytes:
 async def read_lines(request: wire.ReadLinesRequest, *, one_name: bool = False) -> wire.Reply:
     """Return a page of lines, in constant memory."""
     limit_bytes = request.limit_bytes
-    if not 1 <= request.limit <= LINES_LIMIT:
-        raise invalid_argument(f"limit is {request.limit} lines; give 1 to {LINES_LIMIT}")
-    if not 1 <= limit_bytes <= LINES_LIMIT_BYTES:
-        raise invalid_argument(f"limit_bytes is {limit_bytes}; give 1 to {LINES_LIMIT_BYTES}")
+    check_range("limit", request.limit, LINES_LIMIT, " lines")
+    check_range("limit_bytes", limit_bytes, LINES_LIMIT_BYTES)
     with Place(request.path) as place:
         fd, state = place.open_regular(one_name=one_name)
         path = place.path

@@ -16,9 +16,9 @@ import os
 import re
 from collections.abc import Callable, Iterator
 
-from sandbox.daemon.failures import invalid_argument, too_large
+from sandbox.daemon.failures import check_range, invalid_argument, too_large
 from sandbox.daemon.files.slow_work import Emit, work_in_child
-from sandbox.daemon.files.tree_files import Page, check_limit, entry_of
+from sandbox.daemon.files.tree_files import ENTRIES_LIMIT, Page, entry_of
 from sandbox.daemon.files.walk import Found, is_directory, private_below, walk
 from sandbox.daemon.paths import Place, join, refuse_other_names, require_regular
 from sandbox.v1 import channel_pb2 as wire
@@ -130,11 +130,11 @@ GLOB_TIMEOUT_S = 30.0
 
 async def glob(request: wire.GlobRequest, workspace: str) -> wire.Reply:
     """Return a page of paths."""
-    limit = check_limit(request.limit)
+    check_range("limit", request.limit, ENTRIES_LIMIT)
 
     def work(emit: Emit) -> None:
         check_pattern(request.pattern)
-        emit_paths(request, limit, workspace, emit)
+        emit_paths(request, request.limit, workspace, emit)
 
     reply = wire.EntriesReply()
     if not await work_in_child(work, reply, GLOB_TIMEOUT_S, request.path):
@@ -306,16 +306,15 @@ def _around(line: bytes, span: tuple[int, int]) -> bytes:
 
 async def grep(request: wire.GrepRequest, workspace: str, *, one_name: bool = False) -> wire.Reply:
     """Return a page of matches, as far as they are found within the time limit."""
-    limit = check_limit(request.limit)
+    check_range("limit", request.limit, ENTRIES_LIMIT)
     if not request.pattern or len(request.pattern.encode()) > _PATTERN_LIMIT_BYTES:
         raise invalid_argument(f"pattern must have 1 to {_PATTERN_LIMIT_BYTES} bytes")
     if len(request.include.encode()) > _INCLUDE_LIMIT_BYTES:
         raise invalid_argument(f"include must have {_INCLUDE_LIMIT_BYTES} bytes at most; give a pattern such as *.py")
-    if not 1 <= request.timeout_ms <= GREP_TIMEOUT_LIMIT_MS:
-        raise invalid_argument(f"timeout_ms is {request.timeout_ms}; give 1 to {GREP_TIMEOUT_LIMIT_MS}")
+    check_range("timeout_ms", request.timeout_ms, GREP_TIMEOUT_LIMIT_MS)
 
     def work(emit: Emit) -> None:
-        emit_matches(request, limit, workspace, emit, one_name=one_name)
+        emit_matches(request, request.limit, workspace, emit, one_name=one_name)
 
     reply = wire.GrepReply()
     if not await work_in_child(work, reply, request.timeout_ms / 1000, request.path):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sandbox.daemon.failures import fault_at, internal, invalid_argument, invalid_path, permission_denied, too_large
+from sandbox.daemon.failures import check_range, fault_at, internal, invalid_path, permission_denied, too_large
 from sandbox.daemon.files.slow_work import HERE_LIMIT_BYTES, Emit, work_in_child, work_in_thread
 from sandbox.daemon.paths import Place, closing, components, join, open_directory
 from sandbox.v1 import channel_pb2 as wire
@@ -80,13 +80,13 @@ def stat_path(request: wire.StatRequest) -> wire.Reply:
 
 async def list_directory(request: wire.ListRequest) -> wire.Reply:
     """Return a page of a directory's entries, sorted by name."""
-    limit = check_limit(request.limit)
+    check_range("limit", request.limit, ENTRIES_LIMIT)
     reply = wire.EntriesReply()
-    if limit <= _HERE_LIMIT and _emit_page(request, limit, reply.MergeFrom, at_most=_HERE_LIMIT):
+    if request.limit <= _HERE_LIMIT and _emit_page(request, reply.MergeFrom, at_most=_HERE_LIMIT):
         return wire.Reply(entries=reply)
 
     def work(emit: Emit) -> None:
-        _emit_page(request, limit, emit)
+        _emit_page(request, emit)
 
     if not await work_in_child(work, reply, _TIMEOUT_S, request.path):
         raise too_large(
@@ -95,14 +95,7 @@ async def list_directory(request: wire.ListRequest) -> wire.Reply:
     return wire.Reply(entries=reply)
 
 
-def check_limit(limit: int) -> int:
-    """Return the limit of a page; Fault when it is out of range."""
-    if not 1 <= limit <= ENTRIES_LIMIT:
-        raise invalid_argument(f"limit is {limit}; give 1 to {ENTRIES_LIMIT}")
-    return limit
-
-
-def _emit_page(request: wire.ListRequest, limit: int, emit: Emit, *, at_most: int | None = None) -> bool:
+def _emit_page(request: wire.ListRequest, emit: Emit, *, at_most: int | None = None) -> bool:
     """Emit a page; return False, and emit nothing, if the directory has more than `at_most` entries."""
     with Place(request.path) as place:
         fd = place.open_listing()
@@ -114,8 +107,8 @@ def _emit_page(request: wire.ListRequest, limit: int, emit: Emit, *, at_most: in
                 if at_most is not None and len(names) > at_most:
                     return False
         names.sort()
-        page = Page(0, limit, emit)
-        for name in names[request.offset : request.offset + limit]:
+        page = Page(0, request.limit, emit)
+        for name in names[request.offset : request.offset + request.limit]:
             try:
                 entry = entry_of(name, os.stat(name, dir_fd=fd, follow_symlinks=False))
             except OSError:  # removed since the listing; it stays in the page, so that pages are consistent

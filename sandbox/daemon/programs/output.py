@@ -29,7 +29,6 @@ class KeptOutput:
         # Bounds bytes that start no character.
         self._limit_bytes = limit.limit_chars * BYTES_PER_CHARACTER
         self._head_chars = limit.head_chars
-        self._tail_chars = limit.tail_chars
         self._open_spill = open_spill
         self._pieces: list[Piece] = []
         self._chars = 0

@@ -6,7 +6,6 @@ import asyncio
 import fcntl
 import os
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -150,35 +149,34 @@ class LingeringPipes:
     """Drains what background processes write after their call has ended, so that they do not die of SIGPIPE."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._fds: OrderedDict[int, None] = OrderedDict()
+        self.pipes: dict[_LingeringPipe, None] = {}  # the oldest first
 
     def adopt(self, fd: int) -> None:
         """Take over a pipe's read end. Over the limit the oldest one is closed."""
-        if len(self._fds) >= _LINGERING_PIPES:
-            self._close(next(iter(self._fds)))
-        self._fds[fd] = None
-        self._loop.add_reader(fd, self._readable, fd)
+        if len(self.pipes) >= _LINGERING_PIPES:
+            next(iter(self.pipes)).close()
+        self.pipes[_LingeringPipe(fd, self)] = None
 
-    def _readable(self, fd: int) -> None:
+
+class _LingeringPipe(Source):
+    def __init__(self, fd: int, kept_by: LingeringPipes) -> None:
+        super().__init__(fd)
+        self._kept_by = kept_by
+
+    def _readable(self) -> None:
         try:
-            size = os.readv(fd, [_buffer])
+            size = os.readv(self._fd, [_buffer])
         except BlockingIOError:
             return
-        if not size:
-            self._close(fd)
-            return
-        self._loop.remove_reader(fd)
-        self._loop.call_later(_LINGERING_PAUSE_S, self._resume, fd)
+        if size:
+            self.pause()
+            self._loop.call_later(_LINGERING_PAUSE_S, self.resume)
+        else:
+            self.close()
 
-    def _resume(self, fd: int) -> None:
-        if fd in self._fds:
-            self._loop.add_reader(fd, self._readable, fd)
-
-    def _close(self, fd: int) -> None:
-        self._loop.remove_reader(fd)
-        del self._fds[fd]
-        os.close(fd)
+    def close(self) -> None:
+        del self._kept_by.pipes[self]
+        os.close(self._release())
 
 
 class Writer:

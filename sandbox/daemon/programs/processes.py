@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sandbox.daemon.failures import Fault, conflict, exhausted, fault_of, invalid_argument, too_large
+from sandbox.daemon.failures import Fault, check_range, conflict, exhausted, fault_of, invalid_argument, too_large
 from sandbox.daemon.limits.disk_watch import DiskWatch
 from sandbox.daemon.limits.kernel import Cgroup
 from sandbox.daemon.programs.background_process import (
@@ -181,8 +181,7 @@ class Processes:
     async def _read(self, request: wire.ProcessReadRequest) -> wire.ProcessReadReply:
         if request.stream not in (wire.OUTPUT_STREAM_STDOUT, wire.OUTPUT_STREAM_STDERR):
             raise invalid_argument(f"stream is {request.stream}; give stdout (1) or stderr (2)")
-        if not 1 <= request.limit_bytes <= PAGE_LIMIT_BYTES:
-            raise invalid_argument(f"limit_bytes is {request.limit_bytes}; give 1 to {PAGE_LIMIT_BYTES}")
+        check_range("limit_bytes", request.limit_bytes, PAGE_LIMIT_BYTES)
         if request.offset > _OFFSET_LIMIT:
             raise invalid_argument(f"offset is {request.offset}; no output is longer than {_OFFSET_LIMIT} bytes")
         wait_s = check_wait(request.wait_ms)
