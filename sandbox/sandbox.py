@@ -1,14 +1,15 @@
-"""What a sandbox is: what it may use, what it is made of, what it offers, and how lists show it."""
+"""What a sandbox is: what it may use, what it is made of, whose it is, what it offers, and how lists show it."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sandbox.health import Health
 from sandbox.protocols import FileSystem, Processes, Shell
 from sandbox.transition import State
+from sandbox.usage import Health
 from sandbox.v1.channel_pb2 import Posture
 
 
@@ -49,6 +50,26 @@ class SandboxSpec:
     idle_timeout_s: float | None = field(default=None, compare=False)
     # Why a sandbox of this image is refused, for the caller (ImageGate).
     refused: str = ""
+
+
+Owner = tuple[str, str]
+"""The digests of a tenant and of one of its threads: no text of theirs reaches a name or label of an engine."""
+
+
+def digest(*texts: str) -> str:
+    """Return 24 hex digits that stand for texts; no two lists of texts share their input."""
+    joined = "".join(f"{len(text)}:{text}" for text in texts)
+    return hashlib.sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def owner_by_name(tenant: str, thread: str) -> Owner:
+    """Return the owner of the sandbox of a tenant's thread."""
+    return digest(tenant), digest(tenant, thread)
+
+
+def owner_of(spec: SandboxSpec) -> Owner:
+    """Return the owner of a sandbox of a spec."""
+    return owner_by_name(spec.tenant, spec.thread)
 
 
 class Sandbox(Protocol):

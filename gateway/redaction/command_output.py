@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 
 from agent.filesystem import OutputStream, Redacted
 from gateway.redaction.fair_redactor import FairRedactor
-from sandbox.filesystem import OutputPiece
+from sandbox.protocols import OutputPiece
 
 _KEY_HEADER = b"-----BEGIN"
 

@@ -18,8 +18,7 @@ from gateway.support.background import in_background, pause
 from gateway.support.clock import NowUs, now_us
 from sandbox.engines.engine import Listing
 from sandbox.errors import SandboxError
-from sandbox.owner import digest
-from sandbox.sandbox import ListedSandbox, SandboxSpec
+from sandbox.sandbox import ListedSandbox, SandboxSpec, digest
 from sandbox.transition import State, Transition
 
 _PAGE = 200

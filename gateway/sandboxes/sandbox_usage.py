@@ -17,10 +17,9 @@ from sandbox.client.cgroup_usage import read_usage
 from sandbox.engines.engine import Listing
 from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.fair_semaphore import FairSemaphore
-from sandbox.health import DiskCount
 from sandbox.keeper.keeper import Keeper
 from sandbox.sandbox import ListedSandbox, Sandbox
-from sandbox.usage import Usage
+from sandbox.usage import DiskCount, Usage
 
 SANDBOXES_LIMIT = 200
 """The number of a tenant's sandboxes that are read at once."""

@@ -16,7 +16,7 @@ from gateway.errors import DeadlineExceeded, Internal, PermissionDenied, Unavail
 from gateway.tool_calls.program_calls import EndedProgram
 from gateway.tool_calls.tool_calls import FinishedToolCall
 from gateway.v1 import process_service_pb2 as pb
-from sandbox.process import Process, ProcessOutput
+from sandbox.protocols import Process, ProcessOutput
 
 M = TypeVar("M", bound=Message)
 STALL_LIMIT_S = 60.0

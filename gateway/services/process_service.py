@@ -32,8 +32,8 @@ from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
-from sandbox.client.process_replies import PROCESSES_LIMIT
-from sandbox.process import Process, ProcessSpec
+from sandbox.client.replies import PROCESSES_LIMIT
+from sandbox.protocols import Process, ProcessSpec
 
 # A write stays in memory here until the process reads.
 _WRITES_OF_A_TENANT = 16

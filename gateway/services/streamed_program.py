@@ -21,7 +21,7 @@ from gateway.tool_calls.requested_programs import RequestedPrograms, program_req
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
 from gateway.v1 import process_service_pb2 as pb
-from sandbox.process import ProgramSpec
+from sandbox.protocols import ProgramSpec
 
 _CHUNKS_IN_FLIGHT = 4
 _INPUT_LIMIT_BYTES = 512 * 1024

@@ -33,7 +33,7 @@ from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.thread_engines import ThreadEngines
 from sandbox.engines.engine import Workspaces
 from sandbox.errors import WorkspaceIncomplete
-from sandbox.owner import digest
+from sandbox.sandbox import digest
 
 log = structlog.get_logger(__name__)
 # A run waits longer for the lock than a caller, who can retry.

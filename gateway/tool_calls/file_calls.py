@@ -18,7 +18,7 @@ from gateway.errors import DeadlineExceeded, PermissionDenied
 from gateway.tool_calls.service_executor import ServiceExecutor
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.errors import NotFound
-from sandbox.filesystem import EntriesPage, Entry
+from sandbox.protocols import EntriesPage, Entry
 
 Piece = tuple[Entry, bytes]
 """A file and a piece of its content."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from gateway.redaction.fair_redactor import FairRedactor
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
-from sandbox.process import ProcessPage
+from sandbox.protocols import ProcessPage
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from gateway.tool_calls.service_executor import ServiceExecutor
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_request import REQUEST
 from sandbox.errors import SandboxError
-from sandbox.process import Process, ProcessSpec, ProgramResult, ProgramSpec
+from sandbox.protocols import Process, ProcessSpec, ProgramResult, ProgramSpec
 
 TOOL = "execute"
 _STREAMS: tuple[OutputStream, ...] = ("stdout", "stderr")

@@ -7,8 +7,7 @@ import logging
 from gateway.policy import Policy
 from gateway.policy.file_rules import named_programs
 from sandbox.errors import SandboxError
-from sandbox.process import ProgramSpec
-from sandbox.protocols import Shell
+from sandbox.protocols import ProgramSpec, Shell
 from sandbox.sandbox import Sandbox
 
 log = logging.getLogger(__name__)

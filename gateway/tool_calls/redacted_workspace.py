@@ -20,7 +20,7 @@ from gateway.redaction.patterns import compiled
 from gateway.redaction.redactor import mask_of
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.errors import SandboxError
-from sandbox.filesystem import (
+from sandbox.protocols import (
     EditResult,
     EntriesPage,
     Entry,

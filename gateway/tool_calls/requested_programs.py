@@ -29,7 +29,7 @@ from gateway.tool_calls.program_calls import EndedProgram
 from gateway.tool_calls.stored_result import StoredResult
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_request import ToolRequest
-from sandbox.process import Process, ProgramResult
+from sandbox.protocols import Process, ProgramResult
 
 _LOST = "the gateway was lost while it ran: what it had done by then is not known, and it was not run again"
 _CUT_OFF = "it was ended before it was over, for its caller went away; it was not run again"

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, mo
 from agent.decisions import Verdict
 from agent.frozen import storable_text
 from agent.messages import Evicted, ToolResult
-from sandbox.process import ProgramResult
+from sandbox.protocols import ProgramResult
 
 
 def _read(stored: object) -> object:

@@ -16,12 +16,17 @@ from agent.filesystem import OnOutput
 from agent.tools.paths import WORKSPACE
 from gateway.policy import JUDGED_BY, Policy
 from gateway.tool_calls.program_check import ProgramCheck
-from sandbox.client.process_replies import PROCESSES_LIMIT
+from sandbox.client.replies import PROCESSES_LIMIT
 from sandbox.errors import Conflict, Exhausted, NotFound, PostureTooWeak, SandboxError
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
-from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage
 from sandbox.keeper.keeper import Leases
-from sandbox.process import (
+from sandbox.protocols import (
+    EditResult,
+    EntriesPage,
+    Entry,
+    ExecResult,
+    GrepPage,
+    LinesPage,
     OnProgramOutput,
     Process,
     ProcessList,
@@ -29,8 +34,8 @@ from sandbox.process import (
     ProcessSpec,
     ProgramResult,
     ProgramSpec,
+    Shell,
 )
-from sandbox.protocols import Shell
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 Claim = Callable[[], Awaitable[None]]

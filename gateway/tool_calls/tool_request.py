@@ -17,7 +17,7 @@ from gateway.errors import InProgress, RequestIdReused
 from gateway.storage.request_store import RequestedCall
 from gateway.tool_calls.outcome_retry_queue import OutcomeRetryQueue
 from gateway.tool_calls.stored_result import StoredResult
-from sandbox.process import ProgramResult
+from sandbox.protocols import ProgramResult
 
 
 @dataclass

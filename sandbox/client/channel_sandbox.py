@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from sandbox.client import process_replies, replies
+from sandbox.client import replies
 from sandbox.client.channel import Channel
 from sandbox.client.remote_fs import RemoteFS
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.client.remote_shell import DEFAULT_SPILL_LIMIT_BYTES, RemoteShell
 from sandbox.errors import DaemonLost
-from sandbox.health import Health
 from sandbox.protocols import FileSystem
 from sandbox.sandbox import SandboxSpec
 from sandbox.thread_lock import ThreadLock
+from sandbox.usage import Health
 from sandbox.v1 import channel_pb2 as pb
 
 _PING_TIMEOUT_S = 1.0
@@ -117,9 +117,7 @@ class ChannelSandbox:
             raise DaemonLost(f"the sandbox daemon is not well: {replies.plain_text(failure.message)}")
 
         request = pb.Request(health=pb.HealthRequest(count_disk=count_disk))
-        return await self.channel.query(
-            request, "health", process_replies.health, timeout_s=_HEALTH_TIMEOUT_S, fail=fail
-        )
+        return await self.channel.query(request, "health", replies.health, timeout_s=_HEALTH_TIMEOUT_S, fail=fail)
 
     async def ping(self) -> bool:
         try:

@@ -14,14 +14,13 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
-from sandbox.daemon.frames import MAX_FRAME_BYTES, field_head, field_size, send_around
+from sandbox.daemon.frames import MAX_FRAME_BYTES, BrokenFrame, FrameSocket, field_head, only_field, send_around
 from sandbox.errors import DaemonLost
 from sandbox.v1 import channel_pb2 as pb
 
 _LENGTH = struct.Struct(">I")
-_RECEIVE_BYTES = 64 * 1024
 _SEND_BUFFER_BYTES = 1024 * 1024
-_Received = TypeVar("_Received", bytes, int)
+_Frame = TypeVar("_Frame", bytes, memoryview)
 
 
 class Connection:
@@ -29,8 +28,7 @@ class Connection:
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        self._buffer = bytearray()
-        self._frame = bytearray()
+        self._frames = FrameSocket(connected)
         self._send_buffer_grown = False
 
     async def send(self, message: pb.Request | pb.Input) -> None:
@@ -70,51 +68,31 @@ class Connection:
 
     async def receive(self) -> pb.Reply:
         """Return the next frame; raises DaemonLost when there is none or it is malformed."""
-        frame = bytes(await self._receive_frame())
-        self._frame = bytearray()
-        return _reply(frame)
+        return _reply(await self._received(self._frames.read()))
 
     async def receive_piece(self) -> bytes | pb.Reply:
         """Return the bytes of the next frame if it is a Chunk as our daemon encodes it, else the frame as receive()."""
-        frame = await self._receive_frame()
-        # Two fields around the bytes: Reply.chunk, Chunk.data.
-        outer = field_size(frame, 0, pb.Reply.CHUNK_FIELD_NUMBER)
-        if outer is not None and outer[0] + outer[1] == len(frame):
-            inner = field_size(frame, outer[0], pb.Chunk.DATA_FIELD_NUMBER)
-            if inner is not None and inner[0] + inner[1] == len(frame):
-                return bytes(frame[inner[0] :])
-        # The stream has ended; an idle connection keeps no buffer.
-        self._frame = bytearray()
+        frame = await self._received(self._frames.read_view())
+        data = only_field(frame, pb.Reply.CHUNK_FIELD_NUMBER, pb.Chunk.DATA_FIELD_NUMBER)
+        if data is not None:
+            return bytes(data)
+        self._frames.drop_buffer()
         return _reply(bytes(frame))
 
-    async def _receive_frame(self) -> memoryview:
-        """Return the next frame without its length; valid until the next call."""
-        loop = asyncio.get_running_loop()
-        while len(self._buffer) < _LENGTH.size:
-            self._buffer += await _received(loop.sock_recv(self._socket, _RECEIVE_BYTES))
-        (length,) = _LENGTH.unpack_from(self._buffer)
-        if length > MAX_FRAME_BYTES:
-            raise DaemonLost(f"the sandbox daemon announced a frame of {length} bytes, over the limit")
-        end = _LENGTH.size + length
-        if len(self._buffer) >= end:
-            frame = bytes(memoryview(self._buffer)[_LENGTH.size : end])
-            del self._buffer[:end]
-            return memoryview(frame)
-        # Receives exactly what is missing: the next frame stays in the socket.
-        # The buffer is reused within a stream and grown only on demand, for the daemon announces any length it likes.
-        if len(self._frame) < length:
-            self._frame = bytearray(length)
-        frame_view = memoryview(self._frame)[:length]
-        got = len(self._buffer) - _LENGTH.size
-        frame_view[:got] = memoryview(self._buffer)[_LENGTH.size :]
-        self._buffer = bytearray()
-        while got < length:
-            got += await _received(loop.sock_recv_into(self._socket, frame_view[got:]))
-        return frame_view
+    async def _received(self, reading: Awaitable[_Frame | None]) -> _Frame:
+        try:
+            frame = await reading
+        except BrokenFrame as error:
+            raise DaemonLost(f"the sandbox daemon sent {error}") from error
+        except OSError as error:
+            raise DaemonLost(f"the connection to the sandbox daemon broke ({error.strerror or error})") from error
+        if frame is None:
+            raise DaemonLost("the sandbox daemon closed the connection before it answered")
+        return frame
 
     def idle(self) -> bool:
         """Return whether the connection is open and silent, as it must be between calls."""
-        if self._buffer:
+        if self._frames.buffered_bytes:
             return False
         try:
             self._socket.recv(1, socket.MSG_PEEK)
@@ -128,16 +106,6 @@ class Connection:
     def close(self) -> None:
         """Close; a call in flight on it is cancelled by the daemon. Safe to call twice."""
         self._socket.close()
-
-
-async def _received(receiving: Awaitable[_Received]) -> _Received:
-    try:
-        received = await receiving
-    except OSError as error:
-        raise DaemonLost(f"the connection to the sandbox daemon broke ({error.strerror or error})") from error
-    if not received:
-        raise DaemonLost("the sandbox daemon closed the connection before it answered")
-    return received
 
 
 def _closed(error: OSError) -> DaemonLost:

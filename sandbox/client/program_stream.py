@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from sandbox.client import replies
 from sandbox.client.channel import Call, Channel
 from sandbox.errors import DaemonLost
-from sandbox.process import OnProgramOutput
+from sandbox.protocols import OnProgramOutput
 from sandbox.v1 import channel_pb2 as pb
 
 _INPUT_BYTES = 256 * 1024

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from sandbox.arguments import (
+from sandbox.client import replies
+from sandbox.client.arguments import (
     checked_edit,
     checked_lines,
     checked_page,
@@ -21,10 +22,9 @@ from sandbox.arguments import (
     checked_range,
     checked_timeout_ms,
 )
-from sandbox.client import replies
 from sandbox.client.channel import Call, Channel
 from sandbox.errors import DaemonLost, TooLarge
-from sandbox.filesystem import EditResult, EntriesPage, Entry, GrepPage, LinesPage
+from sandbox.protocols import EditResult, EntriesPage, Entry, GrepPage, LinesPage
 from sandbox.v1 import channel_pb2 as pb
 
 INLINE_BYTES = 1024 * 1024

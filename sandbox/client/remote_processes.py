@@ -17,14 +17,18 @@ from functools import partial
 from signal import SIGKILL
 from typing import Any, NoReturn, TypeVar
 
-from sandbox.arguments import checked_path
-from sandbox.client import process_replies, replies
+from sandbox.client import replies
+from sandbox.client.arguments import (
+    checked_argv,
+    checked_environment,
+    checked_path,
+    checked_request,
+    file_rules_message,
+)
 from sandbox.client.channel import Channel
-from sandbox.client.program import checked_argv, checked_environment, checked_request, file_rules_message
 from sandbox.errors import InvalidArgument
 from sandbox.file_rules import FileRules
-from sandbox.filesystem import PROCESSES_DIRECTORY
-from sandbox.process import Process, ProcessList, ProcessPage, ProcessSpec
+from sandbox.protocols import PROCESSES_DIRECTORY, Process, ProcessList, ProcessPage, ProcessSpec
 from sandbox.v1 import channel_pb2 as pb
 
 DEFAULT_FILE_LIMIT_BYTES = 256 * 1024 * 1024
@@ -77,12 +81,12 @@ class RemoteProcesses:
             file_rules=self.file_rules,
         )
         request = checked_request(pb.Request(process_start=asked))
-        return await self._query(request, "process", partial(process_replies.started_process, asked=asked))
+        return await self._query(request, "process", partial(replies.started_process, asked=asked))
 
     async def list(self) -> ProcessList:
         """Return all background processes, the oldest first, and how many strays earlier commands left."""
         request = pb.Request(process_list=pb.ProcessListRequest())
-        return await self._query(request, "process_list", process_replies.process_list)
+        return await self._query(request, "process_list", replies.process_list)
 
     async def read(
         self, process_id: str, *, stderr: bool = False, offset: int, limit_bytes: int = 256 * 1024, wait_s: float = 0
@@ -102,7 +106,7 @@ class RemoteProcesses:
             limit_bytes=limit_bytes,
             wait_ms=wait_ms,
         )
-        read = partial(process_replies.process_page, offset=offset, limit_bytes=limit_bytes)
+        read = partial(replies.process_page, offset=offset, limit_bytes=limit_bytes)
         return await self._query(pb.Request(process_read=asked), "process_read", read, wait_ms=wait_ms)
 
     async def write(
@@ -134,8 +138,8 @@ class RemoteProcesses:
         asked = pb.ProcessWriteRequest(
             id=_checked_id(process_id), data=data, end=end, wait_ms=wait_ms, offset=offset, request_id=request_id
         )
-        read = partial(process_replies.process, process_id=process_id)
-        fail = partial(process_replies.raise_write_failure, sent_bytes=len(data), offset=offset)
+        read = partial(replies.process, process_id=process_id)
+        fail = partial(replies.raise_write_failure, sent_bytes=len(data), offset=offset)
         return await self._query(pb.Request(process_write=asked), "process", read, wait_ms=wait_ms, fail=fail)
 
     async def resize(self, process_id: str, rows: int, columns: int) -> Process:
@@ -158,7 +162,7 @@ class RemoteProcesses:
 
         def check(reply: pb.Process) -> None:
             if reply.id:
-                process_replies.process(reply, "")
+                replies.process(reply, "")
 
         return await self._query(request, "process", check)
 
@@ -174,7 +178,7 @@ class RemoteProcesses:
         return await self._query_of(process_id, pb.Request(process_remove=asked))
 
     async def _query_of(self, process_id: str, request: pb.Request, *, wait_ms: int = 0) -> Process:
-        read = partial(process_replies.process, process_id=process_id)
+        read = partial(replies.process, process_id=process_id)
         return await self._query(request, "process", read, wait_ms=wait_ms)
 
     async def _query(
@@ -191,13 +195,13 @@ class RemoteProcesses:
 
 
 def _checked_id(process_id: str) -> str:
-    if not process_replies.PROCESS_ID.fullmatch(process_id):
+    if not replies.PROCESS_ID.fullmatch(process_id):
         raise InvalidArgument(f"process id {process_id[:100]!r}: 1 to 64 of A-Z a-z 0-9 _ - are allowed")
     return process_id
 
 
 def _checked_size(rows: int, columns: int) -> pb.WindowSize:
-    limit = process_replies.SIDE_LIMIT
+    limit = replies.SIDE_LIMIT
     if not (1 <= rows <= limit and 1 <= columns <= limit):
         raise InvalidArgument(f"a terminal has 1 to {limit:,} rows and columns, not {rows} and {columns}")
     return pb.WindowSize(rows=rows, columns=columns)

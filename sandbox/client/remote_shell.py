@@ -13,35 +13,52 @@ import time
 from collections.abc import AsyncIterable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sandbox.arguments import checked_path
 from sandbox.client import replies
+from sandbox.client.arguments import (
+    checked_argv,
+    checked_environment,
+    checked_path,
+    checked_request,
+    file_rules_message,
+)
 from sandbox.client.channel import Channel
-from sandbox.client.program import checked_argv, checked_environment, checked_request, file_rules_message
 from sandbox.client.program_stream import CallersFault, ProgramStream, receive_exec
 from sandbox.client.replies import Ending
-from sandbox.daemon.programs.characters import BYTES_PER_CHARACTER, count_characters, prefix_length
+from sandbox.daemon.programs.output import BYTES_PER_CHARACTER, count_characters, prefix_length
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.file_rules import FileRules
-from sandbox.filesystem import OUTPUT_DIRECTORY, ExecResult, OnOutput, OutputPiece, OutputStream, SpilledOutput
-from sandbox.process import OnProgramOutput, ProgramResult, ProgramSpec
+from sandbox.protocols import (
+    OUTPUT_DIRECTORY,
+    ExecResult,
+    OnOutput,
+    OnProgramOutput,
+    OutputPiece,
+    OutputStream,
+    ProgramResult,
+    ProgramSpec,
+    SpilledOutput,
+)
 from sandbox.v1 import channel_pb2 as pb
 
-_FAR_OVER_DISK = (
-    "the workspace is so far over its limit of disk that nothing is started; remove files with file calls, or write "
-    "something short over them"
-)
-_OVER_DISK = (
-    "the workspace took more disk than its limit, and everything that ran in the sandbox was killed; remove files "
-    "before anything is written"
-)
-_HOST_DISK_REFUSED = (
-    "the host's disk is nearly full, though the workspace is within its limit: nothing is started until the operator "
-    "makes room, or file calls remove files"
-)
-_HOST_DISK = (
-    "the host's disk is nearly full, though the workspace is within its limit: everything that ran in the sandbox was "
-    "killed, and nothing may grow until the operator makes room"
-)
+# Over a limit of disk: by whether the host's disk is short, and whether nothing was started.
+_OVER_DISK = {
+    (False, True): (
+        "the workspace is so far over its limit of disk that nothing is started; remove files with file calls, or "
+        "write something short over them"
+    ),
+    (False, False): (
+        "the workspace took more disk than its limit, and everything that ran in the sandbox was killed; remove files "
+        "before anything is written"
+    ),
+    (True, True): (
+        "the host's disk is nearly full, though the workspace is within its limit: nothing is started until the "
+        "operator makes room, or file calls remove files"
+    ),
+    (True, False): (
+        "the host's disk is nearly full, though the workspace is within its limit: everything that ran in the sandbox "
+        "was killed, and nothing may grow until the operator makes room"
+    ),
+}
 _OVER_KERNEL = (
     "the sandbox exceeded its limit of sockets, terminals or open files, and everything that ran in it was killed; "
     "close what is no longer used, and open fewer at once"
@@ -68,40 +85,34 @@ _START_FAILURES = {
 
 def _command_message(ended: Ending, reply: pb.ExecReply) -> str:
     """Return the message for a command line, to be shown after its outcome."""
-    message = ""
-    if ended.outcome == "failed_to_start":
-        number = replies.errno(reply.errno)
-        advice = _FILE_RULES.get(number or 0, "the sandbox image needs a /bin/sh and a /workspace")
-        message = f"/bin/sh did not start: {_strerror(number)}: {advice}"
-    elif ended.outcome == "pids_limit":
-        message = _MAKE_ROOM
-    return _message(message, ended, reply)
+    number = replies.errno(reply.errno)
+    advice = _FILE_RULES.get(number or 0, "the sandbox image needs a /bin/sh and a /workspace")
+    messages = {
+        "failed_to_start": f"/bin/sh did not start: {_strerror(number)}: {advice}",
+        "pids_limit": _MAKE_ROOM,
+    }
+    return _message(messages, ended, reply)
 
 
 def _program_message(ended: Ending, reply: pb.ExecReply, asked: pb.ExecRequest) -> str:
     """Return the message for a program with streams."""
-    message = ""
-    match ended.outcome:
-        case "failed_to_start":
-            number = replies.errno(reply.errno)
-            advice = _START_FAILURES.get(number or 0)
-            program = asked.argv[0][:200].decode("utf-8", "replace")
-            message = f"{program!r} did not start: {_strerror(number)}" + (f": {advice}" if advice else "")
-        case "pids_limit":
-            message = f"the sandbox's limit of processes is reached and none could be made; {_MAKE_ROOM}"
-        case "out_of_memory" if not reply.errno:
-            message = "the sandbox's memory limit was reached and the kernel killed the program; use less memory"
-        case "output_limit":
-            message = (
-                f"the program wrote more than {asked.stream_limit_bytes:,} bytes and was killed; ask for more, or "
-                "write to a file and read that"
-            )
-        case "timed_out":
-            message = (
-                f"the time limit of {asked.timeout_ms / 1000:g} s was reached and everything the program had started "
-                "was killed"
-            )
-    return _message(message, ended, reply)
+    number = replies.errno(reply.errno)
+    advice = _START_FAILURES.get(number or 0)
+    program = asked.argv[0][:200].decode("utf-8", "replace")
+    messages = {
+        "failed_to_start": f"{program!r} did not start: {_strerror(number)}" + (f": {advice}" if advice else ""),
+        "pids_limit": f"the sandbox's limit of processes is reached and none could be made; {_MAKE_ROOM}",
+        "out_of_memory": "the sandbox's memory limit was reached and the kernel killed the program; use less memory",
+        "output_limit": (
+            f"the program wrote more than {asked.stream_limit_bytes:,} bytes and was killed; ask for more, or write to "
+            "a file and read that"
+        ),
+        "timed_out": (
+            f"the time limit of {asked.timeout_ms / 1000:g} s was reached and everything the program had started was "
+            "killed"
+        ),
+    }
+    return _message(messages, ended, reply)
 
 
 def _remaining_message(reply: pb.ExecReply) -> str:
@@ -109,12 +120,11 @@ def _remaining_message(reply: pb.ExecReply) -> str:
     return f"{reply.remaining} processes could not be killed; the next call gets a new sandbox with the same workspace"
 
 
-def _message(message: str, ended: Ending, reply: pb.ExecReply) -> str:
-    """Append what the daemon reports besides the outcome; with an errno, nothing was started for lack of disk."""
-    if ended.outcome == "disk_limit" and reply.host_disk:
-        message = _HOST_DISK_REFUSED if reply.errno else _HOST_DISK
-    elif ended.outcome == "disk_limit":
-        message = _FAR_OVER_DISK if reply.errno else _OVER_DISK
+def _message(by_outcome: Mapping[str, str], ended: Ending, reply: pb.ExecReply) -> str:
+    """Return the message of the outcome, followed by what else the daemon reports."""
+    message = by_outcome.get(ended.outcome, "")
+    if ended.outcome == "disk_limit":
+        message = _OVER_DISK[reply.host_disk, bool(reply.errno)]
     elif ended.outcome == "out_of_memory" and reply.errno:
         message = _OVER_KERNEL
     messages = [message] if message else []
@@ -339,14 +349,14 @@ def _result(reply: pb.ExecReply, output: _Output, limit: pb.OutputLimit) -> Exec
         for piece in pieces:
             collected.add(piece)
     evicted = _spilled(reply.evicted, limit) if reply.HasField("evicted") else None
-    return ExecResult(
+    return replies.converted(
+        ExecResult,
+        reply,
         **ended._asdict(),
         output=output.head(limit.head_chars) if evicted else output.pieces(),
         tail=tail.pieces() if evicted else (),
         evicted=evicted,
-        output_bytes=replies.count(reply.output_bytes),
         message=_command_message(ended, reply),
-        duration_us=replies.count(reply.duration_us),
     )
 
 
@@ -355,15 +365,11 @@ def _spilled(evicted: pb.Evicted, limit: pb.OutputLimit) -> SpilledOutput:
         raise DaemonLost("the sandbox daemon evicted output to a place that was not asked for, or without its digest")
     if evicted.size_bytes > limit.spill_limit_bytes or evicted.lines > evicted.size_bytes:
         raise DaemonLost("the sandbox daemon claims a spilled output past its limit")
-    return SpilledOutput(evicted.path, evicted.size_bytes, evicted.lines, evicted.sha256, evicted.incomplete)
+    return replies.converted(SpilledOutput, evicted)
 
 
 def _program_result(reply: pb.ExecReply, asked: pb.ExecRequest) -> ProgramResult:
     ended = replies.ending(reply.outcome, reply.exit_code, reply.signal)
-    return ProgramResult(
-        **ended._asdict(),
-        errno=replies.errno(reply.errno) if ended.outcome == "failed_to_start" else None,
-        message=_program_message(ended, reply, asked),
-        output_bytes=replies.count(reply.output_bytes),
-        duration_us=replies.count(reply.duration_us),
-    )
+    number = replies.errno(reply.errno) if ended.outcome == "failed_to_start" else None
+    message = _program_message(ended, reply, asked)
+    return replies.converted(ProgramResult, reply, **ended._asdict(), errno=number, message=message)

@@ -1,6 +1,9 @@
 """Failures of calls: a kind to branch on, and a message that says what is wrong and how to fix it."""
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
 from sandbox.v1 import channel_pb2 as wire
 
@@ -53,14 +56,34 @@ class Fault(Exception):
         return wire.Failure(kind=self.kind, message=text, errno=self.number, taken_bytes=self.taken_bytes)
 
 
-def invalid_argument(message: str) -> Fault:
-    """Return the fault of an invalid argument."""
-    return Fault(wire.FAILURE_KIND_INVALID_ARGUMENT, message)
+invalid_argument = partial(Fault, wire.FAILURE_KIND_INVALID_ARGUMENT)
+invalid_path = partial(Fault, wire.FAILURE_KIND_INVALID_PATH)
+permission_denied = partial(Fault, wire.FAILURE_KIND_PERMISSION_DENIED)
+conflict = partial(Fault, wire.FAILURE_KIND_CONFLICT)
+too_large = partial(Fault, wire.FAILURE_KIND_TOO_LARGE)
+exhausted = partial(Fault, wire.FAILURE_KIND_EXHAUSTED)
+internal = partial(Fault, wire.FAILURE_KIND_INTERNAL)
 
 
-def invalid_path(message: str) -> Fault:
-    """Return the fault of an invalid path."""
-    return Fault(wire.FAILURE_KIND_INVALID_PATH, message)
+def check_most(name: str, value: int, most: int, hint: str = "is the most") -> None:
+    """Raise a Fault for an argument over its limit."""
+    if value > most:
+        raise invalid_argument(f"{name} is {value}; {most} {hint}")
+
+
+def check_range(name: str, value: int, most: int, unit: str = "") -> None:
+    """Raise a Fault for an argument that is not from 1 to its limit."""
+    if not 1 <= value <= most:
+        raise invalid_argument(f"{name} is {value}{unit}; give 1 to {most}")
+
+
+@contextmanager
+def fault_at(path: str) -> Iterator[None]:
+    """Raise errors of the kernel as the faults of a path."""
+    try:
+        yield
+    except OSError as error:
+        raise fault_of(error, path) from None
 
 
 def fault_of(error: OSError, path: str) -> Fault:

@@ -7,9 +7,11 @@ created after the gateway's decision.
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Self
 
-from sandbox.daemon.failures import Fault, fault_of, invalid_path
+from sandbox.daemon.failures import Fault, fault_of, invalid_argument, invalid_path, permission_denied
 from sandbox.v1 import channel_pb2 as wire
 
 PATH_LIMIT_BYTES = 4095
@@ -54,6 +56,15 @@ def join(names: list[str]) -> str:
     return "/" + "/".join(names)
 
 
+@contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close a descriptor at the end."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def open_directory(names: list[str], depth: int, *, make: bool = False) -> int:
     """Return an O_PATH descriptor of the first `depth` names; `make` creates missing ones with mode 755."""
     # The remaining names are for the message, which shows where the whole path leads.
@@ -78,24 +89,19 @@ def _enter(fd: int, name: str, make: bool) -> int:
     except FileNotFoundError:
         if not make:
             raise
-    try:
+    with suppress(FileExistsError):  # it was created meanwhile
         os.mkdir(name, 0o755, dir_fd=fd)
-    except FileExistsError:
-        pass  # it was created meanwhile
     return os.open(name, _DIRECTORY, dir_fd=fd)
 
 
 def open_with_rights(name: str, parent_fd: int | None, rights: int) -> tuple[int, int]:
     """Open a directory after adding rights to its mode, as its owner may; return its former mode too."""
-    handle = os.open(name, _DIRECTORY, dir_fd=parent_fd)
-    try:
+    with closing(os.open(name, _DIRECTORY, dir_fd=parent_fd)) as handle:
         mode = stat.S_IMODE(os.fstat(handle).st_mode)
         # Through /proc: fchmod() refuses an O_PATH descriptor.
         place = f"/proc/self/fd/{handle}"
         os.chmod(place, mode | rights)
         return os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), mode
-    finally:
-        os.close(handle)
 
 
 class Place:
@@ -168,16 +174,13 @@ def require_regular(state: os.stat_result, path: str) -> None:
     if stat.S_ISDIR(state.st_mode):
         raise Fault(wire.FAILURE_KIND_IS_A_DIRECTORY, f"{path} is a directory, not a file", errno.EISDIR)
     if not stat.S_ISREG(state.st_mode):
-        raise Fault(
-            wire.FAILURE_KIND_INVALID_ARGUMENT, f"{path} is a pipe, socket or device: only regular files can be used"
-        )
+        raise invalid_argument(f"{path} is a pipe, socket or device: only regular files can be used")
 
 
 def refuse_other_names(state: os.stat_result, path: str) -> None:
     """Raise a Fault if a regular file has more than one name: policy rules for one do not cover the others."""
     if state.st_nlink > 1:
-        raise Fault(
-            wire.FAILURE_KIND_PERMISSION_DENIED,
+        raise permission_denied(
             f"{path} has {state.st_nlink} names (hard links), and the policy has rules per path, so the file is "
             f"refused under every name: make a copy with one name: cp {path} NEW && mv NEW {path}",
         )
@@ -197,15 +200,13 @@ def _link_fault(directory_fd: int, names: list[str], depth: int) -> Fault:
         return Fault(wire.FAILURE_KIND_NOT_A_DIRECTORY, f"{at} is not a directory", errno.ENOTDIR)
     leads_to = os.path.normpath(os.path.join(join(names[:depth]), target, *names[depth + 1 :]))
     message = f"{at} is a symbolic link, and links are not followed; ask for {leads_to} if that is what you mean"
-    return Fault(wire.FAILURE_KIND_INVALID_PATH, message, errno.ELOOP)
+    return invalid_path(message, errno.ELOOP)
 
 
 def let_owner_in(workspace: str) -> None:
     """Restore the tool user's access to the root of its workspace, which it may remove itself, if possible."""
     place = real(workspace)
-    try:
+    with suppress(OSError):
         mode = stat.S_IMODE(os.stat(place).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:
             os.chmod(place, mode | stat.S_IRWXU)
-    except OSError:
-        pass

@@ -7,5 +7,5 @@ privileged. A gateway has to create containers, so filtering by path is not enou
     container_body  the allowed containers and volumes
     proxy           the server: validates requests and forwards them
 
-Start at `proxy.py`. Imports sandbox layers below 9.
+Start at `proxy.py`. Imports sandbox layers below 7.
 """

@@ -19,7 +19,7 @@ from sandbox.engines.docker.container_config import (
     KIND_LABEL,
     RUNTIME_DIRECTORY,
 )
-from sandbox.filesystem import WORKSPACE
+from sandbox.protocols import WORKSPACE
 
 OWN_NAME = re.compile(r"airlock-[A-Za-z0-9_.-]{1,200}")
 NEVER_STARTED = "/never-started"

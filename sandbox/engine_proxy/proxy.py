@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from sandbox.background import BackgroundTasks
 from sandbox.engine_proxy.container_body import (
     NEVER_STARTED,
     Refused,
@@ -29,6 +28,7 @@ from sandbox.engine_proxy.container_body import (
     fills_volume,
 )
 from sandbox.engine_proxy.routes import LIMIT_BYTES, BadRequest, Head, Route, read_head, route_of
+from sandbox.engines.background import BackgroundTasks
 from sandbox.engines.docker.container_config import INSTANCE_LABEL
 
 log = logging.getLogger(__name__)

@@ -1,5 +1,5 @@
 """Engines make sandboxes; creators around an engine's add a pool and fair turns.
 
 Start at `engine.py`, the protocol, then `docker/` (containers) or `local/` (this machine, for tests).
-Imports sandbox layers below 8; engines do not import each other.
+Imports sandbox layers below 6; engines do not import each other.
 """

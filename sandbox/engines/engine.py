@@ -37,8 +37,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from sandbox.engines.workspace_archive import Contents
-from sandbox.owner import Owner
-from sandbox.sandbox import LeftSandbox, ListedSandbox, Sandbox, SandboxSpec
+from sandbox.sandbox import LeftSandbox, ListedSandbox, Owner, Sandbox, SandboxSpec
 from sandbox.transition import UNUSED
 from sandbox.usage import Usage
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from sandbox.background import BackgroundTasks
+from sandbox.engines.background import BackgroundTasks
 from sandbox.engines.engine import Creator, Register, is_new
 from sandbox.engines.pooled_sandbox import PooledRefused, PooledSandbox, PoolKind, PoolSource
 from sandbox.errors import EngineFull, ImageMissing, SandboxError

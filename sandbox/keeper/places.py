@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from sandbox.background import BackgroundTasks
+from sandbox.engines.background import BackgroundTasks
 from sandbox.engines.engine import Leasing
 from sandbox.errors import SandboxError, SandboxUnavailable
-from sandbox.owner import Owner
-from sandbox.sandbox import LeftSandbox, Sandbox
+from sandbox.sandbox import LeftSandbox, Owner, Sandbox
 from sandbox.transition import STOPPING, UNUSED
 
 log = logging.getLogger(__name__)

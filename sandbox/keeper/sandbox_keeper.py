@@ -26,8 +26,7 @@ from dataclasses import replace
 from sandbox.engines.engine import Creator, Leasing
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
 from sandbox.keeper.places import GRACE_S, KeeperLimits, Place, Places, Sweeper
-from sandbox.owner import Owner, owner_by_name, owner_of
-from sandbox.sandbox import LeftSandbox, ListedSandbox, Sandbox, SandboxSpec
+from sandbox.sandbox import LeftSandbox, ListedSandbox, Owner, Sandbox, SandboxSpec, owner_by_name, owner_of
 from sandbox.transition import MADE_OTHERWISE, NO_ANSWER, STOPPING, State
 
 __all__ = ["GRACE_S", "KeeperLimits", "SandboxKeeper"]

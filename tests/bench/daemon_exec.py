@@ -29,8 +29,7 @@ from rich.table import Table
 
 from sandbox.client.channel import SOCKET_NAME, Channel
 from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.filesystem import OutputStream
-from sandbox.process import ProgramSpec
+from sandbox.protocols import OutputStream, ProgramSpec
 from sandbox.sandbox import Sandbox, SandboxLimits, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 from tests.bench.side_by_side import PeakMemory, Sample, medians_s

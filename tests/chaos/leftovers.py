@@ -17,7 +17,7 @@ from sandbox.engines.docker.container_config import (
     THREAD_LABEL,
     volume_of,
 )
-from sandbox.owner import owner_by_name
+from sandbox.sandbox import owner_by_name
 from tests.chaos.own_engine import OwnEngine
 from tests.gateway_process import Home
 

@@ -16,8 +16,7 @@ from gateway.errors import Unavailable
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.errors import DaemonLost, EngineUnavailable
-from sandbox.owner import owner_of
-from sandbox.sandbox import Sandbox, SandboxSpec
+from sandbox.sandbox import Sandbox, SandboxSpec, owner_of
 from sandbox.thread_lock import Note
 from tests.chaos.own_engine import EngineRefused, OwnEngine, kill_all, own_engine
 from tests.gateway_process import make_home, served

@@ -17,7 +17,7 @@ import pytest_asyncio
 from agent.filesystem import FileSystem
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.local.local_fs import LocalFS
-from sandbox.filesystem import WORKSPACE
+from sandbox.protocols import WORKSPACE
 from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import LIMITS, run, spec, text
 

@@ -25,9 +25,8 @@ from sandbox.errors import (
     SandboxError,
     SandboxUnavailable,
 )
-from sandbox.owner import digest, owner_of
-from sandbox.process import ProcessSpec, ProgramSpec
-from sandbox.sandbox import Sandbox
+from sandbox.protocols import ProcessSpec, ProgramSpec
+from sandbox.sandbox import Sandbox, digest, owner_of
 from tests.conformance.engines import DockerEngines, Engines, engine, engines, kind, only
 from tests.integration.sandbox.live_engine import LIMITS, kill, run, spec, text
 

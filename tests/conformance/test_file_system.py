@@ -19,7 +19,7 @@ from sandbox.errors import (
     NotFound,
     PermissionDenied,
 )
-from sandbox.filesystem import WORKSPACE
+from sandbox.protocols import WORKSPACE
 from sandbox.sandbox import Sandbox
 from tests.conformance.file_systems import HOME, content, names
 from tests.integration.sandbox.live_engine import run

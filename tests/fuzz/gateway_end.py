@@ -20,8 +20,7 @@ from sandbox.client.remote_fs import RemoteFS
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.client.remote_shell import RemoteShell
 from sandbox.errors import DaemonLost, SandboxError
-from sandbox.filesystem import EntriesPage, GrepPage, LinesPage
-from sandbox.process import ProcessSpec, ProgramSpec
+from sandbox.protocols import EntriesPage, GrepPage, LinesPage, ProcessSpec, ProgramSpec
 from sandbox.v1 import channel_pb2 as pb
 from tests.fuzz.messages import Messages, damaged
 

@@ -3,7 +3,7 @@
     calls                                which function answers which call
     read_files, write_files, tree_files  the calls
     replacement                          replaces a file atomically
-    search, grep, walk, entries          finding names and text; pages of entries
+    search, walk                         finding names and text
     slow_work                            slow work outside the server's event loop
 
 Start at `calls.py`. Imports daemon layers below 5; programs and the server import it.

@@ -7,9 +7,9 @@ import codecs
 import os
 import socket
 
-from sandbox.daemon.failures import fault_of, invalid_argument
+from sandbox.daemon.failures import check_range, fault_at, invalid_argument
 from sandbox.daemon.frames import FrameSocket, field_head, send_around
-from sandbox.daemon.paths import Place
+from sandbox.daemon.paths import Place, closing
 from sandbox.v1 import channel_pb2 as wire
 
 CHUNK_BYTES = 512 * 1024
@@ -27,7 +27,7 @@ async def read(request: wire.ReadRequest, frames: FrameSocket, *, one_name: bool
     with Place(request.path) as place:
         fd, state = place.open_regular(one_name=one_name)
         path = place.path
-    try:
+    with closing(fd):
         wanted = max(0, state.st_size - request.offset)
         if request.length:
             wanted = min(wanted, request.length)
@@ -36,8 +36,6 @@ async def read(request: wire.ReadRequest, frames: FrameSocket, *, one_name: bool
             reply.data = _read_at(fd, wanted, request.offset, path)
         else:
             await _send_chunks(frames, fd, request.offset, wanted, path)
-    finally:
-        os.close(fd)
     await frames.send(wire.Reply(read=reply))
 
 
@@ -47,10 +45,8 @@ async def _send_chunks(frames: FrameSocket, fd: int, offset: int, wanted: int, p
     # The default of 208 KiB would split a chunk into several round trips of both event loops.
     frames.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     while wanted > 0:
-        try:
+        with fault_at(path):
             got = os.preadv(fd, [buffer[: min(CHUNK_BYTES, wanted)]], offset)
-        except OSError as error:
-            raise fault_of(error, path) from None
         if not got:
             return  # the file was truncated
         await send_around(frames.connection, _chunk_head(got), buffer[:got])
@@ -66,34 +62,25 @@ def _chunk_head(size: int) -> bytes:
 
 
 def _read_at(fd: int, length: int, offset: int, path: str) -> bytes:
-    try:
+    with fault_at(path):
         data = os.pread(fd, length, offset)
-        while 0 < len(data) < length:
-            more = os.pread(fd, length - len(data), offset + len(data))
-            if not more:
-                break
+        while 0 < len(data) < length and (more := os.pread(fd, length - len(data), offset + len(data))):
             data += more
-        return data
-    except OSError as error:
-        raise fault_of(error, path) from None
+    return data
 
 
 async def read_lines(request: wire.ReadLinesRequest, *, one_name: bool = False) -> wire.Reply:
     """Return a page of lines, in constant memory."""
     limit_bytes = request.limit_bytes
-    if not 1 <= request.limit <= LINES_LIMIT:
-        raise invalid_argument(f"limit is {request.limit} lines; give 1 to {LINES_LIMIT}")
-    if not 1 <= limit_bytes <= LINES_LIMIT_BYTES:
-        raise invalid_argument(f"limit_bytes is {limit_bytes}; give 1 to {LINES_LIMIT_BYTES}")
+    check_range("limit", request.limit, LINES_LIMIT, " lines")
+    check_range("limit_bytes", limit_bytes, LINES_LIMIT_BYTES)
     with Place(request.path) as place:
         fd, state = place.open_regular(one_name=one_name)
         path = place.path
-    try:
+    with closing(fd):
         start = await _line_start(fd, request.offset, path)
         # One more byte shows whether anything follows.
         data = _read_at(fd, limit_bytes + 1, start, path)
-    finally:
-        os.close(fd)
     end = _end_of_lines(data, request.limit)
     cut = end > limit_bytes
     page = data[: min(end, limit_bytes)]

@@ -14,10 +14,9 @@ import os
 import stat
 from contextlib import suppress
 
-from sandbox.daemon.failures import Fault, fault_of
+from sandbox.daemon.failures import Fault, fault_at, fault_of, permission_denied
 from sandbox.daemon.files.slow_work import HERE_LIMIT_BYTES
-from sandbox.daemon.paths import Place, components, open_directory, refuse_other_names, require_regular
-from sandbox.v1 import channel_pb2 as wire
+from sandbox.daemon.paths import Place, closing, components, open_directory, refuse_other_names, require_regular
 
 NEW_FILE_MODE = 0o644
 _TEMPORARY = (".airlock-", ".tmp")
@@ -48,7 +47,7 @@ class Replacement:
             # A rename would replace a read-only file as well.
             if not os.access(place.name, os.W_OK, dir_fd=place.directory_fd, effective_ids=True):
                 message = f"{place.path} is not writable for the tool user; change its mode first if it may be replaced"
-                raise Fault(wire.FAILURE_KIND_PERMISSION_DENIED, message, errno.EACCES)
+                raise permission_denied(message, errno.EACCES)
             # setuid and setgid were granted to the old content.
             mode = stat.S_IMODE(existing.st_mode) & ~(stat.S_ISUID | stat.S_ISGID)
         self._place = place
@@ -71,11 +70,9 @@ class Replacement:
     def write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         self._size_bytes += len(view)
-        try:
+        with fault_at(self._place.path):
             while view:
                 view = view[os.write(self._fd, view) :]
-        except OSError as error:
-            raise fault_of(error, self._place.path) from None
 
     @property
     def slow(self) -> bool:
@@ -84,18 +81,14 @@ class Replacement:
 
     def commit(self) -> os.stat_result:
         """Replace the target; return the state of the new file."""
-        try:
+        with fault_at(self._place.path):
             state = os.fstat(self._fd)
-            linked = False
             if self._is_new and not self._named:
                 with suppress(FileExistsError):  # the target exists by now
                     self._link(self._place.name, self._place.directory_fd)
-                    linked = True
-            if not linked:
-                self._rename_over_target()
-        except OSError as error:
-            raise fault_of(error, self._place.path) from None
-        return state
+                    return state
+            self._rename_over_target()
+            return state
 
     def close(self) -> None:
         """Close the file, and remove it unless it was committed."""
@@ -153,27 +146,22 @@ def _is_temporary_name(name: str) -> bool:
 
 def remove_temporary(place: Place, workspace: str, name: str) -> None:
     """Remove the temporary file of a killed Replacement, if it exists."""
-    fd = _temporary_directory(place, workspace)
-    _unlink(fd, name)
-    os.close(fd)
+    with closing(_temporary_directory(place, workspace)) as fd:
+        _unlink(fd, name)
 
 
 def remove_unfinished(workspace: str) -> None:
     """Remove the temporary files of an earlier daemon of this workspace that was killed."""
     names = components(workspace)
-    with suppress(OSError, Fault):
-        top_fd = open_directory(names, len(names))
-        try:
-            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=top_fd)
-            try:
-                with os.scandir(fd) as listing:
-                    found = [entry.name for entry, _ in zip(listing, range(_UNFINISHED_LIMIT), strict=False)]
-                for name in filter(_is_temporary_name, found):
-                    _unlink(fd, name)
-            finally:
-                os.close(fd)
-        finally:
-            os.close(top_fd)
+    with (
+        suppress(OSError, Fault),
+        closing(open_directory(names, len(names))) as top_fd,
+        closing(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=top_fd)) as fd,
+    ):
+        with os.scandir(fd) as listing:
+            found = [entry.name for entry, _ in zip(listing, range(_UNFINISHED_LIMIT), strict=False)]
+        for name in filter(_is_temporary_name, found):
+            _unlink(fd, name)
 
 
 def _temporary_directory(place: Place, workspace: str) -> int:

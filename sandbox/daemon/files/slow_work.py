@@ -1,8 +1,8 @@
 """Runs slow or unbounded work in a short-lived child process of the server, which can be killed, or in a thread.
 
 A regular expression cannot be interrupted, and a huge tree would block the server's event loop. The forked child has
-the server's identity, and so its protection and rights. It sends fragments through a pipe: serialized protobuf messages
-that are merged into the reply.
+the server's identity, and so its protection and rights. It sends packets: a kind, and a serialized protobuf message,
+which is a fragment to be merged into the reply or the failure of the work.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import asyncio
 import os
 import resource
 import signal
-import struct
+import socket
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
-from sandbox.daemon.failures import Fault, fault_of, invalid_argument
+from sandbox.daemon.failures import Fault, exhausted, fault_at, fault_of, internal, invalid_argument
 from sandbox.v1 import channel_pb2 as wire
 
 if TYPE_CHECKING:
@@ -26,11 +27,10 @@ if TYPE_CHECKING:
 
     _Value = TypeVar("_Value")
 
-_HEADER = struct.Struct("!BI")
-_FRAGMENT, _FAILURE = 1, 2
-_FRAGMENT_LIMIT_BYTES = 2 * 1024 * 1024
+_FRAGMENT, _FAILURE, _END = b"+", b"-", b"."
+# Far above the longest path, matching line and message.
+_PACKET_LIMIT_BYTES = 32 * 1024
 _CHILD_MEMORY_BYTES = 512 * 1024 * 1024
-_READ_BYTES = 256 * 1024
 
 
 Emit = Callable[[Any], None]  # takes a protobuf message
@@ -42,109 +42,57 @@ async def work_in_child(work: Callable[[Emit], None], reply: Message, timeout_s:
     Failures name `path`. Cancelling kills the child.
     """
     loop = asyncio.get_running_loop()
-    output, child_output = os.pipe()
-    try:
-        pid = os.fork()
-    except OSError as error:
-        os.close(output)
-        os.close(child_output)
-        raise fault_of(error, path) from None
-    if pid == 0:
-        _run_child(work, child_output, path)
-    os.close(child_output)
-    os.set_blocking(output, False)
-    deadline = loop.time() + timeout_s
-    data = bytearray()
-    try:
-        while True:
-            piece = await _read(loop, output, deadline)
-            if piece is None:
-                return False
-            if not piece:
-                # Completed work sends an empty fragment, so this child was killed.
-                raise Fault(wire.FAILURE_KIND_EXHAUSTED, f"{path}: the search was killed, perhaps for memory")
-            data += piece
-            if _merge(data, reply):
-                return True
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)  # noqa: ASYNC222 - it was killed just now
-        os.close(output)
-
-
-async def _read(loop: asyncio.AbstractEventLoop, fd: int, deadline: float) -> bytes | None:
-    """Return the next bytes, b"" at the end, None at the deadline."""
-    while True:
+    output, child_output = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with output, child_output:
+        with fault_at(path):
+            pid = os.fork()
+        if pid == 0:
+            _run_child(work, child_output, path)
+        child_output.close()
+        output.setblocking(False)
+        deadline_s = loop.time() + timeout_s
+        timer = loop.call_at(deadline_s, output.shutdown, socket.SHUT_RD)  # the packets end
         try:
-            return os.read(fd, _READ_BYTES)
-        except BlockingIOError:
-            pass
-        ready = loop.create_future()
-        timer = loop.call_at(deadline, _settle, ready, False)
-        loop.add_reader(fd, _settle, ready, True)
-        try:
-            if not await ready:
-                return None
+            while (packet := await loop.sock_recv(output, _PACKET_LIMIT_BYTES)) != _END:
+                if not packet and loop.time() >= deadline_s:
+                    return False
+                if not packet:
+                    raise exhausted(f"{path}: the search was killed, perhaps for memory")
+                if packet.startswith(_FAILURE):
+                    failure = wire.Failure.FromString(packet[1:])
+                    raise Fault(failure.kind, failure.message, failure.errno)
+                reply.MergeFromString(packet[1:])
+            return True
         finally:
             timer.cancel()
-            loop.remove_reader(fd)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)  # noqa: ASYNC222 - it was killed just now
 
 
-def _settle(future: asyncio.Future[bool], value: bool) -> None:
-    if not future.done():
-        future.set_result(value)
-
-
-def _merge(data: bytearray, reply: Message) -> bool:
-    """Consume the complete fragments in `data`; return True after the empty one that ends the work."""
-    start = 0
-    while len(data) - start >= _HEADER.size:
-        kind, size = _HEADER.unpack_from(data, start)
-        if size > _FRAGMENT_LIMIT_BYTES:
-            raise Fault(wire.FAILURE_KIND_INTERNAL, "the search sent more than it may")
-        if len(data) - start - _HEADER.size < size:
-            break
-        body = bytes(data[start + _HEADER.size : start + _HEADER.size + size])
-        start += _HEADER.size + size
-        if kind == _FAILURE:
-            failure = wire.Failure.FromString(body)
-            raise Fault(failure.kind, failure.message, failure.errno)
-        if not size:
-            return True
-        reply.MergeFromString(body)
-    del data[:start]
-    return False
-
-
-def _run_child(work: Callable[[Emit], None], output: int, path: str) -> None:
+def _run_child(work: Callable[[Emit], None], output: socket.socket, path: str) -> None:
     """Run in the child, without the server's event loop; never returns."""
 
-    def send(kind: int, body: bytes) -> None:
-        view = memoryview(_HEADER.pack(kind, len(body)) + body)
-        while view:
-            view = view[os.write(output, view) :]
+    def emit(message: Message, kind: bytes = _FRAGMENT) -> None:
+        output.send(kind + message.SerializeToString())
 
-    def emit(message: Message) -> None:
-        body = message.SerializeToString()
-        if body:
-            send(_FRAGMENT, body)
+    def fail(fault: Fault) -> None:
+        emit(fault.failure(), _FAILURE)
 
     try:
-        output = os.dup2(output, 3)
+        output = socket.socket(fileno=os.dup2(output.detach(), 3))
         # The server's sockets, or connections would stay open as long as the child.
         os.closerange(4, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
         _limit_memory()
         work(emit)
-        send(_FRAGMENT, b"")
+        output.send(_END)
     except Fault as fault:
-        send(_FAILURE, fault.failure().SerializeToString())
+        fail(fault)
     except OSError as error:
-        send(_FAILURE, fault_of(error, path).failure().SerializeToString())
+        fail(fault_of(error, path))
     except MemoryError:
-        send(_FAILURE, invalid_argument(f"{path}: this needs too much memory; narrow it").failure().SerializeToString())
+        fail(invalid_argument(f"{path}: this needs too much memory; narrow it"))
     except BaseException as error:
-        text = f"{path}: {type(error).__name__}: {error}"
-        send(_FAILURE, Fault(wire.FAILURE_KIND_INTERNAL, text).failure().SerializeToString())
+        fail(internal(f"{path}: {type(error).__name__}: {error}"))
     finally:
         os._exit(0)
 
@@ -172,29 +120,26 @@ async def work_in_thread(work: Callable[[], _Value], *, slow: bool = True) -> _V
     if not slow:
         return work()
     loop = asyncio.get_running_loop()
-    done = asyncio.Event()
-    outcome: list[_Value] = []
-    failure: list[BaseException] = []
+    ended: asyncio.Future[_Value] = loop.create_future()
 
     def run() -> None:
         try:
-            outcome.append(work())
+            settle = partial(ended.set_result, work())
         except BaseException as error:
-            failure.append(error)
-        loop.call_soon_threadsafe(done.set)
+            settle = partial(ended.set_exception, error)
+        loop.call_soon_threadsafe(settle)
 
     try:
         _thread.start_new_thread(run, ())
     except RuntimeError:
         return work()  # no thread left in the sandbox
     cancelled: asyncio.CancelledError | None = None
-    while not done.is_set():
+    while not ended.done():
         try:
-            await done.wait()
+            await asyncio.wait([ended])
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
+        ended.exception()  # retrieved, so that asyncio does not log it
         raise cancelled
-    if failure:
-        raise failure[0]
-    return outcome[0]
+    return ended.result()

@@ -1,4 +1,4 @@
-"""Describes, lists, creates, removes and renames paths."""
+"""Describes, lists, creates, removes and renames paths; entries of replies, and pages of entries and matches."""
 
 from __future__ import annotations
 
@@ -7,12 +7,60 @@ import os
 import stat
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from sandbox.daemon.failures import Fault, fault_of, invalid_argument, invalid_path
-from sandbox.daemon.files.entries import Page, entry_of
+from sandbox.daemon.failures import check_range, fault_at, internal, invalid_path, permission_denied, too_large
 from sandbox.daemon.files.slow_work import HERE_LIMIT_BYTES, Emit, work_in_child, work_in_thread
-from sandbox.daemon.paths import Place, components, join, open_directory
+from sandbox.daemon.paths import Place, closing, components, join, open_directory
 from sandbox.v1 import channel_pb2 as wire
+
+# The limit of a page of entries or matches, which must fit one frame.
+PAGE_LIMIT_BYTES = 1024 * 1024
+_TYPES = {
+    stat.S_IFREG: wire.ENTRY_TYPE_FILE,
+    stat.S_IFDIR: wire.ENTRY_TYPE_DIRECTORY,
+    stat.S_IFLNK: wire.ENTRY_TYPE_SYMLINK,
+}
+
+
+class Page:
+    """Emits the results of a page in fragments; `total` counts them, `full` is set by the first one beyond the page."""
+
+    def __init__(self, offset: int, limit: int, emit: Callable[[Any], None]) -> None:
+        self._offset = offset
+        self._left = limit
+        self._left_bytes = PAGE_LIMIT_BYTES
+        self._emit = emit
+        self.total = 0
+        self.full = False
+
+    def skip(self) -> bool:
+        """Return whether the next result is before the page, and count it in that case."""
+        before = self.total < self._offset
+        self.total += before
+        return before
+
+    def add(self, fragment: Any) -> bool:
+        """Emit a result, a protobuf message, unless the page is full; return whether it is not."""
+        self.total += 1
+        self._left_bytes -= fragment.ByteSize()
+        self.full = not self._left or self._left_bytes < 0
+        if not self.full:
+            self._left -= 1
+            self._emit(fragment)
+        return not self.full
+
+
+def entry_of(name: str, state: os.stat_result) -> wire.Entry:
+    """Return the Entry of a path."""
+    return wire.Entry(
+        name=os.fsencode(name),
+        type=_TYPES.get(stat.S_IFMT(state.st_mode), wire.ENTRY_TYPE_OTHER),
+        size_bytes=state.st_size,
+        mode=stat.S_IMODE(state.st_mode),
+        modified_ns=max(min(state.st_mtime_ns, 2**63 - 1), -(2**63)),
+    )
+
 
 ENTRIES_LIMIT = 10_000
 # Larger directories are listed by a child process.
@@ -32,51 +80,41 @@ def stat_path(request: wire.StatRequest) -> wire.Reply:
 
 async def list_directory(request: wire.ListRequest) -> wire.Reply:
     """Return a page of a directory's entries, sorted by name."""
-    limit = check_limit(request.limit)
+    check_range("limit", request.limit, ENTRIES_LIMIT)
     reply = wire.EntriesReply()
-    if limit <= _HERE_LIMIT and _emit_page(request, limit, reply.MergeFrom, at_most=_HERE_LIMIT):
+    if request.limit <= _HERE_LIMIT and _emit_page(request, reply.MergeFrom, at_most=_HERE_LIMIT):
         return wire.Reply(entries=reply)
 
     def work(emit: Emit) -> None:
-        _emit_page(request, limit, emit)
+        _emit_page(request, emit)
 
     if not await work_in_child(work, reply, _TIMEOUT_S, request.path):
-        message = f"{request.path}: listing took longer than {_TIMEOUT_S:.0f} s; move some of the files elsewhere"
-        raise Fault(wire.FAILURE_KIND_TOO_LARGE, message)
+        raise too_large(
+            f"{request.path}: listing took longer than {_TIMEOUT_S:.0f} s; move some of the files elsewhere"
+        )
     return wire.Reply(entries=reply)
 
 
-def check_limit(limit: int) -> int:
-    """Return the limit of a page; Fault when it is out of range."""
-    if not 1 <= limit <= ENTRIES_LIMIT:
-        raise invalid_argument(f"limit is {limit}; give 1 to {ENTRIES_LIMIT}")
-    return limit
-
-
-def _emit_page(request: wire.ListRequest, limit: int, emit: Emit, *, at_most: int | None = None) -> bool:
+def _emit_page(request: wire.ListRequest, emit: Emit, *, at_most: int | None = None) -> bool:
     """Emit a page; return False, and emit nothing, if the directory has more than `at_most` entries."""
     with Place(request.path) as place:
         fd = place.open_listing()
     names = []
-    try:
+    with closing(fd), fault_at(place.path):
         with os.scandir(fd) as listing:
             for found in listing:
                 names.append(found.name)
                 if at_most is not None and len(names) > at_most:
                     return False
         names.sort()
-        page = Page(0, limit, emit)
-        for name in names[request.offset : request.offset + limit]:
+        page = Page(0, request.limit, emit)
+        for name in names[request.offset : request.offset + request.limit]:
             try:
                 entry = entry_of(name, os.stat(name, dir_fd=fd, follow_symlinks=False))
             except OSError:  # removed since the listing; it stays in the page, so that pages are consistent
                 entry = wire.Entry(name=os.fsencode(name), type=wire.ENTRY_TYPE_OTHER)
             if not page.add(wire.EntriesReply(entries=[entry])):
                 break
-    except OSError as error:
-        raise fault_of(error, place.path) from None
-    finally:
-        os.close(fd)
     more = page.full or request.offset + page.total < len(names)
     emit(wire.EntriesReply(total=len(names), more=more))
     return True
@@ -85,52 +123,42 @@ def _emit_page(request: wire.ListRequest, limit: int, emit: Emit, *, at_most: in
 def make_directory(request: wire.MkdirRequest) -> wire.Reply:
     """Make a directory and its parents."""
     names = components(request.path)
-    fd = open_directory(names, len(names), make=True)
-    try:
+    with closing(open_directory(names, len(names), make=True)) as fd:
         return wire.Reply(entry=entry_of(join(names), os.fstat(fd)))
-    finally:
-        os.close(fd)
 
 
 async def remove(request: wire.RemoveRequest) -> wire.Reply:
     """Remove a file, a link itself, or a directory; return what it was."""
     with Place(request.path) as place:
         if not place.names:
-            raise Fault(wire.FAILURE_KIND_PERMISSION_DENIED, "/ cannot be removed", errno.EPERM)
+            raise permission_denied("/ cannot be removed", errno.EPERM)
         state = place.stat()
         entry = entry_of(place.path, state)
         if stat.S_ISDIR(state.st_mode) and request.recursive:
             nothing = wire.Entry()
             if not await work_in_child(lambda _: _remove_tree(request.path), nothing, REMOVE_TIMEOUT_S, place.path):
-                message = f"{place.path}: removing took over {REMOVE_TIMEOUT_S:.0f} s; part of it is gone, ask again"
-                raise Fault(wire.FAILURE_KIND_INTERNAL, message)
+                raise internal(
+                    f"{place.path}: removing took over {REMOVE_TIMEOUT_S:.0f} s; part of it is gone, ask again"
+                )
             return wire.Reply(entry=entry)
-        try:
+        with fault_at(place.path):
             if stat.S_ISDIR(state.st_mode):
                 os.rmdir(place.name, dir_fd=place.directory_fd)
             else:
                 unlink = partial(os.unlink, place.name, dir_fd=place.directory_fd)
                 await work_in_thread(unlink, slow=state.st_size > HERE_LIMIT_BYTES)
-        except OSError as error:
-            raise fault_of(error, place.path) from None
     return wire.Reply(entry=entry)
 
 
 def _remove_tree(path: str) -> None:
-    with Place(path) as place:
-        try:
-            remove_directory(place.directory_fd, place.name)
-        except OSError as error:
-            raise fault_of(error, place.path) from None
+    with Place(path) as place, fault_at(place.path):
+        remove_directory(place.directory_fd, place.name)
 
 
 def remove_directory(directory_fd: int, name: str) -> None:
     """Remove a directory through descriptors, so that no link is followed; raises OSError."""
-    fd = _opened(directory_fd, name)
-    try:
+    with closing(_opened(directory_fd, name)) as fd:
         empty_directory(fd)
-    finally:
-        os.close(fd)
     os.rmdir(name, dir_fd=directory_fd)
 
 
@@ -150,11 +178,8 @@ def _empty(top_fd: int, directory_fd: int, *, levels: int, opened: Callable[[int
         if not is_directory:
             os.unlink(child, dir_fd=directory_fd)
         elif levels:
-            fd = opened(directory_fd, child)
-            try:
+            with closing(opened(directory_fd, child)) as fd:
                 moved |= _empty(top_fd, fd, levels=levels - 1, opened=opened)
-            finally:
-                os.close(fd)
             os.rmdir(child, dir_fd=directory_fd)
         else:
             os.rename(child, f".{os.urandom(16).hex()}", src_dir_fd=directory_fd, dst_dir_fd=top_fd)
@@ -177,9 +202,7 @@ async def rename(request: wire.RenameRequest) -> wire.Reply:
             target.refuse_link(existing)
             size_bytes = max(size_bytes, existing.st_size)
         fds = {"src_dir_fd": place.directory_fd, "dst_dir_fd": target.directory_fd}
-        try:
+        with fault_at(f"{place.path} to {target.path}"):
             work = partial(os.rename, place.name, target.name, **fds)
             await work_in_thread(work, slow=existing is not None and size_bytes > HERE_LIMIT_BYTES)
-        except OSError as error:
-            raise fault_of(error, f"{place.path} to {target.path}") from None
         return wire.Reply(entry=entry_of(target.path, target.stat()))

@@ -4,7 +4,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 
-from sandbox.daemon.paths import PATH_LIMIT_BYTES
+from sandbox.daemon.paths import PATH_LIMIT_BYTES, closing
 
 # Deeper directories are counted and not searched: each level takes a descriptor.
 DEPTH_LIMIT = 256
@@ -74,10 +74,8 @@ def walk(
             except OSError:
                 missed()
                 continue
-            try:
+            with closing(child):
                 yield from below(child, names, above_bytes + 1 + len(os.fsencode(name)))
-            finally:
-                os.close(child)
 
     yield from below(top_fd, (), sum(1 + len(os.fsencode(name)) for name in top))
 

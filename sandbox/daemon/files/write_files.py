@@ -7,10 +7,10 @@ import errno
 import os
 from contextlib import nullcontext
 
-from sandbox.daemon.failures import Fault, fault_of, invalid_argument
-from sandbox.daemon.files.entries import entry_of
+from sandbox.daemon.failures import Fault, fault_at, internal, invalid_argument, too_large
 from sandbox.daemon.files.replacement import Replacement, new_temporary_name, remove_temporary
 from sandbox.daemon.files.slow_work import Emit, work_in_child, work_in_thread
+from sandbox.daemon.files.tree_files import entry_of
 from sandbox.daemon.frames import InputStream
 from sandbox.daemon.limits.disk_watch import DiskWatch
 from sandbox.daemon.paths import Place
@@ -86,8 +86,7 @@ async def edit(
 
             try:
                 if not await work_in_child(work, reply, _TIMEOUT_S, place.path):
-                    message = f"{place.path}: the edit took longer than {_TIMEOUT_S:.0f} s"
-                    raise Fault(wire.FAILURE_KIND_INTERNAL, message)
+                    raise internal(f"{place.path}: the edit took longer than {_TIMEOUT_S:.0f} s")
             finally:
                 # The child may have been killed.
                 remove_temporary(place, workspace, temporary_name)
@@ -117,17 +116,16 @@ def _read_whole(place: Place, *, one_name: bool) -> bytes:
     with open(fd, "rb", buffering=0) as file:
         if state.st_size > FILE_LIMIT_BYTES:
             raise _too_large(place.path, state.st_size, "is")
-        try:
+        with fault_at(place.path):
             data = file.read(state.st_size) or b""
             while more := file.read(256 * 1024):
                 data += more
                 if len(data) > FILE_LIMIT_BYTES:
                     raise _too_large(place.path, len(data), "is")
-        except OSError as error:
-            raise fault_of(error, place.path) from None
     return data
 
 
 def _too_large(path: str, size_bytes: int, verb: str) -> Fault:
-    message = f"{path} {verb} {size_bytes} bytes; edits go up to {FILE_LIMIT_BYTES}; use a command such as sed instead"
-    return Fault(wire.FAILURE_KIND_TOO_LARGE, message)
+    return too_large(
+        f"{path} {verb} {size_bytes} bytes; edits go up to {FILE_LIMIT_BYTES}; use a command such as sed instead"
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from operator import add, sub
 
 from sandbox.daemon.limits.disk_use import DiskUse
 
@@ -29,7 +30,7 @@ FULL = "the workspace holds {size:,} bytes in {files:,} files, and {limit:,} byt
 
 Free = tuple[int, int]
 """Bytes and files."""
-Amount = tuple[float, int]
+Amount = tuple[float, float]
 """Bytes and files."""
 
 # A workspace over its limit may vary by so much before it counts as having grown,
@@ -41,8 +42,14 @@ _FAR_SHARE = 4
 _FAR_LEAST: Amount = (256 * _MIB, 50_000)
 
 
+def _each(function: Callable[..., float], *amounts: Amount) -> Amount:
+    """Return what a function makes of the bytes, and of the files, of some amounts."""
+    size_bytes, files = map(function, *amounts)
+    return size_bytes, files
+
+
 def _sum(one: Amount, other: Amount) -> Amount:
-    return one[0] + other[0], one[1] + other[1]
+    return _each(add, one, other)
 
 
 def _over(amount: Amount, limit: Amount, slack: Amount = (0, 0)) -> bool:
@@ -62,7 +69,7 @@ class DiskLedger:  # large: the ledger's invariants need one object
         self._limit: tuple[int, int] = limit_bytes or _ANY, limit_files or _ANY
         self._reserve_bytes = reserve_bytes
         self.clock = clock
-        self._used: DiskUse | None = None  # the last count
+        self._used: Amount | None = None  # by the last count
         # How much the disk has shrunk since, and what was free at the last look; None while nothing looks.
         self._shrunk: Amount = (0.0, 0)
         self._expected_s = float("-inf")
@@ -81,7 +88,7 @@ class DiskLedger:  # large: the ledger's invariants need one object
     @property
     def used(self) -> tuple[int, int]:
         size_bytes, files = self._known()
-        return int(size_bytes), files
+        return int(size_bytes), int(files)
 
     @property
     def counted(self) -> bool:
@@ -93,9 +100,8 @@ class DiskLedger:  # large: the ledger's invariants need one object
         return FULL.format(size=size_bytes, files=files, limit=self._limit[0], most=self._limit[1])
 
     def look(self, free: Free) -> None:
-        before = self.free or free
         # A sum of decreases: space that others free in between does not count against it.
-        self._shrunk = _sum(self._shrunk, (max(before[0] - free[0], 0), max(before[1] - free[1], 0)))
+        self._shrunk = _sum(self._shrunk, _each(max, _each(sub, self.free or free, free), (0, 0)))
         self.free = free
 
     def look_away(self) -> None:
@@ -119,29 +125,22 @@ class DiskLedger:  # large: the ledger's invariants need one object
         """Record a count, and what the disk shrank by during it."""
         # A `running` process may move files to where was counted already, so a lower count is not trusted then.
         # So may a file call: what it replaces by a name of a file with many is a part of that file which is not seen.
-        (shrunk_bytes, shrunk_files), began_s = shrunk
+        written, began_s = shrunk
         running = running or self._expected_s >= began_s
-        known = self._used
-        if known is None:
+        found: Amount = use.size_bytes, use.files
+        if self._used is None:
             self.allow_current_use()
-        elif use.hidden:
-            use.size_bytes = max(use.size_bytes, known.size_bytes + shrunk_bytes)
-            use.files = max(use.files, known.files + shrunk_files)
-        if running and known is not None:
-            most_bytes, most_files = known.size_bytes + shrunk_bytes, known.files + shrunk_files
-            use.size_bytes = max(use.size_bytes, known.size_bytes)
-            use.files = max(use.files, known.files)
-            shrunk_bytes -= max(most_bytes - use.size_bytes, 0)
-            shrunk_files -= max(most_files - use.files, 0)
-        self._used = use
-        self._shrunk = _sum(self._shrunk, (-shrunk_bytes, -shrunk_files))
+        else:
+            most = _sum(self._used, written)
+            if use.hidden:
+                found = _each(max, found, most)
+            if running:
+                found = _each(max, found, self._used)
+                written = _each(sub, written, _each(max, _each(sub, most, found), (0, 0)))
+        self._used = found
+        self._shrunk = _each(sub, self._shrunk, written)
         # What was over the limit may shrink, and not grow again.
-        allowed_bytes, allowed_files = self._allowed
-        limit_bytes, limit_files = self._limit
-        self._allowed = (
-            max(limit_bytes, min(allowed_bytes, use.size_bytes)),
-            max(limit_files, min(allowed_files, use.files)),
-        )
+        self._allowed = _each(max, self._limit, _each(min, self._allowed, found))
         self._counted_s, self.counted_from_s = self.clock(), began_s
         self._took_s = self._counted_s - began_s
 
@@ -153,8 +152,7 @@ class DiskLedger:  # large: the ledger's invariants need one object
         """Allow only what is left after an end for growing, while the disk is short."""
         if self._floor is not None:
             # Never more, or each command could grow again.
-            size_bytes, files = self._known()
-            self._floor = min(self._floor[0], size_bytes), min(self._floor[1], files)
+            self._floor = _each(min, self._floor, self._known())
 
     def update_floor(self, free: Free) -> None:
         """Forget the floor once the disk is no longer short."""
@@ -229,7 +227,7 @@ class DiskLedger:  # large: the ledger's invariants need one object
         return _over(amount, self._floor or (_ANY, _ANY), _SLACK if self.is_spent(free) else _SHORT_SLACK)
 
     def _known(self) -> Amount:
-        return (0.0, 0) if self._used is None else (self._used.size_bytes, self._used.files)
+        return self._used or (0.0, 0)
 
     def _most(self) -> Amount:
         return _sum(self._known(), self._shrunk)

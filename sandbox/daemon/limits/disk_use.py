@@ -16,6 +16,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from sandbox.daemon.limits.kernel import is_gvisor
 from sandbox.daemon.paths import open_with_rights
@@ -133,10 +134,8 @@ class _Directory:
     def close(self) -> None:
         self.entries.close()
         if self._mode is not None:
-            try:
+            with suppress(OSError):
                 os.fchmod(self.fd, self._mode)
-            except OSError:
-                pass
         os.close(self.fd)
 
 
@@ -163,10 +162,8 @@ def is_open_here(wanted: os.stat_result) -> bool:
 
 def _own_descriptors() -> Iterator[tuple[int, os.stat_result]]:
     for name in os.listdir("/proc/self/fd"):
-        try:
+        with suppress(OSError):  # the listing's own
             yield int(name), os.fstat(int(name))
-        except OSError:
-            pass  # the listing's own
 
 
 class _UnlinkedFiles:

@@ -58,7 +58,7 @@ class DiskWatch:
         self._spawner = spawner
         self._kernel = kernel
         self._top = settings.workspace
-        self._ledger = DiskLedger(settings.workspace_bytes, settings.workspace_files, settings.disk_reserve_bytes)
+        self.ledger = DiskLedger(settings.workspace_bytes, settings.workspace_files, settings.disk_reserve_bytes)
         self._on = bool(settings.workspace_bytes or settings.workspace_files or settings.disk_reserve_bytes)
         self.counting = asyncio.Lock()
         self._pausing = asyncio.Lock()
@@ -70,15 +70,11 @@ class DiskWatch:
         # Locked while the leftovers of the last program are counted: they are allowed, and must not grow meanwhile.
         self._closing = asyncio.Lock()
 
-    @property
-    def used(self) -> tuple[int, int]:
-        return self._ledger.used
-
     def begin(self) -> None:
         """Watch for as long as tool processes live. Called before a program is started."""
         self._begun = True
         if self._on and self._task is None:
-            self._ledger.look(self._disk())
+            self.ledger.look(self._disk())
             self._task = asyncio.get_running_loop().create_task(self._watch())
 
     async def refuse_start(self, limit_s: float | None = None) -> str:
@@ -90,19 +86,19 @@ class DiskWatch:
             return ""
         async with asyncio.timeout(limit_s), self._closing:
             pass
-        if not self._ledger.counted:
+        if not self.ledger.counted:
             await self._count_first(limit_s)
-        if self._ledger.is_far():
+        if self.ledger.is_far():
             await self._count_still()
-            if self._ledger.is_far():
-                return self._ledger.full_message
-        if self._ledger.is_spent(self._disk()):
+            if self.ledger.is_far():
+                return self.ledger.full_message
+        if self.ledger.is_spent(self._disk()):
             return SPENT
         free = self._disk()
-        self._ledger.update_floor(free)
-        if self._ledger.is_past_floor(free):
+        self.ledger.update_floor(free)
+        if self.ledger.is_past_floor(free):
             await self._count_still()
-        return SHORT if self._ledger.is_past_floor(free) else ""
+        return SHORT if self.ledger.is_past_floor(free) else ""
 
     async def refuse_process(self, limit_s: float | None = None) -> None:
         """Raise NO_SPACE if no program may start now, and TimeoutError as refuse_start()."""
@@ -129,14 +125,14 @@ class DiskWatch:
         """Return whether replacing a file frees as much as the new bytes take, so that they fit over the limit too."""
         if not self._on:
             return False
-        if self._ledger.counted and self._ledger.fits(size_bytes, 1) and not self._ledger.is_short(self._disk()):
+        if self.ledger.counted and self.ledger.fits(size_bytes, 1) and not self.ledger.is_short(self._disk()):
             return False  # it fits anyway, which is cheaper to check
         return (
             old is not None
             and old.st_nlink == 1
             and old.st_blocks * BLOCK_BYTES >= size_bytes
             and not is_open_here(old)
-            and not self._ledger.is_spent(self._disk())
+            and not self.ledger.is_spent(self._disk())
         )
 
     @asynccontextmanager
@@ -146,27 +142,27 @@ class DiskWatch:
         if not self._concerns(path):
             yield
             return
-        self._ledger.hide(size_bytes)
+        self.ledger.hide(size_bytes)
         try:
             yield
         finally:
-            self._ledger.hide(-size_bytes)
+            self.ledger.hide(-size_bytes)
 
     async def admit(self, path: str, size_bytes: int, files: int = 1) -> None:
         """Count what a file call is about to write to a path; NO_SPACE if it does not fit."""
         if not self._concerns(path):
             return
         size_bytes = -(-size_bytes // _DISK_BLOCK_BYTES) * _DISK_BLOCK_BYTES  # as the next count sees it
-        if not self._ledger.counted:
+        if not self.ledger.counted:
             await self._count_first()
-        if not self._ledger.fits(size_bytes, files):
+        if not self.ledger.fits(size_bytes, files):
             await self._count_still()
-            if not self._ledger.fits(size_bytes, files):
-                raise _no_space(self._ledger.full_message)
+            if not self.ledger.fits(size_bytes, files):
+                raise _no_space(self.ledger.full_message)
         free_bytes, free_files = self._disk()
-        if self._ledger.is_short((free_bytes - size_bytes, free_files - files)):
+        if self.ledger.is_short((free_bytes - size_bytes, free_files - files)):
             raise _no_space(SHORT)
-        self._ledger.expect(size_bytes, files)
+        self.ledger.expect(size_bytes, files)
 
     def _concerns(self, path: str) -> bool:
         # File calls follow no links, so the path is where it is written.
@@ -180,17 +176,17 @@ class DiskWatch:
                 while await self._tool_processes_live():
                     with suppress(OSError):  # the next look may succeed
                         await self._look()
-                    await asyncio.sleep(self._ledger.interval_s())
+                    await asyncio.sleep(self.ledger.interval_s())
                 # All writes of the last process are known; from here on the disk shrinks by others.
-                self._ledger.look(self._disk())
-                if not self._begun and self._ledger.may_be_past():
+                self.ledger.look(self._disk())
+                if not self._begun and self.ledger.may_be_past():
                     async with self._closing:
-                        self._ledger.allow_current_use()
+                        self.ledger.allow_current_use()
                         await self._count()
         finally:
             # Before the next await: a program that starts from here on needs a new watch.
             self._task = None
-            self._ledger.look_away()
+            self.ledger.look_away()
             kernel.cancel()
             await asyncio.wait([kernel])
 
@@ -220,11 +216,11 @@ class DiskWatch:
 
     async def _look(self) -> None:
         free = self._disk()
-        self._ledger.look(free)
-        self._ledger.update_floor(free)
-        if self._ledger.is_count_due(free) and (self._ledger.may_be_past() or not await self._count_in_background()):
+        self.ledger.look(free)
+        self.ledger.update_floor(free)
+        if self.ledger.is_count_due(free) and (self.ledger.may_be_past() or not await self._count_in_background()):
             await self._count_paused(free)
-        elif self._ledger.is_past(self._disk()):
+        elif self.ledger.is_past(self._disk()):
             await self._end_everything()
 
     async def _count_paused(self, free: Free) -> None:
@@ -244,9 +240,9 @@ class DiskWatch:
     async def _count_in_background(self) -> bool:
         """Count while tool code runs, and look meanwhile; return False as soon as the limit might be exceeded."""
         count = self._background = asyncio.get_running_loop().create_task(self._count(running=True))
-        while not (await asyncio.wait([count], timeout=self._ledger.interval_s()))[0]:
-            self._ledger.look(self._disk())
-            if self._ledger.may_be_past():
+        while not (await asyncio.wait([count], timeout=self.ledger.interval_s()))[0]:
+            self.ledger.look(self._disk())
+            if self.ledger.may_be_past():
                 count.add_done_callback(lambda done: done.cancelled() or done.exception())
                 return False
         count.result()
@@ -264,9 +260,9 @@ class DiskWatch:
         if self._task is None:
             await self._count()
             return
-        asked_s = self._ledger.clock()
+        asked_s = self.ledger.clock()
         async with self._pausing:
-            if self._ledger.counted_from_s >= asked_s:
+            if self.ledger.counted_from_s >= asked_s:
                 return  # another caller counted meanwhile
             try:
                 await self._count(running=not await self._pauses())
@@ -279,7 +275,7 @@ class DiskWatch:
         # A count may be too high for a moment: on ext4, 65.5 MiB were seen for a file of 63 that had just been written.
         for _ in range(_LOOKS):
             await self._count()
-            if not self._ledger.is_past(free):
+            if not self.ledger.is_past(free):
                 return False
             await asyncio.sleep(_SECOND_LOOK_S)
         return True
@@ -297,20 +293,20 @@ class DiskWatch:
     async def _count(self, *, running: bool = False) -> None:
         """Count the workspace and removed files; `running` says that tool code runs meanwhile."""
         async with self.counting:
-            shrunk, suspected = self._ledger.begin_count(), self._ledger.is_suspected()
+            shrunk, suspected = self.ledger.begin_count(), self.ledger.is_suspected()
             use, unlinked = DiskUse(), await self._count_unlinked()
             await through(count_tree(self._top, use))
             use.size_bytes += unlinked.size_bytes
             use.files += unlinked.files
             # When hardly anything is left, no call may keep files that could have more than is visible.
-            spent = self._ledger.is_spent(self._disk())
+            spent = self.ledger.is_spent(self._disk())
             hiding = unlinked.hiding | unlinked.keeping if spent else unlinked.hiding
             for call in hiding if suspected else ():
                 self._spawner.mark_for_disk(call)
                 with suppress(OSError):  # the next count finds it again
                     await self._spawner.kill_call(call)
             # Calls that hide and were not killed may have more than was seen.
-            self._ledger.take_count(use, shrunk, running=running or bool(unlinked.hiding and not suspected))
+            self.ledger.take_count(use, shrunk, running=running or bool(unlinked.hiding and not suspected))
 
     async def _count_unlinked(self) -> DiskUse:
         use = DiskUse()
@@ -324,19 +320,19 @@ class DiskWatch:
         return use
 
     async def _end_everything(self) -> None:
-        host = self._ledger.is_short(self._disk()) and not self._ledger.is_past_own()
+        host = self.ledger.is_short(self._disk()) and not self.ledger.is_past_own()
         self._spawner.mark_for_disk(host=host)
         await self._spawner.kill_everything()
-        self._ledger.allow_current_use()
+        self.ledger.allow_current_use()
         await self._count()
-        self._ledger.lower_floor()
+        self.ledger.lower_floor()
 
     def _disk(self) -> Free:
         """Return the free bytes and inodes of the workspace's disk; some file systems have no inodes."""
         try:
             state = os.statvfs(self._top)
         except OSError:
-            return self._ledger.free or (2**62, 2**62)
+            return self.ledger.free or (2**62, 2**62)
         return state.f_bavail * state.f_frsize, state.f_favail if state.f_files else 2**62
 
 

@@ -8,7 +8,7 @@ import signal
 import string
 import time
 
-from sandbox.daemon.failures import invalid_argument
+from sandbox.daemon.failures import check_most, invalid_argument
 from sandbox.daemon.limits.kernel import Cgroup
 from sandbox.daemon.paths import PATH_LIMIT_BYTES, components, join
 from sandbox.daemon.programs.exec import outcome_of
@@ -40,8 +40,7 @@ class StartRequest(ProgramFields):
         super().__init__(request, workspace, environment)
         self.merge_stderr = request.merge_stderr
         self.ring_bytes = request.ring_bytes or DEFAULT_RING_BYTES
-        if self.ring_bytes > RING_LIMIT_BYTES:
-            raise invalid_argument(f"ring_bytes is {self.ring_bytes}; {RING_LIMIT_BYTES} (1 MiB) is the most")
+        check_most("ring_bytes", self.ring_bytes, RING_LIMIT_BYTES, "(1 MiB) is the most")
         self.directory = _output_directory(request, self.id)
         self.file_limit_bytes = request.file_limit_bytes
 
@@ -64,14 +63,12 @@ def check_size(size: wire.WindowSize) -> tuple[int, int]:
 
 def check_wait(wait_ms: int) -> float:
     """Return how long to wait, in seconds."""
-    if wait_ms > WAIT_LIMIT_MS:
-        raise invalid_argument(f"wait_ms is {wait_ms}; {WAIT_LIMIT_MS} is the most; ask again to wait longer")
+    check_most("wait_ms", wait_ms, WAIT_LIMIT_MS, "is the most; ask again to wait longer")
     return wait_ms / 1000
 
 
 def _output_directory(request: wire.ProcessStartRequest, process_id: str) -> str:
-    if request.file_limit_bytes > SPILL_LIMIT_BYTES:
-        raise invalid_argument(f"file_limit_bytes is {request.file_limit_bytes}; {SPILL_LIMIT_BYTES} is the most")
+    check_most("file_limit_bytes", request.file_limit_bytes, SPILL_LIMIT_BYTES)
     if not request.output_directory:
         return ""
     if not request.file_limit_bytes:
@@ -197,9 +194,7 @@ class ProcessStreams(ProgramPipes):
             self.input = self.terminal.input
             return
         try:
-            for output in (self.stdout, self.stderr):
-                if output is not None:
-                    self._pipes.append(_pipe_into(output, rate_limit))
+            self._pipes.extend(_pipe_into(output, rate_limit) for output in self._outputs())
             if request.stdin:
                 self.input = ProcessInput(self._open_stdin())
         except OSError:
@@ -229,8 +224,11 @@ class ProcessStreams(ProgramPipes):
             if self._pipes:
                 await until_silent([pipe.closed for pipe in self._pipes], self._size_bytes)
 
+    def _outputs(self) -> list[StreamOutput]:
+        return [output for output in (self.stdout, self.stderr) if output is not None]
+
     def _size_bytes(self) -> int:
-        return self.stdout.size_bytes + (self.stderr.size_bytes if self.stderr is not None else 0)
+        return sum(output.size_bytes for output in self._outputs())
 
     def leave_to(self, lingering: LingeringPipes) -> None:
         """Release pipes that other processes may still write to, and close everything else."""
@@ -243,9 +241,8 @@ class ProcessStreams(ProgramPipes):
             self.terminal.close()
         elif self.input is not None:
             self.input.close()
-        self.stdout.end()
-        if self.stderr is not None:
-            self.stderr.end()
+        for output in self._outputs():
+            output.end()
 
 
 def _pipe_into(output: StreamOutput, rate_limit: RateLimit) -> OutputPipe:

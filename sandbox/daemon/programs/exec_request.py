@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from sandbox.daemon.failures import Fault, fault_of, invalid_argument
+from sandbox.daemon.failures import check_most, fault_of, invalid_argument, too_large
 from sandbox.daemon.paths import components, real
 from sandbox.daemon.supervisor.control_wire import FILE_RULES_LIMIT_BYTES
 from sandbox.daemon.supervisor.file_rules import PATH, FileRules
@@ -32,8 +32,7 @@ class ProgramFields:
     ) -> None:
         self.argv = _checked_argv(request.argv)
         self.timeout_s = request.timeout_ms / 1000 or None
-        if request.timeout_ms > TIMEOUT_LIMIT_MS:
-            raise invalid_argument(f"timeout_ms is {request.timeout_ms}; {TIMEOUT_LIMIT_MS} (7 days) is the most")
+        check_most("timeout_ms", request.timeout_ms, TIMEOUT_LIMIT_MS, "(7 days) is the most")
         self.env = _checked_environment(request.env, environment)
         rules = request.file_rules.SerializeToString(deterministic=True)
         self.file_rules = _file_rules(rules) if request.HasField("file_rules") else None
@@ -67,9 +66,8 @@ def _checked_argv(given: Iterable[bytes]) -> list[bytes]:
         raise invalid_argument("argv has a NUL byte, which no argument of a program can have; pass such data by a file")
     size = sum(len(argument) + 1 for argument in argv)
     if size > ARGV_LIMIT_BYTES:
-        raise Fault(
-            wire.FAILURE_KIND_TOO_LARGE,
-            f"argv takes {size} bytes; {ARGV_LIMIT_BYTES} are allowed; write the data to a file and name the file",
+        raise too_large(
+            f"argv takes {size} bytes; {ARGV_LIMIT_BYTES} are allowed; write the data to a file and name the file"
         )
     return argv
 
@@ -130,10 +128,7 @@ def _check_stream(request: wire.ExecRequest) -> None:
             "stream_limit_bytes and output_limit exclude each other: the first streams everything, the second evicts; "
             "leave one of them out"
         )
-    if request.stream_limit_bytes > STREAM_LIMIT_BYTES:
-        raise invalid_argument(
-            f"stream_limit_bytes is {request.stream_limit_bytes}; {STREAM_LIMIT_BYTES} (1 TiB) is the most"
-        )
+    check_most("stream_limit_bytes", request.stream_limit_bytes, STREAM_LIMIT_BYTES, "(1 TiB) is the most")
 
 
 def _limit(request: wire.ExecRequest) -> wire.OutputLimit:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from sandbox.daemon.programs.characters import BYTES_PER_CHARACTER, count_characters, prefix_length, suffix_start
 from sandbox.daemon.programs.spill import Spill
 from sandbox.v1 import channel_pb2 as wire
 
@@ -30,7 +29,6 @@ class KeptOutput:
         # Bounds bytes that start no character.
         self._limit_bytes = limit.limit_chars * BYTES_PER_CHARACTER
         self._head_chars = limit.head_chars
-        self._tail_chars = limit.tail_chars
         self._open_spill = open_spill
         self._pieces: list[Piece] = []
         self._chars = 0
@@ -161,3 +159,44 @@ class _Tail:
             left_bytes -= len(kept)
             result.append((stream, kept))
         return result[::-1]
+
+
+# Characters are counted in bytes without decoding them: each byte that is not a UTF-8 continuation starts one. Invalid
+# UTF-8 may contain any number of bytes and no character, so callers must bound bytes too.
+BYTES_PER_CHARACTER = 4  # at most, in valid text
+_CONTINUATION = bytes(range(0x80, 0xC0))
+
+
+def count_characters(data: bytes) -> int:
+    """Return how many characters start in `data`."""
+    return len(data) if data.isascii() else len(data.translate(None, _CONTINUATION))
+
+
+def prefix_length(data: bytes, characters: int) -> int:
+    """Return the length in bytes of the first `characters` characters, without splitting one."""
+    length = _prefix_length(data, characters)
+    return min(length, BYTES_PER_CHARACTER * characters)
+
+
+def _prefix_length(data: bytes, characters: int) -> int:
+    if data.isascii():
+        return min(characters, len(data))
+    # Bisect: the character after the last wanted one starts in [start, end).
+    start, end, left = 0, len(data), characters
+    if count_characters(data) <= characters:
+        return len(data)
+    while end - start > 1:
+        middle = (start + end) // 2
+        begun = count_characters(data[start:middle])
+        if begun > left:
+            end = middle
+        else:
+            start, left = middle, left - begun
+    return start
+
+
+def suffix_start(data: bytes, characters: int) -> int:
+    """Return the offset of the last `characters` characters."""
+    excess = count_characters(data) - characters
+    start = _prefix_length(data, excess) if excess > 0 else 0
+    return max(start, len(data) - BYTES_PER_CHARACTER * characters)

@@ -6,8 +6,8 @@ import asyncio
 import fcntl
 import os
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 _READ_BYTES = 256 * 1024
 _DEFAULT_PIPE_BYTES = 64 * 1024
@@ -103,10 +103,8 @@ class OutputPipe(Source):
         if size >= _DEFAULT_PIPE_BYTES and not self._large:
             # Only for programs that write much: the memory of all pipes counts against one limit of the user.
             self._large = True
-            try:
+            with suppress(OSError):  # the limit is reached; a small pipe works too
                 fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _LARGE_PIPE_BYTES)
-            except OSError:
-                pass  # the limit is reached; a small pipe works too
         self.pieces += 1
         self._on_data(_buffer, size)
         if self._emptied is not None:
@@ -151,35 +149,34 @@ class LingeringPipes:
     """Drains what background processes write after their call has ended, so that they do not die of SIGPIPE."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._fds: OrderedDict[int, None] = OrderedDict()
+        self.pipes: dict[_LingeringPipe, None] = {}  # the oldest first
 
     def adopt(self, fd: int) -> None:
         """Take over a pipe's read end. Over the limit the oldest one is closed."""
-        if len(self._fds) >= _LINGERING_PIPES:
-            self._close(next(iter(self._fds)))
-        self._fds[fd] = None
-        self._loop.add_reader(fd, self._readable, fd)
+        if len(self.pipes) >= _LINGERING_PIPES:
+            next(iter(self.pipes)).close()
+        self.pipes[_LingeringPipe(fd, self)] = None
 
-    def _readable(self, fd: int) -> None:
+
+class _LingeringPipe(Source):
+    def __init__(self, fd: int, kept_by: LingeringPipes) -> None:
+        super().__init__(fd)
+        self._kept_by = kept_by
+
+    def _readable(self) -> None:
         try:
-            size = os.readv(fd, [_buffer])
+            size = os.readv(self._fd, [_buffer])
         except BlockingIOError:
             return
-        if not size:
-            self._close(fd)
-            return
-        self._loop.remove_reader(fd)
-        self._loop.call_later(_LINGERING_PAUSE_S, self._resume, fd)
+        if size:
+            self.pause()
+            self._loop.call_later(_LINGERING_PAUSE_S, self.resume)
+        else:
+            self.close()
 
-    def _resume(self, fd: int) -> None:
-        if fd in self._fds:
-            self._loop.add_reader(fd, self._readable, fd)
-
-    def _close(self, fd: int) -> None:
-        self._loop.remove_reader(fd)
-        del self._fds[fd]
-        os.close(fd)
+    def close(self) -> None:
+        del self._kept_by.pipes[self]
+        os.close(self._release())
 
 
 class Writer:
@@ -210,11 +207,10 @@ class Writer:
             if self._fd >= 0:
                 self._loop.remove_writer(self._fd)
 
-    async def write_all(self, data: bytes) -> None:
+    async def write_all(self, data: memoryview) -> None:
         """Write all of `data`; it is dropped once there is no reader."""
-        view = memoryview(data)
-        while view and (size := await self.write_some(view)):
-            view = view[size:]
+        while data and (size := await self.write_some(data)):
+            data = data[size:]
 
     def release(self) -> int:
         """Stop writing and leave the descriptor to the caller; -1 if it is closed already."""

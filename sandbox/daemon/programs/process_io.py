@@ -7,10 +7,10 @@ import os
 import select
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from sandbox.daemon.failures import Fault, invalid_argument
-from sandbox.daemon.paths import Place
+from sandbox.daemon.paths import Place, closing
 from sandbox.daemon.programs.pipes import Source, Writer
 from sandbox.daemon.programs.spill import create_private_file, write_what_fits
 from sandbox.v1 import channel_pb2 as wire
@@ -138,15 +138,13 @@ class OutputFile:
         length = min(limit_bytes, self.size_bytes - offset)
         if not self.path or length <= 0:
             return b""
-        try:
+        with suppress(Fault, OSError):
             with Place(self.path) as place:
                 fd, state = place.open_regular()
-            try:
-                return os.pread(fd, length, offset) if _identity(state) == self._identity else b""
-            finally:
-                os.close(fd)
-        except (Fault, OSError):
-            return b""
+            with closing(fd):
+                if _identity(state) == self._identity:
+                    return os.pread(fd, length, offset)
+        return b""
 
     def close(self) -> None:
         """End writing; reading continues."""

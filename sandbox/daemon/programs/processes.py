@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sandbox.daemon.failures import Fault, fault_of, invalid_argument
+from sandbox.daemon.failures import Fault, check_range, conflict, exhausted, fault_of, invalid_argument, too_large
 from sandbox.daemon.limits.disk_watch import DiskWatch
 from sandbox.daemon.limits.kernel import Cgroup
 from sandbox.daemon.programs.background_process import (
@@ -64,12 +64,9 @@ class Processes:
 
     async def answer(self, call: str, request: wire.Request) -> wire.Reply:
         """Return the final frame of a call whose name starts with process_."""
-        asked = getattr(request, call)
-        if call == "process_list":
-            return wire.Reply(process_list=await self._list())
-        if call == "process_read":
-            return wire.Reply(process_read=await self._read(asked))
-        answers: dict[str, Callable[[Any], Awaitable[wire.Process]]] = {
+        answers: dict[str, Callable[[Any], Awaitable[Any]]] = {
+            "process_list": self._list,
+            "process_read": self._read,
             "process_start": self._start,
             "process_write": self._write,
             "process_resize": self._resize,
@@ -77,18 +74,16 @@ class Processes:
             "process_wait": self._wait,
             "process_remove": self._remove,
         }
-        return wire.Reply(process=await answers[call](asked))
+        member = call if call in ("process_list", "process_read") else "process"
+        return wire.Reply(**{member: await answers[call](getattr(request, call))})
 
     async def _start(self, asked: wire.ProcessStartRequest) -> wire.Process:
         request = StartRequest(asked, self._workspace, self._environment)
         if request.id in self._kept or request.id in self._starting:
-            raise Fault(
-                wire.FAILURE_KIND_CONFLICT, f"id {request.id!r} is in use: choose another, or remove that process first"
-            )
+            raise conflict(f"id {request.id!r} is in use: choose another, or remove that process first")
         if self.running() + len(self._starting) >= KEPT_LIMIT:
-            raise Fault(
-                wire.FAILURE_KIND_CONFLICT,
-                f"{KEPT_LIMIT} background processes are running, which is the limit: end or remove one first",
+            raise conflict(
+                f"{KEPT_LIMIT} background processes are running, which is the limit: end or remove one first"
             )
         self._starting.add(request.id)
         try:
@@ -163,7 +158,7 @@ class Processes:
         calls = await self._living()
         return process.report(calls.get(process.process.call, 0))
 
-    async def _list(self) -> wire.ProcessListReply:
+    async def _list(self, _: wire.ProcessListRequest) -> wire.ProcessListReply:
         calls = await self._living()
         return wire.ProcessListReply(
             processes=[process.report(calls.get(process.process.call, 0)) for process in self._kept.values()],
@@ -173,10 +168,9 @@ class Processes:
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         if self._waiters >= WAITERS_LIMIT:
-            raise Fault(
-                wire.FAILURE_KIND_EXHAUSTED,
+            raise exhausted(
                 f"{WAITERS_LIMIT} calls are waiting for background processes, which is the limit: end some of "
-                "them first",
+                "them first"
             )
         self._waiters += 1
         try:
@@ -187,8 +181,7 @@ class Processes:
     async def _read(self, request: wire.ProcessReadRequest) -> wire.ProcessReadReply:
         if request.stream not in (wire.OUTPUT_STREAM_STDOUT, wire.OUTPUT_STREAM_STDERR):
             raise invalid_argument(f"stream is {request.stream}; give stdout (1) or stderr (2)")
-        if not 1 <= request.limit_bytes <= PAGE_LIMIT_BYTES:
-            raise invalid_argument(f"limit_bytes is {request.limit_bytes}; give 1 to {PAGE_LIMIT_BYTES}")
+        check_range("limit_bytes", request.limit_bytes, PAGE_LIMIT_BYTES)
         if request.offset > _OFFSET_LIMIT:
             raise invalid_argument(f"offset is {request.offset}; no output is longer than {_OFFSET_LIMIT} bytes")
         wait_s = check_wait(request.wait_ms)
@@ -206,7 +199,7 @@ class Processes:
         data, request_id = request.data, request.request_id
         if len(data) > INPUT_LIMIT_BYTES:
             why = f"{INPUT_LIMIT_BYTES} are allowed at once; write them in pieces"
-            raise Fault(wire.FAILURE_KIND_TOO_LARGE, f"0 of {len(data)} bytes were taken; {why}")
+            raise too_large(f"0 of {len(data)} bytes were taken; {why}")
         if len(request_id) > WRITE_ID_LIMIT:
             raise invalid_argument(f"request_id has {len(request_id)} characters; {WRITE_ID_LIMIT} are the most")
         wait_s = check_wait(request.wait_ms)
@@ -226,9 +219,8 @@ class Processes:
             summary = f"{taken} of {len(request.data)} bytes were taken"
             if not stdin.is_open():
                 message = f"stdin of process {request.id!r} is closed; {summary}"
-                raise Fault(wire.FAILURE_KIND_CONFLICT, message, errno.EPIPE, taken_bytes=taken)
-            raise Fault(
-                wire.FAILURE_KIND_TOO_LARGE,
+                raise conflict(message, errno.EPIPE, taken_bytes=taken)
+            raise too_large(
                 f"{summary} within {request.wait_ms} ms, for the process does not read"
                 f"{', and its input was not ended' if request.end else ''}; go on from there, or wait longer",
                 taken_bytes=taken,
@@ -265,8 +257,7 @@ class Processes:
             try:
                 await self._spawner.signal(process.process, number)
             except ProcessLookupError:
-                raise Fault(
-                    wire.FAILURE_KIND_CONFLICT,
+                raise conflict(
                     f"process {request.id!r} has ended: signal its tree to reach its remaining descendants",
                     errno.ESRCH,
                 ) from None
@@ -295,8 +286,7 @@ class Processes:
 
 def _start_fault(error: OSError, name: str) -> Fault:
     if error.errno == errno.ENOEXEC:
-        return Fault(
-            wire.FAILURE_KIND_INVALID_ARGUMENT,
+        return invalid_argument(
             f"{name} is not a program that this machine can execute; name its interpreter first, such as /bin/sh",
             errno.ENOEXEC,
         )

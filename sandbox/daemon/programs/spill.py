@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from sandbox.daemon.failures import Fault
 from sandbox.daemon.files.walk import PRIVATE_NAME
-from sandbox.daemon.paths import Place, components
+from sandbox.daemon.paths import Place, closing, components
 from sandbox.v1 import channel_pb2 as wire
 
 # Tool code can create a million names. So many are read, and a directory with more accepts no spill. The oldest files
@@ -25,45 +26,44 @@ class SpillQuotas:
     """
 
     def __init__(self) -> None:
-        self._accounts: dict[tuple[int, int], _Account] = {}
+        self._accounts: dict[tuple[int, int], Account] = {}
 
-    def open(self, directory_fd: int, name: str, quota_bytes: int) -> SpillShare:
-        """Add a new, empty file to its directory's account; the caller closes the share."""
-        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory_fd)
+    def open(self, directory_fd: int, spill: Spill) -> Account:
+        """Add a new, empty file to its directory's account and return it; the caller makes the file leave it."""
+        state = os.fstat(directory_fd)
+        key = (state.st_dev, state.st_ino)
+        self._accounts = {place: account for place, account in self._accounts.items() if account.spills}
+        account = self._accounts.get(key) or Account(directory_fd)
+        account.spills.add(spill)
         try:
-            state = os.fstat(fd)
-            key = (state.st_dev, state.st_ino)
-            account = self._accounts.get(key) or _Account()
-            share = SpillShare(account, fd, name, quota_bytes)
-            account.scan(fd, {name, *(other.name for other in account.shares)})
+            account.scan()
         except BaseException:
-            os.close(fd)
+            account.leave(spill)
             raise
-        for unused in [place for place, other in self._accounts.items() if not other.shares]:
-            del self._accounts[unused]
         self._accounts[key] = account
-        account.shares.add(share)
-        share.allow(0)
-        return share
+        account.allow(0, spill.quota_bytes)
+        return account
 
 
-class _Account:
-    """The files of one directory."""
+class Account:
+    """The files of one directory, and a descriptor of it, which is closed with the last spill."""
 
-    def __init__(self) -> None:
-        self.shares: set[SpillShare] = set()
-        self.others: deque[tuple[int, str, int]] = deque()  # (mtime in ns, name, bytes), the oldest first
-        self.used_bytes = 0
-        self.overfull = False
+    def __init__(self, directory_fd: int) -> None:
+        self._fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory_fd)
+        self.spills: set[Spill] = set()
+        self._others: deque[tuple[int, str, int]] = deque()  # (mtime in ns, name, bytes), the oldest first
+        self._used_bytes = 0
+        self._overfull = False
 
-    def scan(self, fd: int, written: set[str]) -> None:
+    def scan(self) -> None:
         """Read the regular files of the directory, except those being written."""
+        written = {spill.name for spill in self.spills}
         others = []
-        self.overfull = False
-        with os.scandir(fd) as entries:
+        self._overfull = False
+        with os.scandir(self._fd) as entries:
             for seen, entry in enumerate(entries):
                 if seen >= SCAN_LIMIT_NAMES:
-                    self.overfull = True
+                    self._overfull = True
                     break
                 try:
                     state = entry.stat(follow_symlinks=False)
@@ -71,58 +71,42 @@ class _Account:
                     continue  # it was removed meanwhile
                 if stat.S_ISREG(state.st_mode) and entry.name not in written:
                     others.append((state.st_mtime_ns, entry.name, state.st_size))
-        self.others = deque(sorted(others))
-        self.used_bytes = sum(size for _, _, size in others) + sum(share.size_bytes for share in self.shares)
-        while len(self.others) >= FILES_LIMIT:
-            self.remove_oldest(fd)
+        self._others = deque(sorted(others))
+        self._used_bytes = sum(size for _, _, size in others) + sum(spill.size_bytes for spill in self.spills)
+        while len(self._others) >= FILES_LIMIT:
+            self._remove_oldest()
 
-    def remove_oldest(self, fd: int) -> None:
-        _, name, size = self.others.popleft()
+    def allow(self, wanted_bytes: int, quota_bytes: int) -> int:
+        """Return how much of `wanted_bytes` may be written now, after removing old files."""
+        if self._overfull:
+            return 0
+        while self._others and self._used_bytes + wanted_bytes > quota_bytes:
+            self._remove_oldest()
+        return min(wanted_bytes, max(quota_bytes - self._used_bytes, 0))
+
+    def add(self, size_bytes: int) -> None:
+        self._used_bytes += size_bytes
+
+    def leave(self, spill: Spill) -> None:
+        """Make a file the newest of those that may be removed."""
+        self.spills.remove(spill)
+        if any(other.name == spill.name for other in self.spills):
+            self._used_bytes -= spill.size_bytes  # another call replaced this file
+        else:
+            self._others.append((0, spill.name, spill.size_bytes))
+        if not self.spills:
+            os.close(self._fd)
+
+    def _remove_oldest(self) -> None:
+        _, name, size = self._others.popleft()
         try:
             # unlink() does not follow links, and fails for a directory of that name.
-            os.unlink(name, dir_fd=fd)
+            os.unlink(name, dir_fd=self._fd)
         except FileNotFoundError:
             pass
         except OSError:
             return  # it stays, and still counts
-        self.used_bytes -= size
-
-
-class SpillShare:
-    """One open file's share of its directory's quota."""
-
-    def __init__(self, account: _Account, fd: int, name: str, quota_bytes: int) -> None:
-        self.name = name
-        self.size_bytes = 0
-        self._account = account
-        self._fd = fd
-        self._quota_bytes = quota_bytes
-
-    def allow(self, wanted_bytes: int) -> int:
-        """Return how much of `wanted_bytes` may be written now, after removing old files."""
-        account = self._account
-        if account.overfull:
-            return 0
-        while account.others and account.used_bytes + wanted_bytes > self._quota_bytes:
-            account.remove_oldest(self._fd)
-        return min(wanted_bytes, max(self._quota_bytes - account.used_bytes, 0))
-
-    def add(self, size_bytes: int) -> None:
-        self.size_bytes += size_bytes
-        self._account.used_bytes += size_bytes
-
-    def close(self) -> None:
-        """Make the file the newest of those that may be removed. Safe to call twice."""
-        if self._fd < 0:
-            return
-        os.close(self._fd)
-        self._fd = -1
-        account = self._account
-        account.shares.discard(self)
-        if any(share.name == self.name for share in account.shares):
-            account.used_bytes -= self.size_bytes  # another call replaced this file
-        else:
-            account.others.append((0, self.name, self.size_bytes))
+        self._used_bytes -= size
 
 
 def create_private_file(place: Place, workspace: str) -> int:
@@ -133,37 +117,31 @@ def create_private_file(place: Place, workspace: str) -> int:
     private = [*components(workspace), PRIVATE_NAME]
     if place.names[: len(private)] == private:
         _hide_from_git(workspace)
-    try:
+    with suppress(FileNotFoundError):
         os.unlink(place.name, dir_fd=place.directory_fd)
-    except FileNotFoundError:
-        pass
     return place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
 
 
 def write_what_fits(fd: int, data: memoryview) -> int:
     """Write until all is written or it fails, and return how many bytes were written."""
     done = 0
-    try:
+    with suppress(OSError):
         while done < len(data):
             done += os.write(fd, data[done:])
-    except OSError:
-        pass
     return done
 
 
 def _hide_from_git(workspace: str) -> None:
-    try:
-        with Place(f"{workspace}/{PRIVATE_NAME}/.gitignore") as place:
-            fd = place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            try:
-                os.write(fd, b"*\n")
-            except OSError:
-                # The disk is full. An empty file would never be completed.
-                os.unlink(place.name, dir_fd=place.directory_fd)
-            finally:
-                os.close(fd)
-    except (Fault, OSError):
-        pass  # usually it exists
+    with (
+        suppress(Fault, OSError),  # usually it exists
+        Place(f"{workspace}/{PRIVATE_NAME}/.gitignore") as place,
+        closing(place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)) as fd,
+    ):
+        try:
+            os.write(fd, b"*\n")
+        except OSError:
+            # The disk is full. An empty file would never be completed.
+            os.unlink(place.name, dir_fd=place.directory_fd)
 
 
 # hashlib loads OpenSSL, which an idle daemon does not need; the others are built into Python.
@@ -181,23 +159,26 @@ class Spill:
     def __init__(
         self, path: str, limit_bytes: int, workspace: str, *, quotas: SpillQuotas | None = None, quota_bytes: int = 0
     ) -> None:
+        self.name = ""
+        self.quota_bytes = quota_bytes
+        self.size_bytes = 0
         self._path = path
         self._left_bytes = limit_bytes
         self._sha256 = _new_sha256()
-        self._size_bytes = 0
         self._newlines = 0
         self._ends_with_newline = True
         self._incomplete = False
         self._fd = -1
-        self._share: SpillShare | None = None
+        self._account: Account | None = None
         if self._sha256 is None:
             self._incomplete = True  # nothing is written without a digest
             return
         try:
             with Place(path, make_parents=True, what="spill_path") as place:
+                self.name = place.name
                 self._fd = create_private_file(place, workspace)
                 if quotas is not None and quota_bytes:
-                    self._share = quotas.open(place.directory_fd, place.name, quota_bytes)
+                    self._account = quotas.open(place.directory_fd, self)
         except (Fault, OSError):
             self._incomplete = True
 
@@ -206,15 +187,15 @@ class Spill:
         if self._incomplete:
             return
         allowed_bytes = min(size, self._left_bytes)
-        if self._share is not None:
-            allowed_bytes = self._share.allow(allowed_bytes)
+        if self._account is not None:
+            allowed_bytes = self._account.allow(allowed_bytes, self.quota_bytes)
         done = write_what_fits(self._fd, memoryview(data)[:allowed_bytes])
         self._incomplete = done < size
         view = memoryview(data)[:done]
         self._left_bytes -= done
-        self._size_bytes += done
-        if self._share is not None:
-            self._share.add(done)
+        self.size_bytes += done
+        if self._account is not None:
+            self._account.add(done)
         self._sha256.update(view)
         if done:
             self._newlines += data.count(b"\n", 0, done)
@@ -224,7 +205,7 @@ class Spill:
         self.abandon()
         return wire.Evicted(
             path=self._path,
-            size_bytes=self._size_bytes,
+            size_bytes=self.size_bytes,
             lines=self._newlines + (not self._ends_with_newline),
             sha256=_SHA256_OF_NOTHING if self._sha256 is None else self._sha256.hexdigest(),
             incomplete=self._incomplete,
@@ -234,8 +215,9 @@ class Spill:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        if self._share is not None:
-            self._share.close()
+        if self._account is not None:
+            self._account.leave(self)
+            self._account = None
 
 
 def _new_sha256() -> Any:

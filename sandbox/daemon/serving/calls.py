@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 
 from google.protobuf.message import DecodeError
 
-from sandbox.daemon.failures import Fault, fault_of
+from sandbox.daemon.failures import Fault, fault_of, internal
 from sandbox.daemon.frames import BrokenFrame
 from sandbox.v1 import channel_pb2 as wire
 
@@ -31,7 +31,7 @@ async def reply_of(answer: Awaitable[wire.Reply | None]) -> wire.Reply | None:
     except Exception as error:
         traceback.print_exc()
         message = f"the daemon failed: {type(error).__name__}: {error}; its log has more"
-        return wire.Reply(failure=Fault(wire.FAILURE_KIND_INTERNAL, message).failure())
+        return wire.Reply(failure=internal(message).failure())
 
 
 class Hangups:

@@ -16,28 +16,14 @@ from sandbox.daemon.supervisor.control_wire import call_of_gid
 KILL_LIMIT_S = 2.0
 
 
-def kill_call_tree(call: int, reap: Callable[[], None], limit_s: float = KILL_LIMIT_S) -> int:
-    """SIGKILL everything the call started until nothing is left; return how many processes remain after `limit_s`."""
-    return _kill_all(lambda theirs: theirs == call, reap, limit_s)
-
-
-def kill_strays(kept_calls: frozenset[int], reap: Callable[[], None], limit_s: float = KILL_LIMIT_S) -> int:
-    """SIGKILL what all calls except `kept_calls` started; return how many processes remain after `limit_s`."""
+def kill_calls(is_meant: Callable[[int], bool], reap: Callable[[], None], limit_s: float = KILL_LIMIT_S) -> int:
+    """SIGKILL everything that such calls started until nothing is left; return how many remain after `limit_s`."""
     # Requires no process or descriptor beyond reading /proc, so it works when those are exhausted.
-    return _kill_all(lambda call: call not in kept_calls, reap, limit_s)
-
-
-def signal_call_tree(call: int, number: int) -> int:
-    """Send a signal once to everything the call started; return the number of processes."""
-    return _signal_once(lambda theirs: theirs == call, number)
-
-
-def _kill_all(is_member: Callable[[int], bool], reap: Callable[[], None], limit_s: float) -> int:
     deadline = time.monotonic() + limit_s
     pause_s = 0.0002
     while True:
         try:
-            alive = _signal_once(is_member, signal.SIGKILL)
+            alive = signal_calls(is_meant, signal.SIGKILL)
         except OSError:
             alive = 1  # no memory to list /proc; there may be some later
         reap()
@@ -49,12 +35,12 @@ def _kill_all(is_member: Callable[[int], bool], reap: Callable[[], None], limit_
         pause_s = min(pause_s * 2, 0.01)
 
 
-def _signal_once(is_member: Callable[[int], bool], number: int) -> int:
-    """Signal the processes of all matching calls; return how many are not dead yet."""
+def signal_calls(is_meant: Callable[[int], bool], number: int) -> int:
+    """Signal once everything that such calls started; return how many processes are not dead yet."""
     own_pid = os.getpid()
     alive = 0
     for pid, call in _find():
-        if pid == own_pid or not is_member(call):
+        if pid == own_pid or not is_meant(call):
             continue
         alive += 1
         try:

@@ -13,14 +13,7 @@ import sys
 from types import FrameType
 
 from sandbox.daemon.supervisor import control_wire, tool_spawner
-from sandbox.daemon.supervisor.call_tree import (
-    PausedCalls,
-    kill_call_tree,
-    kill_strays,
-    pause_everything,
-    resume,
-    signal_call_tree,
-)
+from sandbox.daemon.supervisor.call_tree import PausedCalls, kill_calls, pause_everything, resume, signal_calls
 from sandbox.daemon.supervisor.file_rules import FileRules
 from sandbox.daemon.supervisor.launch import ToolIdentity
 
@@ -81,7 +74,7 @@ class Init:
         # To kill is to reap, which finds out about more of them.
         while lost := [call for spawner in self._all_spawners() for call in spawner.lost()]:
             for call in lost:
-                kill_call_tree(call, self._reap)
+                kill_calls(call.__eq__, self._reap)
                 self._notify(control_wire.FAILED, call, errno.ENOMEM)
         self._retired = [spawner for spawner in self._retired if spawner.fileno() >= 0]
 
@@ -109,15 +102,16 @@ class Init:
         try:
             match kind:
                 case control_wire.KILL:
-                    return kill_call_tree(call, self._reap)
+                    return kill_calls(call.__eq__, self._reap)
                 case control_wire.KILL_STRAYS:
-                    return kill_strays(control_wire.decode_calls(rest), self._reap)
+                    kept_calls = control_wire.decode_calls(rest)
+                    return kill_calls(lambda other: other not in kept_calls, self._reap)
                 case control_wire.PAUSE:
                     return pause_everything(self._paused)
                 case control_wire.RESUME:
                     return resume(self._paused)
                 case control_wire.SIGNAL_TREE:
-                    return signal_call_tree(call, number)
+                    return signal_calls(call.__eq__, number)
                 case control_wire.SIGNAL:
                     # A session's first process leads a process group of the same number, reused only once it is reaped.
                     for pid in (pid for pid, owner in self._calls.items() if owner == call):

@@ -7,7 +7,7 @@ import errno
 import os
 import socket
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from sandbox.daemon.supervisor import control_wire
@@ -72,11 +72,8 @@ class Spawner:
         self._next_call = 0
         self._answers: deque[asyncio.Future[int]] = deque()  # in order, as init answers
         self._waiting: deque[tuple[bytes, list[int]]] = deque()  # orders that did not fit into init's queue
-        self._rules = RuleNumbers(self._announce)
+        self._rules = RuleNumbers(lambda number, rules: self._send(control_wire.FILE_RULES, 0, number, rules))
         self._loop.add_reader(control.fileno(), self._notice)
-
-    def _announce(self, number: int, rules: bytes) -> None:
-        self._send(ORDER.pack(control_wire.FILE_RULES, 0, number) + rules, [])
 
     async def start(
         self,
@@ -130,7 +127,7 @@ class Spawner:
     async def _order(self, kind: int, fds: list[int], limit_s: float, program: bytes, rules: int = 0) -> Process:
         self._next_call = self._next_call % (control_wire.CALL_NUMBERS - 1) + 1
         process = Process(self._next_call, self._loop)
-        self._send(ORDER.pack(kind, process.call, rules) + program, fds)
+        self._send(kind, process.call, rules, program, fds)
         self._processes[process.call] = process
         try:
             # Not awaiting `started` itself: a cancelled start must still be killed.
@@ -163,9 +160,7 @@ class Spawner:
     async def kill_strays(self) -> int:
         """SIGKILL what finished calls left behind; return how many processes survived."""
         # Encoded for each attempt: init obeys in order, so calls that start later are not affected.
-        return await self._ask_until_none(
-            lambda: ORDER.pack(control_wire.KILL_STRAYS, 0, 0) + encode_calls(list(self._processes))
-        )
+        return await self._kill(control_wire.KILL_STRAYS, rest=lambda: encode_calls(list(self._processes)))
 
     def live(self) -> bool:
         """Return whether the first process of any current call has not ended."""
@@ -187,39 +182,39 @@ class Spawner:
 
         TimeoutError if some keep running; call resume() also then.
         """
-        return await self._ask(ORDER.pack(control_wire.PAUSE, 0, 0))
+        return await self._ask(control_wire.PAUSE)
 
     async def resume(self) -> int:
         """Resume what was paused; return how many processes ran meanwhile."""
-        return await self._ask(ORDER.pack(control_wire.RESUME, 0, 0))
+        return await self._ask(control_wire.RESUME)
 
     async def kill_everything(self) -> int:
         """SIGKILL all tool processes; return how many survived."""
-        return await self._ask_until_none(lambda: ORDER.pack(control_wire.KILL_STRAYS, 0, 0))
+        return await self._kill(control_wire.KILL_STRAYS)
 
     async def kill_call(self, call: int) -> int:
         """SIGKILL what a call started, current or not; return how many processes survived."""
-        return await self._ask_until_none(lambda: ORDER.pack(control_wire.KILL, call, 0))
+        return await self._kill(control_wire.KILL, call)
 
     async def signal(self, process: Process, number: int) -> None:
         """Send a signal to the process group of the first process; ProcessLookupError if that has ended."""
-        await self._ask(ORDER.pack(control_wire.SIGNAL, process.call, number))
+        await self._ask(control_wire.SIGNAL, process.call, number)
 
     async def signal_tree(self, process: Process, number: int) -> int:
         """Send a signal once to everything the call started; return the number of processes."""
-        return await self._ask(ORDER.pack(control_wire.SIGNAL_TREE, process.call, number))
+        return await self._ask(control_wire.SIGNAL_TREE, process.call, number)
 
-    async def _ask_until_none(self, order: Callable[[], bytes]) -> int:
+    async def _kill(self, kind: int, call: int = 0, rest: Callable[[], bytes] = bytes) -> int:
         # Init gives up after a while to serve other orders, and a fork bomb may take longer.
         alive = 1
         for _ in range(_KILL_ATTEMPTS):
-            if not (alive := await self._ask(order())):
+            if not (alive := await self._ask(kind, call, rest=rest())):
                 break
         return alive
 
-    async def _ask(self, order: bytes) -> int:
+    async def _ask(self, kind: int, call: int = 0, value: int = 0, rest: bytes = b"") -> int:
         answer: asyncio.Future[int] = self._loop.create_future()
-        self._send(order, [])
+        self._send(kind, call, value, rest)
         self._answers.append(answer)
         value = await answer
         if value < 0:
@@ -233,14 +228,10 @@ class Spawner:
         """Finish a call; what it left behind keeps running."""
         self._processes.pop(process.call, None)
 
-    def _send(self, order: bytes, fds: list[int]) -> None:
-        if not self._waiting:
-            try:
-                socket.send_fds(self._control, [order], fds)
-            except BlockingIOError:
-                pass
-            else:
-                return
+    def _send(self, kind: int, call: int, value: int, rest: bytes, fds: Sequence[int] = ()) -> None:
+        order = ORDER.pack(kind, call, value) + rest
+        if not self._waiting and self._is_sent(order, fds):
+            return
         copies: list[int] = []
         try:
             copies.extend(map(os.dup, fds))  # one by one, so the copies are known if dup() fails
@@ -255,14 +246,20 @@ class Spawner:
     def _flush(self) -> None:
         while self._waiting:
             order, fds = self._waiting[0]
-            try:
-                socket.send_fds(self._control, [order], fds)
-            except BlockingIOError:
+            if not self._is_sent(order, fds):
                 return
             self._waiting.popleft()
             for fd in fds:
                 os.close(fd)
         self._loop.remove_writer(self._control.fileno())
+
+    def _is_sent(self, order: bytes, fds: Sequence[int]) -> bool:
+        """Send an order; return False if init's queue is full."""
+        try:
+            socket.send_fds(self._control, [order], fds)
+        except BlockingIOError:
+            return False
+        return True
 
     def _notice(self) -> None:
         # One per iteration: a burst of exits must not starve other tasks.

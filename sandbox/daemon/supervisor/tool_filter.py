@@ -58,50 +58,34 @@ _FORCED_SIZES_OF_BUFFERS = (32, 33)
 # SO_ATTACH_FILTER, DETACH_FILTER, LOCK_FILTER, ATTACH_BPF, ATTACH_REUSEPORT_CBPF and _EBPF, DETACH_REUSEPORT_BPF.
 PROGRAMS_ON_SOCKETS = (26, 27, 44, 50, 51, 52, 68)
 
-PR_SET_SECCOMP = 22
-MODE_FILTER = 2
+_PR_SET_SECCOMP = 22
+_MODE_FILTER = 2
 _SECCOMP_SET_MODE_FILTER = 1
 
-# For each machine, the architectures of the programs it runs, each with its numbers of these calls.
-_NAMES = (
-    "io_setup", "fallocate", "ioctl", "socket", "socketpair", "setsockopt", "prctl", "seccomp", "socketcall",
-    "setxattr",
-)  # fmt: skip
-_Numbers = tuple[tuple[int, ...], ...]
-_CALLS: dict[str, tuple[tuple[int, _Numbers], ...]] = {
-    "x86_64": (
-        (
-            0xC000003E,
-            (
-                (206, 543),
-                (285,),
-                (16, 514),
-                (41,),
-                (53,),
-                (54, 541),
-                (157,),
-                (317,),
-                (),
-                (188, 189, 190, 197, 198, 199),
-            ),
-        ),
-        (
-            0x40000003,
-            ((245,), (324,), (54,), (359,), (360,), (366,), (172,), (354,), (102,), (226, 227, 228, 235, 236, 237)),
-        ),
-    ),
-    "aarch64": (
-        (0xC00000B7, ((0,), (47,), (29,), (198,), (199,), (208,), (167,), (277,), (), (5, 6, 7, 14, 15, 16))),
-        (
-            0x40000028,
-            ((243,), (352,), (54,), (281,), (288,), (294,), (172,), (383,), (), (226, 227, 228, 235, 236, 237)),
-        ),
-    ),
+# For each machine, the architectures of the programs it runs: its own ones, and 32-bit ones.
+_ARCHITECTURES = {"x86_64": (0xC000003E, 0x40000003), "aarch64": (0xC00000B7, 0x40000028)}
+# The numbers that calls have for each architecture.
+_CALLS: dict[str, dict[int, tuple[int, ...]]] = {
+    "io_setup": {0xC000003E: (206, 543), 0x40000003: (245,), 0xC00000B7: (0,), 0x40000028: (243,)},
+    "fallocate": {0xC000003E: (285,), 0x40000003: (324,), 0xC00000B7: (47,), 0x40000028: (352,)},
+    "ioctl": {0xC000003E: (16, 514), 0x40000003: (54,), 0xC00000B7: (29,), 0x40000028: (54,)},
+    "socket": {0xC000003E: (41,), 0x40000003: (359,), 0xC00000B7: (198,), 0x40000028: (281,)},
+    "socketpair": {0xC000003E: (53,), 0x40000003: (360,), 0xC00000B7: (199,), 0x40000028: (288,)},
+    "setsockopt": {0xC000003E: (54, 541), 0x40000003: (366,), 0xC00000B7: (208,), 0x40000028: (294,)},
+    "prctl": {0xC000003E: (157,), 0x40000003: (172,), 0xC00000B7: (167,), 0x40000028: (172,)},
+    "seccomp": {0xC000003E: (317,), 0x40000003: (354,), 0xC00000B7: (277,), 0x40000028: (383,)},
+    "socketcall": {0x40000003: (102,)},
+    "setxattr": {
+        0xC000003E: (188, 189, 190, 197, 198, 199),
+        0x40000003: (226, 227, 228, 235, 236, 237),
+        0xC00000B7: (5, 6, 7, 14, 15, 16),
+        0x40000028: (226, 227, 228, 235, 236, 237),
+    },
 }
 
 Instruction = tuple[int, int, int, int]  # operation, how many to skip if true, and if not, operand
 _Program = list[Instruction]
-_ALLOWED: Instruction = (_RETURN, 0, 0, _ALLOW)
+ALLOWED: Instruction = (_RETURN, 0, 0, _ALLOW)
 
 
 def filter_tool_code(*, own_filters: bool = False, attributes: bool = True) -> bool:
@@ -110,20 +94,24 @@ def filter_tool_code(*, own_filters: bool = False, attributes: bool = True) -> b
     `own_filters` lets tool code install seccomp filters, `attributes` set extended attributes. The filter requires a
     known machine and no_new_privs, which every sandbox sets.
     """
-    call = libc()
     program = tool_filter(os.uname().machine, own_filters=own_filters, attributes=attributes)
-    if call is None or not program:
-        return False
+    return bool(program) and install(program)
+
+
+def install(program: list[Instruction]) -> bool:
+    """Install a filter's program in this process; return whether the kernel took it."""
+    call = libc()
     body = array("B", b"".join(struct.pack("=HBBI", *instruction) for instruction in program))
     address, _ = body.buffer_info()
-    return call("prctl", PR_SET_SECCOMP, MODE_FILTER, struct.pack("@HP", len(program), address), 0, 0) == 0
+    described = struct.pack("@HP", len(program), address)
+    return call is not None and call("prctl", _PR_SET_SECCOMP, _MODE_FILTER, described, 0, 0) == 0
 
 
 def tool_filter(machine: str, *, own_filters: bool = False, attributes: bool = True) -> list[Instruction]:
     """Return the filter's program for a machine, empty for an unknown one."""
     program: _Program = []
-    for architecture, numbers in _CALLS.get(machine, ()):
-        part = _of_architecture(numbers, own_filters=own_filters, attributes=attributes)
+    for architecture in _ARCHITECTURES.get(machine, ()):
+        part = _of_architecture(architecture, own_filters=own_filters, attributes=attributes)
         program += [
             (_LOAD, 0, 0, _ARCHITECTURE_AT),
             # A conditional jump reaches 255 instructions, this one any number.
@@ -131,15 +119,15 @@ def tool_filter(machine: str, *, own_filters: bool = False, attributes: bool = T
             (_JUMP, 0, 0, len(part)),
             *part,
         ]
-    return [*program, _ALLOWED] if program else []
+    return [*program, ALLOWED] if program else []
 
 
-def _of_architecture(numbers: _Numbers, *, own_filters: bool, attributes: bool) -> _Program:
+def _of_architecture(architecture: int, *, own_filters: bool, attributes: bool) -> _Program:
     filtered = {
         "io_setup": _refuse(_ENOSYS),
         "socketcall": _refuse(_ENOSYS),
-        "fallocate": [_argument(1), (_IF_ANY_BIT, 0, 1, _FREEING), _ALLOWED, *_refuse(_EOPNOTSUPP)],
-        "ioctl": [_argument(1), (_AND, 0, 0, _TYPE_AND_NUMBER), *_for(_ALLOCATING, _refuse(_EOPNOTSUPP)), _ALLOWED],
+        "fallocate": [_argument(1), (_IF_ANY_BIT, 0, 1, _FREEING), ALLOWED, *_refuse(_EOPNOTSUPP)],
+        "ioctl": [_argument(1), (_AND, 0, 0, _TYPE_AND_NUMBER), *_for(_ALLOCATING, _refuse(_EOPNOTSUPP)), ALLOWED],
         "socket": _socket(),
         "socketpair": _socket(),
         "setsockopt": _setsockopt(),
@@ -148,17 +136,17 @@ def _of_architecture(numbers: _Numbers, *, own_filters: bool, attributes: bool) 
         # EINVAL, as from a kernel without them.
         filtered["prctl"] = [
             _argument(0),
-            *_for((PR_SET_SECCOMP,), [_argument(1), *_for((MODE_FILTER,), _refuse(_EINVAL))]),
-            _ALLOWED,
+            *_for((_PR_SET_SECCOMP,), [_argument(1), *_for((_MODE_FILTER,), _refuse(_EINVAL))]),
+            ALLOWED,
         ]
-        filtered["seccomp"] = [_argument(0), *_for((_SECCOMP_SET_MODE_FILTER,), _refuse(_EINVAL)), _ALLOWED]
+        filtered["seccomp"] = [_argument(0), *_for((_SECCOMP_SET_MODE_FILTER,), _refuse(_EINVAL)), ALLOWED]
     part = [(_LOAD, 0, 0, _NUMBER_AT), (_AND, 0, 0, _WITHOUT_X32), *_for(_UNKNOWN, _refuse(_ENOSYS))]
     if not attributes:
         filtered["setxattr"] = _refuse(_EOPNOTSUPP)
         part += _for(_SET_ATTRIBUTES, _refuse(_EOPNOTSUPP))
     for name, then in filtered.items():
-        part += _for(numbers[_NAMES.index(name)], then)
-    return [*part, _ALLOWED]
+        part += _for(_CALLS[name].get(architecture, ()), then)
+    return [*part, ALLOWED]
 
 
 def _socket() -> _Program:
@@ -168,9 +156,9 @@ def _socket() -> _Program:
         *_unless(_STREAM_DATAGRAM_RAW, _refuse(_ESOCKTNOSUPPORT)),
         _argument(2),
         *_unless(_IP_PROTOCOLS, _refuse(_EPROTONOSUPPORT)),
-        _ALLOWED,
+        ALLOWED,
     ]
-    return [_argument(0), *_for((AF_UNIX,), [_ALLOWED]), *_for((_AF_INET, _AF_INET6), ip), *_refuse(_EAFNOSUPPORT)]
+    return [_argument(0), *_for((AF_UNIX,), [ALLOWED]), *_for((_AF_INET, _AF_INET6), ip), *_refuse(_EAFNOSUPPORT)]
 
 
 def _setsockopt() -> _Program:
@@ -179,9 +167,9 @@ def _setsockopt() -> _Program:
         *_for(_SIZES_OF_BUFFERS, [(_RETURN, 0, 0, _SUCCEED_WITHOUT_EFFECT)]),
         *_for(_FORCED_SIZES_OF_BUFFERS, _refuse(_EPERM)),
         *_for(PROGRAMS_ON_SOCKETS, _refuse(_ENOPROTOOPT)),
-        _ALLOWED,
+        ALLOWED,
     ]
-    return [_argument(1), *_for((SOL_PACKET,), _refuse(_ENOPROTOOPT)), *_for((SOL_SOCKET,), of_sockets), _ALLOWED]
+    return [_argument(1), *_for((SOL_PACKET,), _refuse(_ENOPROTOOPT)), *_for((SOL_SOCKET,), of_sockets), ALLOWED]
 
 
 def _argument(index: int) -> Instruction:

@@ -3,18 +3,15 @@
 import errno
 import os
 import socket
-import struct
-from array import array
 from collections.abc import Callable
 
 from sandbox.daemon.supervisor.libc import libc
-from sandbox.daemon.supervisor.tool_filter import MODE_FILTER, PR_SET_SECCOMP, PROGRAMS_ON_SOCKETS
+from sandbox.daemon.supervisor.tool_filter import ALLOWED, PROGRAMS_ON_SOCKETS, install
 
 LOWEST_OOM_SCORE_ADJ = -1000
 _PR_GET_NO_NEW_PRIVS = 39
 _FAMILIES = 64  # more than Linux has
 _TYPES = (socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET)
-_ALLOW_ALL = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
 
 
 def describe_tool(output: int, daemon_socket: bytes, become_tool: Callable[[], None]) -> None:
@@ -36,7 +33,7 @@ def describe_tool(output: int, daemon_socket: bytes, become_tool: Callable[[], N
     call = libc()
     if call is not None:
         report += b"NoNewPrivs:\t%d\n" % call("prctl", _PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
-        report += b"SeccompFilters:\t%d\n" % _takes_filter(call)
+        report += b"SeccompFilters:\t%d\n" % install([ALLOWED])
     families = " ".join(str(family) for family in range(1, _FAMILIES) if _opens(family))
     report += b"SocketFamilies:\t%s\n" % families.encode()
     report += b"SocketPrograms:\t%d\n" % _takes_socket_program()
@@ -78,13 +75,6 @@ def _takes_socket_program() -> bool:
                     continue
             return True
     return False
-
-
-def _takes_filter(call: Callable[..., int]) -> bool:
-    """Return whether this process can install a seccomp filter, by installing one that allows everything."""
-    address, _ = (body := array("B", _ALLOW_ALL)).buffer_info()
-    program = struct.pack("@HP", len(body) // len(_ALLOW_ALL), address)
-    return call("prctl", PR_SET_SECCOMP, MODE_FILTER, program, 0, 0) == 0
 
 
 def _lowest_score(score: int) -> int:

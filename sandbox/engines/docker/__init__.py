@@ -18,5 +18,5 @@
 
 Docker sees digests and sizes. Ownership is in labels, and in files that are locked (lock_directory.py).
 
-Start at `docker_engine.py`. Imports sandbox.engines and sandbox layers below 8.
+Start at `docker_engine.py`. Imports sandbox.engines and sandbox layers below 6.
 """

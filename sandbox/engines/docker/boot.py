@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from sandbox.background import over
 from sandbox.client.channel import Channel
+from sandbox.engines.background import over
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_requests import FoundImage
@@ -20,8 +20,7 @@ from sandbox.engines.docker.handshake import connected, introduced, refuse_weak
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.docker.posture import HostKernel
 from sandbox.errors import SandboxError, SandboxUnavailable
-from sandbox.owner import Owner, owner_of
-from sandbox.sandbox import SandboxSpec
+from sandbox.sandbox import Owner, SandboxSpec, owner_of
 from sandbox.thread_lock import ThreadLock
 from sandbox.v1 import channel_pb2 as pb
 

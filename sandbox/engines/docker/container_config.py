@@ -14,9 +14,8 @@ from typing import Any
 
 from sandbox.engines.docker.shared_memory_limits import POSIX_QUEUES_BYTES, lasting_ipc, lasting_tmpfs, socket_buffers
 from sandbox.engines.pooled_sandbox import is_pooled
-from sandbox.filesystem import WORKSPACE
-from sandbox.owner import Owner, digest, owner_of
-from sandbox.sandbox import SandboxSpec
+from sandbox.protocols import WORKSPACE
+from sandbox.sandbox import Owner, SandboxSpec, digest, owner_of
 
 KIND_LABEL = "airlock.kind"
 INSTANCE_LABEL = "airlock.instance"

@@ -13,8 +13,7 @@ from sandbox.client.channel import SOCKET_NAME, Channel
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_requests import DockerRequests
-from sandbox.owner import Owner
-from sandbox.sandbox import ListedSandbox
+from sandbox.sandbox import ListedSandbox, Owner
 from sandbox.usage import Usage, usage_of
 
 Container = Mapping[str, Any]

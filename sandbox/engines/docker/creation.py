@@ -12,8 +12,7 @@ from sandbox.engines.docker.handshake import introduced
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.docker.stopped_containers import StoppedContainers
 from sandbox.errors import SandboxError, SandboxUnavailable, reason_of
-from sandbox.owner import owner_of
-from sandbox.sandbox import Sandbox, SandboxSpec
+from sandbox.sandbox import Sandbox, SandboxSpec, owner_of
 from sandbox.thread_lock import ThreadLock
 from sandbox.transition import MADE_OTHERWISE
 

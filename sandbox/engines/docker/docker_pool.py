@@ -20,8 +20,8 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from sandbox.background import over
 from sandbox.client.channel_sandbox import ChannelSandbox
+from sandbox.engines.background import over
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker.boot import Blueprint, Boot
 from sandbox.engines.docker.engine_setup import BundleBroken
@@ -29,12 +29,10 @@ from sandbox.engines.docker.handshake import introduced
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind, pooled_id
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
-from sandbox.filesystem import EntriesPage
-from sandbox.health import Health
-from sandbox.owner import Owner, owner_of
-from sandbox.process import ProcessList
-from sandbox.sandbox import Sandbox, SandboxSpec
+from sandbox.protocols import EntriesPage, ProcessList
+from sandbox.sandbox import Owner, Sandbox, SandboxSpec, owner_of
 from sandbox.thread_lock import Note, ThreadLock
+from sandbox.usage import Health
 from sandbox.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)

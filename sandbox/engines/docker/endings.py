@@ -16,8 +16,7 @@ from sandbox.engines.docker.stopped_containers import StoppedContainers
 from sandbox.engines.docker.workspace_transfer import WorkspaceTransfer
 from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.errors import SandboxBusy, SandboxUnavailable
-from sandbox.owner import Owner, digest, owner_by_name
-from sandbox.sandbox import ListedSandbox
+from sandbox.sandbox import ListedSandbox, Owner, digest, owner_by_name
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.transition import ASKED, CALLS_LOST, DELETED, EVICTED, MADE_OTHERWISE, OVERDUE, UNUSED
 

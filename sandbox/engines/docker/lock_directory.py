@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sandbox.engines.engine import surplus
 from sandbox.errors import SandboxUnavailable
-from sandbox.owner import Owner
+from sandbox.sandbox import Owner
 from sandbox.thread_lock import Note, ThreadLock
 
 # Longer than a sandbox takes to come up on a busy host, or to be removed.

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sandbox.background import BackgroundTasks
 from sandbox.client.channel import Channel
 from sandbox.client.channel_sandbox import ChannelSandbox, EngineRecord
+from sandbox.engines.background import BackgroundTasks
 from sandbox.engines.docker.containers import Containers
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.engine_setup import EngineSetup
 from sandbox.engines.docker.lock_directory import LockDirectory, PoolLocks, StoppedSandboxes
 from sandbox.engines.docker.workspace_claims import WorkspaceClaims
-from sandbox.owner import Owner, owner_of
-from sandbox.sandbox import LeftSandbox, SandboxSpec
+from sandbox.sandbox import LeftSandbox, Owner, SandboxSpec, owner_of
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.transition import CLAIM_LOST, OnTransition, State, Transition
 from sandbox.v1 import channel_pb2 as pb

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sandbox.client.replies import plain_text
 from sandbox.engines.docker.container_config import CAPABILITIES, CHANNEL_DIRECTORY, RUNTIME_DIRECTORY
-from sandbox.filesystem import WORKSPACE
+from sandbox.protocols import WORKSPACE
 from sandbox.sandbox import SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 

@@ -16,9 +16,8 @@ from sandbox.engines.docker.stopped_containers import StoppedContainers
 from sandbox.engines.docker.workspace_transfer import WorkspaceTransfer
 from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.errors import SandboxError
-from sandbox.filesystem import WORKSPACE
-from sandbox.owner import Owner
-from sandbox.sandbox import LeftSandbox
+from sandbox.protocols import WORKSPACE
+from sandbox.sandbox import LeftSandbox, Owner
 from sandbox.thread_lock import Note
 from sandbox.transition import CLAIM_LOST
 

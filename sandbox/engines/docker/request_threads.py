@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from sandbox.background import over
+from sandbox.engines.background import over
 from sandbox.fair_semaphore import FairSemaphore
 
 THREADS = 8

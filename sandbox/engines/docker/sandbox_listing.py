@@ -16,8 +16,7 @@ from sandbox.engines.docker.containers import Container, id_of
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.errors import EngineUnavailable, SandboxUnavailable
-from sandbox.owner import Owner, digest, owner_of
-from sandbox.sandbox import ListedSandbox, SandboxSpec
+from sandbox.sandbox import ListedSandbox, Owner, SandboxSpec, digest, owner_of
 from sandbox.thread_lock import Note
 from sandbox.transition import State
 

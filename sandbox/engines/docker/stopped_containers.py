@@ -11,16 +11,15 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 
-from sandbox.background import over
 from sandbox.client.channel import Channel
 from sandbox.client.remote_processes import RemoteProcesses
+from sandbox.engines.background import over
 from sandbox.engines.docker.boot import Blueprint, Boot
 from sandbox.engines.docker.containers import Container, id_of
 from sandbox.engines.docker.lock_directory import Stopped
 from sandbox.engines.docker.parts import Parts
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
-from sandbox.owner import Owner
-from sandbox.sandbox import Sandbox
+from sandbox.sandbox import Owner, Sandbox
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.transition import MADE_OTHERWISE, STARTED_AGAIN, STOPPED_LIMIT
 

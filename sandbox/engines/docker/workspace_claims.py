@@ -26,8 +26,8 @@ from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, WorkspaceIncomplete, reason_of
-from sandbox.filesystem import WORKSPACE
-from sandbox.owner import Owner
+from sandbox.protocols import WORKSPACE
+from sandbox.sandbox import Owner
 
 log = logging.getLogger(__name__)
 

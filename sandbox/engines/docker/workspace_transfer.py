@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sandbox.background import over
+from sandbox.engines.background import over
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.containers import id_of
@@ -27,9 +27,8 @@ from sandbox.engines.docker.request_threads import to_the_end
 from sandbox.engines.pooled_sandbox import pooled_id
 from sandbox.engines.workspace_archive import ArchiveBroken, Contents, read_tar, write_tar
 from sandbox.errors import SandboxBusy, SandboxError
-from sandbox.filesystem import WORKSPACE
-from sandbox.owner import Owner, owner_by_name, owner_of
-from sandbox.sandbox import SandboxSpec
+from sandbox.protocols import WORKSPACE
+from sandbox.sandbox import Owner, SandboxSpec, owner_by_name, owner_of
 from sandbox.thread_lock import ThreadLock
 
 log = logging.getLogger(__name__)

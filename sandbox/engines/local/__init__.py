@@ -9,5 +9,5 @@
 
 It contains nothing, and a gateway that uses it listens on loopback only.
 
-Start at `memory_engine.py`. Imports sandbox.engines and sandbox layers below 8.
+Start at `memory_engine.py`. Imports sandbox.engines and sandbox layers below 6.
 """

@@ -24,7 +24,7 @@ from sandbox.client.remote_fs import RemoteFS
 from sandbox.engines.local import file_worker_process
 from sandbox.engines.local.local_process import wait_or_kill
 from sandbox.errors import DaemonLost, NotFound, SandboxUnavailable
-from sandbox.filesystem import WORKSPACE
+from sandbox.protocols import WORKSPACE
 from sandbox.v1 import channel_pb2 as pb
 
 _PACKAGES = Path(__file__).resolve().parents[3]

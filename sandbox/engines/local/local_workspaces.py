@@ -21,11 +21,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from sandbox.background import over
 from sandbox.daemon.files import tree_files
+from sandbox.engines.background import over
 from sandbox.engines.workspace_archive import PERMISSIONS, PIECE_BYTES, ArchiveBroken, Contents, Kind, WorkspaceEntry
 from sandbox.errors import SandboxBusy, SandboxUnavailable
-from sandbox.owner import Owner, digest
+from sandbox.sandbox import Owner, digest
 
 _KINDS: dict[int, Kind] = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "symlink"}
 _Value = TypeVar("_Value")

@@ -37,8 +37,7 @@ from sandbox.engines.local.memory_sandbox import MemoryPooled, MemorySandbox, Ru
 from sandbox.engines.pooled_sandbox import PoolKind, pooled_id
 from sandbox.engines.workspace_archive import Contents
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable
-from sandbox.owner import Owner, digest, owner_by_name, owner_of
-from sandbox.sandbox import LeftSandbox, ListedSandbox, Sandbox, SandboxSpec
+from sandbox.sandbox import LeftSandbox, ListedSandbox, Owner, Sandbox, SandboxSpec, digest, owner_by_name, owner_of
 from sandbox.transition import OnTransition, State, Transition, ignored
 from sandbox.usage import Usage
 

@@ -12,8 +12,7 @@ from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.daemon.supervisor.landlock import landlock_version
 from sandbox.engines.local.local_process import LocalProcess
 from sandbox.engines.pooled_sandbox import PoolKind
-from sandbox.owner import owner_of
-from sandbox.sandbox import ListedSandbox, SandboxSpec
+from sandbox.sandbox import ListedSandbox, SandboxSpec, owner_of
 from sandbox.v1 import channel_pb2 as pb
 
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.process import ProcessSpec
+from sandbox.protocols import ProcessSpec
 from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, run, spec
 
 # Tells what it does by lines, ends with 7 when it is told to, and is told apart from the command under way.

@@ -13,8 +13,7 @@ import pytest
 import pytest_asyncio
 
 from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.filesystem import ExecResult
-from sandbox.protocols import Shell
+from sandbox.protocols import ExecResult, Shell
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 from tests.docker_state import containers_of, volumes_of
 from tests.made_instances import record_instance

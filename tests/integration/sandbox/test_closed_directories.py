@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.process import ProgramSpec
+from sandbox.protocols import ProgramSpec
 from tests.integration.sandbox.live_engine import run, spec, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

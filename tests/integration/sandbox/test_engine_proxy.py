@@ -18,7 +18,7 @@ from sandbox.engines.docker.container_config import carrier_config, volume_of
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.pooled_sandbox import PoolKind
-from sandbox.owner import owner_by_name
+from sandbox.sandbox import owner_by_name
 from tests.integration.sandbox.live_engine import IMAGE, LIMITS, RUNTIME_IMAGE, instance_id, removed, run, spec, text
 from tests.integration.sandbox.test_workspaces import giving, tree_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import NotFound, SandboxUnavailable
-from sandbox.process import ProcessSpec
+from sandbox.protocols import ProcessSpec
 from sandbox.sandbox import Sandbox
 from tests.docker_state import volumes_of
 from tests.integration.sandbox.live_engine import IMAGE, instance_id, run, spec, text

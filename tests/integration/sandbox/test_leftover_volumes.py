@@ -14,7 +14,7 @@ from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.pooled_sandbox import pooled_id
 from sandbox.engines.workspace_archive import WorkspaceEntry, write_tar
 from sandbox.errors import SandboxUnavailable
-from sandbox.owner import owner_of
+from sandbox.sandbox import owner_of
 from tests.docker_state import containers_of, volumes_of
 from tests.integration.sandbox.live_engine import run, spec, text
 from tests.integration.sandbox.test_pool import claimed

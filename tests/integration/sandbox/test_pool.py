@@ -25,8 +25,7 @@ from sandbox.engines.docker.engine_setup import BundleBroken
 from sandbox.engines.docker.handshake import introduced
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind
 from sandbox.engines.sandbox_pool import SandboxPool
-from sandbox.owner import owner_of
-from sandbox.sandbox import Sandbox, SandboxSpec
+from sandbox.sandbox import Sandbox, SandboxSpec, owner_of
 from sandbox.v1.channel_pb2 import Posture
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import make_home, served

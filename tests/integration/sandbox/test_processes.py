@@ -15,7 +15,7 @@ from sandbox.client.channel import SOCKET_NAME, Channel
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.engines.engine import Engine
 from sandbox.errors import Conflict, InvalidArgument, NotFound
-from sandbox.process import Process, ProcessSpec, ProgramResult, ProgramSpec
+from sandbox.protocols import Process, ProcessSpec, ProgramResult, ProgramSpec
 from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import run, spec, text
 

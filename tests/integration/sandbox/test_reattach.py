@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from gateway.client import Client
 from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.process import ProcessSpec
+from sandbox.protocols import ProcessSpec
 from sandbox.sandbox import Sandbox
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import make_home, served

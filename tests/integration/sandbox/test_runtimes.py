@@ -14,7 +14,7 @@ import pytest
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.posture import weaknesses
-from sandbox.process import ProcessSpec
+from sandbox.protocols import ProcessSpec
 from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import LIMITS, RUNTIME_IMAGE, instance_id, removed, run, spec, text
 

@@ -17,7 +17,7 @@ import pytest_asyncio
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import SandboxBusy, SandboxUnavailable
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
-from sandbox.owner import owner_by_name
+from sandbox.sandbox import owner_by_name
 from tests.docker_state import containers_of, volumes_of
 from tests.integration.sandbox.live_engine import LIMITS, RUNTIME_IMAGE, instance_id, kill, run, spec, text
 from tests.sandbox_keeper import make_keeper

@@ -18,9 +18,8 @@ from sandbox.engines.docker.boot import Blueprint
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.stopped_containers import StoppedContainers
 from sandbox.errors import EngineUnavailable
-from sandbox.filesystem import ExecResult
 from sandbox.keeper.sandbox_keeper import GRACE_S, SandboxKeeper
-from sandbox.process import ProcessSpec
+from sandbox.protocols import ExecResult, ProcessSpec
 from sandbox.sandbox import Sandbox
 from sandbox.thread_lock import ThreadLock
 from sandbox.transition import Transition

@@ -22,7 +22,7 @@ from sandbox.errors import (
     TooLarge,
     WorkspaceIncomplete,
 )
-from sandbox.owner import owner_of
+from sandbox.sandbox import owner_of
 from tests.docker_state import volumes_of
 from tests.integration.sandbox.live_engine import LIMITS, run, spec, text
 

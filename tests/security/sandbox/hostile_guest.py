@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from sandbox.engines.docker.container_config import container_name
-from sandbox.filesystem import ExecResult
+from sandbox.protocols import ExecResult
 from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import run, text
 

@@ -21,10 +21,8 @@ import pytest_asyncio
 from sandbox.engines.docker.container_config import volume_of
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import NoSpace, PermissionDenied
-from sandbox.filesystem import ExecResult
-from sandbox.owner import owner_by_name
-from sandbox.process import ProcessSpec
-from sandbox.sandbox import Sandbox, SandboxLimits
+from sandbox.protocols import ExecResult, ProcessSpec
+from sandbox.sandbox import Sandbox, SandboxLimits, owner_by_name
 from tests.integration.sandbox.live_engine import run, spec, text
 from tests.security.sandbox.hostile_guest import TOOLS, Guest
 

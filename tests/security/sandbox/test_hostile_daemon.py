@@ -18,7 +18,7 @@ from sandbox.client.remote_fs import RemoteFS
 from sandbox.client.remote_shell import RemoteShell
 from sandbox.daemon.frames import MAX_FRAME_BYTES
 from sandbox.errors import DaemonLost, FileError, TooLarge
-from sandbox.filesystem import ExecResult, OnOutput
+from sandbox.protocols import ExecResult, OnOutput
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Answer, Peer, fake_daemon
 

@@ -12,11 +12,11 @@ import pytest
 
 from sandbox.client.channel import Channel
 from sandbox.client.channel_sandbox import ChannelSandbox
-from sandbox.client.process_replies import PROCESSES_LIMIT
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.client.remote_shell import RemoteShell
+from sandbox.client.replies import PROCESSES_LIMIT
 from sandbox.errors import Conflict, DaemonLost, Exhausted, InputNotTaken, NotFound, SandboxError
-from sandbox.process import ProcessSpec, ProgramResult, ProgramSpec
+from sandbox.protocols import ProcessSpec, ProgramResult, ProgramSpec
 from sandbox.sandbox import SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Answer, Peer, always, fake_daemon

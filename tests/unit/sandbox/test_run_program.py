@@ -13,7 +13,7 @@ import pytest
 from sandbox.client.channel import Channel
 from sandbox.client.remote_shell import RemoteShell
 from sandbox.errors import DaemonLost, NotFound
-from sandbox.process import ProgramResult, ProgramSpec
+from sandbox.protocols import ProgramResult, ProgramSpec
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Answer, Peer, always, fake_daemon
 

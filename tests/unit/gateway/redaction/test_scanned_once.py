@@ -28,7 +28,7 @@ from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.redacted_workspace import RedactedWorkspace
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls
-from sandbox.filesystem import ExecResult, LinesPage, OutputPiece, OutputStream, SpilledOutput
+from sandbox.protocols import ExecResult, LinesPage, OutputPiece, OutputStream, SpilledOutput
 from tests.unit.gateway.made_parts import made_quotas
 from tests.unit.gateway.redaction.secrets import B64
 

@@ -17,8 +17,7 @@ from gateway.tool_calls.process_reader import ProcessReader
 from gateway.tool_calls.redacted_workspace import RedactedWorkspace
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.engines.local.local_fs import LocalFS
-from sandbox.filesystem import ExecResult, OutputPiece, OutputStream, SpilledOutput
-from sandbox.process import ProcessPage
+from sandbox.protocols import ExecResult, OutputPiece, OutputStream, ProcessPage, SpilledOutput
 from tests.examples import examples
 from tests.unit.gateway.redaction.secrets import B64, PEM
 

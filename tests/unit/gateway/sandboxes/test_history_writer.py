@@ -14,8 +14,7 @@ from gateway.sandboxes.history import HistoryWriter
 from gateway.storage.transition_store import NewTransition, TransitionStore, Unfinished
 from sandbox.engines.engine import Engine
 from sandbox.errors import EngineUnavailable
-from sandbox.owner import digest
-from sandbox.sandbox import ListedSandbox, SandboxSpec
+from sandbox.sandbox import ListedSandbox, SandboxSpec, digest
 from sandbox.transition import State, Transition
 
 

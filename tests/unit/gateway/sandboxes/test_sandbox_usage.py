@@ -12,9 +12,8 @@ import pytest
 from gateway.sandboxes import sandbox_usage
 from gateway.sandboxes.sandbox_usage import Disk, SandboxUsage
 from sandbox.errors import DaemonLost, EngineUnavailable, SandboxUnavailable
-from sandbox.health import DiskCount, Health
 from sandbox.sandbox import ListedSandbox, SandboxSpec
-from sandbox.usage import Usage
+from sandbox.usage import DiskCount, Health, Usage
 
 
 class Clock:

@@ -49,8 +49,16 @@ from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc
 from sandbox import errors as sandbox_errors
 from sandbox.errors import DaemonLost, SandboxError
-from sandbox.filesystem import ExecResult
-from sandbox.process import Process, ProcessList, ProcessOutput, ProcessPage, ProcessSpec, ProgramResult, ProgramSpec
+from sandbox.protocols import (
+    ExecResult,
+    Process,
+    ProcessList,
+    ProcessOutput,
+    ProcessPage,
+    ProcessSpec,
+    ProgramResult,
+    ProgramSpec,
+)
 from tests.unit.gateway.made_parts import made_tool_calls
 
 ANY_COMMAND = Rule(id="any", tools=("execute",), effect="allow", reason="a test")

@@ -7,7 +7,7 @@ import pytest
 from gateway.errors import InvalidPath, TooLarge
 from gateway.services.workspace_service import _checked, entry_message, judged
 from gateway.v1 import workspace_service_pb2 as pb
-from sandbox.filesystem import Entry
+from sandbox.protocols import Entry
 
 MIB = 1024 * 1024
 

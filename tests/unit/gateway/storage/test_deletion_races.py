@@ -24,7 +24,7 @@ from gateway.storage.tables import audit_records, metadata, threads, tool_calls
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
 from sandbox.errors import SandboxBusy
-from sandbox.filesystem import ExecResult
+from sandbox.protocols import ExecResult
 from tests.unit.gateway.made_parts import made_tool_calls
 
 TENANT = Tenant(

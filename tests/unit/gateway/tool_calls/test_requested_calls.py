@@ -22,7 +22,7 @@ from gateway.storage.tables import tool_calls as rows
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.requested_calls import RequestedCalls
 from gateway.tool_calls.tool_calls import FinishedToolCall
-from sandbox.filesystem import ExecResult, OutputPiece
+from sandbox.protocols import ExecResult, OutputPiece
 from tests.unit.gateway.made_parts import made_tool_calls
 
 RULES = (

@@ -40,7 +40,7 @@ from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc
 from sandbox import errors as sandbox_errors
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
-from sandbox.process import ProcessSpec, ProgramResult
+from sandbox.protocols import ProcessSpec, ProgramResult
 from tests.unit.gateway.made_parts import made_tool_calls
 from tests.unit.gateway.services.test_process_service import FakeKeeper, FakeSandbox, process
 

@@ -12,7 +12,7 @@ from agent.decisions import PolicyWord, Verdict, VerdictKind
 from agent.messages import Evicted, ToolResult
 from gateway.tool_calls.hosted_calls import result_json
 from gateway.tool_calls.stored_result import StoredResult
-from sandbox.process import ProgramResult
+from sandbox.protocols import ProgramResult
 
 TEXT, BYTES = "größer\0\n".encode(), b"out\xff\n"
 

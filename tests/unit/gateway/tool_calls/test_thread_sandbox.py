@@ -15,8 +15,7 @@ from gateway.policy import JUDGED_BY, Policy, load_policy
 from gateway.tool_calls.program_check import ProgramCheck
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.file_rules import FileRules
-from sandbox.filesystem import ExecResult
-from sandbox.process import ProgramResult
+from sandbox.protocols import ExecResult, ProgramResult
 from sandbox.sandbox import SandboxSpec
 
 RULES = """

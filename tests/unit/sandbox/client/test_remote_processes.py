@@ -13,9 +13,9 @@ from sandbox.client.channel import Channel
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.errors import DaemonLost, FileError, InputGap, InvalidArgument, InvalidPath, TooLarge
-from sandbox.health import Health
-from sandbox.process import Process, ProcessOutput, ProcessPage, ProcessSpec
+from sandbox.protocols import Process, ProcessOutput, ProcessPage, ProcessSpec
 from sandbox.sandbox import SandboxSpec
+from sandbox.usage import Health
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Peer, always, fake_daemon
 

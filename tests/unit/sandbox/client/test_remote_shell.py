@@ -11,7 +11,7 @@ import pytest
 from sandbox.client.channel import Channel
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.client.remote_shell import RemoteShell
-from sandbox.filesystem import ExecResult, OutputPiece
+from sandbox.protocols import ExecResult, OutputPiece
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Peer, always, fake_daemon

@@ -147,7 +147,7 @@ async def test_a_connection_keeps_no_frame_between_calls(ends: tuple[Connection,
     sending = asyncio.create_task(daemon.send(large))
     assert len((await gateway.receive()).read.data) == MAX_FRAME_BYTES - 100
     await sending
-    assert len(gateway._frame) == len(gateway._buffer) == 0
+    assert gateway._frames.buffered_bytes == 0
 
 
 async def test_a_file_that_becomes_shorter_ends_the_stream_where_it_ends(

@@ -17,8 +17,7 @@ from sandbox.engines.docker.container_config import (
     deep_emptier_config,
     filler_config,
 )
-from sandbox.owner import owner_of
-from sandbox.sandbox import SandboxSpec
+from sandbox.sandbox import SandboxSpec, owner_of
 
 RUNTIME_VOLUME = "airlock-runtime-0123456789ab"
 SPEC = SandboxSpec("tenant", "thread", "airlock-sandbox")

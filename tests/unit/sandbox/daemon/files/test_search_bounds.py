@@ -9,19 +9,17 @@ import pytest
 
 from sandbox.client.remote_fs import _REMOVE_TIMEOUT_S
 from sandbox.daemon.failures import Fault
-from sandbox.daemon.files import grep as grep_files
-from sandbox.daemon.files import tree_files
+from sandbox.daemon.files import search, tree_files
 from sandbox.daemon.files import walk as walk_room
-from sandbox.daemon.files.search import emit_paths
 from sandbox.v1 import channel_pb2 as wire
 
-_PIECE_BYTES = grep_files._LINE_LIMIT_BYTES
+_PIECE_BYTES = search._LINE_LIMIT_BYTES
 
 
 def found(top: Path, pattern: str, **fields: object) -> wire.GrepReply:
     reply = wire.GrepReply()
     request = wire.GrepRequest(path=str(top), pattern=pattern, **fields)
-    grep_files.grep(request, 100, "/x", reply.MergeFrom)
+    search.emit_matches(request, 100, "/x", reply.MergeFrom)
     return reply
 
 
@@ -35,7 +33,7 @@ def test_a_directory_that_lies_too_deep_is_counted_by_both_searches(
     reply = found(tmp_path, "x")
     assert ([os.fsdecode(match.path) for match in reply.matches], reply.unsearched) == ([f"{tmp_path}/1/2/near"], 1)
     entries = wire.EntriesReply()
-    emit_paths(wire.GlobRequest(path=str(tmp_path), pattern="**/far"), 10, "/x", entries.MergeFrom)
+    search.emit_paths(wire.GlobRequest(path=str(tmp_path), pattern="**/far"), 10, "/x", entries.MergeFrom)
     assert (len(entries.entries), entries.unsearched) == (0, 1)
 
 
@@ -45,7 +43,7 @@ def test_a_directory_that_the_pattern_does_not_lead_into_is_not_counted(
     monkeypatch.setattr(walk_room, "DEPTH_LIMIT", 1)
     (tmp_path / "a").mkdir()
     entries = wire.EntriesReply()
-    emit_paths(wire.GlobRequest(path=str(tmp_path), pattern="*"), 10, "/x", entries.MergeFrom)
+    search.emit_paths(wire.GlobRequest(path=str(tmp_path), pattern="*"), 10, "/x", entries.MergeFrom)
     assert (len(entries.entries), entries.unsearched) == (1, 0)
 
 

@@ -99,7 +99,7 @@ class Watched:
         self.watch = DiskWatch(cast(Spawner, self.spawner), settings, kernel)
         self.watch._disk = lambda: (self.free[0], self.free[1])  # type: ignore[method-assign]
         self.later_s = 0.0
-        self.watch._ledger.clock = lambda: time.monotonic() + self.later_s
+        self.watch.ledger.clock = lambda: time.monotonic() + self.later_s
 
     def write(self, name: str, size_bytes: int) -> None:
         """Write as tool code does, past everything but the disk."""
@@ -168,12 +168,12 @@ async def test_more_files_than_there_may_be_are_refused(watched: Watched) -> Non
 
 async def test_past_the_limit_everything_is_paused_counted_and_killed(watched: Watched) -> None:
     watched.begin()
-    await watched.until(lambda: watched.watch._ledger.counted)
+    await watched.until(lambda: watched.watch.ledger.counted)
     watched.write("large", 20 * MIB)
     await watched.until(lambda: "resumed" in watched.spawner.done)
     assert watched.spawner.done == ["paused", "marked", "killed", "resumed"]
     assert not watched.spawner.host
-    assert watched.watch.used[0] >= 20 * MIB
+    assert watched.watch.ledger.used[0] >= 20 * MIB
     assert await watched.watch.refuse_start() == ""
     watched.write("little", 100)
     await watched.look()
@@ -183,7 +183,7 @@ async def test_past_the_limit_everything_is_paused_counted_and_killed(watched: W
 async def test_past_the_limit_what_was_there_may_stay_and_nothing_come(watched: Watched) -> None:
     watched.write("large", 20 * MIB)
     watched.begin()
-    await watched.until(lambda: watched.watch._ledger.counted)
+    await watched.until(lambda: watched.watch.ledger.counted)
     watched.write("little", 100)
     await asyncio.sleep(0)
     assert "killed" not in watched.spawner.done
@@ -193,7 +193,7 @@ async def test_past_the_limit_what_was_there_may_stay_and_nothing_come(watched: 
 
 async def test_what_others_take_of_the_disk_pauses_for_a_moment_and_kills_nothing(watched: Watched) -> None:
     watched.begin()
-    await watched.until(lambda: watched.watch._ledger.counted)
+    await watched.until(lambda: watched.watch.ledger.counted)
     watched.free[0] -= 500 * MIB
     await watched.until(lambda: "resumed" in watched.spawner.done)
     await watched.end()
@@ -202,11 +202,11 @@ async def test_what_others_take_of_the_disk_pauses_for_a_moment_and_kills_nothin
 
 async def test_what_was_written_in_a_last_moment_is_known_afterwards_and_may_be_removed(watched: Watched) -> None:
     watched.begin()
-    await watched.until(lambda: watched.watch._ledger.counted)
+    await watched.until(lambda: watched.watch.ledger.counted)
     watched.spawner.lives = False
     watched.write("large", 20 * MIB)
     await watched.until(lambda: watched.watch._task is None)
-    assert watched.watch.used[0] >= 20 * MIB
+    assert watched.watch.ledger.used[0] >= 20 * MIB
     watched.begin()
     await watched.end()
     assert "killed" not in watched.spawner.done
@@ -235,7 +235,7 @@ async def test_a_first_count_continues_when_its_caller_is_gone(watched: Watched)
     async with watched.watch.counting:
         with pytest.raises(TimeoutError):
             await watched.watch.refuse_start(limit_s=0.01)
-    await watched.until(lambda: watched.watch._ledger.counted)
+    await watched.until(lambda: watched.watch.ledger.counted)
     assert await watched.watch.refuse_start(limit_s=0.01) == ""
 
 
@@ -256,7 +256,7 @@ async def test_what_does_not_stay_stopped_while_it_is_counted_is_ended(
 ) -> None:
     watched.spawner.pauses, watched.spawner.ran_meanwhile = holds, ran_meanwhile
     watched.begin()
-    await watched.until(lambda: watched.watch._ledger.counted)
+    await watched.until(lambda: watched.watch.ledger.counted)
     watched.free[0] -= 500 * MIB
     await watched.until(lambda: watched.watch._task is None)
     assert watched.spawner.done == ["paused", *done]
@@ -266,7 +266,7 @@ async def test_a_workspace_that_grew_while_the_disk_is_short_starts_nothing_befo
     watched = Watched(tmp_path, reserve_bytes=1500 * MIB, size_bytes=1000 * MIB)
     assert await watched.watch.refuse_start() == ""
     watched.begin()
-    await watched.until(lambda: watched.watch._ledger._floor is not None)
+    await watched.until(lambda: watched.watch.ledger._floor is not None)
     watched.write("large", 30 * MIB)
     await watched.until(lambda: watched.watch._task is None)
     assert "killed" in watched.spawner.done
@@ -286,7 +286,7 @@ async def test_while_the_disk_is_short_only_a_growing_workspace_is_stopped(tmp_p
         await watched.watch.admit(f"{tmp_path}/file", 1)
     watched.begin()
     watched.free[0] -= 100 * MIB
-    await watched.until(lambda: watched.watch._ledger._floor is not None)
+    await watched.until(lambda: watched.watch.ledger._floor is not None)
     assert "killed" not in watched.spawner.done
     watched.write("large", 30 * MIB)
     await watched.until(lambda: "killed" in watched.spawner.done)
@@ -325,9 +325,9 @@ async def test_what_a_program_moves_while_it_is_counted_is_not_taken_to_be_gone(
     watched.write("little", 100)
     await watched.look()
     assert "paused" not in watched.spawner.done
-    assert watched.watch.used[0] >= 7 * MIB
+    assert watched.watch.ledger.used[0] >= 7 * MIB
     await watched.watch._count()
-    assert watched.watch.used[0] < MIB
+    assert watched.watch.ledger.used[0] < MIB
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ async def test_a_disk_that_is_short_of_files_is_short(tmp_path: Path) -> None:
     with pytest.raises(Fault, match="reserve"):
         await watched.watch.admit(f"{tmp_path}/file", 1)
     watched.begin()
-    await watched.until(lambda: watched.watch._ledger._floor is not None)
+    await watched.until(lambda: watched.watch.ledger._floor is not None)
     for number in range(1_200):
         watched.write(str(number), 1)
     await watched.until(lambda: "killed" in watched.spawner.done)
@@ -369,13 +369,13 @@ async def test_a_disk_that_is_short_of_files_is_short(tmp_path: Path) -> None:
 
 async def test_a_file_call_that_does_not_fit_pauses_tool_code_during_a_count(watched: Watched) -> None:
     watched.begin()
-    await watched.until(lambda: watched.watch._ledger.counted)
+    await watched.until(lambda: watched.watch.ledger.counted)
     watched.free[0] -= 7 * MIB
-    await watched.until(lambda: not watched.watch._ledger.fits(2 * MIB, 1))
+    await watched.until(lambda: not watched.watch.ledger.fits(2 * MIB, 1))
     await watched.watch.admit(f"{watched.top}/file", 2 * MIB)
     assert watched.spawner.done == ["paused", "resumed"]
     watched.free[0] -= 5 * MIB
-    await watched.until(lambda: not watched.watch._ledger.fits(2 * MIB, 1))
+    await watched.until(lambda: not watched.watch.ledger.fits(2 * MIB, 1))
     watched.spawner.pauses = False
     with pytest.raises(Fault, match="its limit"):
         await watched.watch.admit(f"{watched.top}/file", 2 * MIB)
@@ -391,7 +391,7 @@ async def test_what_an_unsuspected_call_hides_is_not_attributed_to_others(
     await watched.look()
     monkeypatch.setattr(disk_watch, "count_unlinked", lambda _, use: iter([use.hiding.add(3)]))
     watched.free[0] -= 7 * MIB
-    watched.watch._ledger.look((watched.free[0], watched.free[1]))
+    watched.watch.ledger.look((watched.free[0], watched.free[1]))
     with pytest.raises(Fault, match="its limit"):
         await watched.watch.admit(f"{watched.top}/file", 2 * MIB)
 
@@ -417,7 +417,7 @@ async def test_what_a_child_writes_stays_counted_in_until_a_count_can_see_it(wat
             await watched.watch.admit(path, 5 * MIB)
     await watched.watch.admit(path, 5 * MIB)
     async with watched.watch.writing("/somewhere/else", 50 * MIB):
-        assert watched.watch._ledger._unseen_bytes == 0
+        assert watched.watch.ledger._unseen_bytes == 0
 
 
 def test_replacing_a_file_frees_its_space_if_nothing_else_has_it_open(tmp_path: Path) -> None:
@@ -449,7 +449,7 @@ async def test_without_limits_nothing_is_looked_at(tmp_path: Path) -> None:
     spawner.lives = True
     watch.begin()
     await watch.admit(f"{tmp_path}/file", 2**50)
-    assert (await watch.refuse_start(), watch.used, watch._task) == ("", (0, 0), None)
+    assert (await watch.refuse_start(), watch.ledger.used, watch._task) == ("", (0, 0), None)
 
 
 def _slow_count(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
@@ -471,7 +471,7 @@ async def test_a_program_that_starts_while_what_the_last_one_left_is_counted_wai
     watched = Watched(tmp_path)
     assert await watched.watch.refuse_start() == ""
     watched.begin()
-    await watched.until(lambda: watched.watch._ledger.free is not None)
+    await watched.until(lambda: watched.watch.ledger.free is not None)
     may_end = _slow_count(monkeypatch)
     watched.write("first", 11 * MIB)
     watched.spawner.lives = False
@@ -582,7 +582,7 @@ async def test_kernel_objects_past_their_limit_end_everything_during_a_count_of_
     assert watched.spawner.done == []
     terminals.pass_limit()
     await watched.until(lambda: "killed" in watched.spawner.done)
-    assert not watched.watch._ledger.counted, "the count goes on"
+    assert not watched.watch.ledger.counted, "the count goes on"
     assert watched.spawner.done == ["marked for kernel", "killed"]
     may_end.set()
     await watched.end()
@@ -593,7 +593,7 @@ async def test_after_a_kill_for_kernel_objects_fails_both_limits_are_still_watch
 ) -> None:
     watched = Watched(tmp_path, kernel=terminals.kernel)
     watched.begin()
-    await watched.until(lambda: watched.watch._ledger.counted)
+    await watched.until(lambda: watched.watch.ledger.counted)
     watched.spawner.failures = 1
 
     def start_another() -> None:
@@ -614,7 +614,7 @@ async def test_after_a_kill_for_kernel_objects_fails_both_limits_are_still_watch
 
 async def test_after_a_kill_for_the_disk_fails_the_next_look_kills(watched: Watched) -> None:
     watched.begin()
-    await watched.until(lambda: watched.watch._ledger.counted)
+    await watched.until(lambda: watched.watch.ledger.counted)
     watched.spawner.failures = 1
     watched.write("large", 30 * MIB)
     await watched.until(lambda: "killed" in watched.spawner.done)
@@ -645,7 +645,7 @@ async def test_processes_that_cannot_be_listed_are_taken_to_live(
 
     monkeypatch.setattr(disk_watch, "count_living", fails)
     watched.watch.begin()
-    await watched.until(lambda: watched.watch._ledger.counted)
+    await watched.until(lambda: watched.watch.ledger.counted)
     watched.write("large", 30 * MIB)
     await watched.until(lambda: "killed" in watched.spawner.done)
     monkeypatch.setattr(disk_watch, "count_living", lambda _: iter(()))

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.daemon.programs.characters import count_characters, prefix_length, suffix_start
-from sandbox.daemon.programs.output import KEPT_LIMIT_BYTES, KeptOutput
+from sandbox.daemon.programs.output import KEPT_LIMIT_BYTES, KeptOutput, count_characters, prefix_length, suffix_start
 from sandbox.daemon.programs.process_io import OutputFile
 from sandbox.daemon.programs.spill import Spill
 from sandbox.v1 import channel_pb2 as wire

@@ -33,12 +33,12 @@ def test_a_start_that_is_lost_while_another_lost_one_is_killed_is_reported_too(m
         first, second = Ended(), Ended(7)
         init._retired = [first, second]
 
-        def kill(call: int, _reap: Callable[[], None]) -> int:
-            if call == 7:
+        def kill(is_meant: Callable[[int], bool], _reap: Callable[[], None]) -> int:
+            if is_meant(7):
                 first.pending.append(8)  # what reaping finds out
             return 0
 
-        monkeypatch.setattr(init_module, "kill_call_tree", kill)
+        monkeypatch.setattr(init_module, "kill_calls", kill)
         init._end_lost()
         server.setblocking(False)
         notices = [NOTICE.unpack(server.recv(NOTICE.size))[:2] for _ in range(2)]

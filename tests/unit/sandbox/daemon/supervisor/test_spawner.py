@@ -211,7 +211,7 @@ def test_strays_are_killed_by_their_group_alone(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(call_tree, "list_pids", lambda: iter(group))
     monkeypatch.setattr(call_tree, "read_status", status)
     monkeypatch.setattr(os, "kill", lambda pid, _: killed.append(pid))
-    assert call_tree.kill_strays(frozenset({2}), lambda: None) == 0
+    assert call_tree.kill_calls(lambda call: call != 2, lambda: None) == 0
     assert killed == [11, 14]
 
 
@@ -220,4 +220,4 @@ def test_a_proc_that_cannot_be_listed_is_tried_again(monkeypatch: pytest.MonkeyP
         raise OSError(12, "no memory")
 
     monkeypatch.setattr(call_tree, "list_pids", fail)
-    assert call_tree.kill_call_tree(1, lambda: None, limit_s=0.01) == 1
+    assert call_tree.kill_calls((1).__eq__, lambda: None, limit_s=0.01) == 1

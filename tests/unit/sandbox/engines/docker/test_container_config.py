@@ -21,8 +21,7 @@ from sandbox.engines.docker.container_config import (
     user_ids,
     volume_of,
 )
-from sandbox.owner import digest, owner_by_name
-from sandbox.sandbox import SandboxLimits, SandboxSpec
+from sandbox.sandbox import SandboxLimits, SandboxSpec, digest, owner_by_name
 
 
 def config(spec: SandboxSpec, *, quota: bool = False, volumes: Sequence[str] = ()) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
-from sandbox.owner import owner_by_name
+from sandbox.sandbox import owner_by_name
 from sandbox.thread_lock import Note
 
 

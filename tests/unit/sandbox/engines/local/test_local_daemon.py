@@ -19,8 +19,7 @@ from sandbox.engines.local import local_process
 from sandbox.engines.local.local_tree import descendants
 from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.errors import InvalidPath, NotFound, SandboxUnavailable
-from sandbox.filesystem import ExecResult
-from sandbox.protocols import Shell
+from sandbox.protocols import ExecResult, Shell
 from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.transition import Transition
 

@@ -18,9 +18,7 @@ from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.local.memory_sandbox import MemorySandbox
 from sandbox.engines.workspace_archive import ArchiveBroken, Kind, WorkspaceEntry
 from sandbox.errors import DaemonLost, NotFound, PermissionDenied, SandboxUnavailable
-from sandbox.filesystem import ExecResult
-from sandbox.process import ProgramSpec
-from sandbox.protocols import Shell
+from sandbox.protocols import ExecResult, ProgramSpec, Shell
 from sandbox.sandbox import SandboxSpec
 from sandbox.transition import Transition
 

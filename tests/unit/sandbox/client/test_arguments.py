@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.arguments import checked_lines, checked_page, checked_path, checked_pattern
+from sandbox.client.arguments import checked_lines, checked_page, checked_path, checked_pattern
 from sandbox.errors import InvalidArgument, InvalidPath
 
 
