@@ -229,18 +229,20 @@ class DockerPool:
 
     async def reconcile(self) -> list[str]:
         """Remove unclaimed sandboxes whose process is gone, with files that a restore left; return those that stay."""
-        parts = self.parts
-        found = {*await parts.claims.pooled_volumes(), *self.parts.pool_locks.ids()}
+        parts, locks = self.parts, self.parts.pool_locks
+        locked = locks.ids()
+        found = {*locked, *await parts.claims.pooled_volumes()}
         found |= {one["Labels"][config.POOL_LABEL] for one in await parts.containers.labelled({config.POOL_LABEL: ""})}
         claimed = await parts.claims.owners() if found else {}
         left = []
-        for pooled in found - {*claimed, *self.unclaimed}:
-            lock = self.parts.pool_locks.try_enter(pooled)
+        for pooled in (found - {*claimed} | locked) - {*self.unclaimed}:
+            lock = locks.try_enter(pooled, make=pooled not in locked)
             if lock is None:
-                continue  # its maker lives
+                continue  # its maker lives, or is done with it
             try:
                 # Asked again behind its gate: it may have been claimed, and used, since.
-                if await parts.claims.owner_of(pooled) is None and not await self._claimed_again(pooled):
+                known = pooled in claimed or await parts.claims.owner_of(pooled) is not None
+                if not known and not await self._claimed_again(pooled):
                     log.info("removing the sandbox %s of a pool that is gone", pooled)
                     await self._destroy(pooled, filled=True)
                 lock.retire()
@@ -248,11 +250,9 @@ class DockerPool:
                 log.warning("the volume of pooled sandbox %s stays until the next start: %s", pooled, error)
                 left.append(pooled)
             finally:
+                if pooled not in locked:  # made here: what is left of the sandbox is found without it
+                    lock.retire()
                 lock.close()
-        for pooled in self.parts.pool_locks.ids() & {*claimed}:
-            lock = self.parts.pool_locks.try_enter(pooled)
-            if lock is not None:
-                lock.retire()
         return left
 
     async def _claimed_again(self, pooled: str) -> bool:

@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -60,10 +60,10 @@ class LockFiles(NamedFiles):
     def __init__(self, directory: Path, prefix: str) -> None:
         super().__init__(directory, prefix, ".lock")
 
-    def try_enter(self, name: str) -> ThreadLock | None:
-        """Return a lock behind its gate, made if it is not there; None while another holder has the gate."""
-        lock = ThreadLock.open(self.path(name))
-        if lock.try_gate() and not lock.gone:
+    def try_enter(self, name: str, *, make: bool = True) -> ThreadLock | None:
+        """Return a lock behind its gate, or None while the gate is shut. Without `make` only a lock that is there."""
+        lock = ThreadLock.open(self.path(name)) if make else ThreadLock.open_existing(self.path(name))
+        if lock is None or (lock.try_gate() and not lock.gone):
             return lock
         lock.close()
         return None
@@ -118,6 +118,15 @@ class LockDirectory:
 
     async def enter(self, owner: Owner) -> ThreadLock:
         return await self._files.enter(_name(owner))
+
+    @contextlib.asynccontextmanager
+    async def entered(self, owner: Owner) -> AsyncIterator[ThreadLock]:
+        """Be behind the gate of an owner's lock, which is let_go() at the end."""
+        lock = await self.enter(owner)
+        try:
+            yield lock
+        finally:
+            let_go(lock)
 
     async def enter_existing(self, owner: Owner) -> ThreadLock | None:
         """Return an owner's lock as enter() does, or None where there is none."""
@@ -191,6 +200,13 @@ async def shut(lock: ThreadLock) -> None:
     except BaseException:
         lock.close()
         raise
+
+
+def let_go(lock: ThreadLock) -> None:
+    """Close a lock behind its gate, and remove its file if that notes no sandbox: there is none."""
+    if lock.read() is None:
+        lock.retire()
+    lock.close()
 
 
 def _name(owner: Owner) -> str:

@@ -11,6 +11,7 @@ from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker.containers import Container, id_of
 from sandbox.engines.docker.docker_pool import DockerPool
 from sandbox.engines.docker.handshake import introduced
+from sandbox.engines.docker.lock_directory import let_go
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.docker.stopped_containers import StoppedContainers
 from sandbox.engines.docker.workspace_transfer import WorkspaceTransfer
@@ -87,7 +88,7 @@ class Reconciliation:
                 note = None
             adopted = await self._newest_usable(owner, containers, note)
         except BaseException:
-            lock.close()
+            let_go(lock)
             raise
         if adopted is None:
             lock.retire()

@@ -136,8 +136,7 @@ class StoppedContainers:
         """Remove the stopped sandbox of a thread; return whether there was one that was not started meanwhile."""
         if not self.parts.stopped.has(owner):
             return False
-        lock = await self.parts.locks.enter(owner)
-        try:
+        async with self.parts.locks.entered(owner) as lock:
             stopped, note = self.parts.stopped.read(owner), lock.read()
             # It may run again, and a crash have left the file.
             gone = stopped is not None and (note is None or note.sandbox != stopped.note.sandbox)
@@ -145,11 +144,7 @@ class StoppedContainers:
                 await self.parts.containers.remove(stopped.note.sandbox)
                 self.parts.record(owner, stopped.note, "removed", reason)
             self.parts.stopped.remove(owner)
-            if note is None:
-                lock.retire()
             return gone
-        finally:
-            lock.close()
 
     async def remove_all(self) -> None:
         """Remove every stopped sandbox of the instance."""

@@ -69,29 +69,23 @@ class WorkspaceTransfer:
         await self.parts.setup.prepared()  # an engine on which nothing can be made must not cost the old files
         async with self.alone(owner), parts.requests.threads.streams.turn(owner[0]), AsyncExitStack() as stack:
             await self.disk.refuse_short(spec.limits.disk_reserve_bytes, size_bytes)
-            lock = await parts.locks.enter(owner)
-            gone = False
-            try:
-                note, stopped = lock.read(), parts.stopped.read(owner)
-                if note is not None and not lock.unused():
-                    raise SandboxBusy("the thread has calls in progress: wait for them or cancel them")
-                fresh = await stack.enter_async_context(self._beside(spec, give))
-                for container in await parts.containers.of_kind("sandbox", owner):
-                    await parts.containers.remove(id_of(container))
-                pooled = await parts.claims.pooled_of(owner)
-                if pooled:
-                    await parts.containers.remove(pooled)
-                gone = True
-                # A stopped sandbox is gone too, and would not fit the new files.
-                parts.stopped.remove(owner)
-                was = note or (None if stopped is None else stopped.note)
-                if was is not None:
-                    parts.record(owner, was, "removed", "its thread's files are being replaced")
-                await parts.claims.replace_files(owner, fresh)
-            finally:
-                if gone:
-                    lock.retire()
-                lock.close()
+            lock = await stack.enter_async_context(parts.locks.entered(owner))
+            note, stopped = lock.read(), parts.stopped.read(owner)
+            if note is not None and not lock.unused():
+                raise SandboxBusy("the thread has calls in progress: wait for them or cancel them")
+            fresh = await stack.enter_async_context(self._beside(spec, give))
+            for container in await parts.containers.of_kind("sandbox", owner):
+                await parts.containers.remove(id_of(container))
+            pooled = await parts.claims.pooled_of(owner)
+            if pooled:
+                await parts.containers.remove(pooled)
+            stack.callback(lock.retire)
+            # A stopped sandbox is gone too, and would not fit the new files.
+            parts.stopped.remove(owner)
+            was = note or (None if stopped is None else stopped.note)
+            if was is not None:
+                parts.record(owner, was, "removed", "its thread's files are being replaced")
+            await parts.claims.replace_files(owner, fresh)
 
     async def remove_workspace(self, tenant: str, thread: str) -> bool:
         """Remove a thread's files for good, with what a process that died while it read them left."""
