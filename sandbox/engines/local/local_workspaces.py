@@ -165,9 +165,11 @@ class LocalWorkspaces:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._exclusive: set[Owner] = set()
+        self._preparing = asyncio.Lock()
         self.lock = -1
+        self.closing = False
 
-    def id(self) -> str:
+    async def id(self) -> str:
         """Return the id of the root, which is created private to this user if missing; raises SandboxUnavailable."""
         named = self._root / "id"
         try:
@@ -181,17 +183,19 @@ class LocalWorkspaces:
             raise self._unusable(error) from error
 
     async def prepare(self) -> None:
-        """Lock the root once and remove what is incomplete in it; raises SandboxUnavailable."""
-        if self.lock >= 0:
-            return
-        self.id()
-        try:
-            self.lock = await self._locked()
-            for left in (self._root / "tmp", *self._root.glob("workspaces/*/*/tmp")):
-                remove_directory(left)
-            (self._root / "tmp").mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise self._unusable(error) from error
+        """Create and lock the root, once what a killed process left in it has ended; raises SandboxUnavailable."""
+        async with self._preparing:
+            if self.lock < 0 and not self.closing:
+                await self.id()
+                try:
+                    self.lock = await self._locked()
+                    for left in (self._root / "tmp", *self._root.glob("workspaces/*/*/tmp")):
+                        remove_directory(left)
+                    (self._root / "tmp").mkdir(mode=0o700, exist_ok=True)
+                except OSError as error:
+                    raise self._unusable(error) from error
+        if self.closing:
+            raise SandboxUnavailable("the in-memory engine is closed and creates no more sandboxes")
 
     def _unusable(self, error: OSError) -> SandboxUnavailable:
         return SandboxUnavailable(
@@ -213,10 +217,11 @@ class LocalWorkspaces:
             raise
         return lock
 
-    def close(self) -> None:
-        if self.lock >= 0:
-            os.close(self.lock)
-            self.lock = -1
+    async def close(self) -> None:
+        async with self._preparing:
+            if self.lock >= 0:
+                os.close(self.lock)
+                self.lock = -1
 
     def make(self, owner: Owner, sandbox_id: str) -> tuple[Path, Path]:
         """Return an owner's directory, with its files and no temporary ones, and one for its sandbox's socket."""
