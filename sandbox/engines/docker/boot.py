@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 import os
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -17,15 +16,14 @@ from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_requests import FoundImage
 from sandbox.engines.docker.engine_setup import BundleBroken
 from sandbox.engines.docker.handshake import connected, introduced, refuse_weak
+from sandbox.engines.docker.lock_directory import retired
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.docker.posture import HostKernel
-from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.errors import SandboxUnavailable
 from sandbox.owner import Owner, owner_of
 from sandbox.sandbox import SandboxSpec
 from sandbox.thread_lock import ThreadLock
 from sandbox.v1 import channel_pb2 as pb
-
-log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,11 +152,6 @@ async def _undone(
     boot: asyncio.Future[None] | None, undo: Callable[[], Awaitable[None]], lock: ThreadLock, sandbox_id: str
 ) -> None:
     """Remove a sandbox that did not come up, whether or not its creator waits for that."""
-    try:
+    with retired(sandbox_id, lock):
         await over(boot)
         await undo()
-        lock.retire()
-    except SandboxError as error:
-        log.warning("sandbox %s could not be removed, the next start will: %s", sandbox_id, error)
-    finally:
-        lock.close()

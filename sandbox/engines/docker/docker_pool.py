@@ -26,6 +26,7 @@ from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker.boot import Blueprint, Boot
 from sandbox.engines.docker.engine_setup import BundleBroken
 from sandbox.engines.docker.handshake import introduced
+from sandbox.engines.docker.lock_directory import retired
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind, pooled_id
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
@@ -195,26 +196,14 @@ class DockerPool:
         self, claiming: asyncio.Future[bool], pooled: DockerPooled, owner: Owner, lock: ThreadLock
     ) -> None:
         """Remove what a failed claim leaves; the thread's gate is shut until then."""
-        try:
+        with retired(pooled.id, lock, pooled.lock):
             await over(claiming)
             pooled.sandbox.close()
             await self.parts.unclaim(owner, pooled.id)
-            lock.retire()
-            pooled.lock.retire()
-        except SandboxError as error:
-            log.warning("sandbox %s of the pool stays until a later look: %s", pooled.id, error)
-        finally:
-            lock.close()
-            pooled.lock.close()
 
     async def _drop(self, pooled: str, lock: ThreadLock) -> None:
-        try:
+        with retired(pooled, lock):
             await self._destroy(pooled)
-            lock.retire()
-        except SandboxError as error:
-            log.warning("sandbox %s of the pool stays until a later look: %s", pooled, error)
-        finally:
-            lock.close()
 
     async def _destroy(self, pooled: str, *, filled: bool = False) -> None:
         """Remove an unclaimed sandbox; `filled` where its volume may have files."""
@@ -261,8 +250,9 @@ class DockerPool:
         A claim is used by no container, so an operator who prunes unused volumes removes it.
         """
         files = self.parts.stopped
+        alive = ((look.owner, look.note) for look in self.parts.locks.looked_at())
         stopped = ((owner, found.note) for owner in files.owners() if (found := files.read(owner)))
-        for owner, note in (*self.parts.locks.noted(), *stopped):
+        for owner, note in (*alive, *stopped):
             if note.held == pooled and not note.unchecked:
                 log.warning("the volume with the owner of sandbox %s was missing and has been recreated", pooled)
                 await self.parts.claims.take(owner, pooled)

@@ -30,7 +30,6 @@ from sandbox.errors import SandboxBusy, SandboxError
 from sandbox.filesystem import WORKSPACE
 from sandbox.owner import Owner, owner_by_name, owner_of
 from sandbox.sandbox import SandboxSpec
-from sandbox.thread_lock import ThreadLock
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +153,9 @@ class WorkspaceTransfer:
     async def alone(self, owner: Owner) -> AsyncIterator[None]:
         """Have a thread's workspace to oneself, of all processes; SandboxBusy while another call has it."""
         name = config.carrier_name(self.parts.instance, owner)
-        lock = self._locked(name)
+        lock = self.locks.try_enter(name)
+        if lock is None:
+            raise SandboxBusy("the files of this thread are being saved or replaced: wait until that is done")
         try:
             if await self.parts.requests.ask(docker_requests.named_containers, [name]):
                 async with self.parts.requests.threads.streams.turn(owner[0]):
@@ -202,13 +203,3 @@ class WorkspaceTransfer:
         """Remove a carrier in the caller's turn of its tenant's streams: an engine may be stuck with it."""
         remove = docker_requests.remove_container
         await to_the_end(self.parts.requests.threads.begin_stream(lambda: self.parts.requests.ask_here(remove, name)))
-
-    def _locked(self, name: str) -> ThreadLock:
-        while True:
-            lock = ThreadLock.open(self.locks.path(name))
-            if not lock.try_gate():
-                lock.close()
-                raise SandboxBusy("the files of this thread are being saved or replaced: wait until that is done")
-            if not lock.gone:
-                return lock
-            lock.close()
