@@ -132,15 +132,16 @@ class Boot:
 
     async def _start(self, image: str, sandbox_id: str, body: dict[str, Any]) -> None:
         body["Labels"][config.MADE_LABEL] = config.made_digest(body)
+        name = self._parts.containers.name(sandbox_id)
         try:
-            await self._parts.containers.start(sandbox_id, body, image=image)
+            await self._parts.requests.ask(docker_requests.start_container, body, name, image=image)
         except docker_requests.StartRefused as error:
             if config.RUNTIME_DIRECTORY in str(error):
                 raise BundleBroken(f"the sandbox daemon could not be started: {error}") from error
             raise SandboxUnavailable(f"the engine failed to start a sandbox from image {image!r}: {error}") from error
 
     async def _refuse_dead(self, sandbox_id: str) -> None:
-        state = await self._parts.containers.state(sandbox_id)
+        state = await self._parts.containers.ask(docker_requests.container_state, sandbox_id)
         if not state["Running"]:
             raise BundleBroken(
                 f"the sandbox daemon exited immediately with code {state['ExitCode']}: image "

@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sandbox.client.channel import SOCKET_NAME, Channel
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
-from sandbox.engines.docker.docker_requests import DockerRequests
+from sandbox.engines.docker.docker_requests import Client, DockerRequests
 from sandbox.owner import Owner
 from sandbox.sandbox import ListedSandbox
 from sandbox.usage import Usage, usage_of
 
+_Value = TypeVar("_Value")
 Container = Mapping[str, Any]
 """A container as GET /containers/json shows it."""
 
@@ -32,23 +33,13 @@ class Containers:
     def name(self, sandbox_id: str) -> str:
         return config.container_name(self._instance, sandbox_id)
 
-    async def start(self, sandbox_id: str, body: dict[str, Any], *, image: str) -> None:
-        """Create and start a container; raises as docker_requests.start_container()."""
-        await self._requests.ask(docker_requests.start_container, body, self.name(sandbox_id), image=image)
-
-    async def start_again(self, sandbox_id: str) -> None:
-        await self._requests.ask(docker_requests.start_again, self.name(sandbox_id))
-
-    async def stop(self, sandbox_id: str) -> None:
-        """Kill what runs in a container, which stays."""
-        await self._requests.ask(docker_requests.stop_container, self.name(sandbox_id))
-
-    async def state(self, sandbox_id: str) -> dict[str, Any]:
-        return await self._requests.ask(docker_requests.container_state, self.name(sandbox_id))
+    async def ask(self, request: Callable[[Client, str], _Value], sandbox_id: str) -> _Value:
+        """Make a request that takes a container's name."""
+        return await self._requests.ask(request, self.name(sandbox_id))
 
     async def remove(self, sandbox_id: str) -> None:
         """Remove a container and its channel directory. One that is gone is no error."""
-        await self._requests.ask(docker_requests.remove_container, self.name(sandbox_id))
+        await self.ask(docker_requests.remove_container, sandbox_id)
         directory = self._channel_root / sandbox_id
         await self._requests.threads.run(lambda: shutil.rmtree(directory, ignore_errors=True))
 
@@ -58,7 +49,7 @@ class Containers:
             await self._requests.ask(docker_requests.remove_container, container["Id"])
 
     async def usage(self, sandbox: ListedSandbox) -> Usage | None:
-        stats = await self._requests.ask(docker_requests.container_stats, self.name(sandbox.id))
+        stats = await self.ask(docker_requests.container_stats, sandbox.id)
         if stats is None:
             return None
         found = usage_of(stats)

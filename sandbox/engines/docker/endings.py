@@ -222,5 +222,5 @@ class Endings:
 
     async def _containers_of(self, mine: str) -> list[dict[str, Any]]:
         """Return every container of a tenant, claimed pooled ones too, which do not have its label."""
-        containers, claimed = self.parts.containers, await self.parts.claims.of_tenant(mine)
+        containers, claimed = self.parts.containers, await self.parts.claims.owners(tenant=mine)
         return [*await containers.labelled({config.TENANT_LABEL: mine}), *await containers.named([*claimed])]

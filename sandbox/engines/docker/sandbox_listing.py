@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandbox.engines.docker import container_config as config
+from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.containers import Container, id_of
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.pooled_sandbox import is_pooled
@@ -72,7 +73,7 @@ class SandboxListing:
 
     async def _why_failed(self, sandbox_id: str) -> str:
         try:
-            return why_ended(await self.parts.containers.state(sandbox_id))
+            return why_ended(await self.parts.containers.ask(docker_requests.container_state, sandbox_id))
         except EngineUnavailable:
             raise
         except SandboxUnavailable:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from sandbox.background import over
 from sandbox.client.channel import Channel
 from sandbox.client.remote_processes import RemoteProcesses
+from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.boot import Blueprint, Boot
 from sandbox.engines.docker.containers import Container, id_of
 from sandbox.engines.docker.lock_directory import Stopped
@@ -60,7 +61,7 @@ class StoppedContainers:
             log.warning("sandbox %s is removed, for that it is stopped cannot be noted: %s", note.sandbox, error)
             return False
         try:
-            await self.parts.containers.stop(note.sandbox)
+            await self.parts.containers.ask(docker_requests.stop_container, note.sandbox)
         except SandboxUnavailable as error:
             log.info("sandbox %s is removed, for it was not stopped: %s", note.sandbox, error)
             self.parts.stopped.remove(owner)
@@ -93,7 +94,7 @@ class StoppedContainers:
         boot: asyncio.Future[None] | None = None
         try:
             self.parts.containers.remove_socket(note.sandbox)
-            boot = asyncio.ensure_future(self.parts.containers.start_again(note.sandbox))
+            boot = asyncio.ensure_future(self.parts.containers.ask(docker_requests.start_again, note.sandbox))
             await self.boot.connected(channel, boot, note.sandbox)
             posture = await blueprint.verified(channel, note.sandbox)
         except BaseException as error:
@@ -126,7 +127,7 @@ class StoppedContainers:
         """Stop a container whose start was given up, still behind its gate."""
         try:
             await over(boot)
-            await self.parts.containers.stop(sandbox_id)
+            await self.parts.containers.ask(docker_requests.stop_container, sandbox_id)
         except SandboxError as error:
             log.warning("sandbox %s may run, a later look will find it: %s", sandbox_id, error)
         finally:
@@ -161,7 +162,7 @@ class StoppedContainers:
         if self._noted(owner) != sandbox_id:
             return False
         try:
-            return not (await self.parts.containers.state(sandbox_id))["Running"]
+            return not (await self.parts.containers.ask(docker_requests.container_state, sandbox_id))["Running"]
         except SandboxUnavailable:
             return False
 
