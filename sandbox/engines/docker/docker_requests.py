@@ -185,8 +185,7 @@ def describe(client: Client) -> EngineFacts:
 
 def engine_info(client: Client) -> dict[str, Any]:
     """Return what GET /info does: the engine's own id, where its data are, what its kernel limits."""
-    info: dict[str, Any] = client.info()
-    return info
+    return dict(client.info())
 
 
 def inspect_image(client: Client, name: str) -> FoundImage:
@@ -204,22 +203,20 @@ def list_containers(client: Client, labels: Mapping[str, str]) -> list[dict[str,
 
     A label that is "" may have any value.
     """
-    found: list[dict[str, Any]] = client.containers(all=True, filters=_labelled(labels))
-    return found
+    return list(client.containers(all=True, filters=_labelled(labels)))
 
 
 def named_containers(client: Client, names: Collection[str]) -> list[dict[str, Any]]:
     """Return the containers of these names, running or not, as GET /containers/json does."""
     wanted = {f"/{name}" for name in names}
     filters = {"name": [f"^/?{re.escape(name)}$" for name in sorted(names)]}
-    found: list[dict[str, Any]] = client.containers(all=True, filters=filters) if names else []
+    found = client.containers(all=True, filters=filters) if names else []
     return [container for container in found if wanted & {*container["Names"]}]
 
 
 def create_container(client: Client, body: dict[str, Any], name: str | None = None) -> str:
     """Create a container of the body of POST /containers/create; return its id."""
-    created: dict[str, Any] = client.create_container_from_config(body, name)  # type: ignore[no-untyped-call]
-    return str(created["Id"])
+    return str(client.create_container_from_config(body, name)["Id"])  # type: ignore[no-untyped-call]
 
 
 def start_container(client: Client, body: dict[str, Any], name: str, *, image: str) -> None:
@@ -260,17 +257,15 @@ def stop_container(client: Client, name: str) -> None:
 
 def container_state(client: Client, name: str) -> dict[str, Any]:
     """Return the State of GET /containers/{name}/json."""
-    state: dict[str, Any] = client.inspect_container(name)["State"]
-    return state
+    return dict(client.inspect_container(name)["State"])
 
 
 def container_stats(client: Client, name: str) -> dict[str, Any] | None:
     """Return one reading of GET /containers/{name}/stats, with no second one awaited; None where it is gone."""
     try:
-        found: dict[str, Any] = client.stats(name, stream=False, one_shot=True)
+        return dict(client.stats(name, stream=False, one_shot=True))
     except NotFound:
         return None
-    return found
 
 
 def remove_container(client: Client, name: str) -> None:
