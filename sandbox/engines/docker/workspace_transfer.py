@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sandbox.background import over
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.containers import id_of
@@ -25,7 +23,7 @@ from sandbox.engines.docker.lock_directory import LockFiles
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.docker.request_threads import to_the_end
 from sandbox.engines.pooled_sandbox import pooled_id
-from sandbox.engines.workspace_archive import ArchiveBroken, Contents, read_tar, write_tar
+from sandbox.engines.workspace_archive import ArchiveBroken, Contents, Passing, read_tar, streamed, write_tar
 from sandbox.errors import SandboxBusy, SandboxError
 from sandbox.filesystem import WORKSPACE
 from sandbox.owner import Owner, owner_by_name, owner_of
@@ -37,8 +35,6 @@ _ROOT = WORKSPACE.removeprefix("/")
 # How often a workspace is read anew that changes while it is read.
 _TRIES = 3
 _Value = TypeVar("_Value")
-_Going = Callable[[Iterable[bytes]], Iterator[bytes]]
-"""Passes pieces on until the caller is cancelled."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +95,13 @@ class WorkspaceTransfer:
         owner, (user, _) = owner_of(spec), config.pooled_user_ids(self.parts.instance, fresh)
         lock = self.parts.pool_locks.enter_new(fresh)  # or the next reconciliation would remove it, for it is unclaimed
 
-        def write(carrier: str, going: _Going) -> None:
+        def write(carrier: str, passing: Passing) -> None:
             pieces = self.disk.watched(write_tar(give(), root=_ROOT, owner=user), spec.limits.disk_reserve_bytes)
-            self.parts.requests.put_archive(carrier, "/", going(pieces))
+            self.parts.requests.put_archive(carrier, "/", passing(pieces))
 
         try:
             async with self.carrier(spec, fresh) as carrier:
-                await self._stream(lambda going: write(carrier, going))
+                await self._stream(lambda passing: write(carrier, passing))
             yield fresh
         except BaseException:
             try:
@@ -117,31 +113,15 @@ class WorkspaceTransfer:
             lock.retire()
 
     async def _read(self, carrier: str, take: Callable[[Contents], _Value]) -> _Value:
-        def read(going: _Going) -> _Value:
+        def read(passing: Passing) -> _Value:
             # However it ends, the engine must not wait for a reader.
             with closing(self.parts.requests.archive_of(carrier, WORKSPACE)) as pieces:
-                return take(read_tar(going(pieces), _ROOT))
+                return take(read_tar(passing(pieces), _ROOT))
 
         return await self._stream(read)
 
-    async def _stream(self, work: Callable[[_Going], _Value]) -> _Value:
-        """Return the result of work on pieces in a thread; a cancelled caller waits until the thread is done."""
-        stopped = threading.Event()
-
-        def going(pieces: Iterable[bytes]) -> Iterator[bytes]:
-            for piece in pieces:
-                if stopped.is_set():
-                    raise ArchiveBroken("every caller that waited for these files has given up")
-                yield piece
-
-        streaming = self.parts.requests.threads.begin_stream(lambda: work(going))
-        try:
-            return await asyncio.shield(streaming)
-        except asyncio.CancelledError:
-            stopped.set()
-            if not streaming.cancel():
-                await over(streaming)
-            raise
+    async def _stream(self, work: Callable[[Passing], _Value]) -> _Value:
+        return await streamed(work, self.parts.requests.threads.begin_stream)
 
     # --- carriers ---
 

@@ -11,23 +11,31 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import io
 import os
 import secrets
 import shutil
-import stat
-import threading
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from sandbox.background import over
 from sandbox.daemon.files import tree_files
-from sandbox.engines.workspace_archive import PERMISSIONS, PIECE_BYTES, ArchiveBroken, Contents, Kind, WorkspaceEntry
+from sandbox.engines.workspace_archive import (
+    PERMISSIONS,
+    PIECE_BYTES,
+    ArchiveBroken,
+    Contents,
+    Passing,
+    WorkspaceEntry,
+    entry_of,
+    streamed,
+)
 from sandbox.errors import SandboxBusy, SandboxUnavailable
 from sandbox.owner import Owner, digest
 
-_KINDS: dict[int, Kind] = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "symlink"}
+_TOP = "workspace"  # how names in an archive begin
 _Value = TypeVar("_Value")
 
 # How long the daemons of a killed process may take to end what they run.
@@ -35,41 +43,37 @@ _LOCK_TIMEOUT_S = 10.0
 _LOCK_PAUSE_S = 0.01
 
 
-def read_directory(root: Path, *, going: Callable[[], bool] = lambda: True) -> Contents:
-    """Yield the contents of a directory; ArchiveBroken if a file changes meanwhile, or once `going` is false."""
-    names: dict[tuple[int, int], str] = {}
+def read_directory(root: Path) -> Contents:
+    """Yield the contents of a directory; ArchiveBroken if a file changes meanwhile."""
     pending = [""]
     try:
-        while pending:
-            if not going():
-                raise ArchiveBroken("every caller that waited for these files has given up")
-            path = pending.pop()
-            try:
-                state = (root / path).lstat()
-            except OSError as error:
-                if error.errno != errno.ENAMETOOLONG:
-                    raise
-                yield WorkspaceEntry(path, "misnamed"), iter(())
-                continue
-            entry = _entry(root, path, state, names)
-            if entry.kind == "directory":
-                found = sorted((one.name for one in (root / path).iterdir()), reverse=True)  # popped from the end
-                pending.extend(f"{path}/{name}" if path else name for name in found)
-            yield entry, _content(root / path, entry)
+        with tarfile.open(fileobj=io.BytesIO(), mode="w") as archive:  # knows which file has several names
+            while pending:
+                path = pending.pop()
+                try:
+                    member = cast("tarfile.TarInfo | None", archive.gettarinfo(root / path, f"{_TOP}/{path}"))
+                except OSError as error:
+                    if error.errno != errno.ENAMETOOLONG:
+                        raise
+                    yield WorkspaceEntry(path, "misnamed"), iter(())
+                    continue
+                entry = WorkspaceEntry(path, "special") if member is None else entry_of(member, _TOP)
+                if entry.kind == "directory":
+                    found = sorted((one.name for one in (root / path).iterdir()), reverse=True)  # popped from the end
+                    pending.extend(f"{path}/{name}" if path else name for name in found)
+                yield entry, _content(root / path, entry)
     except OSError as error:
         raise ArchiveBroken(f"the files cannot be read to the end: {error.strerror}") from error
 
 
-def fill_directory(root: Path, contents: Contents, *, going: Callable[[], bool] = lambda: True) -> None:
-    """Write contents to an empty directory; ArchiveBroken for an entry outside it, or once `going` is false.
+def fill_directory(root: Path, contents: Contents) -> None:
+    """Write contents to an empty directory; ArchiveBroken for an entry outside it.
 
     Links are never followed, whatever the order of entries.
     """
     root = root.resolve(strict=True)
     modes: list[tuple[Path, int]] = []
     for entry, content in contents:
-        if not going():
-            raise ArchiveBroken("every caller that waited for these files has given up")
         place = _within(root, entry.path)
         match entry.kind:
             case "directory":
@@ -99,21 +103,6 @@ def remove_directory(path: Path) -> None:
     if path.exists():  # something could not be removed, and removal stopped there
         with suppress(RecursionError):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _entry(root: Path, path: str, state: os.stat_result, names: dict[tuple[int, int], str]) -> WorkspaceEntry:
-    kind = _KINDS.get(stat.S_IFMT(state.st_mode), "special")
-    target = ""
-    if kind == "symlink":
-        target = str((root / path).readlink())
-    elif kind == "file" and state.st_nlink > 1:
-        target = names.setdefault((state.st_dev, state.st_ino), path)
-        if target == path:
-            target = ""
-        else:
-            kind = "hardlink"
-    size_bytes = state.st_size if kind == "file" else 0
-    return WorkspaceEntry(path, kind, stat.S_IMODE(state.st_mode), int(state.st_mtime), size_bytes, target)
 
 
 def _content(place: Path, entry: WorkspaceEntry) -> Iterator[bytes]:
@@ -253,23 +242,23 @@ class LocalWorkspaces:
         directory = self._path(owner) / "workspace"
         if not directory.exists():
             return None
-        return await _in_thread(lambda going: take(read_directory(directory, going=going)))
+        return await streamed(lambda passing: take(passing(read_directory(directory))), _in_thread)
 
     async def replace(self, owner: Owner, give: Callable[[], Contents]) -> None:
         """Replace an owner's files with what `give` yields; on failure the old files stay as they were."""
         fresh = self._root / "tmp" / f"new-{secrets.token_hex(8)}"
         place = self._path(owner)
 
-        def fill(going: Callable[[], bool]) -> None:
+        def fill(passing: Passing) -> None:
             (fresh / "workspace").mkdir(mode=0o700, parents=True)
-            fill_directory(fresh / "workspace", give(), going=going)
+            fill_directory(fresh / "workspace", passing(give()))
             for directory in (fresh, fresh / "workspace"):
                 directory.chmod(0o700)
             place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
         done = [fresh]
         try:
-            await _in_thread(fill)
+            await streamed(fill, _in_thread)
             # Awaits nothing: there are always the old files or the new ones.
             trash = self._trash(owner)
             try:
@@ -319,13 +308,5 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-async def _in_thread(work: Callable[[Callable[[], bool]], _Value]) -> _Value:
-    """Run work in a thread. Cancelling makes `going` false and waits for the thread."""
-    stopped = threading.Event()
-    task = asyncio.ensure_future(asyncio.to_thread(work, lambda: not stopped.is_set()))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        stopped.set()
-        await over(task)
-        raise
+def _in_thread(work: Callable[[], _Value]) -> asyncio.Future[_Value]:
+    return asyncio.ensure_future(asyncio.to_thread(work))
