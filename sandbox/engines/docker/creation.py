@@ -45,14 +45,11 @@ class Creation:
         return None if lock is None else await self._shared(blueprint, lock, replacing=False)
 
     async def _create(self, spec: SandboxSpec) -> Sandbox:
-        blueprint, locks = await self.boot.blueprint(spec), self.parts.locks
-        shared = await self._shared(blueprint, await locks.enter(blueprint.owner))
-        if shared is not None:
-            return shared
-        lock = await locks.enter(blueprint.owner)
-        if lock.read() is not None:  # another process was faster
-            lock.close()
-            return await self._create(spec)
+        blueprint = await self.boot.blueprint(spec)
+        lock = await self.parts.locks.enter(blueprint.owner)
+        if lock.read() is not None:
+            # One that does not fit is removed, and its lock with it.
+            return await self._shared(blueprint, lock) or await self._create(spec)
         resumed = await self.stopped.resume(blueprint, lock)
         return await self._make(blueprint, lock) if resumed is None else resumed
 

@@ -140,20 +140,20 @@ class ImagePulls:
         return None
 
 
+@dataclass(frozen=True)
 class PullingCreation:
     """Satisfies Creator; create() has a missing image pulled."""
 
-    def __init__(self, inner: Creator, pulls: ImagePulls) -> None:
-        self.inner = inner
-        self._pulls = pulls
+    inner: Creator
+    pulls: ImagePulls
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         try:
             return await self.inner.create(spec)
         except ImageMissing:
-            if not pullable(spec.image) or await self._pulls.has(spec.image):
+            if not pullable(spec.image) or await self.pulls.has(spec.image):
                 raise  # it is the runtime image that is not there
-        await self._pulls.pull(spec.image)
+        await self.pulls.pull(spec.image)
         return await self.inner.create(spec)
 
 

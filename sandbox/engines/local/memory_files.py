@@ -47,12 +47,7 @@ class MemoryFiles:
             self.sandboxes.remove_stopped([owner], _RESTORED)
             task = asyncio.get_running_loop().create_task(self.workspaces.replace(owner, give))
             self.sandboxes.block(owner, task)
-            try:
-                await asyncio.shield(task)
-            except asyncio.CancelledError:
-                task.cancel()
-                await asyncio.wait({task})
-                raise
+            await task
 
     async def remove_workspace(self, tenant: str, thread: str) -> bool:
         owner = owner_by_name(tenant, thread)
