@@ -200,9 +200,12 @@ class HistoryWriter:
             if self._lost:
                 log.warning("the history of sandboxes has a gap", lost=self._lost)
                 self._lost = 0
+            engine = ""
+            with contextlib.suppress(SandboxError):  # an engine does not answer, but its loss is still worth recording
+                engine = await engine_id()
             batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             try:
-                await self._store.add(await _known(engine_id), batch)
+                await self._store.add(engine, batch)
             except BaseException:
                 self._waiting.extendleft(reversed(batch))
                 self._reported.set()
@@ -222,10 +225,3 @@ def _is_doubtful(one: Unfinished, engine: Listing, owned: Mapping[str, bool]) ->
         return True
     spec = SandboxSpec(one.tenant, one.thread, image="")
     return (engine.stopped(spec) == one.sandbox) != (one.state == "idle_stopped")
-
-
-async def _known(engine_id: Callable[[], Awaitable[str]]) -> str:
-    try:
-        return await engine_id()
-    except SandboxError:
-        return ""  # the engine does not answer, but its loss is still worth recording

@@ -41,7 +41,7 @@ class Containers:
         """Remove a container and its channel directory. One that is gone is no error."""
         await self.ask(docker_requests.remove_container, sandbox_id)
         directory = self.channel_root / sandbox_id
-        await self.requests.threads.run(lambda: shutil.rmtree(directory, ignore_errors=True))
+        await self.requests.threads.requests.begin(lambda: shutil.rmtree(directory, ignore_errors=True))
 
     async def remove_each(self, found: Collection[Container]) -> None:
         """Remove containers of any kind, and no channel directories."""

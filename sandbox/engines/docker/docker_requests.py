@@ -90,7 +90,7 @@ class DockerRequests:
         self, request: Callable[Concatenate[Client, _Asked], _Value], *args: _Asked.args, **kwargs: _Asked.kwargs
     ) -> _Value:
         """Run a request in the pool; EngineUnavailable for no answer, SandboxUnavailable for a refusal."""
-        return await self.threads.run(lambda: self.ask_here(request, *args, **kwargs))
+        return await self.threads.requests.begin(lambda: self.ask_here(request, *args, **kwargs))
 
     def ask_here(
         self, request: Callable[Concatenate[Client, _Asked], _Value], *args: _Asked.args, **kwargs: _Asked.kwargs
@@ -100,7 +100,7 @@ class DockerRequests:
 
     async def ping(self) -> None:
         """Return when the engine answers, behind no other request; raises as `ask`."""
-        await self.threads.ping(lambda: self._request(docker.APIClient.ping))
+        await self.threads.pings.begin(lambda: self._request(docker.APIClient.ping))
 
     async def remove_volume(self, name: str, *, tenant: str, before: Callable[[], None] | None = None) -> bool:
         """Remove a volume with a tenant's files, in that tenant's turn, after `before`; raises and returns as `ask`."""
@@ -110,7 +110,7 @@ class DockerRequests:
                 before()
             return remove_volume(client, name)
 
-        return await self.threads.remove(lambda: self._request(remove), tenant=tenant)
+        return await self.threads.removals.run(lambda: self._request(remove), tenant=tenant)
 
     def archive_of(self, container: str, path: str) -> Generator[bytes, None, None]:
         """Yield a tar stream of a path in a container, its names beginning with the last part of the path; it blocks.

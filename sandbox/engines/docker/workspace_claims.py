@@ -202,7 +202,7 @@ class WorkspaceClaims:
     async def remove_deep(self, volume: str, owner: Owner) -> bool:
         """Remove a volume that the engine failed to remove, as one with a tree too deep for it."""
         empty = partial(empty_deep_volume, self._requests, volume, **self._emptier, owner=owner)
-        await self._requests.threads.empty(empty, tenant=owner[0])
+        await self._requests.threads.emptiers.run(empty, tenant=owner[0])
         return await self._requests.remove_volume(volume, tenant=owner[0])
 
     def _volume(self, owner: Owner) -> str:

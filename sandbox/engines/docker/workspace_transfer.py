@@ -46,7 +46,7 @@ class WorkspaceTransfer:
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Value]) -> _Value | None:
         owner, claims = owner_of(spec), self.parts.claims
-        async with self.alone(owner), self.parts.requests.threads.streams.turn(owner[0]):
+        async with self.alone(owner), self.parts.requests.threads.streams.turns.turn(owner[0]):
             if not await claims.has_files(owner):
                 return None
             for left in reversed(range(_TRIES)):
@@ -62,7 +62,7 @@ class WorkspaceTransfer:
         """Replace a thread's files; the old ones stay until the new ones are complete, in a volume beside them."""
         owner, parts = owner_of(spec), self.parts
         await self.parts.setup.prepared()  # an engine on which nothing can be made must not cost the old files
-        async with self.alone(owner), parts.requests.threads.streams.turn(owner[0]), AsyncExitStack() as stack:
+        async with self.alone(owner), parts.requests.threads.streams.turns.turn(owner[0]), AsyncExitStack() as stack:
             await self.disk.refuse_short(spec.limits.disk_reserve_bytes, size_bytes)
             lock = await stack.enter_async_context(parts.locks.entered(owner))
             note, stopped = lock.read(), parts.stopped.read(owner)
@@ -121,7 +121,7 @@ class WorkspaceTransfer:
         return await self._stream(read)
 
     async def _stream(self, work: Callable[[Passing], _Value]) -> _Value:
-        return await streamed(work, self.parts.requests.threads.begin_stream)
+        return await streamed(work, self.parts.requests.threads.streams.begin)
 
     # --- carriers ---
 
@@ -138,7 +138,7 @@ class WorkspaceTransfer:
             raise SandboxBusy("the files of this thread are being saved or replaced: wait until that is done")
         try:
             if await self.parts.requests.ask(docker_requests.named_containers, [name]):
-                async with self.parts.requests.threads.streams.turn(owner[0]):
+                async with self.parts.requests.threads.streams.turns.turn(owner[0]):
                     await self._remove(name)
             yield
         finally:
@@ -181,5 +181,6 @@ class WorkspaceTransfer:
 
     async def _remove(self, name: str) -> None:
         """Remove a carrier in the caller's turn of its tenant's streams: an engine may be stuck with it."""
-        remove = docker_requests.remove_container
-        await to_the_end(self.parts.requests.threads.begin_stream(lambda: self.parts.requests.ask_here(remove, name)))
+        requests = self.parts.requests
+        removing = requests.threads.streams.begin(lambda: requests.ask_here(docker_requests.remove_container, name))
+        await to_the_end(removing)

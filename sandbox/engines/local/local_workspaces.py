@@ -197,14 +197,16 @@ class LocalWorkspaces:
         lock = os.open(self._root / "id", os.O_RDONLY | os.O_CLOEXEC)
         try:
             async with asyncio.timeout(_LOCK_TIMEOUT_S):
-                while not _lock(lock):  # noqa: ASYNC110 - flock() has no notification
+                while True:
+                    with suppress(BlockingIOError):
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        return lock
                     await asyncio.sleep(_LOCK_PAUSE_S)
         except BaseException as error:
             os.close(lock)
             if isinstance(error, TimeoutError):
                 raise SandboxUnavailable(f"another process has {self._root}; end it, or use another root") from None
             raise
-        return lock
 
     async def close(self) -> None:
         async with self._preparing:
@@ -297,15 +299,6 @@ class LocalWorkspaces:
 
     def _path(self, owner: Owner) -> Path:
         return self._root / "workspaces" / owner[0] / owner[1]
-
-
-def _lock(descriptor: int) -> bool:
-    """Try to lock a file; return whether it is locked now."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _in_thread(work: Callable[[], _Value]) -> asyncio.Future[_Value]:

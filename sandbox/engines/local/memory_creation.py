@@ -30,7 +30,7 @@ class MemoryCreation:
         owner = owner_of(spec)
         while True:
             running = self.sandboxes.running.get(owner)
-            if running is not None and self._is_usable(running, spec):
+            if running is not None and running.alive and (running.users or self._fits(running, spec)):
                 break
             if running is not None:
                 self.sandboxes.begin_to_end(running, MADE_OTHERWISE if running.alive else "lost")
@@ -79,9 +79,6 @@ class MemoryCreation:
         else:
             self.sandboxes.report(running, "removed" if again else "failed", str(error))
             self.sandboxes.begin_to_end(running)
-
-    def _is_usable(self, running: RunningSandbox, spec: SandboxSpec) -> bool:
-        return running.alive and (running.users > 0 or self._fits(running, spec))
 
     def _fits(self, one: StoppedSandbox, spec: SandboxSpec) -> bool:
         return made_alike(one.spec, spec) and self.sandboxes.overdue_s(one) is None
