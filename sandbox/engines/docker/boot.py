@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
+
+from google.protobuf import text_format
 
 from sandbox.background import over
 from sandbox.client.channel import Channel
@@ -15,15 +18,17 @@ from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_requests import FoundImage
 from sandbox.engines.docker.engine_setup import BundleBroken
-from sandbox.engines.docker.handshake import connected, introduced, refuse_weak
+from sandbox.engines.docker.handshake import connected, introduced
 from sandbox.engines.docker.lock_directory import retired
 from sandbox.engines.docker.parts import Parts
-from sandbox.engines.docker.posture import HostKernel
-from sandbox.errors import SandboxUnavailable
+from sandbox.engines.docker.posture import HostKernel, own_namespaces, weaknesses
+from sandbox.errors import PostureTooWeak, SandboxUnavailable
 from sandbox.owner import Owner, owner_of
 from sandbox.sandbox import SandboxSpec
 from sandbox.thread_lock import ThreadLock
 from sandbox.v1 import channel_pb2 as pb
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +64,14 @@ class Blueprint:
         return posture
 
     def refuse_weak(self, sandbox_id: str, posture: pb.Posture) -> None:
-        """Raise PostureTooWeak for a sandbox that is weaker than the spec asks."""
-        refuse_weak(sandbox_id, posture, self.spec, host=self.host, volumes=self.volumes)
+        """Raise PostureTooWeak, with every weakness, for a sandbox that is weaker than the spec asks."""
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("posture of sandbox %s: %s", sandbox_id, text_format.MessageToString(posture, as_one_line=True))
+        namespaces = own_namespaces()
+        found = weaknesses(posture, self.spec, host=self.host, gateway_namespaces=namespaces, volumes=self.volumes)
+        if found:
+            log.warning("sandbox %s is refused: %s", sandbox_id, " ".join(found))
+            raise PostureTooWeak("the sandbox is weaker than its spec and was removed: " + " ".join(found))
 
 
 class Boot:

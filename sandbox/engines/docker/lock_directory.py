@@ -146,15 +146,16 @@ class LockDirectory(LockFiles):
         finally:
             let_go(lock)
 
-    async def enter_existing(self, owner: Owner) -> ThreadLock | None:
-        """Return an owner's lock as enter() does, or None where there is none."""
+    async def enter_existing(self, owner: Owner) -> tuple[ThreadLock, Note] | None:
+        """Return an owner's lock as enter() does, with its note; None where there is none."""
         if not self.has(owner):
             return None
         lock = await self.enter(owner)
-        if lock.read() is None:
+        note = lock.read()
+        if note is None:
             lock.retire()
             return None
-        return lock
+        return lock, note
 
     def looked_at(self, tenant: str | None = None) -> Sequence[Look]:
         """Return a look at the lock of each sandbox, or of those of one tenant, a digest; no gate is needed."""

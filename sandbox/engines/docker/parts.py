@@ -157,32 +157,32 @@ class Parts:
 
     @asynccontextmanager
     async def gate(self, owner: Owner) -> AsyncIterator[Gate | None]:
-        """Enter the gate of an owner's sandbox, which is there or is being made; None for none."""
-        lock = await self.enter_existing(owner)
-        note = lock.read() if lock is not None else None
+        """Be behind the gate of an owner's sandbox as enter_existing() is; its lock is closed at the end."""
+        gate = await self.enter_existing(owner)
         try:
-            yield None if lock is None or note is None else Gate(owner, lock, note)
+            yield gate
         finally:
-            if lock is not None:
-                lock.close()
+            if gate is not None:
+                gate.lock.close()
 
-    async def enter_existing(self, owner: Owner) -> ThreadLock | None:
-        """Return the lock of an owner's sandbox behind its gate, as LockDirectory does; None where there is none."""
-        lock = await self.locks.enter_existing(owner)
-        note = lock.read() if lock is not None else None
-        if lock is not None and note is not None and note.unchecked:
-            await self.give_up_claim(owner, note, lock)
+    async def enter_existing(self, owner: Owner) -> Gate | None:
+        """Enter the gate of an owner's sandbox, which is there or is being made; None for none.
+
+        What a process left that died during a claim is removed.
+        """
+        found = await self.locks.enter_existing(owner)
+        if found is None:
             return None
-        return lock
-
-    async def give_up_claim(self, owner: Owner, note: Note, lock: ThreadLock) -> None:
-        """Remove what a process left that died during a claim, behind the thread's gate, and the lock."""
+        lock, note = found
+        if not note.unchecked:
+            return Gate(owner, lock, note)
         try:
             await self.unclaim(owner, note.sandbox)
             lock.retire()
         finally:
             lock.close()
         self.record(owner, note, "removed", CLAIM_LOST)
+        return None
 
     async def unclaim(self, owner: Owner, pooled: str) -> None:
         """Remove a pooled sandbox whose claim was not finished, behind the gate of the thread that it was meant for."""
