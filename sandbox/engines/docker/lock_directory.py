@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sandbox.engines.engine import surplus
@@ -211,11 +211,13 @@ def retired(sandbox_id: str, *locks: ThreadLock) -> Iterator[None]:
 class Stopped:
     """A sandbox as it was when it was stopped.
 
-    `processes` ran in the background, ended with it or with an earlier stop, and were not reported yet.
+    `processes` ran in the background, ended with it or with an earlier stop, and were not reported yet. `since_s` is
+    when it was stopped, in seconds since 1970.
     """
 
     note: Note
     processes: int = 0
+    since_s: float = field(default=0.0, compare=False)
 
 
 class StoppedSandboxes(NamedFiles):
@@ -248,16 +250,9 @@ class StoppedSandboxes(NamedFiles):
         """Return an owner's stopped sandbox; None for none, or one that cannot be read."""
         try:
             with self.path(owner).open("rb") as file:
-                said = json.loads(file.read(_RECORD_LIMIT_BYTES))
-            return Stopped(Note.of(said), int(said["processes"]))
+                said, since_s = json.loads(file.read(_RECORD_LIMIT_BYTES)), os.fstat(file.fileno()).st_mtime
+            return Stopped(Note.of(said), int(said["processes"]), since_s)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return None
-
-    def since_s(self, owner: Owner) -> float | None:
-        """Return since when an owner's sandbox is stopped, in seconds since 1970; None where none is."""
-        try:
-            return self.path(owner).stat().st_mtime
-        except FileNotFoundError:
             return None
 
     def remove(self, owner: Owner) -> None:

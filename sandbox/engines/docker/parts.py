@@ -24,18 +24,18 @@ from sandbox.transition import CLAIM_LOST, OnTransition, State, Transition
 from sandbox.v1 import channel_pb2 as pb
 
 
+@dataclass(frozen=True)
 class Lifetime:
     """A sandbox is past its lifetime `lifetime_s` after it was made; None sets no end. `clock` counts from 1970."""
 
-    def __init__(self, lifetime_s: float | None, clock: Callable[[], float]) -> None:
-        self._lifetime_s = lifetime_s
-        self.clock = clock
+    lifetime_s: float | None
+    clock: Callable[[], float]
 
     def overdue_s(self, note: Note) -> float | None:
         """Return for how long a sandbox is past its lifetime; None while it is not, or where its age is unknown."""
-        if self._lifetime_s is None or not note.created_s:
+        if self.lifetime_s is None or not note.created_s:
             return None
-        past_s = self.clock() - (note.created_s + self._lifetime_s)
+        past_s = self.clock() - (note.created_s + self.lifetime_s)
         return past_s if past_s >= 0 else None
 
     def is_over(self, note: Note) -> bool:
@@ -115,38 +115,32 @@ class Gate:
     note: Note
 
 
+@dataclass
 class Parts:
     """Shared by the collaborators of one engine. What is in `background` is waited for before the engine closes."""
 
-    def __init__(
-        self,
-        instance: str,
-        channel_root: Path,
-        runtime_image: str,
-        requests: DockerRequests,
-        lifetime: Lifetime,
-        on_transition: OnTransition,
-    ) -> None:
-        self.instance = instance
-        self.channel_root = channel_root
-        self.runtime_image = runtime_image
-        self.requests = requests
-        self.containers = Containers(requests, instance, channel_root)
-        self.locks = LockDirectory(channel_root, instance)
-        self.pool_locks = PoolLocks(channel_root, instance)
-        self.stopped = StoppedSandboxes(channel_root, instance, lifetime.clock)
-        self.claims = WorkspaceClaims(requests, instance, runtime_image)
-        self.setup = EngineSetup(requests, self.locks, instance, runtime_image)
-        self.lifetime = lifetime
-        self.attached = AttachedSandboxes(lifetime)
+    instance: str
+    channel_root: Path
+    runtime_image: str
+    requests: DockerRequests
+    lifetime: Lifetime
+    on_transition: OnTransition
+
+    def __post_init__(self) -> None:
+        self.containers = Containers(self.requests, self.instance, self.channel_root)
+        self.locks = LockDirectory(self.channel_root, self.instance)
+        self.pool_locks = PoolLocks(self.channel_root, self.instance)
+        self.stopped = StoppedSandboxes(self.channel_root, self.instance, self.lifetime.clock)
+        self.claims = WorkspaceClaims(self.requests, self.instance, self.runtime_image)
+        self.setup = EngineSetup(self.requests, self.locks, self.instance, self.runtime_image)
+        self.attached = AttachedSandboxes(self.lifetime)
         self.background = BackgroundTasks()
-        self._on_transition = on_transition
 
     def new_suffix(self) -> str:
         return secrets.token_hex(4)
 
     def record(self, owner: Owner, note: Note, state: State, reason: str) -> None:
-        self._on_transition(Transition(*owner, note.sandbox, state, reason, note.thread))
+        self.on_transition(Transition(*owner, note.sandbox, state, reason, note.thread))
 
     def note(self, spec: SandboxSpec, sandbox_id: str, made: str, pooled: str) -> Note:
         """Return the note of a sandbox that is made now. `pooled` has its files; "" for the thread's own volume."""

@@ -46,8 +46,8 @@ class SandboxListing:
 
     def at_rest(self, owner: Owner) -> ListedSandbox | None:
         """Return the stopped sandbox of a thread, by its file."""
-        stopped, since_s = self.parts.stopped.read(owner), self.parts.stopped.since_s(owner)
-        return None if stopped is None else shown(stopped.note, "idle_stopped", since_s)
+        stopped = self.parts.stopped.read(owner)
+        return None if stopped is None else shown(stopped.note, "idle_stopped", stopped.since_s)
 
     async def listed(self, tenant: str) -> Sequence[ListedSandbox]:
         """Return the sandboxes of a tenant by id: running, stopped, being made, or dead and not yet removed."""
