@@ -172,9 +172,19 @@ class Endings:
         Such files are in a volume that no longer says whose it is, so SandboxUnavailable is raised at the end if any
         volume without an owner stays.
         """
+        parts, mine = self.parts, digest(tenant)
         await self.transfer.remove_left()  # a carrier that a dead process left would keep its volume in use
         left = await self.pool.reconcile()
-        removed = await self._remove_labelled(digest(tenant))
+        for owner in [one for one in parts.locks.owners() if one[0] == mine]:
+            async with parts.gate(owner) as gate:
+                if gate is not None:
+                    await parts.containers.remove(gate.note.sandbox)
+                    gate.lock.retire()
+        for owner in [one for one in parts.stopped.owners() if one[0] == mine]:
+            await self.stopped.remove(owner, DELETED)
+        await parts.containers.remove_each(await self._containers_of(mine))
+        volumes = await parts.claims.workspaces({config.TENANT_LABEL: mine})
+        removed = sum([await parts.claims.remove_files(config.owner_in(labels)) for labels in volumes.values()])
         if left:
             raise SandboxUnavailable(
                 f"volumes of {', '.join(sorted(left))} could not be removed and may have files of this tenant; "
@@ -203,22 +213,6 @@ class Endings:
                 left.append(str(error))
         if left:
             raise SandboxUnavailable("; ".join(left))
-
-    async def _remove_labelled(self, mine: str) -> int:
-        parts = self.parts
-        for owner in parts.locks.owners():
-            if owner[0] != mine:
-                continue
-            async with parts.gate(owner) as gate:
-                if gate is not None:
-                    await parts.containers.remove(gate.note.sandbox)
-                    gate.lock.retire()
-        for owner in parts.stopped.owners():
-            if owner[0] == mine:
-                await self.stopped.remove(owner, DELETED)
-        await parts.containers.remove_each(await self._containers_of(mine))
-        volumes = await parts.claims.workspaces({config.TENANT_LABEL: mine})
-        return sum([await parts.claims.remove_files(config.owner_in(labels)) for labels in volumes.values()])
 
     async def _containers_of(self, mine: str) -> list[dict[str, Any]]:
         """Return every container of a tenant, claimed pooled ones too, which do not have its label."""
