@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -112,11 +113,9 @@ class Creation:
             log.info("sandbox %s is replaced: %s", note.sandbox, error)
             channel.close()
             parts.attached.let_go(note.sandbox)
-            try:
+            with closing(lock):
                 await parts.containers.remove(note.sandbox)
                 lock.retire()
-            finally:
-                lock.close()
             parts.record(owner, note, "removed", reason_of(error))
             return None
         parts.attached.let_go(note.sandbox)

@@ -26,7 +26,7 @@ from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker.boot import Blueprint, Boot
 from sandbox.engines.docker.engine_setup import BundleBroken
 from sandbox.engines.docker.handshake import introduced
-from sandbox.engines.docker.lock_directory import retired
+from sandbox.engines.docker.lock_directory import let_go, retired
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind, pooled_id
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
@@ -144,14 +144,9 @@ class DockerPool:
 
     def _locked_free(self, owner: Owner) -> ThreadLock | None:
         """Return the lock, behind its gate, of a thread without a sandbox; None for any other thread."""
-        lock = self.parts.locks.try_enter(owner)
-        if lock is None:
-            return None  # another caller makes or removes its sandbox
-        if lock.read() is not None:
-            lock.close()
-            return None
-        if self.parts.stopped.has(owner):
-            lock.retire()
+        lock = self.parts.locks.try_enter(owner)  # None while another caller makes or removes its sandbox
+        if lock is not None and (lock.read() is not None or self.parts.stopped.has(owner)):
+            let_go(lock)
             return None
         return lock
 

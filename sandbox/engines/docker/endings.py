@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,12 +73,10 @@ class Endings:
             lock = self.parts.locks.try_enter(owner) if tenant in (None, owner[0]) else None
             if lock is None:
                 continue
-            try:
+            with closing(lock):
                 note = lock.read()
                 if note is not None and not note.unchecked and await end(Gate(owner, lock, note), EVICTED):
                     return True
-            finally:
-                lock.close()
         return False
 
     async def _stop_unused(self, gate: Gate, reason: str) -> bool:
@@ -107,7 +106,7 @@ class Endings:
             await self.remove(sandbox_id)
             return False
         lock = attached.lock
-        try:
+        with closing(attached):
             await shut(lock)
             note = lock.read()
             if note is None or note.sandbox != sandbox_id or lock.gone or not lock.hold_alone():
@@ -115,8 +114,6 @@ class Endings:
             stopped = await self.stopped.stop_or_remove(attached.owner, note, attached.channel, UNUSED)
             lock.retire()
             return stopped
-        finally:
-            attached.close()
 
     async def remove(self, sandbox_id: str, reason: str = UNUSED) -> None:
         attached = self.parts.attached.by_id.get(sandbox_id)
@@ -154,15 +151,13 @@ class Endings:
 
     async def _remove_unshared(self, owner: Owner, lock: ThreadLock, sandbox_id: str, reason: str) -> None:
         """Remove a sandbox unless another process has it; its lock is behind the gate, or gone."""
-        try:
+        with closing(lock):
             if not lock.gone and lock.hold_alone():
                 await self.parts.containers.remove(sandbox_id)
                 note = lock.read()
                 if note is None or note.sandbox == sandbox_id:
                     lock.retire()
                 self.parts.record(owner, Note.known(note, sandbox_id), "removed", reason)
-        finally:
-            lock.close()
 
     # --- everything of a tenant or of the instance, by labels, whichever process made it ---
 

@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -172,15 +173,12 @@ class EngineSetup:
     async def stop_serving(self) -> bool:
         """Give up the serving lock; return whether no other process of the instance serves."""
         self.close()
-        serving = await self._locks.enter_serving()
-        try:
+        with closing(await self._locks.enter_serving()) as serving:
             if not serving.hold_alone():
                 return False
             serving.retire()
             self._was_last = True
             return True
-        finally:
-            serving.close()
 
     async def is_last(self) -> bool:
         """Return whether this process served, and was the last of the instance; it serves no more."""

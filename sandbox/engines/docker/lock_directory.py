@@ -163,9 +163,9 @@ class LockDirectory(LockFiles):
         for used_s, owner in self.found_owners():
             lock = ThreadLock.open_existing(self.path(owner)) if tenant in (None, owner[0]) else None
             if lock is not None:
-                if (note := lock.read()) is not None:
-                    found.append(Look(owner, note, None if lock.in_use() else used_s, at_work=lock.is_shut()))
-                lock.close()
+                with contextlib.closing(lock):
+                    if (note := lock.read()) is not None:
+                        found.append(Look(owner, note, None if lock.in_use() else used_s, at_work=lock.is_shut()))
         return found
 
     async def enter_serving(self) -> ThreadLock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -170,11 +170,9 @@ class Parts:
         lock, note = found
         if not note.unchecked:
             return Gate(owner, lock, note)
-        try:
+        with closing(lock):
             await self.unclaim(owner, note.sandbox)
             lock.retire()
-        finally:
-            lock.close()
         self.record(owner, note, "removed", CLAIM_LOST)
         return None
 

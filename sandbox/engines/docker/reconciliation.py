@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from sandbox.client.channel import Channel
@@ -37,12 +38,9 @@ class Reconciliation:
 
     async def reconcile(self) -> Sequence[LeftSandbox]:
         parts = self.parts
-        serving = parts.locks.serving()
-        try:
+        with closing(parts.locks.serving()) as serving:
             if serving.try_gate():  # else another process is filling the runtime volume, and these are in use
                 await parts.containers.remove_each(await parts.containers.of_kind("runtime"))
-        finally:
-            serving.close()
         await self.transfer.remove_left()
         await self.pool.reconcile()
         containers = [
