@@ -85,7 +85,11 @@ class StoppedContainers:
         note = replace(stopped.note, ended_processes=stopped.processes)
         # Before anything else: what ended with it is reported even if it is not started again.
         noted = replace(note, thread=spec.thread, image=spec.image, runtime=spec.runtime)
-        lock.write(noted)
+        try:
+            lock.write(noted)
+        except OSError:
+            lock.retire()
+            raise
         if self.parts.lifetime.is_over(note) or blueprint.made(note.sandbox, pooled=note.held) != note.made:
             log.info("stopped sandbox %s is replaced: %s", note.sandbox, MADE_OTHERWISE)
             await self._drop(owner, note, lock, MADE_OTHERWISE)
