@@ -152,14 +152,19 @@ def _packed(contents: Contents, root: str, owner: int) -> Iterator[bytes]:
         member.size = entry.size_bytes if entry.kind == "file" else 0
         member.linkname = f"{root}/{entry.target}" if entry.kind == "hardlink" else entry.target
         yield member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-        written = 0
-        for piece in content:
-            written += len(piece)
-            yield piece
-        if written != member.size:
-            raise ArchiveBroken(f"a file of {member.size} bytes came with {written}")
-        yield bytes(-written % tarfile.BLOCKSIZE)
+        yield from whole(content, member.size)
+        yield bytes(-member.size % tarfile.BLOCKSIZE)
     yield _END
+
+
+def whole(content: Iterable[bytes], size_bytes: int) -> Iterator[bytes]:
+    """Pass on the content of a file; ArchiveBroken at its end if it has another size."""
+    written = 0
+    for piece in content:
+        written += len(piece)
+        yield piece
+    if written != size_bytes:
+        raise ArchiveBroken(f"a file of {size_bytes} bytes came with {written}")
 
 
 def entry_of(member: tarfile.TarInfo, root: str) -> WorkspaceEntry:

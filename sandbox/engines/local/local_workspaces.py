@@ -31,6 +31,7 @@ from sandbox.engines.workspace_archive import (
     WorkspaceEntry,
     entry_of,
     streamed,
+    whole,
 )
 from sandbox.errors import SandboxBusy, SandboxUnavailable
 from sandbox.owner import Owner, digest
@@ -80,7 +81,10 @@ def fill_directory(root: Path, contents: Contents) -> None:
                 place.mkdir(parents=True, exist_ok=True)
                 modes.append((place, entry.mode))
             case "file":
-                _write(place, entry, content)
+                with place.open("xb") as file:
+                    file.writelines(whole(content, entry.size_bytes))
+                place.chmod(entry.mode & PERMISSIONS)
+                os.utime(place, (entry.modified_s, entry.modified_s))
             case "symlink":
                 place.symlink_to(entry.target)
             case "hardlink":
@@ -118,18 +122,6 @@ def _content(place: Path, entry: WorkspaceEntry) -> Iterator[bytes]:
         raise ArchiveBroken(f"a file cannot be read to the end: {error.strerror}") from error
     if left:
         raise ArchiveBroken("the files cannot be read to the end: they change while they are read")
-
-
-def _write(place: Path, entry: WorkspaceEntry, content: Iterator[bytes]) -> None:
-    written = 0
-    with place.open("xb") as file:
-        for piece in content:
-            written += len(piece)
-            file.write(piece)
-    if written != entry.size_bytes:
-        raise ArchiveBroken(f"a file of {entry.size_bytes} bytes came with {written}")
-    place.chmod(entry.mode & PERMISSIONS)
-    os.utime(place, (entry.modified_s, entry.modified_s))
 
 
 def _within(root: Path, path: str) -> Path:
