@@ -150,17 +150,19 @@ class _WorkerConnection(Connection):
         return super().send_at_once(message)
 
     async def receive(self) -> pb.Reply:
-        try:
-            return self._shown(await super().receive())
-        except DaemonLost as error:
-            raise _killed() from error
+        return self._shown(await super().receive())
 
     async def receive_piece(self) -> bytes | pb.Reply:
-        try:
-            piece = await super().receive_piece()
-        except DaemonLost as error:
-            raise _killed() from error
+        piece = await super().receive_piece()
         return piece if isinstance(piece, bytes) else self._shown(piece)
+
+    async def _receive_frame(self) -> memoryview:
+        try:
+            return await super()._receive_frame()
+        except DaemonLost as error:
+            raise SandboxUnavailable(
+                "the process that works on files was killed, perhaps for memory; try again"
+            ) from error
 
     def _real(self, path: str) -> str:
         if path != WORKSPACE and not path.startswith(f"{WORKSPACE}/"):
@@ -179,7 +181,3 @@ class _WorkerConnection(Connection):
         for match in reply.grep.matches:
             match.path = workspace + match.path.removeprefix(root)
         return reply
-
-
-def _killed() -> SandboxUnavailable:
-    return SandboxUnavailable("the process that works on files was killed, perhaps for memory; try again")
