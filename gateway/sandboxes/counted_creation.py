@@ -7,6 +7,7 @@ much.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from gateway.errors import QuotaExceeded
 from gateway.policy.document import QuotasSection
@@ -18,19 +19,19 @@ from sandbox.sandbox import Sandbox, SandboxSpec
 QuotasOf = Callable[[str], Awaitable[QuotasSection]]
 
 
+@dataclass(frozen=True)
 class CountedCreation:
     """Satisfies Creator; create() raises TooManyCreations for one more than `quotas_of` a tenant allows."""
 
-    def __init__(self, inner: Creator, register: Register, quotas: Quotas, quotas_of: QuotasOf) -> None:
-        self.inner = inner
-        self._register = register
-        self._quotas = quotas
-        self._quotas_of = quotas_of
+    inner: Creator
+    register: Register
+    quotas: Quotas
+    quotas_of: QuotasOf
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        if is_new(self._register, spec):
+        if is_new(self.register, spec):
             try:
-                await self._quotas.take_sandbox(spec.tenant, await self._quotas_of(spec.tenant))
+                await self.quotas.take_sandbox(spec.tenant, await self.quotas_of(spec.tenant))
             except QuotaExceeded as refused:
                 raise TooManyCreations(
                     str(refused),

@@ -8,6 +8,7 @@ import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -42,21 +43,21 @@ _FOUND: Mapping[State, str] = {
 }
 
 
+@dataclass(frozen=True)
 class HistoryReader:
     """The history of every tenant's sandboxes, on all gateways."""
 
-    def __init__(self, store: TransitionStore, threads: ThreadStore, poll_s: float = _POLL_S) -> None:
-        self._store = store
-        self._threads = threads
-        self._poll_s = poll_s
-        self._closing = asyncio.Event()
+    store: TransitionStore
+    threads: ThreadStore
+    poll_s: float = _POLL_S
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def page(
         self, tenant: str, *, thread: str | None, before: int | None, limit: int
     ) -> Sequence[StoredTransition]:
         """Return a tenant's transitions, or those of one thread, newest first; NotFound for an unknown thread."""
         await self._refuse_unknown(tenant, thread)
-        return await self._store.page(tenant, thread=thread, before=before, limit=limit)
+        return await self.store.page(tenant, thread=thread, before=before, limit=limit)
 
     async def watch(
         self, tenant: str, *, thread: str | None, after: int | None
@@ -67,23 +68,23 @@ class HistoryReader:
         """
         await self._refuse_unknown(tenant, thread)
         if after is None:
-            newest = await self._store.page(tenant, thread=None, before=None, limit=1)
+            newest = await self.store.page(tenant, thread=None, before=None, limit=1)
             after = newest[0].id if newest else 0
         yield None
-        while not self._closing.is_set():
-            found = await self._store.after(tenant, thread=thread, after=after, limit=_PAGE)
+        while not self.closing.is_set():
+            found = await self.store.after(tenant, thread=thread, after=after, limit=_PAGE)
             for one in found:
                 yield one
                 after = one.id
             if not found:
-                await pause(self._closing, self._poll_s)
+                await pause(self.closing, self.poll_s)
 
     def close(self) -> None:
         """End all watches."""
-        self._closing.set()
+        self.closing.set()
 
     async def _refuse_unknown(self, tenant: str, thread: str | None) -> None:
-        if thread is not None and await self._threads.get(tenant, thread) is None:
+        if thread is not None and await self.threads.get(tenant, thread) is None:
             raise NotFound(f"thread {thread[:64]!r} not found: `airlock thread list` lists the threads")
 
 
@@ -198,9 +199,12 @@ class HistoryWriter:
             if self._lost:
                 log.warning("the history of sandboxes has a gap", lost=self._lost)
                 self._lost = 0
+            engine = ""
+            with contextlib.suppress(SandboxError):  # an engine does not answer, but its loss is still worth recording
+                engine = await engine_id()
             batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             try:
-                await self._store.add(await _known(engine_id), batch)
+                await self._store.add(engine, batch)
             except BaseException:
                 self._waiting.extendleft(reversed(batch))
                 self._reported.set()
@@ -220,10 +224,3 @@ def _is_doubtful(one: Unfinished, engine: Listing, owned: Mapping[str, bool]) ->
         return True
     spec = SandboxSpec(one.tenant, one.thread, image="")
     return (engine.stopped(spec) == one.sandbox) != (one.state == "idle_stopped")
-
-
-async def _known(engine_id: Callable[[], Awaitable[str]]) -> str:
-    try:
-        return await engine_id()
-    except SandboxError:
-        return ""  # the engine does not answer, but its loss is still worth recording

@@ -56,8 +56,6 @@ class PooledSandbox(Protocol):
     @property
     def id(self) -> str: ...
     @property
-    def kind(self) -> PoolKind: ...
-    @property
     def alive(self) -> bool:
         """Whether it may still be claimed."""
 

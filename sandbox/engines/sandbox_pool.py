@@ -300,43 +300,44 @@ class SandboxPool:
             self._wake.clear()
 
     async def _weed(self) -> None:
-        now_s = self._clock()
         given = self._given()
         for kind, known in list(self._kinds.items()):
-            asked = [ready for ready in known.ready if now_s - ready.made_s < _OLD_AFTER_S]
-            answers = await asyncio.gather(*(ready.pooled.ping() for ready in asked))
-            bad = [ready for ready, answer in zip(asked, answers, strict=True) if not answer]
+            looked_at = list(known.ready)
+            fit = await asyncio.gather(*(self._is_fit(ready) for ready in looked_at))
+            unfit = [ready for ready, is_fit in zip(looked_at, fit, strict=True) if not is_fit]
             # Others may have been taken or made meanwhile: those are left alone.
-            bad += [ready for ready in known.ready if now_s - ready.made_s >= _OLD_AFTER_S]
-            kept = [ready for ready in known.ready if ready not in bad]
-            surplus = kept[: max(0, len(kept) - given[kind])]
-            gone = [ready for ready in known.ready if ready in bad or ready in surplus]
-            known.ready = [ready for ready in kept if ready not in surplus]
-            for ready in gone:
-                self._background.begin(self._discarded(ready.pooled))
+            kept = [ready for ready in known.ready if ready not in unfit]
+            kept = kept[max(0, len(kept) - given[kind]) :]
+            for ready in known.ready:
+                if ready not in kept:
+                    self._background.begin(self._discarded(ready.pooled))
+            known.ready = kept
             if not known.wanted and not known.ready and not known.making:
                 del self._kinds[kind]
+
+    async def _is_fit(self, ready: _Ready) -> bool:
+        return self._clock() - ready.made_s < _OLD_AFTER_S and await ready.pooled.ping()
 
     def _given(self) -> dict[PoolKind, int]:
         return shared_out({kind: known.wanted for kind, known in self._kinds.items()}, self._limit)
 
     def _begin_making(self) -> bool:
         """Begin to make one more if one is missing and few are being made; return whether it was begun."""
-        making = sum(known.making for known in self._kinds.values())
-        if self._closed or making >= (1 if self._waiting else _MAKERS):
-            return False
-        if sum(self.counts.values()) >= self._limit:
+        counts = self.counts
+        busy = counts["making"] >= (1 if self._waiting else _MAKERS)
+        if self._closed or busy or sum(counts.values()) >= self._limit:
             return False
         now_s = self._clock()
-        lacking = []
+        shares = {}
         for kind, number in self._given().items():
             known = self._kinds[kind]
             there = len(known.ready) + known.making
             if there < number and now_s >= known.retry_at_s:
-                lacking.append((there / number, kind, known))
-        if not lacking:
+                shares[kind] = there / number
+        if not shares:
             return False
-        _, kind, known = min(lacking, key=lambda one: one[0])
+        kind = min(shares, key=shares.__getitem__)
+        known = self._kinds[kind]
         known.making += 1
         self._background.begin(self._make(kind, known))
         return True

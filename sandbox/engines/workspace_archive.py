@@ -10,14 +10,19 @@ code ever follows it, and tool code may make any.
 
 from __future__ import annotations
 
+import asyncio
 import io
 import tarfile
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO, Literal, TypeAlias, cast
+from typing import IO, Literal, Protocol, TypeAlias, TypeVar, cast
 
+from sandbox.engines.background import over
 from sandbox.errors import SandboxUnavailable
 
+_Piece = TypeVar("_Piece")
+_Value = TypeVar("_Value")
 Kind: TypeAlias = Literal["directory", "file", "symlink", "hardlink", "special", "misnamed"]
 
 PIECE_BYTES = 1024 * 1024
@@ -61,8 +66,35 @@ Contents: TypeAlias = Iterator[tuple[WorkspaceEntry, Iterator[bytes]]]
 """Entries, directories before what is in them, each with the bytes of a file, to be read before the next entry."""
 
 
+class Passing(Protocol):
+    """Passes entries or pieces on until the caller that waits for them gives up; then it raises ArchiveBroken."""
+
+    def __call__(self, pieces: Iterable[_Piece], /) -> Iterator[_Piece]: ...
+
+
 class ArchiveBroken(SandboxUnavailable):
     """A tar stream ended early, or is none: what it is made of changed while it was read, or the engine went away."""
+
+
+async def streamed(
+    work: Callable[[Passing], _Value], begin: Callable[[Callable[[], _Value]], asyncio.Future[_Value]]
+) -> _Value:
+    """Return the result of work that blocks; `begin` runs it in a thread, whose end a cancelled caller waits for."""
+    stopped = threading.Event()
+
+    def passing(pieces: Iterable[_Piece]) -> Iterator[_Piece]:
+        for piece in pieces:
+            if stopped.is_set():
+                raise ArchiveBroken("every caller that waited for these files has given up")
+            yield piece
+
+    streaming = begin(lambda: work(passing))
+    try:
+        return await asyncio.shield(streaming)
+    except asyncio.CancelledError:
+        stopped.set()
+        await over(streaming)
+        raise
 
 
 def read_tar(pieces: Iterable[bytes], root: str) -> Contents:
@@ -71,7 +103,7 @@ def read_tar(pieces: Iterable[bytes], root: str) -> Contents:
     try:
         with tarfile.open(fileobj=cast("IO[bytes]", source), mode="r|", bufsize=PIECE_BYTES) as archive:
             while (member := archive.next()) is not None:
-                entry = _entry(member, root)
+                entry = entry_of(member, root)
                 file = archive.extractfile(member) if entry.kind == "file" else None
                 yield entry, _content(file)
                 if entry.kind == "directory" and is_out_of_reach(entry.path):
@@ -120,17 +152,23 @@ def _packed(contents: Contents, root: str, owner: int) -> Iterator[bytes]:
         member.size = entry.size_bytes if entry.kind == "file" else 0
         member.linkname = f"{root}/{entry.target}" if entry.kind == "hardlink" else entry.target
         yield member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-        written = 0
-        for piece in content:
-            written += len(piece)
-            yield piece
-        if written != member.size:
-            raise ArchiveBroken(f"a file of {member.size} bytes came with {written}")
-        yield bytes(-written % tarfile.BLOCKSIZE)
+        yield from whole(content, member.size)
+        yield bytes(-member.size % tarfile.BLOCKSIZE)
     yield _END
 
 
-def _entry(member: tarfile.TarInfo, root: str) -> WorkspaceEntry:
+def whole(content: Iterable[bytes], size_bytes: int) -> Iterator[bytes]:
+    """Pass on the content of a file; ArchiveBroken at its end if it has another size."""
+    written = 0
+    for piece in content:
+        written += len(piece)
+        yield piece
+    if written != size_bytes:
+        raise ArchiveBroken(f"a file of {size_bytes} bytes came with {written}")
+
+
+def entry_of(member: tarfile.TarInfo, root: str) -> WorkspaceEntry:
+    """Return the entry of a member whose name begins with `root`."""
     path = _within(member.name, root)
     kind = _KINDS.get(member.type, "special")
     target = member.linkname

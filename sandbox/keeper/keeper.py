@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from sandbox.errors import ImageRefused
@@ -59,6 +60,7 @@ class Keeper(Protocol):
         """
 
 
+@dataclass(frozen=True)
 class ImageGate:
     """Satisfies Leases; acquire() raises ImageRefused for a spec whose image the operator does not allow.
 
@@ -66,15 +68,14 @@ class ImageGate:
     either. Looking at one that lives stays possible.
     """
 
-    def __init__(self, inner: Leases) -> None:
-        self._inner = inner
+    inner: Leases
 
     @asynccontextmanager
     async def acquire(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         if spec.refused:
             raise ImageRefused(spec.refused)
-        async with self._inner.acquire(spec) as sandbox:
+        async with self.inner.acquire(spec) as sandbox:
             yield sandbox
 
     def acquire_existing(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox | None]:
-        return self._inner.acquire_existing(spec)
+        return self.inner.acquire_existing(spec)

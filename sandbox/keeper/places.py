@@ -202,9 +202,11 @@ class Sweeper:
         if self._task is None:
             self._task = asyncio.create_task(self._sweep_forever())
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """End the sweeps; a look that is under way lets go of what it looked at."""
         if self._task is not None:
             self._task.cancel()
+            await asyncio.wait({self._task})
 
     def shorten(self, idle_timeout_s: float | None) -> None:
         """Sweep often enough for a sandbox that may be idle for so long."""

@@ -166,7 +166,7 @@ class SandboxKeeper:
         self._closed = True
         self._keeps = keep_sandboxes
         self._places.closing = True
-        self._sweeper.close()
+        await self._sweeper.close()
         if not keep_sandboxes:
             for owner, place in list(self._places.by_owner.items()):
                 self._places.forget(owner, place)

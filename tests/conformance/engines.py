@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -157,11 +158,40 @@ async def _quotas_of(tenant: str) -> QuotasSection:
     return QuotasSection(sandboxes_per_minute=1_000)
 
 
+@dataclass(frozen=True)
+class _Id:
+    """Satisfies PooledSandbox: an id, as a sandbox in memory costs nothing before it is claimed."""
+
+    id: str
+    kind: PoolKind
+    alive: bool = True
+
+    async def ping(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class _Ids:
+    """Satisfies PoolSource for a MemoryEngine."""
+
+    engine: MemoryEngine
+
+    async def make_pooled(self, kind: PoolKind) -> _Id:
+        await self.engine.prepare()
+        return _Id("pool-1", kind)
+
+    async def claim(self, pooled: _Id, spec: SandboxSpec) -> Sandbox | None:
+        has_files = await self.engine.save_workspace(spec, lambda _: True)
+        return None if has_files else await self.engine.create(spec)
+
+    async def discard(self, pooled: _Id) -> None: ...
+
+
 class _AlwaysReady(SandboxPool):
     """A pool whose pooled sandboxes are made right before they are asked for."""
 
     def __init__(self, inner: Creator, engine: Innermost) -> None:
-        super().__init__(inner, engine, engine.pool if isinstance(engine, DockerEngine) else engine, limit=1)
+        super().__init__(inner, engine, engine.pool if isinstance(engine, DockerEngine) else _Ids(engine), limit=1)
         self._engine = engine
         self._turn = asyncio.Lock()
 

@@ -10,16 +10,19 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from google.protobuf import text_format
+
 from sandbox.client.channel import Channel
 from sandbox.engines.background import over
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_requests import FoundImage
 from sandbox.engines.docker.engine_setup import BundleBroken
-from sandbox.engines.docker.handshake import connected, introduced, refuse_weak
+from sandbox.engines.docker.handshake import connected, introduced
+from sandbox.engines.docker.lock_directory import retired
 from sandbox.engines.docker.parts import Parts
-from sandbox.engines.docker.posture import HostKernel
-from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.engines.docker.posture import HostKernel, own_namespaces, weaknesses
+from sandbox.errors import PostureTooWeak, SandboxUnavailable
 from sandbox.sandbox import Owner, SandboxSpec, owner_of
 from sandbox.thread_lock import ThreadLock
 from sandbox.v1 import channel_pb2 as pb
@@ -60,8 +63,14 @@ class Blueprint:
         return posture
 
     def refuse_weak(self, sandbox_id: str, posture: pb.Posture) -> None:
-        """Raise PostureTooWeak for a sandbox that is weaker than the spec asks."""
-        refuse_weak(sandbox_id, posture, self.spec, host=self.host, volumes=self.volumes)
+        """Raise PostureTooWeak, with every weakness, for a sandbox that is weaker than the spec asks."""
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("posture of sandbox %s: %s", sandbox_id, text_format.MessageToString(posture, as_one_line=True))
+        namespaces = own_namespaces()
+        found = weaknesses(posture, self.spec, host=self.host, gateway_namespaces=namespaces, volumes=self.volumes)
+        if found:
+            log.warning("sandbox %s is refused: %s", sandbox_id, " ".join(found))
+            raise PostureTooWeak("the sandbox is weaker than its spec and was removed: " + " ".join(found))
 
 
 class Boot:
@@ -133,15 +142,16 @@ class Boot:
 
     async def _start(self, image: str, sandbox_id: str, body: dict[str, Any]) -> None:
         body["Labels"][config.MADE_LABEL] = config.made_digest(body)
+        name = self._parts.containers.name(sandbox_id)
         try:
-            await self._parts.containers.start(sandbox_id, body, image=image)
+            await self._parts.requests.ask(docker_requests.start_container, body, name, image=image)
         except docker_requests.StartRefused as error:
             if config.RUNTIME_DIRECTORY in str(error):
                 raise BundleBroken(f"the sandbox daemon could not be started: {error}") from error
             raise SandboxUnavailable(f"the engine failed to start a sandbox from image {image!r}: {error}") from error
 
     async def _refuse_dead(self, sandbox_id: str) -> None:
-        state = await self._parts.containers.state(sandbox_id)
+        state = await self._parts.containers.ask(docker_requests.container_state, sandbox_id)
         if not state["Running"]:
             raise BundleBroken(
                 f"the sandbox daemon exited immediately with code {state['ExitCode']}: image "
@@ -153,11 +163,6 @@ async def _undone(
     boot: asyncio.Future[None] | None, undo: Callable[[], Awaitable[None]], lock: ThreadLock, sandbox_id: str
 ) -> None:
     """Remove a sandbox that did not come up, whether or not its creator waits for that."""
-    try:
+    with retired(sandbox_id, lock):
         await over(boot)
         await undo()
-        lock.retire()
-    except SandboxError as error:
-        log.warning("sandbox %s could not be removed, the next start will: %s", sandbox_id, error)
-    finally:
-        lock.close()

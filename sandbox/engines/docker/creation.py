@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
 from sandbox.engines.docker.boot import Blueprint, Boot
 from sandbox.engines.docker.engine_setup import BundleBroken
 from sandbox.engines.docker.handshake import introduced
-from sandbox.engines.docker.parts import Parts
+from sandbox.engines.docker.parts import Gate, Parts
 from sandbox.engines.docker.stopped_containers import StoppedContainers
 from sandbox.errors import SandboxError, SandboxUnavailable, reason_of
 from sandbox.sandbox import Sandbox, SandboxSpec, owner_of
@@ -36,19 +37,19 @@ class Creation:
             return await self._create(spec)
 
     async def find(self, spec: SandboxSpec) -> Sandbox | None:
-        owner = owner_of(spec)
-        if not self.parts.locks.has(owner):
+        if not self.parts.locks.has(owner_of(spec)):
             return None
         blueprint = await self.boot.blueprint(spec)
-        lock = await self.parts.enter_existing(owner)
-        return None if lock is None else await self._shared(blueprint, lock, replacing=False)
+        gate = await self.parts.enter_existing(blueprint.owner)
+        return None if gate is None else await self._shared(blueprint, gate, replacing=False)
 
     async def _create(self, spec: SandboxSpec) -> Sandbox:
-        blueprint, locks = await self.boot.blueprint(spec), self.parts.locks
-        shared = await self._shared(blueprint, await locks.enter(blueprint.owner))
-        if shared is not None:
-            return shared
-        lock = await locks.enter(blueprint.owner)
+        blueprint = await self.boot.blueprint(spec)
+        gate = await self.parts.enter_existing(blueprint.owner)
+        if gate is not None:
+            # One that does not fit is removed, and its lock with it.
+            return await self._shared(blueprint, gate) or await self._create(spec)
+        lock = await self.parts.locks.enter(blueprint.owner)
         if lock.read() is not None:  # another process was faster
             lock.close()
             return await self._create(spec)
@@ -80,18 +81,12 @@ class Creation:
         parts.record(owner, note, "running", "started")
         return parts.attached.use(note, spec, channel, posture, lock)
 
-    async def _shared(self, blueprint: Blueprint, lock: ThreadLock, *, replacing: bool = True) -> Sandbox | None:
+    async def _shared(self, blueprint: Blueprint, gate: Gate, *, replacing: bool = True) -> Sandbox | None:
         """Return the sandbox that a lock notes, if it lives; the lock, behind its gate, goes with it or is closed.
 
         With `replacing` one that was made otherwise is removed first, unless calls are under way in it.
         """
-        spec, owner, parts, note = blueprint.spec, blueprint.owner, self.parts, lock.read()
-        if note is None:
-            lock.close()
-            return None
-        if note.unchecked:
-            await parts.give_up_claim(owner, note, lock)
-            return None
+        spec, parts, owner, lock, note = blueprint.spec, self.parts, gate.owner, gate.lock, gate.note
         attached = parts.attached.by_id.get(note.sandbox)
         mine = None if attached is None else attached.sandbox
         if mine is not None and mine.alive and not (replacing and (mine.spec != spec or mine.outdated)):
@@ -117,11 +112,9 @@ class Creation:
             log.info("sandbox %s is replaced: %s", note.sandbox, error)
             channel.close()
             parts.attached.let_go(note.sandbox)
-            try:
+            with closing(lock):
                 await parts.containers.remove(note.sandbox)
                 lock.retire()
-            finally:
-                lock.close()
             parts.record(owner, note, "removed", reason_of(error))
             return None
         parts.attached.let_go(note.sandbox)

@@ -58,11 +58,8 @@ class DockerEngine:
         requests = DockerRequests() if requests is None else requests
         lifetime = Lifetime(lifetime_s, clock)
         self._parts = parts = Parts(instance, self.channel_root, runtime_image, requests, lifetime, on_transition)
-        self.boot, listing, transfer = (
-            Boot(parts),
-            SandboxListing(parts),
-            WorkspaceTransfer(parts, EngineDisk(requests)),
-        )
+        self.boot, listing = Boot(parts), SandboxListing(parts)
+        transfer = WorkspaceTransfer(parts, EngineDisk(requests))
         self._stopped = stopped = StoppedContainers(parts, self.boot)
         self.pool = DockerPool(parts, self.boot)
         self._endings = endings = Endings(parts, stopped, listing, self.pool, transfer)
@@ -91,7 +88,8 @@ class DockerEngine:
     @property
     def bounds_workspaces(self) -> bool:
         """Whether the engine's disk enforces workspace_bytes in all; else the daemon watches it, and may be late."""
-        return self._parts.setup.bounds_workspaces
+        context = self._parts.setup.context
+        return context is not None and context.workspace_quota
 
     async def describe(self) -> EngineFacts:
         return await self._parts.requests.ask(docker_requests.describe)

@@ -26,6 +26,7 @@ from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker.boot import Blueprint, Boot
 from sandbox.engines.docker.engine_setup import BundleBroken
 from sandbox.engines.docker.handshake import introduced
+from sandbox.engines.docker.lock_directory import let_go, retired
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind, pooled_id
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
@@ -141,14 +142,9 @@ class DockerPool:
 
     def _locked_free(self, owner: Owner) -> ThreadLock | None:
         """Return the lock, behind its gate, of a thread without a sandbox; None for any other thread."""
-        lock = self.parts.locks.try_enter(owner)
-        if lock is None:
-            return None  # another caller makes or removes its sandbox
-        if lock.read() is not None:
-            lock.close()
-            return None
-        if self.parts.stopped.has(owner):
-            lock.retire()
+        lock = self.parts.locks.try_enter(owner)  # None while another caller makes or removes its sandbox
+        if lock is not None and (lock.read() is not None or self.parts.stopped.has(owner)):
+            let_go(lock)
             return None
         return lock
 
@@ -193,26 +189,14 @@ class DockerPool:
         self, claiming: asyncio.Future[bool], pooled: DockerPooled, owner: Owner, lock: ThreadLock
     ) -> None:
         """Remove what a failed claim leaves; the thread's gate is shut until then."""
-        try:
+        with retired(pooled.id, lock, pooled.lock):
             await over(claiming)
             pooled.sandbox.close()
             await self.parts.unclaim(owner, pooled.id)
-            lock.retire()
-            pooled.lock.retire()
-        except SandboxError as error:
-            log.warning("sandbox %s of the pool stays until a later look: %s", pooled.id, error)
-        finally:
-            lock.close()
-            pooled.lock.close()
 
     async def _drop(self, pooled: str, lock: ThreadLock) -> None:
-        try:
+        with retired(pooled, lock):
             await self._destroy(pooled)
-            lock.retire()
-        except SandboxError as error:
-            log.warning("sandbox %s of the pool stays until a later look: %s", pooled, error)
-        finally:
-            lock.close()
 
     async def _destroy(self, pooled: str, *, filled: bool = False) -> None:
         """Remove an unclaimed sandbox; `filled` where its volume may have files."""
@@ -227,18 +211,20 @@ class DockerPool:
 
     async def reconcile(self) -> list[str]:
         """Remove unclaimed sandboxes whose process is gone, with files that a restore left; return those that stay."""
-        parts = self.parts
-        found = {*await parts.claims.pooled_volumes(), *self.parts.pool_locks.ids()}
+        parts, locks = self.parts, self.parts.pool_locks
+        locked = locks.ids()
+        found = {*locked, *await parts.claims.pooled_volumes()}
         found |= {one["Labels"][config.POOL_LABEL] for one in await parts.containers.labelled({config.POOL_LABEL: ""})}
         claimed = await parts.claims.owners() if found else {}
         left = []
-        for pooled in found - {*claimed, *self.unclaimed}:
-            lock = self.parts.pool_locks.try_enter(pooled)
+        for pooled in (found - {*claimed} | locked) - {*self.unclaimed}:
+            lock = locks.try_enter(pooled, make=pooled not in locked)
             if lock is None:
-                continue  # its maker lives
+                continue  # its maker lives, or is done with it
             try:
                 # Asked again behind its gate: it may have been claimed, and used, since.
-                if await parts.claims.owner_of(pooled) is None and not await self._claimed_again(pooled):
+                known = pooled in claimed or await parts.claims.owner_of(pooled) is not None
+                if not known and not await self._claimed_again(pooled):
                     log.info("removing the sandbox %s of a pool that is gone", pooled)
                     await self._destroy(pooled, filled=True)
                 lock.retire()
@@ -246,11 +232,9 @@ class DockerPool:
                 log.warning("the volume of pooled sandbox %s stays until the next start: %s", pooled, error)
                 left.append(pooled)
             finally:
+                if pooled not in locked:  # made here: what is left of the sandbox is found without it
+                    lock.retire()
                 lock.close()
-        for pooled in self.parts.pool_locks.ids() & {*claimed}:
-            lock = self.parts.pool_locks.try_enter(pooled)
-            if lock is not None:
-                lock.retire()
         return left
 
     async def _claimed_again(self, pooled: str) -> bool:
@@ -259,8 +243,9 @@ class DockerPool:
         A claim is used by no container, so an operator who prunes unused volumes removes it.
         """
         files = self.parts.stopped
+        alive = ((look.owner, look.note) for look in self.parts.locks.looked_at())
         stopped = ((owner, found.note) for owner in files.owners() if (found := files.read(owner)))
-        for owner, note in (*self.parts.locks.noted(), *stopped):
+        for owner, note in (*alive, *stopped):
             if note.held == pooled and not note.unchecked:
                 log.warning("the volume with the owner of sandbox %s was missing and has been recreated", pooled)
                 await self.parts.claims.take(owner, pooled)

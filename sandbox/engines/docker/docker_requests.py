@@ -90,7 +90,7 @@ class DockerRequests:
         self, request: Callable[Concatenate[Client, _Asked], _Value], *args: _Asked.args, **kwargs: _Asked.kwargs
     ) -> _Value:
         """Run a request in the pool; EngineUnavailable for no answer, SandboxUnavailable for a refusal."""
-        return await self.threads.run(lambda: self.ask_here(request, *args, **kwargs))
+        return await self.threads.requests.begin(lambda: self.ask_here(request, *args, **kwargs))
 
     def ask_here(
         self, request: Callable[Concatenate[Client, _Asked], _Value], *args: _Asked.args, **kwargs: _Asked.kwargs
@@ -100,7 +100,7 @@ class DockerRequests:
 
     async def ping(self) -> None:
         """Return when the engine answers, behind no other request; raises as `ask`."""
-        await self.threads.ping(lambda: self._request(docker.APIClient.ping))
+        await self.threads.pings.begin(lambda: self._request(docker.APIClient.ping))
 
     async def remove_volume(self, name: str, *, tenant: str, before: Callable[[], None] | None = None) -> bool:
         """Remove a volume with a tenant's files, in that tenant's turn, after `before`; raises and returns as `ask`."""
@@ -110,7 +110,7 @@ class DockerRequests:
                 before()
             return remove_volume(client, name)
 
-        return await self.threads.remove(lambda: self._request(remove), tenant=tenant)
+        return await self.threads.removals.run(lambda: self._request(remove), tenant=tenant)
 
     def archive_of(self, container: str, path: str) -> Generator[bytes, None, None]:
         """Yield a tar stream of a path in a container, its names beginning with the last part of the path; it blocks.
@@ -185,8 +185,7 @@ def describe(client: Client) -> EngineFacts:
 
 def engine_info(client: Client) -> dict[str, Any]:
     """Return what GET /info does: the engine's own id, where its data are, what its kernel limits."""
-    info: dict[str, Any] = client.info()
-    return info
+    return dict(client.info())
 
 
 def inspect_image(client: Client, name: str) -> FoundImage:
@@ -204,22 +203,20 @@ def list_containers(client: Client, labels: Mapping[str, str]) -> list[dict[str,
 
     A label that is "" may have any value.
     """
-    found: list[dict[str, Any]] = client.containers(all=True, filters=_labelled(labels))
-    return found
+    return list(client.containers(all=True, filters=_labelled(labels)))
 
 
 def named_containers(client: Client, names: Collection[str]) -> list[dict[str, Any]]:
     """Return the containers of these names, running or not, as GET /containers/json does."""
     wanted = {f"/{name}" for name in names}
     filters = {"name": [f"^/?{re.escape(name)}$" for name in sorted(names)]}
-    found: list[dict[str, Any]] = client.containers(all=True, filters=filters) if names else []
+    found = client.containers(all=True, filters=filters) if names else []
     return [container for container in found if wanted & {*container["Names"]}]
 
 
 def create_container(client: Client, body: dict[str, Any], name: str | None = None) -> str:
     """Create a container of the body of POST /containers/create; return its id."""
-    created: dict[str, Any] = client.create_container_from_config(body, name)  # type: ignore[no-untyped-call]
-    return str(created["Id"])
+    return str(client.create_container_from_config(body, name)["Id"])  # type: ignore[no-untyped-call]
 
 
 def start_container(client: Client, body: dict[str, Any], name: str, *, image: str) -> None:
@@ -260,17 +257,15 @@ def stop_container(client: Client, name: str) -> None:
 
 def container_state(client: Client, name: str) -> dict[str, Any]:
     """Return the State of GET /containers/{name}/json."""
-    state: dict[str, Any] = client.inspect_container(name)["State"]
-    return state
+    return dict(client.inspect_container(name)["State"])
 
 
 def container_stats(client: Client, name: str) -> dict[str, Any] | None:
     """Return one reading of GET /containers/{name}/stats, with no second one awaited; None where it is gone."""
     try:
-        found: dict[str, Any] = client.stats(name, stream=False, one_shot=True)
+        return dict(client.stats(name, stream=False, one_shot=True))
     except NotFound:
         return None
-    return found
 
 
 def remove_container(client: Client, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,12 +72,10 @@ class Endings:
             lock = self.parts.locks.try_enter(owner) if tenant in (None, owner[0]) else None
             if lock is None:
                 continue
-            try:
+            with closing(lock):
                 note = lock.read()
                 if note is not None and not note.unchecked and await end(Gate(owner, lock, note), EVICTED):
                     return True
-            finally:
-                lock.close()
         return False
 
     async def _stop_unused(self, gate: Gate, reason: str) -> bool:
@@ -106,7 +105,7 @@ class Endings:
             await self.remove(sandbox_id)
             return False
         lock = attached.lock
-        try:
+        with closing(attached):
             await shut(lock)
             note = lock.read()
             if note is None or note.sandbox != sandbox_id or lock.gone or not lock.hold_alone():
@@ -114,8 +113,6 @@ class Endings:
             stopped = await self.stopped.stop_or_remove(attached.owner, note, attached.channel, UNUSED)
             lock.retire()
             return stopped
-        finally:
-            attached.close()
 
     async def remove(self, sandbox_id: str, reason: str = UNUSED) -> None:
         attached = self.parts.attached.by_id.get(sandbox_id)
@@ -153,15 +150,13 @@ class Endings:
 
     async def _remove_unshared(self, owner: Owner, lock: ThreadLock, sandbox_id: str, reason: str) -> None:
         """Remove a sandbox unless another process has it; its lock is behind the gate, or gone."""
-        try:
+        with closing(lock):
             if not lock.gone and lock.hold_alone():
                 await self.parts.containers.remove(sandbox_id)
                 note = lock.read()
                 if note is None or note.sandbox == sandbox_id:
                     lock.retire()
                 self.parts.record(owner, Note.known(note, sandbox_id), "removed", reason)
-        finally:
-            lock.close()
 
     # --- everything of a tenant or of the instance, by labels, whichever process made it ---
 
@@ -171,9 +166,19 @@ class Endings:
         Such files are in a volume that no longer says whose it is, so SandboxUnavailable is raised at the end if any
         volume without an owner stays.
         """
+        parts, mine = self.parts, digest(tenant)
         await self.transfer.remove_left()  # a carrier that a dead process left would keep its volume in use
         left = await self.pool.reconcile()
-        removed = await self._remove_labelled(digest(tenant))
+        for owner in [one for one in parts.locks.owners() if one[0] == mine]:
+            async with parts.gate(owner) as gate:
+                if gate is not None:
+                    await parts.containers.remove(gate.note.sandbox)
+                    gate.lock.retire()
+        for owner in [one for one in parts.stopped.owners() if one[0] == mine]:
+            await self.stopped.remove(owner, DELETED)
+        await parts.containers.remove_each(await self._containers_of(mine))
+        volumes = await parts.claims.workspaces({config.TENANT_LABEL: mine})
+        removed = sum([await parts.claims.remove_files(config.owner_in(labels)) for labels in volumes.values()])
         if left:
             raise SandboxUnavailable(
                 f"volumes of {', '.join(sorted(left))} could not be removed and may have files of this tenant; "
@@ -203,23 +208,7 @@ class Endings:
         if left:
             raise SandboxUnavailable("; ".join(left))
 
-    async def _remove_labelled(self, mine: str) -> int:
-        parts = self.parts
-        for owner in parts.locks.owners():
-            if owner[0] != mine:
-                continue
-            async with parts.gate(owner) as gate:
-                if gate is not None:
-                    await parts.containers.remove(gate.note.sandbox)
-                    gate.lock.retire()
-        for owner in parts.stopped.owners():
-            if owner[0] == mine:
-                await self.stopped.remove(owner, DELETED)
-        await parts.containers.remove_each(await self._containers_of(mine))
-        volumes = await parts.claims.workspaces({config.TENANT_LABEL: mine})
-        return sum([await parts.claims.remove_files(config.owner_in(labels)) for labels in volumes.values()])
-
     async def _containers_of(self, mine: str) -> list[dict[str, Any]]:
         """Return every container of a tenant, claimed pooled ones too, which do not have its label."""
-        containers, claimed = self.parts.containers, await self.parts.claims.of_tenant(mine)
+        containers, claimed = self.parts.containers, await self.parts.claims.owners(tenant=mine)
         return [*await containers.labelled({config.TENANT_LABEL: mine}), *await containers.named([*claimed])]

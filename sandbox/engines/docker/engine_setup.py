@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -136,7 +137,7 @@ class EngineSetup:
         self._instance = instance
         self._runtime_image = runtime_image
         self._preparing = asyncio.Lock()
-        self._context: EngineContext | None = None
+        self.context: EngineContext | None = None  # once prepared() has asked
         self._engine_id = ""
         self._serving: ThreadLock | None = None
         # Whether no other process of the instance served when this one stopped serving.
@@ -147,27 +148,22 @@ class EngineSetup:
             self._engine_id = str((await self._requests.ask(docker_requests.engine_info)).get("ID") or "")
         return self._engine_id
 
-    @property
-    def bounds_workspaces(self) -> bool:
-        """Whether the engine's disk enforces workspace_bytes in all; else the daemon watches it, and may be late."""
-        return self._context is not None and self._context.workspace_quota
-
     async def prepared(self) -> EngineContext:
         """Return the context of all sandboxes, the runtime volume filled; asks the engine once."""
-        if self._context is None:
+        if self.context is None:
             async with self._preparing:
-                if self._context is None:
+                if self.context is None:
                     self.close()
                     self._serving = serving = await self._locks.enter_serving()
                     try:
-                        self._context = await self._requests.ask(prepare, self._runtime_image, self._instance)
+                        self.context = await self._requests.ask(prepare, self._runtime_image, self._instance)
                     finally:
                         serving.hold()
                         serving.leave()
-        return self._context
+        return self.context
 
     def forget(self) -> None:
-        self._context = None
+        self.context = None
 
     async def refill(self) -> None:
         """Have the runtime volume filled again: only an empty one is, so it is removed if no sandbox uses it."""
@@ -177,23 +173,20 @@ class EngineSetup:
     async def stop_serving(self) -> bool:
         """Give up the serving lock; return whether no other process of the instance serves."""
         self.close()
-        serving = await self._locks.enter_serving()
-        try:
+        with closing(await self._locks.enter_serving()) as serving:
             if not serving.hold_alone():
                 return False
             serving.retire()
             self._was_last = True
             return True
-        finally:
-            serving.close()
 
     async def is_last(self) -> bool:
         """Return whether this process served, and was the last of the instance; it serves no more."""
         return self._was_last or (self._serving is not None and await self.stop_serving())
 
     async def release(self) -> None:
-        if self._context is not None:
-            await self._requests.ask(release_runtime, self._context.runtime.volume)
+        if self.context is not None:
+            await self._requests.ask(release_runtime, self.context.runtime.volume)
 
     def close(self) -> None:
         if self._serving is not None:

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
-
-from google.protobuf import text_format
 
 from sandbox.client.channel import Channel
 from sandbox.engines.docker.build import own_build
-from sandbox.engines.docker.posture import HostKernel, own_namespaces, weaknesses
-from sandbox.errors import DaemonLost, PostureTooWeak, SandboxError, SandboxUnavailable
-from sandbox.sandbox import SandboxSpec
+from sandbox.errors import DaemonLost, SandboxError, SandboxUnavailable
 from sandbox.v1 import channel_pb2 as pb
-
-log = logging.getLogger(__name__)
 
 _BOOT_TIMEOUT_S = 10.0
 # How often a daemon that is coming up is tried, and how often it is asked whether it has already died.
@@ -74,15 +67,3 @@ def refuse_other_build(build: str) -> None:
             f"the runtime image and this gateway are from different releases (the image's daemon build is {said}, "
             f"the gateway needs {wanted[:_SHOWN_DIGITS]}): run `make setup` to rebuild it"
         )
-
-
-def refuse_weak(
-    sandbox_id: str, posture: pb.Posture, spec: SandboxSpec, *, host: HostKernel, volumes: tuple[str, ...]
-) -> None:
-    """Raise PostureTooWeak, with every weakness, for a sandbox that is weaker than its spec asks."""
-    if log.isEnabledFor(logging.DEBUG):
-        log.debug("posture of sandbox %s: %s", sandbox_id, text_format.MessageToString(posture, as_one_line=True))
-    found = weaknesses(posture, spec, host=host, gateway_namespaces=own_namespaces(), volumes=volumes)
-    if found:
-        log.warning("sandbox %s is refused: %s", sandbox_id, " ".join(found))
-        raise PostureTooWeak("the sandbox is weaker than its spec and was removed: " + " ".join(found))

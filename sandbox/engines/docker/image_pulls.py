@@ -118,8 +118,18 @@ class ImagePulls:
 
     def _work(self, image: str, until_s: float) -> SandboxError | None:
         """Pull in this thread; return why that failed."""
+
+        def pull(client: Client) -> None:
+            for said in client.pull(image, stream=True, decode=True):
+                if self._closed.is_set():
+                    raise SandboxUnavailable("the gateway is stopping")
+                if self._clock() > until_s:
+                    raise SandboxUnavailable(f"it takes longer than {self._timeout_s:g} s")
+                if isinstance(said, dict) and said.get("error"):
+                    raise SandboxUnavailable(str(said["error"]))
+
         try:
-            self._requests.ask_here(_pull, image, self._stopping(until_s))
+            self._requests.ask_here(pull)
         except EngineUnavailable as error:
             # The engine has gone, or says nothing for as long as it waits for a registry.
             return _missing(image, "no answer in time") if "timed out" in str(error).lower() else error
@@ -129,43 +139,27 @@ class ImagePulls:
             return _missing(image, repr(error))
         return None
 
-    def _stopping(self, until_s: float) -> Callable[[], str]:
-        def stopping() -> str:
-            if self._closed.is_set():
-                return "the gateway is stopping"
-            return f"it takes longer than {self._timeout_s:g} s" if self._clock() > until_s else ""
 
-        return stopping
-
-
+@dataclass(frozen=True)
 class PullingCreation:
     """Satisfies Creator; create() has a missing image pulled."""
 
-    def __init__(self, inner: Creator, pulls: ImagePulls) -> None:
-        self.inner = inner
-        self._pulls = pulls
+    inner: Creator
+    pulls: ImagePulls
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         try:
             return await self.inner.create(spec)
         except ImageMissing:
-            if not pullable(spec.image) or await self._pulls.has(spec.image):
+            if not pullable(spec.image) or await self.pulls.has(spec.image):
                 raise  # it is the runtime image that is not there
-        await self._pulls.pull(spec.image)
+        await self.pulls.pull(spec.image)
         return await self.inner.create(spec)
 
 
 def pullable(image: str) -> bool:
     """Return whether an image of this name may be looked for in a registry."""
     return not image.startswith((*_OWN_NAMES, "sha256:"))
-
-
-def _pull(client: Client, image: str, stopping: Callable[[], str]) -> None:
-    """Pull one image. SandboxUnavailable has the reason of the engine or of `stopping`, which is asked all along."""
-    for said in client.pull(image, stream=True, decode=True):
-        why = stopping() or (said.get("error") if isinstance(said, dict) else "")
-        if why:
-            raise SandboxUnavailable(str(why))
 
 
 def _missing(image: str, why: str) -> ImageMissing:

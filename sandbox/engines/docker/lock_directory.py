@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sandbox.engines.engine import surplus
-from sandbox.errors import SandboxUnavailable
+from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.sandbox import Owner
 from sandbox.thread_lock import Note, ThreadLock
+
+log = logging.getLogger(__name__)
 
 # Longer than a sandbox takes to come up on a busy host, or to be removed.
 _GATE_LIMIT_S = 60.0
@@ -26,14 +29,21 @@ _RECORD_LIMIT_BYTES = 64 * 1024
 
 @dataclass
 class NamedFiles:
-    """The files `<prefix><name><suffix>` of a directory, which is removed with the last of them."""
+    """The files `<prefix><name><suffix>` of a directory, which is removed with the last of them.
+
+    A name may be an owner's, of both digests.
+    """
 
     directory: Path
     prefix: str
     suffix: str
 
-    def path(self, name: str) -> Path:
-        return self.directory / f"{self.prefix}{name}{self.suffix}"
+    def path(self, name: Owner | str) -> Path:
+        return self.directory / f"{self.prefix}{name if isinstance(name, str) else '-'.join(name)}{self.suffix}"
+
+    def has(self, name: Owner | str) -> bool:
+        """Return whether there is a file of this name; asks nothing else."""
+        return self.path(name).exists()
 
     def found(self) -> Iterator[tuple[float, str]]:
         """Yield the time of last change, in seconds since 1970, and the name of each."""
@@ -49,6 +59,10 @@ class NamedFiles:
         names = ((changed_s, name.partition("-")) for changed_s, name in self.found())
         return sorted((changed_s, (tenant, thread)) for changed_s, (tenant, _, thread) in names if thread)
 
+    def owners(self) -> Sequence[Owner]:
+        """Return the owners that have a file, that of the earliest change first."""
+        return [owner for _, owner in self.found_owners()]
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self.directory.rmdir()
@@ -60,15 +74,18 @@ class LockFiles(NamedFiles):
     def __init__(self, directory: Path, prefix: str) -> None:
         super().__init__(directory, prefix, ".lock")
 
-    def try_enter(self, name: str) -> ThreadLock | None:
-        """Return a lock behind its gate, made if it is not there; None while another holder has the gate."""
-        lock = ThreadLock.open(self.path(name))
-        if lock.try_gate() and not lock.gone:
-            return lock
-        lock.close()
+    def try_enter(self, name: Owner | str, *, make: bool = True) -> ThreadLock | None:
+        """Return a lock behind its gate, or None while the gate is shut. Without `make` only a lock that is there."""
+        opened = ThreadLock.open if make else ThreadLock.open_existing
+        while (lock := opened(self.path(name))) is not None and lock.try_gate():
+            if not lock.gone:
+                return lock
+            lock.close()
+        if lock is not None:
+            lock.close()
         return None
 
-    async def enter(self, name: str) -> ThreadLock:
+    async def enter(self, name: Owner | str) -> ThreadLock:
         """Return a lock behind its gate, made if it is not there; SandboxUnavailable when that takes long."""
         while True:
             lock = ThreadLock.open(self.path(name))
@@ -105,83 +122,59 @@ class Look:
     `idle_s` is in seconds since 1970, None while it is in use.
     """
 
+    owner: Owner
     note: Note
     idle_s: float | None
     at_work: bool
 
 
-class LockDirectory:
-    """The locks of threads, by owner, and the serving lock."""
+class LockDirectory(LockFiles):
+    """The locks of threads, by owner, and the serving lock.
+
+    An owner that has a lock has a sandbox, or one is being made or removed, in any process.
+    """
 
     def __init__(self, channel_root: Path, instance: str) -> None:
-        self._files = LockFiles(channel_root / "locks", f"{instance}-")
+        super().__init__(channel_root / "locks", f"{instance}-")
 
-    async def enter(self, owner: Owner) -> ThreadLock:
-        return await self._files.enter(_name(owner))
-
-    async def enter_existing(self, owner: Owner) -> ThreadLock | None:
-        """Return an owner's lock as enter() does, or None where there is none."""
-        if not self.has(owner):
-            return None
+    @contextlib.asynccontextmanager
+    async def entered(self, owner: Owner) -> AsyncIterator[ThreadLock]:
+        """Be behind the gate of an owner's lock, which is let_go() at the end."""
         lock = await self.enter(owner)
-        if lock.read() is None:
-            lock.retire()
-            return None
-        return lock
-
-    def try_enter(self, owner: Owner) -> ThreadLock | None:
-        """Return an owner's lock behind its gate, or None while another process makes or removes its sandbox."""
-        return self._files.try_enter(_name(owner))
-
-    def has(self, owner: Owner) -> bool:
-        """Return whether an owner has a sandbox, or one is being made or removed."""
-        return self._path(owner).exists()
-
-    def owners(self) -> Sequence[Owner]:
-        """Return whose sandboxes live, are being made or removed, in any process; the longest unused first."""
-        return [owner for _, owner in self._files.found_owners()]
-
-    def looked_at(self, tenant: str) -> Sequence[Look]:
-        """Return a look at the lock of each of a tenant's sandboxes; `tenant` is its digest."""
-        found = []
-        for used_s, owner in self._files.found_owners():
-            with self._opened(owner if owner[0] == tenant else None) as lock:
-                note = lock.read() if lock is not None else None
-                if lock is not None and note is not None:
-                    found.append(Look(note, None if lock.in_use() else used_s, at_work=lock.is_shut()))
-        return found
-
-    def noted(self) -> Iterator[tuple[Owner, Note]]:
-        """Yield the note of each sandbox that lives, is being made or removed, in any process."""
-        for owner in self.owners():
-            with self._opened(owner) as lock:
-                note = lock.read() if lock is not None else None
-            if note is not None:
-                yield owner, note
-
-    async def enter_serving(self) -> ThreadLock:
-        """Return the serving lock, behind its gate: each process that serves the instance shares it."""
-        return await self._files.enter(_SERVING)
-
-    def serving(self) -> ThreadLock:
-        """Return the lock of enter_serving(), its gate as it is."""
-        return ThreadLock.open(self._files.path(_SERVING))
-
-    def close(self) -> None:
-        self._files.close()
-
-    @contextlib.contextmanager
-    def _opened(self, owner: Owner | None) -> Iterator[ThreadLock | None]:
-        """Look at an owner's lock without its gate; None for no owner or no lock."""
-        lock = None if owner is None else ThreadLock.open_existing(self._path(owner))
         try:
             yield lock
         finally:
-            if lock is not None:
-                lock.close()
+            let_go(lock)
 
-    def _path(self, owner: Owner) -> Path:
-        return self._files.path(_name(owner))
+    async def enter_existing(self, owner: Owner) -> tuple[ThreadLock, Note] | None:
+        """Return an owner's lock as enter() does, with its note; None where there is none."""
+        if not self.has(owner):
+            return None
+        lock = await self.enter(owner)
+        note = lock.read()
+        if note is None:
+            lock.retire()
+            return None
+        return lock, note
+
+    def looked_at(self, tenant: str | None = None) -> Sequence[Look]:
+        """Return a look at the lock of each sandbox, or of those of one tenant, a digest; no gate is needed."""
+        found = []
+        for used_s, owner in self.found_owners():
+            lock = ThreadLock.open_existing(self.path(owner)) if tenant in (None, owner[0]) else None
+            if lock is not None:
+                with contextlib.closing(lock):
+                    if (note := lock.read()) is not None:
+                        found.append(Look(owner, note, None if lock.in_use() else used_s, at_work=lock.is_shut()))
+        return found
+
+    async def enter_serving(self) -> ThreadLock:
+        """Return the serving lock, behind its gate: each process that serves the instance shares it."""
+        return await self.enter(_SERVING)
+
+    def serving(self) -> ThreadLock:
+        """Return the lock of enter_serving(), its gate as it is."""
+        return ThreadLock.open(self.path(_SERVING))
 
 
 async def shut(lock: ThreadLock) -> None:
@@ -193,19 +186,38 @@ async def shut(lock: ThreadLock) -> None:
         raise
 
 
-def _name(owner: Owner) -> str:
-    return f"{owner[0]}-{owner[1]}"
+def let_go(lock: ThreadLock) -> None:
+    """Close a lock behind its gate, and remove its file if that notes no sandbox: there is none."""
+    if lock.read() is None:
+        lock.retire()
+    lock.close()
+
+
+@contextlib.contextmanager
+def retired(sandbox_id: str, *locks: ThreadLock) -> Iterator[None]:
+    """Retire locks, behind their gates, when the block has removed their sandbox; one that stays is logged."""
+    try:
+        yield
+        for lock in locks:
+            lock.retire()
+    except SandboxError as error:
+        log.warning("sandbox %s could not be removed, a later look will: %s", sandbox_id, error)
+    finally:
+        for lock in locks:
+            lock.close()
 
 
 @dataclass(frozen=True)
 class Stopped:
     """A sandbox as it was when it was stopped.
 
-    `processes` ran in the background, ended with it or with an earlier stop, and were not reported yet.
+    `processes` ran in the background, ended with it or with an earlier stop, and were not reported yet. `since_s` is
+    when it was stopped, in seconds since 1970.
     """
 
     note: Note
     processes: int = 0
+    since_s: float = field(default=0.0, compare=False)
 
 
 class StoppedSandboxes(NamedFiles):
@@ -223,7 +235,7 @@ class StoppedSandboxes(NamedFiles):
     def write(self, owner: Owner, stopped: Stopped) -> None:
         """Note that an owner's sandbox is stopped, from now on; raises OSError."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = self._of(owner)
+        path = self.path(owner)
         half = path.with_suffix(".half")
         try:
             half.write_text(json.dumps({**asdict(stopped.note), "processes": stopped.processes}))
@@ -237,32 +249,15 @@ class StoppedSandboxes(NamedFiles):
     def read(self, owner: Owner) -> Stopped | None:
         """Return an owner's stopped sandbox; None for none, or one that cannot be read."""
         try:
-            with self._of(owner).open("rb") as file:
-                said = json.loads(file.read(_RECORD_LIMIT_BYTES))
-            return Stopped(Note.of(said), int(said["processes"]))
+            with self.path(owner).open("rb") as file:
+                said, since_s = json.loads(file.read(_RECORD_LIMIT_BYTES)), os.fstat(file.fileno()).st_mtime
+            return Stopped(Note.of(said), int(said["processes"]), since_s)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
-    def has(self, owner: Owner) -> bool:
-        """Return whether an owner's sandbox is stopped, by its file only."""
-        return self._of(owner).exists()
-
-    def since_s(self, owner: Owner) -> float | None:
-        """Return since when an owner's sandbox is stopped, in seconds since 1970; None where none is."""
-        try:
-            return self._of(owner).stat().st_mtime
-        except FileNotFoundError:
-            return None
-
     def remove(self, owner: Owner) -> None:
-        self._of(owner).unlink(missing_ok=True)
-
-    def owners(self) -> Sequence[Owner]:
-        return [owner for _, owner in self.found_owners()]
+        self.path(owner).unlink(missing_ok=True)
 
     def surplus(self, *, timeout_s: float, limit: int) -> Sequence[Owner]:
         """Return the owners of sandboxes to remove: stopped for `timeout_s`, or past `limit` of all."""
         return surplus(self.found_owners(), until_s=self._clock() - timeout_s, limit=limit)
-
-    def _of(self, owner: Owner) -> Path:
-        return self.path(_name(owner))

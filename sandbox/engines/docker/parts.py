@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,18 +23,18 @@ from sandbox.transition import CLAIM_LOST, OnTransition, State, Transition
 from sandbox.v1 import channel_pb2 as pb
 
 
+@dataclass(frozen=True)
 class Lifetime:
     """A sandbox is past its lifetime `lifetime_s` after it was made; None sets no end. `clock` counts from 1970."""
 
-    def __init__(self, lifetime_s: float | None, clock: Callable[[], float]) -> None:
-        self._lifetime_s = lifetime_s
-        self.clock = clock
+    lifetime_s: float | None
+    clock: Callable[[], float]
 
     def overdue_s(self, note: Note) -> float | None:
         """Return for how long a sandbox is past its lifetime; None while it is not, or where its age is unknown."""
-        if self._lifetime_s is None or not note.created_s:
+        if self.lifetime_s is None or not note.created_s:
             return None
-        past_s = self.clock() - (note.created_s + self._lifetime_s)
+        past_s = self.clock() - (note.created_s + self.lifetime_s)
         return past_s if past_s >= 0 else None
 
     def is_over(self, note: Note) -> bool:
@@ -114,38 +114,32 @@ class Gate:
     note: Note
 
 
+@dataclass
 class Parts:
     """Shared by the collaborators of one engine. What is in `background` is waited for before the engine closes."""
 
-    def __init__(
-        self,
-        instance: str,
-        channel_root: Path,
-        runtime_image: str,
-        requests: DockerRequests,
-        lifetime: Lifetime,
-        on_transition: OnTransition,
-    ) -> None:
-        self.instance = instance
-        self.channel_root = channel_root
-        self.runtime_image = runtime_image
-        self.requests = requests
-        self.containers = Containers(requests, instance, channel_root)
-        self.locks = LockDirectory(channel_root, instance)
-        self.pool_locks = PoolLocks(channel_root, instance)
-        self.stopped = StoppedSandboxes(channel_root, instance, lifetime.clock)
-        self.claims = WorkspaceClaims(requests, instance, runtime_image)
-        self.setup = EngineSetup(requests, self.locks, instance, runtime_image)
-        self.lifetime = lifetime
-        self.attached = AttachedSandboxes(lifetime)
+    instance: str
+    channel_root: Path
+    runtime_image: str
+    requests: DockerRequests
+    lifetime: Lifetime
+    on_transition: OnTransition
+
+    def __post_init__(self) -> None:
+        self.containers = Containers(self.requests, self.instance, self.channel_root)
+        self.locks = LockDirectory(self.channel_root, self.instance)
+        self.pool_locks = PoolLocks(self.channel_root, self.instance)
+        self.stopped = StoppedSandboxes(self.channel_root, self.instance, self.lifetime.clock)
+        self.claims = WorkspaceClaims(self.requests, self.instance, self.runtime_image)
+        self.setup = EngineSetup(self.requests, self.locks, self.instance, self.runtime_image)
+        self.attached = AttachedSandboxes(self.lifetime)
         self.background = BackgroundTasks()
-        self._on_transition = on_transition
 
     def new_suffix(self) -> str:
         return secrets.token_hex(4)
 
     def record(self, owner: Owner, note: Note, state: State, reason: str) -> None:
-        self._on_transition(Transition(*owner, note.sandbox, state, reason, note.thread))
+        self.on_transition(Transition(*owner, note.sandbox, state, reason, note.thread))
 
     def note(self, spec: SandboxSpec, sandbox_id: str, made: str, pooled: str) -> Note:
         """Return the note of a sandbox that is made now. `pooled` has its files; "" for the thread's own volume."""
@@ -156,32 +150,30 @@ class Parts:
 
     @asynccontextmanager
     async def gate(self, owner: Owner) -> AsyncIterator[Gate | None]:
-        """Enter the gate of an owner's sandbox, which is there or is being made; None for none."""
-        lock = await self.enter_existing(owner)
-        note = lock.read() if lock is not None else None
+        """Be behind the gate of an owner's sandbox as enter_existing() is; its lock is closed at the end."""
+        gate = await self.enter_existing(owner)
         try:
-            yield None if lock is None or note is None else Gate(owner, lock, note)
+            yield gate
         finally:
-            if lock is not None:
-                lock.close()
+            if gate is not None:
+                gate.lock.close()
 
-    async def enter_existing(self, owner: Owner) -> ThreadLock | None:
-        """Return the lock of an owner's sandbox behind its gate, as LockDirectory does; None where there is none."""
-        lock = await self.locks.enter_existing(owner)
-        note = lock.read() if lock is not None else None
-        if lock is not None and note is not None and note.unchecked:
-            await self.give_up_claim(owner, note, lock)
+    async def enter_existing(self, owner: Owner) -> Gate | None:
+        """Enter the gate of an owner's sandbox, which is there or is being made; None for none.
+
+        What a process left that died during a claim is removed.
+        """
+        found = await self.locks.enter_existing(owner)
+        if found is None:
             return None
-        return lock
-
-    async def give_up_claim(self, owner: Owner, note: Note, lock: ThreadLock) -> None:
-        """Remove what a process left that died during a claim, behind the thread's gate, and the lock."""
-        try:
+        lock, note = found
+        if not note.unchecked:
+            return Gate(owner, lock, note)
+        with closing(lock):
             await self.unclaim(owner, note.sandbox)
             lock.retire()
-        finally:
-            lock.close()
         self.record(owner, note, "removed", CLAIM_LOST)
+        return None
 
     async def unclaim(self, owner: Owner, pooled: str) -> None:
         """Remove a pooled sandbox whose claim was not finished, behind the gate of the thread that it was meant for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from sandbox.client.channel import Channel
@@ -11,6 +12,7 @@ from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker.containers import Container, id_of
 from sandbox.engines.docker.docker_pool import DockerPool
 from sandbox.engines.docker.handshake import introduced
+from sandbox.engines.docker.lock_directory import let_go
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.docker.stopped_containers import StoppedContainers
 from sandbox.engines.docker.workspace_transfer import WorkspaceTransfer
@@ -35,12 +37,9 @@ class Reconciliation:
 
     async def reconcile(self) -> Sequence[LeftSandbox]:
         parts = self.parts
-        serving = parts.locks.serving()
-        try:
+        with closing(parts.locks.serving()) as serving:
             if serving.try_gate():  # else another process is filling the runtime volume, and these are in use
                 await parts.containers.remove_each(await parts.containers.of_kind("runtime"))
-        finally:
-            serving.close()
         await self.transfer.remove_left()
         await self.pool.reconcile()
         containers = [
@@ -86,7 +85,7 @@ class Reconciliation:
                 note = None
             adopted = await self._newest_usable(owner, containers, note)
         except BaseException:
-            lock.close()
+            let_go(lock)
             raise
         if adopted is None:
             lock.retire()

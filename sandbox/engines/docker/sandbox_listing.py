@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandbox.engines.docker import container_config as config
+from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.containers import Container, id_of
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.pooled_sandbox import is_pooled
@@ -44,8 +45,8 @@ class SandboxListing:
 
     def at_rest(self, owner: Owner) -> ListedSandbox | None:
         """Return the stopped sandbox of a thread, by its file."""
-        stopped, since_s = self.parts.stopped.read(owner), self.parts.stopped.since_s(owner)
-        return None if stopped is None else shown(stopped.note, "idle_stopped", since_s)
+        stopped = self.parts.stopped.read(owner)
+        return None if stopped is None else shown(stopped.note, "idle_stopped", stopped.since_s)
 
     async def listed(self, tenant: str) -> Sequence[ListedSandbox]:
         """Return the sandboxes of a tenant by id: running, stopped, being made, or dead and not yet removed."""
@@ -71,7 +72,7 @@ class SandboxListing:
 
     async def _why_failed(self, sandbox_id: str) -> str:
         try:
-            return why_ended(await self.parts.containers.state(sandbox_id))
+            return why_ended(await self.parts.containers.ask(docker_requests.container_state, sandbox_id))
         except EngineUnavailable:
             raise
         except SandboxUnavailable:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from sandbox.client.channel import Channel
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.engines.background import over
+from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.boot import Blueprint, Boot
 from sandbox.engines.docker.containers import Container, id_of
 from sandbox.engines.docker.lock_directory import Stopped
@@ -59,7 +60,7 @@ class StoppedContainers:
             log.warning("sandbox %s is removed, for that it is stopped cannot be noted: %s", note.sandbox, error)
             return False
         try:
-            await self.parts.containers.stop(note.sandbox)
+            await self.parts.containers.ask(docker_requests.stop_container, note.sandbox)
         except SandboxUnavailable as error:
             log.info("sandbox %s is removed, for it was not stopped: %s", note.sandbox, error)
             self.parts.stopped.remove(owner)
@@ -83,7 +84,11 @@ class StoppedContainers:
         note = replace(stopped.note, ended_processes=stopped.processes)
         # Before anything else: what ended with it is reported even if it is not started again.
         noted = replace(note, thread=spec.thread, image=spec.image, runtime=spec.runtime)
-        lock.write(noted)
+        try:
+            lock.write(noted)
+        except OSError:
+            lock.retire()
+            raise
         if self.parts.lifetime.is_over(note) or blueprint.made(note.sandbox, pooled=note.held) != note.made:
             log.info("stopped sandbox %s is replaced: %s", note.sandbox, MADE_OTHERWISE)
             await self._drop(owner, note, lock, MADE_OTHERWISE)
@@ -92,7 +97,7 @@ class StoppedContainers:
         boot: asyncio.Future[None] | None = None
         try:
             self.parts.containers.remove_socket(note.sandbox)
-            boot = asyncio.ensure_future(self.parts.containers.start_again(note.sandbox))
+            boot = asyncio.ensure_future(self.parts.containers.ask(docker_requests.start_again, note.sandbox))
             await self.boot.connected(channel, boot, note.sandbox)
             posture = await blueprint.verified(channel, note.sandbox)
         except BaseException as error:
@@ -125,7 +130,7 @@ class StoppedContainers:
         """Stop a container whose start was given up, still behind its gate."""
         try:
             await over(boot)
-            await self.parts.containers.stop(sandbox_id)
+            await self.parts.containers.ask(docker_requests.stop_container, sandbox_id)
         except SandboxError as error:
             log.warning("sandbox %s may run, a later look will find it: %s", sandbox_id, error)
         finally:
@@ -135,8 +140,7 @@ class StoppedContainers:
         """Remove the stopped sandbox of a thread; return whether there was one that was not started meanwhile."""
         if not self.parts.stopped.has(owner):
             return False
-        lock = await self.parts.locks.enter(owner)
-        try:
+        async with self.parts.locks.entered(owner) as lock:
             stopped, note = self.parts.stopped.read(owner), lock.read()
             # It may run again, and a crash have left the file.
             gone = stopped is not None and (note is None or note.sandbox != stopped.note.sandbox)
@@ -144,11 +148,7 @@ class StoppedContainers:
                 await self.parts.containers.remove(stopped.note.sandbox)
                 self.parts.record(owner, stopped.note, "removed", reason)
             self.parts.stopped.remove(owner)
-            if note is None:
-                lock.retire()
             return gone
-        finally:
-            lock.close()
 
     async def remove_all(self) -> None:
         """Remove every stopped sandbox of the instance."""
@@ -165,7 +165,7 @@ class StoppedContainers:
         if self._noted(owner) != sandbox_id:
             return False
         try:
-            return not (await self.parts.containers.state(sandbox_id))["Running"]
+            return not (await self.parts.containers.ask(docker_requests.container_state, sandbox_id))["Running"]
         except SandboxUnavailable:
             return False
 

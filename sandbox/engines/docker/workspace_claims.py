@@ -21,6 +21,7 @@ import posixpath
 import tarfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
@@ -95,16 +96,14 @@ class WorkspaceClaims:
         labels = await self._requests.ask(docker_requests.volume_labels, self._volume(owner))
         return "" if labels is None else labels.get(config.HELD_LABEL, "")
 
-    async def owners(self) -> Mapping[str, Owner]:
-        return await self._owners({config.HELD_LABEL: ""})
+    async def owners(self, *, pooled: str = "", tenant: str = "") -> Mapping[str, Owner]:
+        """Return the owners of claimed pooled sandboxes: of all, of one, or of a tenant's, by its digest."""
+        claims = await self.workspaces({config.HELD_LABEL: pooled, config.TENANT_LABEL: tenant})
+        return {labels[config.HELD_LABEL]: config.owner_in(labels) for labels in claims.values()}
 
     async def owner_of(self, pooled: str) -> Owner | None:
         """Return the owner of a pooled sandbox; None for an unclaimed one."""
-        return (await self._owners({config.HELD_LABEL: pooled})).get(pooled)
-
-    async def of_tenant(self, tenant: str) -> Mapping[str, Owner]:
-        """Return what a tenant, a digest, has of the pool."""
-        return await self._owners({config.HELD_LABEL: "", config.TENANT_LABEL: tenant})
+        return (await self.owners(pooled=pooled)).get(pooled)
 
     async def take(self, owner: Owner, pooled: str) -> bool:
         """Give a pooled sandbox's volume to a thread; False where the thread has a workspace already."""
@@ -202,17 +201,9 @@ class WorkspaceClaims:
 
     async def remove_deep(self, volume: str, owner: Owner) -> bool:
         """Remove a volume that the engine failed to remove, as one with a tree too deep for it."""
-
-        def empty() -> None:
-            empty_deep_volume(self._requests, volume, **self._emptier, owner=owner)
-
-        await self._requests.threads.empty(empty, tenant=owner[0])
+        empty = partial(empty_deep_volume, self._requests, volume, **self._emptier, owner=owner)
+        await self._requests.threads.emptiers.run(empty, tenant=owner[0])
         return await self._requests.remove_volume(volume, tenant=owner[0])
-
-    async def _owners(self, labels: Mapping[str, str]) -> dict[str, Owner]:
-        return {
-            volume[config.HELD_LABEL]: config.owner_in(volume) for volume in (await self.workspaces(labels)).values()
-        }
 
     def _volume(self, owner: Owner) -> str:
         return config.volume_of(self._instance, owner[1])

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sandbox.engines.background import over
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.containers import id_of
@@ -25,11 +23,10 @@ from sandbox.engines.docker.lock_directory import LockFiles
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.docker.request_threads import to_the_end
 from sandbox.engines.pooled_sandbox import pooled_id
-from sandbox.engines.workspace_archive import ArchiveBroken, Contents, read_tar, write_tar
+from sandbox.engines.workspace_archive import ArchiveBroken, Contents, Passing, read_tar, streamed, write_tar
 from sandbox.errors import SandboxBusy, SandboxError
 from sandbox.protocols import WORKSPACE
 from sandbox.sandbox import Owner, SandboxSpec, owner_by_name, owner_of
-from sandbox.thread_lock import ThreadLock
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +34,6 @@ _ROOT = WORKSPACE.removeprefix("/")
 # How often a workspace is read anew that changes while it is read.
 _TRIES = 3
 _Value = TypeVar("_Value")
-_Going = Callable[[Iterable[bytes]], Iterator[bytes]]
-"""Passes pieces on until the caller is cancelled."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ class WorkspaceTransfer:
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Value]) -> _Value | None:
         owner, claims = owner_of(spec), self.parts.claims
-        async with self.alone(owner), self.parts.requests.threads.streams.turn(owner[0]):
+        async with self.alone(owner), self.parts.requests.threads.streams.turns.turn(owner[0]):
             if not await claims.has_files(owner):
                 return None
             for left in reversed(range(_TRIES)):
@@ -66,31 +61,25 @@ class WorkspaceTransfer:
         """Replace a thread's files; the old ones stay until the new ones are complete, in a volume beside them."""
         owner, parts = owner_of(spec), self.parts
         await self.parts.setup.prepared()  # an engine on which nothing can be made must not cost the old files
-        async with self.alone(owner), parts.requests.threads.streams.turn(owner[0]), AsyncExitStack() as stack:
+        async with self.alone(owner), parts.requests.threads.streams.turns.turn(owner[0]), AsyncExitStack() as stack:
             await self.disk.refuse_short(spec.limits.disk_reserve_bytes, size_bytes)
-            lock = await parts.locks.enter(owner)
-            gone = False
-            try:
-                note, stopped = lock.read(), parts.stopped.read(owner)
-                if note is not None and not lock.unused():
-                    raise SandboxBusy("the thread has calls in progress: wait for them or cancel them")
-                fresh = await stack.enter_async_context(self._beside(spec, give))
-                for container in await parts.containers.of_kind("sandbox", owner):
-                    await parts.containers.remove(id_of(container))
-                pooled = await parts.claims.pooled_of(owner)
-                if pooled:
-                    await parts.containers.remove(pooled)
-                gone = True
-                # A stopped sandbox is gone too, and would not fit the new files.
-                parts.stopped.remove(owner)
-                was = note or (None if stopped is None else stopped.note)
-                if was is not None:
-                    parts.record(owner, was, "removed", "its thread's files are being replaced")
-                await parts.claims.replace_files(owner, fresh)
-            finally:
-                if gone:
-                    lock.retire()
-                lock.close()
+            lock = await stack.enter_async_context(parts.locks.entered(owner))
+            note, stopped = lock.read(), parts.stopped.read(owner)
+            if note is not None and not lock.unused():
+                raise SandboxBusy("the thread has calls in progress: wait for them or cancel them")
+            fresh = await stack.enter_async_context(self._beside(spec, give))
+            for container in await parts.containers.of_kind("sandbox", owner):
+                await parts.containers.remove(id_of(container))
+            pooled = await parts.claims.pooled_of(owner)
+            if pooled:
+                await parts.containers.remove(pooled)
+            stack.callback(lock.retire)
+            # A stopped sandbox is gone too, and would not fit the new files.
+            parts.stopped.remove(owner)
+            was = note or (None if stopped is None else stopped.note)
+            if was is not None:
+                parts.record(owner, was, "removed", "its thread's files are being replaced")
+            await parts.claims.replace_files(owner, fresh)
 
     async def remove_workspace(self, tenant: str, thread: str) -> bool:
         """Remove a thread's files for good, with what a process that died while it read them left."""
@@ -105,13 +94,13 @@ class WorkspaceTransfer:
         owner, (user, _) = owner_of(spec), config.pooled_user_ids(self.parts.instance, fresh)
         lock = self.parts.pool_locks.enter_new(fresh)  # or the next reconciliation would remove it, for it is unclaimed
 
-        def write(carrier: str, going: _Going) -> None:
+        def write(carrier: str, passing: Passing) -> None:
             pieces = self.disk.watched(write_tar(give(), root=_ROOT, owner=user), spec.limits.disk_reserve_bytes)
-            self.parts.requests.put_archive(carrier, "/", going(pieces))
+            self.parts.requests.put_archive(carrier, "/", passing(pieces))
 
         try:
             async with self.carrier(spec, fresh) as carrier:
-                await self._stream(lambda going: write(carrier, going))
+                await self._stream(lambda passing: write(carrier, passing))
             yield fresh
         except BaseException:
             try:
@@ -123,31 +112,15 @@ class WorkspaceTransfer:
             lock.retire()
 
     async def _read(self, carrier: str, take: Callable[[Contents], _Value]) -> _Value:
-        def read(going: _Going) -> _Value:
+        def read(passing: Passing) -> _Value:
             # However it ends, the engine must not wait for a reader.
             with closing(self.parts.requests.archive_of(carrier, WORKSPACE)) as pieces:
-                return take(read_tar(going(pieces), _ROOT))
+                return take(read_tar(passing(pieces), _ROOT))
 
         return await self._stream(read)
 
-    async def _stream(self, work: Callable[[_Going], _Value]) -> _Value:
-        """Return the result of work on pieces in a thread; a cancelled caller waits until the thread is done."""
-        stopped = threading.Event()
-
-        def going(pieces: Iterable[bytes]) -> Iterator[bytes]:
-            for piece in pieces:
-                if stopped.is_set():
-                    raise ArchiveBroken("every caller that waited for these files has given up")
-                yield piece
-
-        streaming = self.parts.requests.threads.begin_stream(lambda: work(going))
-        try:
-            return await asyncio.shield(streaming)
-        except asyncio.CancelledError:
-            stopped.set()
-            if not streaming.cancel():
-                await over(streaming)
-            raise
+    async def _stream(self, work: Callable[[Passing], _Value]) -> _Value:
+        return await streamed(work, self.parts.requests.threads.streams.begin)
 
     # --- carriers ---
 
@@ -159,10 +132,12 @@ class WorkspaceTransfer:
     async def alone(self, owner: Owner) -> AsyncIterator[None]:
         """Have a thread's workspace to oneself, of all processes; SandboxBusy while another call has it."""
         name = config.carrier_name(self.parts.instance, owner)
-        lock = self._locked(name)
+        lock = self.locks.try_enter(name)
+        if lock is None:
+            raise SandboxBusy("the files of this thread are being saved or replaced: wait until that is done")
         try:
             if await self.parts.requests.ask(docker_requests.named_containers, [name]):
-                async with self.parts.requests.threads.streams.turn(owner[0]):
+                async with self.parts.requests.threads.streams.turns.turn(owner[0]):
                     await self._remove(name)
             yield
         finally:
@@ -205,15 +180,6 @@ class WorkspaceTransfer:
 
     async def _remove(self, name: str) -> None:
         """Remove a carrier in the caller's turn of its tenant's streams: an engine may be stuck with it."""
-        remove = docker_requests.remove_container
-        await to_the_end(self.parts.requests.threads.begin_stream(lambda: self.parts.requests.ask_here(remove, name)))
-
-    def _locked(self, name: str) -> ThreadLock:
-        while True:
-            lock = ThreadLock.open(self.locks.path(name))
-            if not lock.try_gate():
-                lock.close()
-                raise SandboxBusy("the files of this thread are being saved or replaced: wait until that is done")
-            if not lock.gone:
-                return lock
-            lock.close()
+        requests = self.parts.requests
+        removing = requests.threads.streams.begin(lambda: requests.ask_here(docker_requests.remove_container, name))
+        await to_the_end(removing)

@@ -11,23 +11,32 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import io
 import os
 import secrets
 import shutil
-import stat
-import threading
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from sandbox.daemon.files import tree_files
-from sandbox.engines.background import over
-from sandbox.engines.workspace_archive import PERMISSIONS, PIECE_BYTES, ArchiveBroken, Contents, Kind, WorkspaceEntry
+from sandbox.engines.workspace_archive import (
+    PERMISSIONS,
+    PIECE_BYTES,
+    ArchiveBroken,
+    Contents,
+    Passing,
+    WorkspaceEntry,
+    entry_of,
+    streamed,
+    whole,
+)
 from sandbox.errors import SandboxBusy, SandboxUnavailable
 from sandbox.sandbox import Owner, digest
 
-_KINDS: dict[int, Kind] = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "symlink"}
+_TOP = "workspace"  # how names in an archive begin
 _Value = TypeVar("_Value")
 
 # How long the daemons of a killed process may take to end what they run.
@@ -35,48 +44,47 @@ _LOCK_TIMEOUT_S = 10.0
 _LOCK_PAUSE_S = 0.01
 
 
-def read_directory(root: Path, *, going: Callable[[], bool] = lambda: True) -> Contents:
-    """Yield the contents of a directory; ArchiveBroken if a file changes meanwhile, or once `going` is false."""
-    names: dict[tuple[int, int], str] = {}
+def read_directory(root: Path) -> Contents:
+    """Yield the contents of a directory; ArchiveBroken if a file changes meanwhile."""
     pending = [""]
     try:
-        while pending:
-            if not going():
-                raise ArchiveBroken("every caller that waited for these files has given up")
-            path = pending.pop()
-            try:
-                state = (root / path).lstat()
-            except OSError as error:
-                if error.errno != errno.ENAMETOOLONG:
-                    raise
-                yield WorkspaceEntry(path, "misnamed"), iter(())
-                continue
-            entry = _entry(root, path, state, names)
-            if entry.kind == "directory":
-                found = sorted((one.name for one in (root / path).iterdir()), reverse=True)  # popped from the end
-                pending.extend(f"{path}/{name}" if path else name for name in found)
-            yield entry, _content(root / path, entry)
+        with tarfile.open(fileobj=io.BytesIO(), mode="w") as archive:  # knows which file has several names
+            while pending:
+                path = pending.pop()
+                try:
+                    member = cast("tarfile.TarInfo | None", archive.gettarinfo(root / path, f"{_TOP}/{path}"))
+                except OSError as error:
+                    if error.errno != errno.ENAMETOOLONG:
+                        raise
+                    yield WorkspaceEntry(path, "misnamed"), iter(())
+                    continue
+                entry = WorkspaceEntry(path, "special") if member is None else entry_of(member, _TOP)
+                if entry.kind == "directory":
+                    found = sorted((one.name for one in (root / path).iterdir()), reverse=True)  # popped from the end
+                    pending.extend(f"{path}/{name}" if path else name for name in found)
+                yield entry, _content(root / path, entry)
     except OSError as error:
         raise ArchiveBroken(f"the files cannot be read to the end: {error.strerror}") from error
 
 
-def fill_directory(root: Path, contents: Contents, *, going: Callable[[], bool] = lambda: True) -> None:
-    """Write contents to an empty directory; ArchiveBroken for an entry outside it, or once `going` is false.
+def fill_directory(root: Path, contents: Contents) -> None:
+    """Write contents to an empty directory; ArchiveBroken for an entry outside it.
 
     Links are never followed, whatever the order of entries.
     """
     root = root.resolve(strict=True)
     modes: list[tuple[Path, int]] = []
     for entry, content in contents:
-        if not going():
-            raise ArchiveBroken("every caller that waited for these files has given up")
         place = _within(root, entry.path)
         match entry.kind:
             case "directory":
                 place.mkdir(parents=True, exist_ok=True)
                 modes.append((place, entry.mode))
             case "file":
-                _write(place, entry, content)
+                with place.open("xb") as file:
+                    file.writelines(whole(content, entry.size_bytes))
+                place.chmod(entry.mode & PERMISSIONS)
+                os.utime(place, (entry.modified_s, entry.modified_s))
             case "symlink":
                 place.symlink_to(entry.target)
             case "hardlink":
@@ -101,21 +109,6 @@ def remove_directory(path: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _entry(root: Path, path: str, state: os.stat_result, names: dict[tuple[int, int], str]) -> WorkspaceEntry:
-    kind = _KINDS.get(stat.S_IFMT(state.st_mode), "special")
-    target = ""
-    if kind == "symlink":
-        target = str((root / path).readlink())
-    elif kind == "file" and state.st_nlink > 1:
-        target = names.setdefault((state.st_dev, state.st_ino), path)
-        if target == path:
-            target = ""
-        else:
-            kind = "hardlink"
-    size_bytes = state.st_size if kind == "file" else 0
-    return WorkspaceEntry(path, kind, stat.S_IMODE(state.st_mode), int(state.st_mtime), size_bytes, target)
-
-
 def _content(place: Path, entry: WorkspaceEntry) -> Iterator[bytes]:
     if entry.kind != "file":
         return
@@ -129,18 +122,6 @@ def _content(place: Path, entry: WorkspaceEntry) -> Iterator[bytes]:
         raise ArchiveBroken(f"a file cannot be read to the end: {error.strerror}") from error
     if left:
         raise ArchiveBroken("the files cannot be read to the end: they change while they are read")
-
-
-def _write(place: Path, entry: WorkspaceEntry, content: Iterator[bytes]) -> None:
-    written = 0
-    with place.open("xb") as file:
-        for piece in content:
-            written += len(piece)
-            file.write(piece)
-    if written != entry.size_bytes:
-        raise ArchiveBroken(f"a file of {entry.size_bytes} bytes came with {written}")
-    place.chmod(entry.mode & PERMISSIONS)
-    os.utime(place, (entry.modified_s, entry.modified_s))
 
 
 def _within(root: Path, path: str) -> Path:
@@ -165,9 +146,11 @@ class LocalWorkspaces:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._exclusive: set[Owner] = set()
+        self._preparing = asyncio.Lock()
         self.lock = -1
+        self.closing = False
 
-    def id(self) -> str:
+    async def id(self) -> str:
         """Return the id of the root, which is created private to this user if missing; raises SandboxUnavailable."""
         named = self._root / "id"
         try:
@@ -181,17 +164,19 @@ class LocalWorkspaces:
             raise self._unusable(error) from error
 
     async def prepare(self) -> None:
-        """Lock the root once and remove what is incomplete in it; raises SandboxUnavailable."""
-        if self.lock >= 0:
-            return
-        self.id()
-        try:
-            self.lock = await self._locked()
-            for left in (self._root / "tmp", *self._root.glob("workspaces/*/*/tmp")):
-                remove_directory(left)
-            (self._root / "tmp").mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise self._unusable(error) from error
+        """Create and lock the root, once what a killed process left in it has ended; raises SandboxUnavailable."""
+        async with self._preparing:
+            if self.lock < 0 and not self.closing:
+                await self.id()
+                try:
+                    self.lock = await self._locked()
+                    for left in (self._root / "tmp", *self._root.glob("workspaces/*/*/tmp")):
+                        remove_directory(left)
+                    (self._root / "tmp").mkdir(mode=0o700, exist_ok=True)
+                except OSError as error:
+                    raise self._unusable(error) from error
+        if self.closing:
+            raise SandboxUnavailable("the in-memory engine is closed and creates no more sandboxes")
 
     def _unusable(self, error: OSError) -> SandboxUnavailable:
         return SandboxUnavailable(
@@ -204,19 +189,22 @@ class LocalWorkspaces:
         lock = os.open(self._root / "id", os.O_RDONLY | os.O_CLOEXEC)
         try:
             async with asyncio.timeout(_LOCK_TIMEOUT_S):
-                while not _lock(lock):  # noqa: ASYNC110 - flock() has no notification
+                while True:
+                    with suppress(BlockingIOError):
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        return lock
                     await asyncio.sleep(_LOCK_PAUSE_S)
         except BaseException as error:
             os.close(lock)
             if isinstance(error, TimeoutError):
                 raise SandboxUnavailable(f"another process has {self._root}; end it, or use another root") from None
             raise
-        return lock
 
-    def close(self) -> None:
-        if self.lock >= 0:
-            os.close(self.lock)
-            self.lock = -1
+    async def close(self) -> None:
+        async with self._preparing:
+            if self.lock >= 0:
+                os.close(self.lock)
+                self.lock = -1
 
     def make(self, owner: Owner, sandbox_id: str) -> tuple[Path, Path]:
         """Return an owner's directory, with its files and no temporary ones, and one for its sandbox's socket."""
@@ -248,23 +236,23 @@ class LocalWorkspaces:
         directory = self._path(owner) / "workspace"
         if not directory.exists():
             return None
-        return await _in_thread(lambda going: take(read_directory(directory, going=going)))
+        return await streamed(lambda passing: take(passing(read_directory(directory))), _in_thread)
 
     async def replace(self, owner: Owner, give: Callable[[], Contents]) -> None:
         """Replace an owner's files with what `give` yields; on failure the old files stay as they were."""
         fresh = self._root / "tmp" / f"new-{secrets.token_hex(8)}"
         place = self._path(owner)
 
-        def fill(going: Callable[[], bool]) -> None:
+        def fill(passing: Passing) -> None:
             (fresh / "workspace").mkdir(mode=0o700, parents=True)
-            fill_directory(fresh / "workspace", give(), going=going)
+            fill_directory(fresh / "workspace", passing(give()))
             for directory in (fresh, fresh / "workspace"):
                 directory.chmod(0o700)
             place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
         done = [fresh]
         try:
-            await _in_thread(fill)
+            await streamed(fill, _in_thread)
             # Awaits nothing: there are always the old files or the new ones.
             trash = self._trash(owner)
             try:
@@ -305,22 +293,5 @@ class LocalWorkspaces:
         return self._root / "workspaces" / owner[0] / owner[1]
 
 
-def _lock(descriptor: int) -> bool:
-    """Try to lock a file; return whether it is locked now."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-async def _in_thread(work: Callable[[Callable[[], bool]], _Value]) -> _Value:
-    """Run work in a thread. Cancelling makes `going` false and waits for the thread."""
-    stopped = threading.Event()
-    task = asyncio.ensure_future(asyncio.to_thread(work, lambda: not stopped.is_set()))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        stopped.set()
-        await over(task)
-        raise
+def _in_thread(work: Callable[[], _Value]) -> asyncio.Future[_Value]:
+    return asyncio.ensure_future(asyncio.to_thread(work))

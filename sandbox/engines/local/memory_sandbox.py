@@ -1,34 +1,20 @@
-"""Sandboxes of the in-memory engine: a directory each, and programs of this machine that use it as their workspace."""
+"""One sandbox of the in-memory engine: a directory, and programs of this machine that use it as their workspace."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sandbox.client.channel_sandbox import ChannelSandbox, EngineRecord
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.daemon.supervisor.landlock import landlock_version
 from sandbox.engines.local.local_process import LocalProcess
 from sandbox.engines.pooled_sandbox import PoolKind
-from sandbox.sandbox import ListedSandbox, SandboxSpec, owner_of
+from sandbox.sandbox import ListedSandbox, Owner, SandboxSpec, owner_of
+from sandbox.transition import State
 from sandbox.v1 import channel_pb2 as pb
-
-
-@dataclass(frozen=True)
-class StoppedSandbox:
-    """What the next start of a stopped sandbox has to know; `processes` ended with its stops."""
-
-    id: str
-    spec: SandboxSpec
-    created_s: float
-    processes: int
-    since_s: float
-
-    def listed(self) -> ListedSandbox:
-        made = (self.spec.thread, self.spec.image, self.spec.runtime, self.created_s)
-        return ListedSandbox(self.id, *made, "idle_stopped", self.since_s)
 
 
 def made_alike(one: SandboxSpec, other: SandboxSpec) -> bool:
@@ -36,45 +22,52 @@ def made_alike(one: SandboxSpec, other: SandboxSpec) -> bool:
     return PoolKind.of(one) == PoolKind.of(other)
 
 
-@dataclass(frozen=True)
-class MemoryPooled:
-    """Satisfies PooledSandbox: an id, as a sandbox costs nothing before it is claimed."""
-
-    id: str
-    kind: PoolKind
-    alive: bool = True
-
-    async def ping(self) -> bool:
-        return True
-
-
 @dataclass(eq=False)
-class RunningSandbox:
-    """What all MemorySandbox objects of one sandbox share: its daemon, and how many use it since when."""
+class StoppedSandbox:
+    """What the next start of a stopped sandbox has to know.
+
+    `ended_processes` ended with its stops and were not reported yet. `since_s` is when it was stopped, or last used.
+    """
 
     id: str
     spec: SandboxSpec
-    process: LocalProcess
     created_s: float
-    used_s: float
+    since_s: float
     ended_processes: int = 0
+
+    @property
+    def owner(self) -> Owner:
+        return owner_of(self.spec)
+
+    def listed(self) -> ListedSandbox:
+        return self._shown("idle_stopped", self.since_s)
+
+    def _shown(self, state: State, since_s: float | None, reason: str = "") -> ListedSandbox:
+        made = (self.id, self.spec.thread, self.spec.image, self.spec.runtime, self.created_s)
+        return ListedSandbox(*made, state, since_s, reason)
+
+
+@dataclass(eq=False, kw_only=True)
+class RunningSandbox(StoppedSandbox):
+    """What all MemorySandbox objects of one sandbox share: its daemon, and how many use it since when."""
+
+    process: LocalProcess
     users: int = 0
+    starting: asyncio.Task[None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.owner = owner_of(self.spec)
         self.channel = self.process.channel
         # Its first step runs before that of end(), so whatever it starts is ended.
-        self.starting: asyncio.Task[None] = asyncio.get_running_loop().create_task(self.process.start())
+        self.starting = asyncio.get_running_loop().create_task(self.process.start())
 
     @property
     def alive(self) -> bool:
         return self.channel.lost is None
 
     def listed(self) -> ListedSandbox:
-        made = (self.id, self.spec.thread, self.spec.image, self.spec.runtime, self.created_s)
         if not self.alive:
-            return ListedSandbox(*made, "failed", reason=f"it was lost: {self.channel.lost}")
-        return ListedSandbox(*made, "running", None if self.users else self.used_s)
+            return self._shown("failed", None, f"it was lost: {self.channel.lost}")
+        return self._shown("running", None if self.users else self.since_s)
 
     async def count_processes(self) -> int:
         """Return how many background processes and strays run."""

@@ -31,7 +31,8 @@ async def _left_by_a_restore(engine: DockerEngine, name: str, *, levels: int) ->
     tree = {WorkspaceEntry(path, "directory", 0o700, 0, 0): b"" for path in paths}
     async with engine._reconciliation.transfer.carrier(spec(name), fresh) as carrier:
         pieces = write_tar(giving(tree)(), root="workspace", owner=1000)
-        await engine._parts.requests.threads.run(lambda: engine._parts.requests.put_archive(carrier, "/", pieces))
+        requests = engine._parts.requests
+        await requests.threads.requests.begin(lambda: requests.put_archive(carrier, "/", pieces))
     return volume_of(engine.instance, fresh)
 
 

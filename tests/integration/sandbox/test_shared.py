@@ -163,7 +163,7 @@ async def test_a_dead_sandbox_is_listed_with_its_reason_and_replaced_once_for_al
     assert remover is not None
     (dead,) = await engine.listed("tenant-a")
     assert (dead.state, dead.reason) == ("failed", ""), "who is at work on it may just remove it"
-    remover.close()
+    remover.lock.close()
     shared.now_s = 10.0
     assert list(await asyncio.gather(said(one, "echo 1"), said(other, "echo 2"))) == ["1\n", "2\n"]
     assert len(containers_of(shared.instance)) == 1

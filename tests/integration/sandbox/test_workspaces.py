@@ -381,7 +381,9 @@ async def test_what_a_process_left_that_died_is_removed_by_the_next(engine: Dock
     # One that had no container yet, and one that is at work.
     names = [carrier_name(engine.instance, owner_of(spec(thread))) for thread in ("left", "held")]
     carriers = engine._reconciliation.transfer
-    left, held = (carriers._locked(name) for name in names)
+    left, held = (carriers.locks.try_enter(name) for name in names)
+    assert left is not None
+    assert held is not None
     left.close()
     await engine.reconcile()
     assert [path.name for path in carriers.locks.directory.iterdir()] == [f"{names[1]}.lock"]

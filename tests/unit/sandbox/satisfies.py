@@ -57,9 +57,5 @@ def docker_pool(docker: DockerEngine) -> PoolSource:
     return docker.pool
 
 
-def memory_pool(engine: MemoryEngine) -> PoolSource:
-    return engine
-
-
 def offered(made: Sandbox) -> tuple[FileSystem, Shell]:
     return made.files, made.shell

@@ -146,9 +146,9 @@ async def test_the_directory_lists_owners_by_their_last_use_and_a_tenant_s_notes
         lock.write(note)
         lock.leave()
     stranger = await LockDirectory(Path(lock._path).parent.parent, "gw_2").enter(OWNER)
-    os.utime(locks._path(OWNER), (2_000_000_000, 2_000_000_000))
+    os.utime(locks.path(OWNER), (2_000_000_000, 2_000_000_000))
     assert locks.owners() == [other, OWNER]
-    assert locks.looked_at(OWNER[0]) == [Look(NOTE, 2_000_000_000, at_work=False)]
+    assert locks.looked_at(OWNER[0]) == [Look(OWNER, NOTE, 2_000_000_000, at_work=False)]
     assert locks.has(OWNER)
     stranger.retire()
 
@@ -159,7 +159,7 @@ async def test_a_look_says_whether_a_sandbox_is_in_use_and_takes_nothing(locks: 
     lock.hold()
     lock.leave()
     assert lock.begin_use()
-    assert locks.looked_at(OWNER[0]) == [Look(NOTE, None, at_work=False)]
+    assert locks.looked_at(OWNER[0]) == [Look(OWNER, NOTE, None, at_work=False)]
     lock.end_use()
     (look,) = locks.looked_at(OWNER[0])
     assert look.idle_s is not None

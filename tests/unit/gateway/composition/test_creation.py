@@ -13,6 +13,7 @@ from gateway.tenancy.quotas import Quotas
 from sandbox.engines.docker.image_pulls import ImagePulls
 from sandbox.engines.engine import Creator
 from sandbox.engines.local.memory_engine import MemoryEngine
+from sandbox.engines.pooled_sandbox import PoolSource
 from sandbox.engines.sandbox_pool import SandboxPool
 from tests.unit.gateway.telemetry.seen import watching
 
@@ -40,7 +41,7 @@ def test_what_is_refused_is_refused_before_it_costs_and_what_is_ready_waits_for_
     innermost: MemoryEngine,
 ) -> None:
     def pooled(inner: Creator) -> SandboxPool:
-        return SandboxPool(inner, innermost, innermost, limit=1)
+        return SandboxPool(inner, innermost, cast(PoolSource, object()), limit=1)
 
     names = around(innermost, watching().telemetry, pooled=pooled, pulls=cast(ImagePulls, object()))
     assert names == ["CountedCreation", "ObservedCreation", "PullingCreation", "SandboxPool", "FairCreation"]

@@ -54,12 +54,18 @@ class BreakingEngine(MemoryEngine):
     coming_bytes = 0
     asked = 0
 
-    async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents], *, size_bytes: int = 0) -> None:
+    def __init__(self, root: Path) -> None:
+        super().__init__(root=root)
+        self._replace, self.replace_workspace = self.replace_workspace, self._replace_unless_broken
+
+    async def _replace_unless_broken(
+        self, spec: SandboxSpec, give: Callable[[], Contents], *, size_bytes: int = 0
+    ) -> None:
         self.asked += 1
         if self.broken:
             raise WorkspaceIncomplete("the disk broke")
         self.coming_bytes = size_bytes
-        await super().replace_workspace(spec, give)
+        await self._replace(spec, give)
 
 
 class Harness:

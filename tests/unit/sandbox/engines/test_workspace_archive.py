@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import itertools
 import tarfile
+import threading
 from collections.abc import Iterator
 
 import pytest
 
-from sandbox.engines.workspace_archive import ArchiveBroken, Contents, WorkspaceEntry, read_tar, write_tar
+from sandbox.engines.workspace_archive import (
+    ArchiveBroken,
+    Contents,
+    Passing,
+    WorkspaceEntry,
+    read_tar,
+    streamed,
+    write_tar,
+)
 
 _TREE = {
     WorkspaceEntry("", "directory", 0o755, 1_700_000_000): b"",
@@ -119,3 +130,23 @@ def test_content_that_is_shorter_than_it_says_is_not_sent_on() -> None:
     tree = {WorkspaceEntry("a", "file", 0o600, 0, 10): b"short"}
     with pytest.raises(ArchiveBroken):
         list(write_tar(contents(tree), root="workspace", owner=1))
+
+
+async def test_a_cancelled_caller_waits_until_what_it_streams_has_stopped() -> None:
+    begun = threading.Event()
+    failures: list[ArchiveBroken] = []
+
+    def work(passing: Passing) -> None:
+        try:
+            for _ in passing(itertools.repeat(b"x")):
+                begun.set()
+        except ArchiveBroken as error:
+            failures.append(error)
+            raise
+
+    streaming = asyncio.create_task(streamed(work, lambda work: asyncio.ensure_future(asyncio.to_thread(work))))
+    await asyncio.to_thread(begun.wait)
+    streaming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await streaming
+    assert [str(error) for error in failures] == ["every caller that waited for these files has given up"]

@@ -877,3 +877,25 @@ async def test_who_looks_after_what_is_past_its_lifetime_does_not_wait_with_thos
 async def _id_of_next(keeper: SandboxKeeper) -> str:
     async with borrowed(keeper) as sandbox:
         return sandbox.id
+
+
+async def test_a_look_at_what_others_left_has_ended_when_the_keeper_is_closed(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, ended = asyncio.Event(), asyncio.Event()
+
+    async def look() -> Sequence[LeftSandbox]:
+        looking.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)  # it lets go of the files that it had locked
+            ended.set()
+        return []
+
+    monkeypatch.setattr(engine, "reconcile", look)
+    keeper = make_keeper(cast("Engine", engine), idle_timeout_s=0.02, max_live=2, clock=time.monotonic)
+    await keeper.adopt([])
+    await looking.wait()
+    await keeper.close()
+    assert ended.is_set()

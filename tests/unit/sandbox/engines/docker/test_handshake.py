@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
 
 import pytest
 
 from sandbox.client.channel import PROTOCOL_VERSION, Channel
 from sandbox.engines.docker.build import own_build
-from sandbox.engines.docker.handshake import connected, introduced, refuse_weak
-from sandbox.engines.docker.posture import HostKernel
-from sandbox.errors import PostureTooWeak, SandboxUnavailable
+from sandbox.engines.docker.handshake import connected, introduced
+from sandbox.errors import SandboxUnavailable
 from sandbox.v1 import channel_pb2 as pb
-from tests.unit.sandbox.engines.docker.test_posture import posture, spec
+from tests.unit.sandbox.engines.docker.test_posture import posture
 from tests.unit.sandbox.fake_daemon import Answer, Peer, fake_daemon
 
 
@@ -87,15 +85,3 @@ async def test_a_daemon_that_cannot_say_what_holds_it_is_refused(tmp_path: Path)
     async with fake_daemon(tmp_path, answer) as daemon:
         with pytest.raises(SandboxUnavailable, match="handshake with the sandbox failed"):
             await introduced(daemon.channel)
-
-
-def test_every_weakness_is_in_the_log_and_a_posture_for_those_who_want_it(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    refuse_weak("s1", posture(), spec(), host=HostKernel(), volumes=())
-    (record,) = caplog.records
-    assert record.levelno == logging.DEBUG
-    assert 'path: "/workspace"' in record.getMessage()
-    with pytest.raises(PostureTooWeak, match=r"seccomp.*process limit") as refused:
-        refuse_weak("s1", posture(seccomp_mode=0, pids_limit=0), spec(), host=HostKernel(), volumes=())
-    assert "removed" in str(refused.value)
-    assert any(r.levelno == logging.WARNING and "seccomp" in r.getMessage() for r in caplog.records)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import logging
+from typing import Any, cast
 
 import pytest
 
-from sandbox.engines.docker.container_config import CAPABILITIES
+from sandbox.engines.docker.boot import Blueprint
+from sandbox.engines.docker.container_config import CAPABILITIES, Site
 from sandbox.engines.docker.posture import HostKernel, own_namespaces, weaknesses
+from sandbox.errors import PostureTooWeak
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 
@@ -258,3 +261,16 @@ def test_where_the_kernel_has_no_landlock_the_order_of_being_killed_for_memory_i
     unordered = posture(tool_oom_score_adj_min=0)
     assert weaknesses(unordered, spec(), host=HostKernel(landlock=False)) == []
     assert weaknesses(unordered, spec())
+
+
+def test_every_weakness_is_in_the_log_and_a_posture_for_those_who_want_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    blueprint = Blueprint(spec(), "id", (), cast(Site, None), HostKernel())
+    blueprint.refuse_weak("s1", posture())
+    (record,) = caplog.records
+    assert record.levelno == logging.DEBUG
+    assert 'path: "/workspace"' in record.getMessage()
+    with pytest.raises(PostureTooWeak, match=r"seccomp.*process limit") as refused:
+        blueprint.refuse_weak("s1", posture(seccomp_mode=0, pids_limit=0))
+    assert "removed" in str(refused.value)
+    assert any(r.levelno == logging.WARNING and "seccomp" in r.getMessage() for r in caplog.records)
