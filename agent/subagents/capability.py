@@ -19,17 +19,8 @@ from agent.host import Host
 from agent.messages import Message, ToolResult
 from agent.models.model import Model
 from agent.state import AgentState
-from agent.subagents.family import MEMBER_NOTE, Families, FamilyLedger, Member
-from agent.subagents.subagent import (
-    BackgroundSubagents,
-    NestedEvents,
-    Noted,
-    ParentTools,
-    Subagent,
-    SubagentBudget,
-    SubagentRun,
-    noted,
-)
+from agent.subagents.family import MEMBER_NOTE, Families, FamilyLedger, Member, SubagentRun
+from agent.subagents.subagent import BackgroundSubagents, Noted, ParentTools, Subagent, SubagentBudget, noted
 from agent.tools.tool import RunInFlight, Tool, ToolArguments, ToolContext
 
 __all__ = ["Subagent", "subagents"]
@@ -143,7 +134,7 @@ class _SubagentTools:
     def _started(self, asked: _Spawn, call_id: str, run: RunInFlight, parent: Member) -> SubagentRun:
         definition, clock = self.definitions[asked.name], self.families.clock
         hidden = _TOOLS if run.state.depth + 1 >= self.depth else ()
-        member = parent.family.join(parent, call_id, background=asked.background)
+        member = parent.family.join(parent, call_id, asked.name, asked.task, background=asked.background)
         flows = tuple(hook for hook in run.hooks if isinstance(hook, _FLOW))
         inherited = tuple(hook for hook in run.hooks if hook.mandatory or hook.innermost or hook in flows)
         agent = Agent(
@@ -172,7 +163,7 @@ class _SubagentTools:
             # Including the parent's current step, so that a time limit leaves the subagent what the run has left.
             active_s=run.state.active_s + clock() - parent.step_started_s,
         )
-        return SubagentRun(agent, state, asked.task, member, NestedEvents(run.events, call_id))
+        return member.start(agent, state, run.events)
 
     async def check(self, asked: _OfOne, context: ToolContext) -> ToolResult:
         return await self._report(asked.id, context, None)
@@ -183,7 +174,7 @@ class _SubagentTools:
     async def cancel(self, asked: _OfOne, context: ToolContext) -> ToolResult:
         member = self._member(context)
         if member is not None and asked.id in member.runs:
-            member.runs[asked.id].cancel()
+            member.runs[asked.id].task.cancel()
         return await self._report(asked.id, context, self.grace_s)
 
     async def list(self, _asked: ToolArguments, context: ToolContext) -> ToolResult:

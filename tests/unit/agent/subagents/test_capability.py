@@ -446,7 +446,7 @@ def test_the_others_of_a_member_are_all_that_was_ever_reported_but_its_own(
         member = list(family.members.values())[which % len(family.members)]
         match deed:
             case "join":
-                family.join(member, str(number), background=False)
+                family.join(member, str(number), "x", "a task", background=False)
                 reported[str(number)] = 0
             case "report":
                 member.own += Spent(steps=steps)
@@ -1008,8 +1008,8 @@ async def test_families_are_forgotten_with_their_runs(monkeypatch: pytest.Monkey
 
 async def test_one_that_leaves_the_family_takes_those_below_along() -> None:
     family = Family(Spent())
-    child = family.join(family.root, "child", background=False)
-    grandchild = family.join(child, "grandchild", background=True)
+    child = family.join(family.root, "child", "x", "a task", background=False)
+    grandchild = family.join(child, "grandchild", "x", "a task", background=True)
     work = grandchild.task = asyncio.create_task(asyncio.Event().wait())
     family.leave(child)
     assert list(family.members) == [""]
