@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from typing import Literal, Protocol
 
-from agent.call_context import CallContext
+from agent.tool_call import CallContext
 
 EntryType = Literal["file", "directory", "symlink", "other"]
 OutputStream = Literal["stdout", "stderr"]

@@ -17,9 +17,9 @@ from typing import Self
 from agent.cancellation import Cancellation
 from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook
-from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.state import AgentState, ToolExecution
+from agent.tool_call import JudgedCall
 from agent.tools.tool import ToolContext, ToolExecutor
 
 OUT_OF_TIME = ToolResult.error("the call was cancelled: the run's time is over", outcome="cancelled")

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import inspect
 
-from agent.decisions import Verdict, VerdictKind
 from agent.frozen import FrozenDict, freeze
 from agent.hooks.hook import POINTS, Hook, hook_name
 from agent.messages import Message, ToolResult, ToolSpec
-from agent.state import TIMES, AgentState, ModelResponse, ToolExecution
+from agent.state import TIMES, AgentState, ModelResponse, ToolExecution, Verdict, VerdictKind
 
 _KNOWN = (*POINTS, "around_inference", "around_tool_use")
 # A method with such a prefix that is not a point is misspelled: it would never be called.

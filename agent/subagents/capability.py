@@ -15,7 +15,7 @@ from pydantic import Field, create_model
 from agent.agent import Agent
 from agent.capabilities.capability import Capability
 from agent.capabilities.flow import ErrorPolicy, FinishReason, ToolCallPresence
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Message, ToolResult
 from agent.models.model import Model
 from agent.state import AgentState

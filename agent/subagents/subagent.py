@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pydantic import JsonValue, ValidationError
 
 from agent.hooks.hook import Hook
-from agent.judged_call import JudgedCall
 from agent.messages import Message, ToolCall, ToolResult, ToolSpec, Value
 from agent.models.model import Model
 from agent.state import AgentState
 from agent.subagents.family import Families, Member, Status, shortened
+from agent.tool_call import JudgedCall
 from agent.tools.tool import ToolContext, ToolExecutor
 from agent.tools.toolbox import no_such_tool
 

@@ -14,19 +14,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.call_context import CallContext
 from agent.cancellation import Cancellation, to_the_end
-from agent.decisions import Verdict, VerdictKind
 from agent.errors import HookFailed
 from agent.events import EventSink, discard
 from agent.filesystem import OnOutput
 from agent.frozen import frozen_arguments
 from agent.hooks.engine import HookEngine, withheld
-from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
-from agent.state import AgentState, ToolExecution
-from agent.tools.approval import Approver, Suspended
-from agent.tools.asking import answered, blocked_result
+from agent.state import AgentState, ToolExecution, Verdict, VerdictKind
+from agent.tool_call import CallContext, JudgedCall
+from agent.tools.approval import Approver, Suspended, answered, blocked_result
 from agent.tools.call_events import LiveOutput, OutputEvents, emit_finished, emit_started, emit_verdict, output_filters
 from agent.tools.recovery import EarlierCall
 from agent.tools.tool import RunInFlight, ToolContext, ToolExecutor

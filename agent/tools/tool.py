@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from agent.call_context import CallContext
 from agent.filesystem import OnOutput
-from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
+from agent.tool_call import CallContext, JudgedCall
 
 if TYPE_CHECKING:
     from agent.events import EventSink

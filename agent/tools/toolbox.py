@@ -14,8 +14,8 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_jsonable_python
 
 from agent.errors import InvalidPath
-from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
+from agent.tool_call import JudgedCall
 from agent.tools.paths import resolve
 from agent.tools.tool import Tool, ToolContext
 

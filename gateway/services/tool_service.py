@@ -6,16 +6,15 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 
-from agent.decisions import VerdictKind
 from agent.filesystem import OnOutput
+from agent.state import VerdictKind
 from gateway.services.messages import message
 from gateway.serving.edge import Authenticator, deadline_s, streaming, unary
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.output_pieces import OutputPieces
 from gateway.tool_calls.requested_calls import RequestedCalls
 from gateway.tool_calls.tool_calls import FinishedToolCall, ToolCalls
-from gateway.v1 import tool_service_pb2 as pb
-from gateway.v1 import tool_service_pb2_grpc as grpc_pb
+from gateway.v1 import tool_service_pb2 as pb, tool_service_pb2_grpc as grpc_pb
 
 
 class ToolService(grpc_pb.ToolServiceServicer):

@@ -22,7 +22,7 @@ from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Message, ToolCall, ToolResult
 from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse

@@ -15,7 +15,7 @@ from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.errors import ModelRefused
 from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse, OnFailure
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Message, ToolCall, ToolResult, Usage
 from agent.models.model import Model, OnDelta
 from agent.state import AgentState, ModelResponse, ToolExecution

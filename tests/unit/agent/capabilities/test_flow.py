@@ -12,7 +12,7 @@ from agent.capabilities.capability import Capability
 from agent.capabilities.flow import ErrorPolicy, flow
 from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import ToolResult
 from agent.models.model import OnDelta
 from agent.models.openai_model import OpenAIModel

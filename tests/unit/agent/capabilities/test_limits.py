@@ -15,7 +15,7 @@ from agent.capabilities.flow import flow
 from agent.capabilities.limits import TimeLeft, limits
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import Hook
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Evicted, ToolResult, Usage
 from agent.state import AgentState, ModelResponse, Spent
 from agent.tools.tool import ToolContext

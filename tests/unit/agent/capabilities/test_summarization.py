@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agent.agent import Agent
 from agent.capabilities import summarization as module
@@ -23,7 +22,7 @@ from agent.capabilities.summarization import FAILED, MEASURED, SUMMARY, summariz
 from agent.capabilities.todos import todos
 from agent.errors import ContextLengthExceeded, ModelRefused, ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Message, ToolResult, Usage
 from agent.models import token_estimate
 from agent.models.model import OnDelta

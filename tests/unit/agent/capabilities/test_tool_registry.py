@@ -14,7 +14,7 @@ from agent.agent import Agent
 from agent.capabilities.capability import Capability
 from agent.capabilities.tool_registry import LOADED, tool_registry
 from agent.hooks.hook import Hook
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.state import AgentState, ToolExecution
 from agent.tools.runner import ToolRunner

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agent.agent import Agent
 from agent.capabilities.capability import Capability
@@ -20,7 +19,7 @@ from agent.capabilities.todos import todos
 from agent.capabilities.tool_registry import tool_registry
 from agent.errors import ModelRefused, ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Message, ToolCall, ToolResult, Usage
 from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse, Spent
