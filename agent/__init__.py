@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent.agent import Agent as Agent, stream as stream
-    from agent.capabilities.capability import Capability as Capability
     from agent.errors import AgentError as AgentError, ModelError as ModelError
     from agent.events import Event as Event
     from agent.hooks.hook import Hook as Hook, Matcher as Matcher, tool_glob as tool_glob, tool_name as tool_name
@@ -19,12 +18,10 @@ if TYPE_CHECKING:
     from agent.models.scripted_model import Call as Call, Fault as Fault, ScriptedModel as ScriptedModel, Turn as Turn
     from agent.state import AgentState as AgentState, ToolExecution as ToolExecution
     from agent.tool_call import Slot as Slot
-    from agent.tools.function_tool import tool as tool
-    from agent.tools.tool import Tool as Tool, ToolContext as ToolContext
+    from agent.tools.tool import Capability as Capability, Tool as Tool, ToolContext as ToolContext, tool as tool
 
 _MODULES = {
     "agent": ("Agent", "stream"),
-    "capabilities.capability": ("Capability",),
     "errors": ("AgentError", "ModelError"),
     "events": ("Event",),
     "hooks.hook": ("Hook", "Matcher", "tool_glob", "tool_name"),
@@ -35,8 +32,7 @@ _MODULES = {
     "models.scripted_model": ("Call", "Fault", "ScriptedModel", "Turn"),
     "state": ("AgentState", "ToolExecution"),
     "tool_call": ("Slot",),
-    "tools.function_tool": ("tool",),
-    "tools.tool": ("Tool", "ToolContext"),
+    "tools.tool": ("Capability", "Tool", "ToolContext", "tool"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

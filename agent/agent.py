@@ -11,7 +11,6 @@ from typing import Any, Generic, Self, cast
 from pydantic import JsonValue
 
 from agent.cancellation import Cancellation
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.events import PIECES, Event, EventSink, discard, merged
@@ -20,8 +19,7 @@ from agent.hooks.hook import Hook
 from agent.loop import Host, Parts, Run
 from agent.models.model import Model
 from agent.state import AgentState, Output
-from agent.tools.function_tool import Function, as_tool
-from agent.tools.tool import Tool
+from agent.tools.tool import Capability, Function, Tool, as_tool
 from agent.tools.toolbox import Toolbox
 
 _WAITING_LIMIT = 1000
@@ -47,7 +45,7 @@ class Agent(Parts, Generic[Output]):
     ) -> None:
         """Register the hooks of the capabilities in order, then `hooks`.
 
-        A function among `tools` becomes a tool (agent.tools.function_tool). The default limits and flow join unless
+        A function among `tools` becomes a tool (agent.tools.tool.tool). The default limits and flow join unless
         `capabilities` contains one of that name. `output` is as in structured_output(output). Raises TypeError and
         ValueError for a hook or a tool that could never work.
         """

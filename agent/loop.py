@@ -23,8 +23,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from agent.cancellation import Cancellation, to_the_end
-from agent.capabilities.limits import TimeLeft, ToolsInTime, time_left_s
+from agent.cancellation import Cancellation, TimeLeft, to_the_end
+from agent.capabilities.limits import time_left_s
 from agent.errors import HookFailed, ModelError
 from agent.events import EventSink, RunStatus, emit, times
 from agent.frozen import freeze, storable_text
@@ -240,13 +240,12 @@ class Run:
         """Run the tool calls, except the `earlier` ones, and end the step; return what stops the run, or None."""
         before = self.state
         if calls:
-            tools = ToolsInTime(self.agent.executor, self._left_s)
-            host = self.host
-            runner = ToolRunner(self.agent.hooks, tools, self.events, host.clock, host.concurrency, host.approver)
+            agent, host = self.agent, self.host
+            how = (host.clock, host.concurrency, host.approver)
+            runner = ToolRunner(agent.hooks, agent.executor, self.events, *how, left_s=self._left_s)
             try:
-                context = self.host.context
                 self.state = await runner.run(
-                    self.state, calls, keep=self._keep, suspend=True, earlier=earlier, context=context
+                    self.state, calls, keep=self._keep, suspend=True, earlier=earlier, context=host.context
                 )
             except Suspended as suspended:
                 pending = PendingStep.of(before, response, suspended).model_dump(mode="json")

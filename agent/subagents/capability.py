@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pydantic import Field, create_model
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import ErrorPolicy, FinishReason, ToolCallPresence
 from agent.loop import Host
 from agent.messages import Message, ToolResult
@@ -21,7 +20,7 @@ from agent.models.model import Model
 from agent.state import AgentState
 from agent.subagents.family import MEMBER_NOTE, Families, FamilyLedger, Member, SubagentRun
 from agent.subagents.subagent import BackgroundSubagents, Noted, ParentTools, Subagent, SubagentBudget, noted
-from agent.tools.tool import RunInFlight, Tool, ToolArguments, ToolContext
+from agent.tools.tool import Capability, RunInFlight, Tool, ToolArguments, ToolContext
 
 __all__ = ["Subagent", "subagents"]
 

@@ -185,13 +185,10 @@ async def answered(
     results: dict[int, ToolResult] = {}
     notes: dict[int, str] = {}
 
-    async def use(granted: Granted) -> str:
-        return await approver.use(granted)
-
     for index, execution in asked:
         answer = answers[index]
         if isinstance(answer, Granted):
-            refusal = await _guarded(partial(use, answer), "the approval could not be used: {}".format)
+            refusal = await _guarded(partial(approver.use, answer), "the approval could not be used: {}".format)
             answer = Denied(refusal, answer.approval_id) if refusal else answer
         executions[index] = execution.with_(approval_id=answer.approval_id)
         if isinstance(answer, Granted):

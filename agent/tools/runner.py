@@ -10,11 +10,12 @@ after_tool_use    in call order, for blocked calls too
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.cancellation import Cancellation, to_the_end
+from agent.cancellation import Cancellation, TimeLeft, to_the_end
 from agent.errors import HookFailed
 from agent.events import EventSink, discard
 from agent.filesystem import OnOutput
@@ -28,6 +29,7 @@ from agent.tools.call_events import LiveOutput, OutputEvents, emit_finished, emi
 from agent.tools.recovery import EarlierCall
 from agent.tools.tool import RunInFlight, ToolContext, ToolExecutor
 
+OUT_OF_TIME = ToolResult.error("the call was cancelled: the run's time is over", outcome="cancelled")
 _NO_CONTEXT = CallContext()
 _WHOLE = frozenset({"exited", "completed", "failed"})
 
@@ -37,7 +39,7 @@ class ToolRunner:
     """Runs the tool calls of one step, or one call of a service.
 
     Without an approver a call that needs an approval is blocked. `on_output` gets the bytes of live output. Without it,
-    and without a sink for events, a program's output comes with its result only.
+    and without a sink for events, a program's output comes with its result only. Calls end when no time is left.
     """
 
     hooks: HookEngine
@@ -47,6 +49,7 @@ class ToolRunner:
     concurrency: int = 8
     approver: Approver | None = None
     on_output: OnOutput | None = None
+    left_s: Callable[[], float] = lambda: math.inf
 
     async def run(
         self,
@@ -203,7 +206,7 @@ class ToolRunner:
                 return refusal
             cancellation = await Cancellation.watch()
             try:
-                result = await self.executor.execute(judged, ToolContext(call.id, shown, run, execution.context))
+                result = await self._in_time(judged, ToolContext(call.id, shown, run, execution.context))
                 if shown is not None:
                     await shown.end(cut=result.evicted is not None or result.outcome not in _WHOLE)
                 return result
@@ -225,6 +228,13 @@ class ToolRunner:
                 await shown.end(cut=True)
             if output is not None:
                 output.flush()
+
+    async def _in_time(self, call: JudgedCall, context: ToolContext) -> ToolResult:
+        left_s = self.left_s()
+        if left_s > 0:  # a call that waited for its turn may have none left
+            async with TimeLeft(left_s):
+                return await self.executor.execute(call, context)
+        return OUT_OF_TIME
 
     async def _refused_again(self, index: int, run: RunInFlight) -> ToolResult | None:
         """Return why a ring may not execute the call again: the verdict may be another by now."""

@@ -21,7 +21,6 @@ from pydantic import BaseModel
 from rich.table import Table
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.events import Event, EventSink
@@ -32,7 +31,7 @@ from agent.messages import Message, ToolCall, ToolResult, Usage
 from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse, ToolExecution
 from agent.tool_call import CallContext
-from agent.tools.tool import Tool, ToolContext
+from agent.tools.tool import Capability, Tool, ToolContext
 from gateway.runs.checkpoints import Checkpoints
 from gateway.runs.run_log import RunLog
 from gateway.runs.thread_history import ThreadHistoryHook

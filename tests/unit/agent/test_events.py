@@ -13,7 +13,6 @@ from pydantic import JsonValue, TypeAdapter
 
 from agent.agent import Agent
 from agent.capabilities.bash import bash
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.todos import todos
 from agent.errors import ModelUnavailable
@@ -25,6 +24,7 @@ from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse, PolicyWord, Spent
 from agent.subagents.capability import Subagent, subagents
 from agent.tools.approval import Denied, Granted, Pending
+from agent.tools.tool import Capability
 from tests.unit.agent.fakes import (
     Events,
     FakeExec,

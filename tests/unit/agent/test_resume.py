@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.errors import ModelUnavailable
 from agent.frozen import storable_text
@@ -31,7 +30,7 @@ from agent.state import (
     VerdictKind,
 )
 from agent.tool_call import JudgedCall
-from agent.tools.tool import ToolContext
+from agent.tools.tool import Capability, ToolContext
 from tests.examples import examples
 from tests.unit.agent.fakes import Events, SaysInTurn, call, done, says, state, tool
 

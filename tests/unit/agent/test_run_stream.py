@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from agent.agent import Agent, RunStream, stream
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.events import PIECES, Event, merged
@@ -17,7 +16,7 @@ from agent.loop import Host
 from agent.messages import Message, ToolResult
 from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse
-from agent.tools.tool import ToolContext
+from agent.tools.tool import Capability, ToolContext
 from tests.unit.agent.fakes import Events, SaysInTurn, call, done, says, state, tool
 
 

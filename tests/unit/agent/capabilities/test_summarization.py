@@ -14,7 +14,6 @@ from hypothesis import given, strategies as st
 
 from agent.agent import Agent
 from agent.capabilities import summarization as module
-from agent.capabilities.capability import Capability
 from agent.capabilities.filesystem import filesystem
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
@@ -27,6 +26,7 @@ from agent.messages import Message, ToolResult, Usage
 from agent.models import token_estimate
 from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse
+from agent.tools.tool import Capability
 from sandbox.engines.local.local_fs import LocalFS
 from tests.unit.agent.fakes import Events, FakeFiles, SaysInTurn, allowing, call, done, says, state, tool
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.capabilities.metadata import metadata
@@ -27,7 +26,7 @@ from agent.subagents.capability import Subagent, subagents
 from agent.subagents.family import Families, Family
 from agent.subagents.subagent import ParentTools
 from agent.tools.runner import ToolRunner
-from agent.tools.tool import ToolContext
+from agent.tools.tool import Capability, ToolContext
 from agent.tools.toolbox import Toolbox
 from tests.unit.agent.fakes import AnyArguments, Events, PolicyThat, SaysInTurn, allowing, call, done, ran, says, tool
 
