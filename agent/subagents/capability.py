@@ -203,22 +203,21 @@ class _SubagentTools:
     async def _report(self, id_: str, context: ToolContext, timeout_s: float | None) -> ToolResult:
         member = self._member(context)
         run = member.runs.get(id_) if member is not None else None
-        if run is None:
-            return self._noted(id_, context)
-        if timeout_s is not None:
+        if run is not None and timeout_s is not None:
             await run.wait(timeout_s)
-        progress = run.progress
-        if progress.status == "running":
-            return _said(f"{id_} ({run.name}): running {progress.why}")
-        run.reported_in = context.call_id
-        return _said(f"{id_} ({run.name}): {progress.status}\n{progress.text}")
-
-    def _noted(self, id_: str, context: ToolContext) -> ToolResult:
         entries = self._entries(context)
-        if id_ in entries:
-            return _said(f"{id_} ({entries[id_].name}): {entries[id_].status}\n{entries[id_].answer}")
-        known = ", ".join(entries) or f"none; {_SPAWN} with background=true starts one"
-        return ToolResult.error(f"unknown background subagent {id_[:64]!r}; known: {known}")
+        if id_ not in entries:
+            known = ", ".join(entries) or f"none; {_SPAWN} with background=true starts one"
+            return ToolResult.error(f"unknown background subagent {id_[:64]!r}; known: {known}")
+        entry = entries[id_]
+        if run is None:
+            said = f"\n{entry.answer}"
+        elif entry.status == "running":
+            said = f" {run.progress.why}"
+        else:
+            run.reported_in = context.call_id
+            said = f"\n{run.progress.text}"
+        return _said(f"{id_} ({entry.name}): {entry.status}{said}")
 
 
 def _tool_names(definition: Subagent) -> frozenset[str] | None:

@@ -139,15 +139,6 @@ class PendingStep(Value):
         return ModelResponse.model_construct(message=message, finish_reason=self.finish_reason, usage=self.usage)
 
 
-@dataclass(frozen=True)
-class Answered:
-    """The answers, by the call's index: calls with a result do not execute, `notes` are for the others."""
-
-    state: AgentState
-    results: Mapping[int, ToolResult]
-    notes: Mapping[int, str]
-
-
 def blocked_result(verdict: Verdict, unfit: ToolResult | None = None) -> ToolResult:
     """Return the result of a blocked call; `unfit` is another error of the call."""
     reason = verdict.reason.removesuffix(".")
@@ -161,10 +152,11 @@ def blocked_result(verdict: Verdict, unfit: ToolResult | None = None) -> ToolRes
 
 async def answered(
     approver: Approver, state: AgentState, judged: Sequence[JudgedCall | None], *, suspend: bool
-) -> Answered:
+) -> tuple[AgentState, Mapping[int, ToolResult], Mapping[int, str]]:
     """Ask the approver about the calls of a step; `judged` has None for calls that cannot run.
 
-    Raises Suspended, with `suspend`, if one waits. Approvals are used up last, when no call waits any more.
+    Returns, by the call's index, the results of calls that do not execute, and notes for those that do. Raises
+    Suspended, with `suspend`, if one waits. Approvals are used up last, when no call waits any more.
     """
     asked = [
         (index, execution)
@@ -172,7 +164,7 @@ async def answered(
         if judged[index] is not None and execution.verdict is not None and execution.verdict.kind is VerdictKind.ASK
     ]
     if not asked:
-        return Answered(state, {}, {})
+        return state, {}, {}
     answers = {index: await _answer(approver, state, execution) for index, execution in asked}
     sought = [
         _sought(execution, answer.approval_id)
@@ -200,7 +192,7 @@ async def answered(
             refused = execution.verdict.with_(kind=VerdictKind.BLOCK, rule=rule, reason=answer.message)
             executions[index] = executions[index].with_(verdict=refused, approval_outcome=answer.outcome)
             results[index] = blocked_result(refused)
-    return Answered(state.with_current(tool_executions=tuple(executions)), results, notes)
+    return state.with_current(tool_executions=tuple(executions)), results, notes
 
 
 async def edited_calls(

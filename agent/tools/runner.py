@@ -89,12 +89,11 @@ class ToolRunner:
             notes: Mapping[int, str] = {}
             if self.approver is not None:
                 try:
-                    asked = await answered(self.approver, state, judged, suspend=suspend)
+                    state, refused, notes = await answered(self.approver, state, judged, suspend=suspend)
                 except Suspended:
                     self.hooks.suspended(state)
                     raise
-                state, notes = asked.state, asked.notes
-                for index, result in asked.results.items():
+                for index, result in refused.items():
                     judged[index], results[index] = None, (result, 0.0)
             started_s = self.clock()
             run = RunInFlight(state, self.events, self.hooks.hooks, self.executor, context)
