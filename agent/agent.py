@@ -99,7 +99,6 @@ class RunStream(Generic[Output]):
         self._waiting: deque[Event] = deque()
         self._changed = asyncio.Event()
         self._cancelled = False
-        self._begun = False
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -107,6 +106,8 @@ class RunStream(Generic[Output]):
             raise RuntimeError("this run has been started; make another stream for another run")
         self._task = asyncio.create_task(self._work(), name=f"run {self._run.state.run_id}")
         self._task.add_done_callback(lambda _: self._changed.set())
+        if self._cancelled:
+            self._cancel()
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -144,8 +145,9 @@ class RunStream(Generic[Output]):
 
     def _cancel(self) -> None:
         self._cancelled = True
-        if self._begun:
-            self._started().cancel()
+        if self._task is not None:
+            # Not at once: only a task that has begun can be cancelled and still emit run_finished.
+            asyncio.get_running_loop().call_soon(self._task.cancel)
 
     def _started(self) -> asyncio.Task[None]:
         if self._task is None:
@@ -153,10 +155,6 @@ class RunStream(Generic[Output]):
         return self._task
 
     async def _work(self) -> None:
-        self._begun = True
-        if self._cancelled:
-            # Only a task that has started can be cancelled and still emit run_finished.
-            asyncio.current_task().cancel()  # type: ignore[union-attr]
         with contextlib.suppress(asyncio.CancelledError):  # the tasks that wait for this one were not cancelled
             await self._run.run()
 
