@@ -7,18 +7,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agent.agent import Agent as Agent, stream as stream
-    from agent.errors import AgentError as AgentError, ModelError as ModelError
+    from agent.agent import Agent as Agent
+    from agent.agent import stream as stream
+    from agent.errors import AgentError as AgentError
+    from agent.errors import ModelError as ModelError
     from agent.events import Event as Event
-    from agent.hooks.hook import Hook as Hook, Matcher as Matcher, tool_glob as tool_glob, tool_name as tool_name
+    from agent.hooks.hook import Hook as Hook
+    from agent.hooks.hook import Matcher as Matcher
+    from agent.hooks.hook import tool_glob as tool_glob
+    from agent.hooks.hook import tool_name as tool_name
     from agent.loop import Host as Host
-    from agent.messages import Message as Message, ToolCall as ToolCall, ToolResult as ToolResult
+    from agent.messages import Message as Message
+    from agent.messages import ToolCall as ToolCall
+    from agent.messages import ToolResult as ToolResult
     from agent.models.model import Model as Model
-    from agent.models.openai_model import OpenAIModel as OpenAIModel, Prices as Prices
-    from agent.models.scripted_model import Call as Call, Fault as Fault, ScriptedModel as ScriptedModel, Turn as Turn
-    from agent.state import AgentState as AgentState, ToolExecution as ToolExecution
+    from agent.models.openai_model import OpenAIModel as OpenAIModel
+    from agent.models.openai_model import Prices as Prices
+    from agent.models.scripted_model import Call as Call
+    from agent.models.scripted_model import Fault as Fault
+    from agent.models.scripted_model import ScriptedModel as ScriptedModel
+    from agent.models.scripted_model import Turn as Turn
+    from agent.state import AgentState as AgentState
+    from agent.state import ToolExecution as ToolExecution
     from agent.tool_call import Slot as Slot
-    from agent.tools.tool import Capability as Capability, Tool as Tool, ToolContext as ToolContext, tool as tool
+    from agent.tools.tool import Capability as Capability
+    from agent.tools.tool import Tool as Tool
+    from agent.tools.tool import ToolContext as ToolContext
+    from agent.tools.tool import tool as tool
 
 _MODULES = {
     "agent": ("Agent", "stream"),

@@ -14,7 +14,6 @@ from gateway.cli import (
     bench,
     doctor,
     engine_proxy,
-    exec as exec_command,
     files,
     init,
     key,
@@ -28,6 +27,7 @@ from gateway.cli import (
     tool,
     uninstall,
 )
+from gateway.cli import exec as exec_command
 from gateway.cli.command import Commands
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.policy.document import ArgvPrefix as WrittenPrefix, Placeholder
+from gateway.policy.document import ArgvPrefix as WrittenPrefix
+from gateway.policy.document import Placeholder
 from gateway.policy.globs import PathGlob, compile_glob, path_problem
 from gateway.policy.regexes import compile_regex
 from gateway.policy.shell_line import START, Directories

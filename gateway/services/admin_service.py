@@ -14,7 +14,8 @@ from gateway.storage.key_store import KeyRequest, KeyStore
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenant_admin import TenantAdmin
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import admin_service_pb2 as pb, admin_service_pb2_grpc as grpc_pb
+from gateway.v1 import admin_service_pb2 as pb
+from gateway.v1 import admin_service_pb2_grpc as grpc_pb
 
 _S = 1_000_000
 _OVERLAP_S, _OVERLAP_LIMIT_S = 86_400, 30 * 86_400

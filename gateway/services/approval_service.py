@@ -11,7 +11,8 @@ from gateway.services.messages import message, numbers
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.approval_store import LISTED_LIMIT_BYTES, Approval
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import approval_service_pb2 as pb, approval_service_pb2_grpc as grpc_pb
+from gateway.v1 import approval_service_pb2 as pb
+from gateway.v1 import approval_service_pb2_grpc as grpc_pb
 
 _STATUS = numbers(pb.ApprovalStatus, "APPROVAL_STATUS_")
 _ANSWER = numbers(pb.Answer, "ANSWER_")

@@ -11,7 +11,8 @@ from gateway.services.messages import message
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.audit_reader import AuditFilter
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import audit_service_pb2 as pb, audit_service_pb2_grpc as grpc_pb
+from gateway.v1 import audit_service_pb2 as pb
+from gateway.v1 import audit_service_pb2_grpc as grpc_pb
 
 
 class AuditService(grpc_pb.AuditServiceServicer):

@@ -30,7 +30,8 @@ from gateway.tool_calls.program_calls import TOOL, ProcessStart, start_arguments
 from gateway.tool_calls.requested_programs import RequestedPrograms, made_process_id, program_request
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls
-from gateway.v1 import process_service_pb2 as pb, process_service_pb2_grpc as grpc_pb
+from gateway.v1 import process_service_pb2 as pb
+from gateway.v1 import process_service_pb2_grpc as grpc_pb
 from sandbox.client.process_replies import PROCESSES_LIMIT
 from sandbox.process import Process, ProcessSpec
 

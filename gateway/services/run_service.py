@@ -14,7 +14,8 @@ from gateway.storage.entities import Run
 from gateway.storage.thread_store import RunFilter, ThreadStore
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import run_service_pb2 as pb, run_service_pb2_grpc as grpc_pb
+from gateway.v1 import run_service_pb2 as pb
+from gateway.v1 import run_service_pb2_grpc as grpc_pb
 
 _STATUS = numbers(pb.RunStatus, "RUN_STATUS_")
 _STATUS_NAMES = {number: name for name, number in _STATUS.items()}

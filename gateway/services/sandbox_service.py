@@ -20,7 +20,8 @@ from gateway.storage.snapshot_store import Snapshot
 from gateway.storage.transition_store import StoredTransition
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import sandbox_service_pb2 as pb, sandbox_service_pb2_grpc as grpc_pb
+from gateway.v1 import sandbox_service_pb2 as pb
+from gateway.v1 import sandbox_service_pb2_grpc as grpc_pb
 from sandbox.engines.engine import Listing
 from sandbox.keeper.keeper import Keeper
 from sandbox.sandbox import ListedSandbox

@@ -8,7 +8,8 @@ from gateway.runs.threads import Said, Threads, WholeThread
 from gateway.services.messages import message
 from gateway.serving.edge import Authenticator, unary
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import thread_service_pb2 as pb, thread_service_pb2_grpc as grpc_pb
+from gateway.v1 import thread_service_pb2 as pb
+from gateway.v1 import thread_service_pb2_grpc as grpc_pb
 
 
 class ThreadService(grpc_pb.ThreadServiceServicer):

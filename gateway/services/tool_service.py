@@ -14,7 +14,8 @@ from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.output_pieces import OutputPieces
 from gateway.tool_calls.requested_calls import RequestedCalls
 from gateway.tool_calls.tool_calls import FinishedToolCall, ToolCalls
-from gateway.v1 import tool_service_pb2 as pb, tool_service_pb2_grpc as grpc_pb
+from gateway.v1 import tool_service_pb2 as pb
+from gateway.v1 import tool_service_pb2_grpc as grpc_pb
 
 
 class ToolService(grpc_pb.ToolServiceServicer):

@@ -32,7 +32,8 @@ from gateway.tool_calls.file_calls import (
 )
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls
-from gateway.v1 import workspace_service_pb2 as pb, workspace_service_pb2_grpc as grpc_pb
+from gateway.v1 import workspace_service_pb2 as pb
+from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
 from sandbox.filesystem import Entry
 
 _CHUNKS_IN_FLIGHT = 4

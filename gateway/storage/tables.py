@@ -7,20 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    UniqueConstraint as Unique,
-    text,
-)
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text, text
+from sqlalchemy import UniqueConstraint as Unique
 from sqlalchemy.types import TypeEngine
 
 metadata = MetaData(

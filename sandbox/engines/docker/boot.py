@@ -12,7 +12,8 @@ from typing import Any
 
 from sandbox.background import over
 from sandbox.client.channel import Channel
-from sandbox.engines.docker import container_config as config, docker_requests
+from sandbox.engines.docker import container_config as config
+from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_requests import FoundImage
 from sandbox.engines.docker.engine_setup import BundleBroken
 from sandbox.engines.docker.handshake import connected, introduced, refuse_weak

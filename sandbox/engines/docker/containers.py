@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.client.channel import SOCKET_NAME, Channel
-from sandbox.engines.docker import container_config as config, docker_requests
+from sandbox.engines.docker import container_config as config
+from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.owner import Owner
 from sandbox.sandbox import ListedSandbox

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from sandbox.engines.docker import container_config as config, docker_requests
+from sandbox.engines.docker import container_config as config
+from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.build import BUILD_FILE, own_build
 from sandbox.engines.docker.docker_requests import Client, DockerRequests
 from sandbox.engines.docker.handshake import refuse_other_build

@@ -22,7 +22,8 @@ import tarfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
-from sandbox.engines.docker import container_config as config, docker_requests
+from sandbox.engines.docker import container_config as config
+from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, WorkspaceIncomplete, reason_of
 from sandbox.filesystem import WORKSPACE

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sandbox.background import over
-from sandbox.engines.docker import container_config as config, docker_requests
+from sandbox.engines.docker import container_config as config
+from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.containers import id_of
 from sandbox.engines.docker.engine_disk import EngineDisk
 from sandbox.engines.docker.lock_directory import LockFiles

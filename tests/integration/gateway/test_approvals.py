@@ -14,7 +14,8 @@ import pytest
 from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
 from gateway.client import Client
 from gateway.errors import AlreadyResolved, ApprovalPending, NotFound, ScopeMissing, ThreadBusy
-from gateway.v1 import approval_service_pb2 as pb, approval_service_pb2_grpc as grpc_pb
+from gateway.v1 import approval_service_pb2 as pb
+from gateway.v1 import approval_service_pb2_grpc as grpc_pb
 from tests.gateway_process import Home, Served, make_home, served
 
 ENV = {"OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}

@@ -6,7 +6,8 @@ import asyncio
 from pathlib import Path
 
 from gateway.client import Client
-from tests.gateway_process import airlock as airlock_cli, make_home, served
+from tests.gateway_process import airlock as airlock_cli
+from tests.gateway_process import make_home, served
 
 POLICY = """\
 version: 1

@@ -34,7 +34,8 @@ from gateway.errors import (
     StartFailed,
     TooLarge,
 )
-from gateway.v1 import process_service_pb2 as pb, process_service_pb2_grpc as grpc_pb
+from gateway.v1 import process_service_pb2 as pb
+from gateway.v1 import process_service_pb2_grpc as grpc_pb
 from tests.gateway_process import AIRLOCK, airlock, make_home, served
 from tests.integration.gateway.conftest import Pair
 

@@ -14,7 +14,8 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Set as AbstractSet
+from collections.abc import AsyncIterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 

@@ -22,7 +22,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
 from gateway.client import Client
 from gateway.errors import InvalidArgument
-from gateway.telemetry import attributes as a, client_span
+from gateway.telemetry import attributes as a
+from gateway.telemetry import client_span
 from gateway.telemetry.instruments import METRICS
 from tests.gateway_process import Home, make_home, served
 from tests.unit.gateway.redaction.secrets import B64

@@ -17,7 +17,8 @@ import pytest_asyncio
 
 from gateway.client import Client
 from sandbox.client.channel import Channel
-from sandbox.engines.docker import container_config as config, docker_pool
+from sandbox.engines.docker import container_config as config
+from sandbox.engines.docker import docker_pool
 from sandbox.engines.docker.container_config import container_name
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.engine_setup import BundleBroken

@@ -14,13 +14,29 @@ from grpc import StatusCode
 
 from gateway.v1 import (
     admin_service_pb2 as admin,
+)
+from gateway.v1 import (
     approval_service_pb2 as approval,
+)
+from gateway.v1 import (
     audit_service_pb2 as audit,
+)
+from gateway.v1 import (
     process_service_pb2 as process,
+)
+from gateway.v1 import (
     run_service_pb2 as run,
+)
+from gateway.v1 import (
     sandbox_service_pb2 as sandbox,
+)
+from gateway.v1 import (
     thread_service_pb2 as thread,
+)
+from gateway.v1 import (
     tool_service_pb2 as tool,
+)
+from gateway.v1 import (
     workspace_service_pb2 as workspace,
 )
 

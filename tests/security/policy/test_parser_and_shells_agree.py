@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, strategies as st
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 
 from gateway.policy.shell import parse_line
 from tests.examples import examples

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sandbox.arguments import checked_lines, checked_page, checked_path, checked_pattern
 from sandbox.errors import InvalidArgument, InvalidPath

@@ -24,7 +24,8 @@ from typing import Any, Self
 import grpc
 import pytest
 
-from gateway.v1 import approval_service_pb2 as pb, approval_service_pb2_grpc as grpc_pb
+from gateway.v1 import approval_service_pb2 as pb
+from gateway.v1 import approval_service_pb2_grpc as grpc_pb
 
 _PATIENCE_S = 60
 

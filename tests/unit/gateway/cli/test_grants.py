@@ -12,12 +12,9 @@ from typing import Any
 import grpc
 import pytest
 
-from gateway.v1 import (
-    approval_service_pb2 as pb,
-    approval_service_pb2_grpc as grpc_pb,
-    run_service_pb2,
-    run_service_pb2_grpc,
-)
+from gateway.v1 import approval_service_pb2 as pb
+from gateway.v1 import approval_service_pb2_grpc as grpc_pb
+from gateway.v1 import run_service_pb2, run_service_pb2_grpc
 
 _PATIENCE_S = 60
 

@@ -13,7 +13,8 @@ from grpc_status import rpc_status
 from gateway.client import Client, Retry, Unavailable
 from gateway.client.wire import OnOutput
 from gateway.serving.edge import status_of
-from gateway.v1 import tool_service_pb2 as pb, tool_service_pb2_grpc as grpc_pb
+from gateway.v1 import tool_service_pb2 as pb
+from gateway.v1 import tool_service_pb2_grpc as grpc_pb
 
 PIECES = [("stdout", b"one\n"), ("stderr", b"two\n"), ("stdout", b"three\n")]
 

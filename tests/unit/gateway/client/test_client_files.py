@@ -12,7 +12,8 @@ from grpc_status import rpc_status
 from gateway.client import Client, NotFound, Retry, Unavailable
 from gateway.errors import AirlockError
 from gateway.serving.edge import status_of
-from gateway.v1 import workspace_service_pb2 as pb, workspace_service_pb2_grpc as grpc_pb
+from gateway.v1 import workspace_service_pb2 as pb
+from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
 
 DATA = bytes(range(256)) * 4
 QUICK = Retry(attempts=4, first_s=0.001, longest_s=0.01, resume_s=0.05)

@@ -13,14 +13,12 @@ from grpc_status import rpc_status
 from gateway.client import Client, Conflict, Retry, Unavailable
 from gateway.errors import AirlockError, InProgress, NotFound, Overloaded
 from gateway.serving.edge import status_of
-from gateway.v1 import (
-    approval_service_pb2 as approvals_pb,
-    approval_service_pb2_grpc as approvals_grpc,
-    audit_service_pb2 as audit_pb,
-    audit_service_pb2_grpc as audit_grpc,
-    process_service_pb2 as pb,
-    process_service_pb2_grpc as grpc_pb,
-)
+from gateway.v1 import approval_service_pb2 as approvals_pb
+from gateway.v1 import approval_service_pb2_grpc as approvals_grpc
+from gateway.v1 import audit_service_pb2 as audit_pb
+from gateway.v1 import audit_service_pb2_grpc as audit_grpc
+from gateway.v1 import process_service_pb2 as pb
+from gateway.v1 import process_service_pb2_grpc as grpc_pb
 
 OUTPUT = b"".join(b"line %d\n" % number for number in range(20))
 QUICK = Retry(attempts=4, first_s=0.001, longest_s=0.01, resume_s=0.05)

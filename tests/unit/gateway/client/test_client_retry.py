@@ -12,8 +12,8 @@ from gateway.client import Client, QuotaExceeded, Retry, Unavailable
 from gateway.client.retry import Attempts, RetryBudget
 from gateway.errors import AirlockError, InProgress, InvalidArgument, NotFound, Overloaded
 from gateway.serving.edge import status_of
+from gateway.v1 import run_service_pb2 as pb
 from gateway.v1 import (
-    run_service_pb2 as pb,
     run_service_pb2_grpc,
     thread_service_pb2,
     thread_service_pb2_grpc,

@@ -6,7 +6,8 @@ import re
 import time
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.policy.globs import compile_glob, path_problem
 from tests.examples import examples

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.policy.globs import compile_glob
 from gateway.policy.globs_cover import covers, may_meet, sample_path

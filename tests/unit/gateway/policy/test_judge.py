@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.policy import STARTER_POLICY, Match, Policy, PolicyDocument, load_policy
 from gateway.policy.programs.call import LIMIT_USES

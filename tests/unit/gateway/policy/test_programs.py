@@ -6,7 +6,8 @@ import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.policy.effects import NO_EFFECTS, Effects, FileUse, HostUse
 from gateway.policy.parts import cut

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.policy import Decision, Facts, Policy, PolicyDocument, compile_grants
 from gateway.policy.decision import STRICTNESS

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.policy.document import RedactedPattern, RedactionSection
 from gateway.redaction import RedactionFailed, Redactor

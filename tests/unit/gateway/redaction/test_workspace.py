@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.policy.document import RedactionSection
 from gateway.redaction import Redactor

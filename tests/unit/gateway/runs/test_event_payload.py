@@ -7,7 +7,8 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from gateway.cli.run_view import RunView

@@ -21,7 +21,8 @@ from gateway.storage.entities import LoggedEvent, Run
 from gateway.storage.run_queries import NewRun
 from gateway.storage.run_writes import Claim, LeaseLost, RunWrite
 from gateway.storage.store import Store
-from gateway.storage.tables import audit_records, runs as runs_table
+from gateway.storage.tables import audit_records
+from gateway.storage.tables import runs as runs_table
 from gateway.tenancy.tenants import Tenant
 from tests.unit.agent.fakes import says
 from tests.unit.gateway.runs.test_taking_over import Gateway, Held, Make, gateway, world

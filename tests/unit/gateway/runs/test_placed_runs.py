@@ -21,7 +21,8 @@ from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.entities import Run
 from gateway.storage.request_store import RequestStore
-from gateway.storage.tables import audit_records, runs as runs_table
+from gateway.storage.tables import audit_records
+from gateway.storage.tables import runs as runs_table
 from gateway.storage.waiting_store import WaitingStore
 from gateway.tool_calls.thread_engines import ThreadEngines
 from tests.unit.agent.fakes import says

@@ -26,7 +26,8 @@ from gateway.storage.entities import LoggedEvent, Run
 from gateway.storage.run_queries import NewRun
 from gateway.storage.run_writes import Claim, KeptStep, LeaseLost, RunWrite
 from gateway.storage.store import Store
-from gateway.storage.tables import runs as runs_table, tool_calls
+from gateway.storage.tables import runs as runs_table
+from gateway.storage.tables import tool_calls
 from gateway.storage.waiting_store import LeaseStore
 from tests.unit.agent.fakes import says
 from tests.unit.gateway.runs.test_waiting_runs import Host, World, a_policy, writes

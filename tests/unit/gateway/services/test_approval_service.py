@@ -24,7 +24,8 @@ from gateway.storage.database import Database
 from gateway.storage.request_store import RequestStore
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.requested_calls import RequestedCalls
-from gateway.v1 import approval_service_pb2 as pb, approval_service_pb2_grpc, tool_service_pb2_grpc
+from gateway.v1 import approval_service_pb2 as pb
+from gateway.v1 import approval_service_pb2_grpc, tool_service_pb2_grpc
 from tests.unit.gateway.made_parts import made_tool_calls
 
 RULES = (

@@ -25,7 +25,8 @@ from gateway.storage.audit_reader import AuditReader
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import audit_service_pb2 as pb, audit_service_pb2_grpc
+from gateway.v1 import audit_service_pb2 as pb
+from gateway.v1 import audit_service_pb2_grpc
 
 ACME = Tenant("acme", Policy(PolicyDocument(version=1)), ModelSettings(), {})
 START = datetime(2026, 5, 1, tzinfo=UTC)

@@ -45,7 +45,8 @@ from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls import program_calls
 from gateway.tool_calls.requested_programs import RequestedPrograms
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls, ToolPath
-from gateway.v1 import process_service_pb2 as pb, process_service_pb2_grpc
+from gateway.v1 import process_service_pb2 as pb
+from gateway.v1 import process_service_pb2_grpc
 from sandbox import errors as sandbox_errors
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.filesystem import ExecResult

@@ -21,7 +21,8 @@ from gateway.sandboxes.sandbox_usage import SandboxUsage
 from gateway.services.sandbox_service import SandboxService
 from gateway.storage.transition_store import StoredTransition
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import sandbox_service_pb2 as pb, sandbox_service_pb2_grpc
+from gateway.v1 import sandbox_service_pb2 as pb
+from gateway.v1 import sandbox_service_pb2_grpc
 from sandbox.sandbox import ListedSandbox
 from sandbox.usage import Usage
 

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.serving import load_limit
 from gateway.serving.fair_loop import schedule_for

@@ -6,7 +6,8 @@ import base64
 import json
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.errors import InvalidArgument
 from gateway.support.paging import page_size, paged, place_of, token_of

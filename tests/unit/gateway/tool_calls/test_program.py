@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.errors import InvalidArgument, InvalidPath, TooLarge
 from gateway.policy.document import PolicyDocument, Rule

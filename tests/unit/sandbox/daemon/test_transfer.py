@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sandbox.client.connection import Connection
 from sandbox.daemon.files import read_files

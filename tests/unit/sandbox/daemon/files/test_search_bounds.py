@@ -9,7 +9,9 @@ import pytest
 
 from sandbox.client.remote_fs import _REMOVE_TIMEOUT_S
 from sandbox.daemon.failures import Fault
-from sandbox.daemon.files import grep as grep_files, tree_files, walk as walk_room
+from sandbox.daemon.files import grep as grep_files
+from sandbox.daemon.files import tree_files
+from sandbox.daemon.files import walk as walk_room
 from sandbox.daemon.files.search import emit_paths
 from sandbox.v1 import channel_pb2 as wire
 

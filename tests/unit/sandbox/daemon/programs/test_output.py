@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sandbox.daemon.programs.characters import count_characters, prefix_length, suffix_start
 from sandbox.daemon.programs.output import KEPT_LIMIT_BYTES, KeptOutput

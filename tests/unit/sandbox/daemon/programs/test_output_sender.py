@@ -7,7 +7,8 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sandbox.daemon.programs.exec import PAUSE_ABOVE_BYTES, OutputSender
 from sandbox.daemon.programs.output import LimitedOutput

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sandbox.engines.docker.shared_memory_limits import lasting_ipc, lasting_tmpfs
 from sandbox.sandbox import SandboxLimits
