@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent.agent import Agent as Agent
-    from agent.call_context import Slot as Slot
-    from agent.capabilities.capability import Capability as Capability
+    from agent.agent import stream as stream
     from agent.errors import AgentError as AgentError
     from agent.errors import ModelError as ModelError
     from agent.events import Event as Event
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from agent.hooks.hook import Matcher as Matcher
     from agent.hooks.hook import tool_glob as tool_glob
     from agent.hooks.hook import tool_name as tool_name
-    from agent.host import Host as Host
+    from agent.loop import Host as Host
     from agent.messages import Message as Message
     from agent.messages import ToolCall as ToolCall
     from agent.messages import ToolResult as ToolResult
@@ -28,29 +27,27 @@ if TYPE_CHECKING:
     from agent.models.scripted_model import Fault as Fault
     from agent.models.scripted_model import ScriptedModel as ScriptedModel
     from agent.models.scripted_model import Turn as Turn
-    from agent.run_stream import stream as stream
     from agent.state import AgentState as AgentState
     from agent.state import ToolExecution as ToolExecution
-    from agent.tools.function_tool import tool as tool
+    from agent.tool_call import Slot as Slot
+    from agent.tools.tool import Capability as Capability
     from agent.tools.tool import Tool as Tool
     from agent.tools.tool import ToolContext as ToolContext
+    from agent.tools.tool import tool as tool
 
 _MODULES = {
-    "agent": ("Agent",),
-    "call_context": ("Slot",),
-    "capabilities.capability": ("Capability",),
+    "agent": ("Agent", "stream"),
     "errors": ("AgentError", "ModelError"),
     "events": ("Event",),
     "hooks.hook": ("Hook", "Matcher", "tool_glob", "tool_name"),
-    "host": ("Host",),
+    "loop": ("Host",),
     "messages": ("Message", "ToolCall", "ToolResult"),
     "models.model": ("Model",),
     "models.openai_model": ("OpenAIModel", "Prices"),
     "models.scripted_model": ("Call", "Fault", "ScriptedModel", "Turn"),
-    "run_stream": ("stream",),
     "state": ("AgentState", "ToolExecution"),
-    "tools.function_tool": ("tool",),
-    "tools.tool": ("Tool", "ToolContext"),
+    "tool_call": ("Slot",),
+    "tools.tool": ("Capability", "Tool", "ToolContext", "tool"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

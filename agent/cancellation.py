@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Coroutine, Generator
 from types import CoroutineType, coroutine
 from typing import Any, Self, TypeVar, cast
@@ -51,6 +52,38 @@ async def to_the_end(work: Coroutine[Any, Any, _Result]) -> _Result:
         with contextlib.suppress(Exception):  # the cancellation takes precedence
             await task
         raise
+
+
+class TimeLeft:
+    """Cancels what its block waits for when the time is over: the block ends without an error and `over` is set.
+
+    A run that is being cancelled is not cancelled again when its time ends, and a cancellation that comes after the
+    time is over still counts.
+    """
+
+    def __init__(self, left_s: float) -> None:
+        self.over = False
+        self._left_s = left_s
+
+    async def __aenter__(self) -> Self:
+        self._cancellation = await Cancellation.watch()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(0.0, self._left_s), self._end) if self._left_s < math.inf else None
+        return self
+
+    def _end(self) -> None:
+        if not self._cancellation.asked:
+            self.over = True
+            self._cancellation.task.cancel()
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.over:
+            return False
+        self._cancellation.task.uncancel()
+        # Also an error: a driver may answer a cancellation with one, and the run is over anyway.
+        return isinstance(error, Exception | asyncio.CancelledError) and not self._cancellation.asked
 
 
 async def within(limit: asyncio.Timeout, work: Awaitable[_Result]) -> _Result:

@@ -1,16 +1,6 @@
-"""Errors of the agent.
+"""Errors of the agent. A failing tool raises none of these: the call's result says so.
 
-    AgentError
-    +-- ModelError              no usable answer from the model
-    |   +-- ModelUnavailable    no connection, dropped, timed out, 429 or 5xx: retrying may help
-    |   +-- ModelRefused        400, 401, 403, 404 and the like: retrying does not help
-    |   |   +-- ContextLengthExceeded   the messages exceed the model's window: fewer may fit
-    |   +-- ModelNonsense       an answer that violates the protocol
-    +-- HookFailed              a hook raised, timed out or returned the wrong type
-    +-- InvalidPath (ValueError)  an empty path, or one with NUL
-
-A failing tool raises none of these: the call's result says so. str() of each says what is wrong and how to fix it, and
-contains no secret.
+str() of each says what is wrong and how to fix it, and contains no secret.
 """
 
 from agent.messages import Usage
@@ -31,7 +21,7 @@ class ModelError(AgentError):
 
 
 class ModelUnavailable(ModelError):
-    """The model was not reachable, or the connection ended before the answer did.
+    """The model was not reachable, timed out, or answered 429 or 5xx, or the connection ended before the answer did.
 
     `retry_after_s` is the endpoint's Retry-After, if any.
     """
@@ -44,21 +34,21 @@ class ModelUnavailable(ModelError):
 
 
 class ModelRefused(ModelError):
-    """The endpoint understood the request and refused it."""
+    """The endpoint understood the request and refused it (400, 401, 403, 404 and the like): retrying does not help."""
 
 
 class ContextLengthExceeded(ModelRefused):
-    """The request is longer than the model's context window."""
+    """The request is longer than the model's context window: fewer messages may fit."""
 
 
 class ModelNonsense(ModelError):
-    """The endpoint sent something other than an answer."""
+    """The endpoint sent something other than an answer: it violates the protocol."""
 
     retryable = True
 
 
 class HookFailed(AgentError):
-    """A hook failed at a point."""
+    """A hook raised, timed out or returned the wrong type."""
 
     def __init__(self, hook: str, point: str, problem: str) -> None:
         super().__init__(f"hook {hook} failed at {point}: {problem}")

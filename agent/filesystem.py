@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from typing import Literal, Protocol
 
-from agent.call_context import CallContext
+from agent.tool_call import CallContext
 
 EntryType = Literal["file", "directory", "symlink", "other"]
 OutputStream = Literal["stdout", "stderr"]
@@ -107,11 +107,8 @@ class FileSystem(Protocol):
     async def edit(self, path: str, old_text: bytes, new_text: bytes, *, replace_all: bool = False) -> EditResult: ...
     async def glob(self, path: str, pattern: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage: ...
     async def grep(
-        self, path: str, pattern: str, *, include: str = "", offset: int = 0, limit: int = 200, timeout_s: float = 10.0
+        self, path: str, pattern: str, *, include: str = "", offset: int = 0, limit: int = 200
     ) -> GrepPage: ...
-    async def mkdir(self, path: str) -> None: ...
-    async def remove(self, path: str, *, recursive: bool = False) -> None: ...
-    async def rename(self, path: str, new_path: str) -> None: ...
 
 
 class OutputPiece(Protocol):

@@ -15,32 +15,54 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import JsonValue
 
-from agent.cancellation import Cancellation, to_the_end
-from agent.capabilities.limits import TimeLeft, ToolsInTime, time_left_s
-from agent.decisions import ContinuationDecision, ContinuationOutcome
+from agent.cancellation import Cancellation, TimeLeft, to_the_end
+from agent.capabilities.limits import time_left_s
 from agent.errors import HookFailed, ModelError
 from agent.events import EventSink, RunStatus, emit, times
 from agent.frozen import freeze, storable_text
 from agent.hooks.engine import HOOK_FAILED, HookEngine
 from agent.hooks.hook import InferenceRequest, Point
-from agent.host import Host
 from agent.messages import Message, ToolCall, storable_message
 from agent.models.inference import Inference
 from agent.models.model import Model
-from agent.state import TIMES, AgentState, CurrentExecution, ModelResponse
-from agent.tools.approval import PendingStep, Suspended
-from agent.tools.asking import edited_calls
-from agent.tools.recovery import EarlierCall
+from agent.state import TIMES, AgentState, ContinuationDecision, ContinuationOutcome, CurrentExecution, ModelResponse
+from agent.tool_call import CallContext
+from agent.tools.approval import Approver, PendingStep, Suspended, edited_calls
+from agent.tools.recovery import EarlierCall, Recovery
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolExecutor
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the program around an agent provides; the defaults suit a script.
+
+    `executor` runs the tool calls in place of a Toolbox of the agent's tools. Without an `approver`, calls that need an
+    approval are blocked. A `recovery` belongs to one run. `concurrency` is how many tool calls of a step run at once.
+    `context` is what is known of each call.
+    """
+
+    executor: ToolExecutor | None = None
+    approver: Approver | None = None
+    recovery: Recovery | None = None
+    concurrency: int = 8
+    context: CallContext = field(default_factory=CallContext)
+    clock: Callable[[], float] = time.monotonic
+    new_call_id: Callable[[], str] = lambda: f"call_{uuid.uuid4().hex}"
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1:
+            raise ValueError(f"concurrency is {self.concurrency}; it must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -218,13 +240,12 @@ class Run:
         """Run the tool calls, except the `earlier` ones, and end the step; return what stops the run, or None."""
         before = self.state
         if calls:
-            tools = ToolsInTime(self.agent.executor, self._left_s)
-            host = self.host
-            runner = ToolRunner(self.agent.hooks, tools, self.events, host.clock, host.concurrency, host.approver)
+            agent, host = self.agent, self.host
+            how = (host.clock, host.concurrency, host.approver)
+            runner = ToolRunner(agent.hooks, agent.executor, self.events, *how, left_s=self._left_s)
             try:
-                context = self.host.context
                 self.state = await runner.run(
-                    self.state, calls, keep=self._keep, suspend=True, earlier=earlier, context=context
+                    self.state, calls, keep=self._keep, suspend=True, earlier=earlier, context=host.context
                 )
             except Suspended as suspended:
                 pending = PendingStep.of(before, response, suspended).model_dump(mode="json")

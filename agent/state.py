@@ -3,6 +3,9 @@
 Hooks act through its methods. A hook without an opinion on a tool call returns the state unchanged; only the innermost
 one, the policy, must give a verdict on each call, or the call is blocked.
 
+Block beats ask, ask beats proceed. Forbid beats request, request beats allow. Of equal decisions the first one stands,
+with its reason.
+
 What a hook must remember goes into the state: `metadata` lives as long as the thread, `notes` as long as the run. Keys
 of a capability begin with its name and a dot; keys without a dot belong to the agent and to services.
 """
@@ -11,22 +14,88 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Generic, Self, cast
 
 from pydantic import Field, InstanceOf, JsonValue
 from typing_extensions import TypeVar
 
-from agent.call_context import CallContext
-from agent.decisions import ContinuationDecision, ContinuationOutcome, PolicyWord, Verdict, VerdictKind
 from agent.frozen import FrozenDict, Json, Text, frozen_arguments, with_entry
-from agent.judged_call import JudgedCall
 from agent.messages import Amounts, Message, ToolCall, ToolResult, ToolSpec, Usage, Value
+from agent.tool_call import CallContext, JudgedCall
 
 Output = TypeVar("Output", default=Any)
 """The type of an agent's output: the pydantic model of Agent(output=...), Any for other agents."""
 
 TIMES = ("hooks_s", "model_s", "model_wait_s", "tools_s")
 """The fields that say where the time of a step or a run went."""
+
+
+class VerdictKind(IntEnum):
+    """Ordered by strictness."""
+
+    PROCEED = 0
+    ASK = 1
+    BLOCK = 2
+
+    @property
+    def public_name(self) -> str:
+        """The word that events, audit records and clients use: allow, ask or deny."""
+        return ("allow", "ask", "deny")[self]
+
+
+class PolicyWord(Value):
+    """What a policy reports besides its verdict.
+
+    `asked` are the parts of the call that an approver is asked about. `would_be` is the verdict of the rules in shadow
+    mode where it differs. `approval_id` names the approval whose grant allowed the call.
+    """
+
+    version: str
+    asked: tuple[str, ...] = ()
+    would_be: str = ""
+    would_be_rule: str = ""
+    approval_id: str = ""
+
+
+class Verdict(Value):
+    """A hook's verdict on a tool call; `policy` is what the policy reported, whichever hook was the strictest."""
+
+    kind: VerdictKind
+    hook: Text
+    rule: Text
+    reason: Text
+    policy: PolicyWord | None = None
+
+    def strictest(self, other: Verdict) -> Verdict:
+        """Return the stricter of two verdicts, this earlier one when they are equal."""
+        winner, loser = (other, self) if other.kind > self.kind else (self, other)
+        return winner if winner.policy is not None or loser.policy is None else winner.with_(policy=loser.policy)
+
+    @property
+    def policy_version(self) -> str:
+        """The version of the policy that judged the call; empty if none did."""
+        return self.policy.version if self.policy is not None else ""
+
+
+class ContinuationDecision(IntEnum):
+    """Ordered by precedence."""
+
+    ALLOW_STOP = 0
+    REQUEST = 1
+    FORBID = 2
+
+
+class ContinuationOutcome(Value):
+    """A hook's decision about another step, with the rule and the reason."""
+
+    decision: ContinuationDecision
+    hook: Text
+    rule: Text
+    reason: Text
+
+    def resolved_with(self, later: ContinuationOutcome) -> ContinuationOutcome:
+        return later if later.decision > self.decision else self
 
 
 class ModelResponse(Value):

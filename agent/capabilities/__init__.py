@@ -1,4 +1,4 @@
 """Capabilities: bundles of hooks and tools, one module each, and the formats that they read.
 
-Start at `capability.py`. Imports agent layers below 10.
+Start at `todos.py`, a small one. Imports agent layers below 9.
 """

@@ -8,13 +8,12 @@ from typing import Any
 
 from pydantic import Field, create_model, field_validator
 
-from agent.capabilities.capability import Capability
 from agent.filesystem import ExecResult, Redacted, Shell, joined
 from agent.hooks.hook import Hook, tool_name
 from agent.messages import Evicted, ToolResult
 from agent.state import AgentState
 from agent.tools.eviction import Eviction, marker
-from agent.tools.tool import Tool, ToolArguments, ToolContext
+from agent.tools.tool import Capability, Tool, ToolArguments, ToolContext
 
 CommandPolicy = Callable[[str], str | None]
 """Returns why a command line must not run, None to allow it. If it raises, the command is blocked."""

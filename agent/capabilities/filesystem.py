@@ -16,14 +16,13 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, PlainValidator, WithJsonSchema, model_validator
 
-from agent.capabilities.capability import Capability
 from agent.filesystem import EntriesPage, FileSystem
 from agent.hooks.hook import Hook, tool_name
 from agent.messages import ToolResult
 from agent.state import AgentState
 from agent.tools.eviction import Eviction, EvictionHook
 from agent.tools.paths import WORKSPACE, resolve
-from agent.tools.tool import Tool, ToolArguments, ToolContext
+from agent.tools.tool import Capability, Tool, ToolArguments, ToolContext
 
 PAGE_BYTES = 65_536
 """The most that a page contains."""

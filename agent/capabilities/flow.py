@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, TypedDict, Unpack
 
-from agent.capabilities.capability import Capability
-from agent.decisions import ContinuationDecision
 from agent.errors import ContextLengthExceeded, HookFailed, ModelError, ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest, NextInference
-from agent.state import AgentState, ModelResponse
+from agent.state import AgentState, ContinuationDecision, ModelResponse
+from agent.tools.tool import Capability
 
 OnError = Literal["stop", "continue"]
 OnCutAnswer = Literal["stop", "accept"]

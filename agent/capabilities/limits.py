@@ -6,23 +6,17 @@ model or the tools in progress are cancelled. All but the time count for the run
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Self
 
-from agent.cancellation import Cancellation
-from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook
-from agent.judged_call import JudgedCall
-from agent.messages import ToolCall, ToolResult, ToolSpec
+from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
-from agent.tools.tool import ToolContext, ToolExecutor
-
-OUT_OF_TIME = ToolResult.error("the call was cancelled: the run's time is over", outcome="cancelled")
+from agent.tools.runner import OUT_OF_TIME
+from agent.tools.tool import Capability
 
 # With less time left no step starts: timers may be early by their resolution, and sums of floats are not exact.
 _LEAST_S = 0.001
@@ -76,59 +70,6 @@ def time_left_s(hooks: Iterable[Hook], state: AgentState) -> float:
     """Return what is left of the run's time at the start of a step; infinite without a limit."""
     limits_s = (hook.limit for hook in hooks if isinstance(hook, Limit) and hook.rule == _MAX_SECONDS)
     return min(limits_s, default=math.inf) - state.active_s
-
-
-class TimeLeft:
-    """Cancels what its block waits for when the time is over: the block ends without an error and `over` is set.
-
-    A run that is being cancelled is not cancelled again when its time ends, and a cancellation that comes after the
-    time is over still counts.
-    """
-
-    def __init__(self, left_s: float) -> None:
-        self.over = False
-        self._left_s = left_s
-
-    async def __aenter__(self) -> Self:
-        self._cancellation = await Cancellation.watch()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(max(0.0, self._left_s), self._end) if self._left_s < math.inf else None
-        return self
-
-    def _end(self) -> None:
-        if not self._cancellation.asked:
-            self.over = True
-            self._cancellation.task.cancel()
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self.over:
-            return False
-        self._cancellation.task.uncancel()
-        # Also an error: a driver may answer a cancellation with one, and the run is over anyway.
-        return isinstance(error, Exception | asyncio.CancelledError) and not self._cancellation.asked
-
-
-@dataclass(frozen=True)
-class ToolsInTime:
-    """A ToolExecutor whose calls end with the run's time; `left_s` returns how much is left."""
-
-    inner: ToolExecutor
-    left_s: Callable[[], float]
-
-    def specs(self) -> Sequence[ToolSpec]:
-        return self.inner.specs()
-
-    def prepare(self, call: ToolCall) -> JudgedCall:
-        return self.inner.prepare(call)
-
-    async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
-        left_s = self.left_s()
-        if left_s > 0:  # a call that waited for its turn may have none left
-            async with TimeLeft(left_s):
-                return await self.inner.execute(call, context)
-        return OUT_OF_TIME
 
 
 @dataclass(eq=False)

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from agent.capabilities.capability import Capability
 from agent.filesystem import FileSystem
 from agent.hooks.hook import Hook
 from agent.state import AgentState
 from agent.tools.paths import resolved
+from agent.tools.tool import Capability
 
 TEXT = "memory.text"
 FILES = "memory.files"

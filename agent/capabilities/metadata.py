@@ -14,11 +14,10 @@ from typing import Annotated
 import pydantic_core
 from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema
 
-from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook, tool_name
 from agent.messages import ToolResult
 from agent.state import AgentState
-from agent.tools.tool import Tool, ToolArguments, ToolContext
+from agent.tools.tool import Capability, Tool, ToolArguments, ToolContext
 
 MAX_KEYS = 256
 MAX_VALUE_BYTES = 16 * 1024

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, StrictBool, ValidationError
 
-from agent.capabilities.capability import Capability
 from agent.capabilities.final_json import json_in
 from agent.capabilities.summarization import short
-from agent.decisions import ContinuationDecision
 from agent.frozen import storable_text
 from agent.hooks.hook import Hook, InferenceRequest
 from agent.messages import Message
 from agent.models.model import MeteredModel, Model
-from agent.state import AgentState
+from agent.state import AgentState, ContinuationDecision
+from agent.tools.tool import Capability
 
 FAILED = "self_critique.failed"
 """The metadata key of the reason why the last critique failed."""

@@ -14,13 +14,12 @@ from typing import Any
 import yaml
 from pydantic import JsonValue
 
-from agent.capabilities.capability import Capability
 from agent.filesystem import FileSystem
 from agent.hooks.hook import Hook
 from agent.messages import ToolResult, Value
 from agent.state import AgentState
 from agent.tools.paths import resolved
-from agent.tools.tool import Tool, ToolArguments, ToolContext
+from agent.tools.tool import Capability, Tool, ToolArguments, ToolContext
 
 LIMIT_BYTES = 4096
 """How much of a file is read, including the --- lines."""

@@ -15,12 +15,12 @@ from typing import Any
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from agent.capabilities.capability import Capability
 from agent.capabilities.final_json import MAX_VALUE_CHARS, json_in
 from agent.capabilities.json_schema import MAX_ERRORS, checked, errors_of, short
 from agent.hooks.hook import Hook
 from agent.messages import Message
 from agent.state import AgentState
+from agent.tools.tool import Capability
 
 VALUE = "structured_output.value"
 """The metadata key of the value."""

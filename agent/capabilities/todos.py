@@ -14,11 +14,10 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, JsonValue, ValidationError, field_validator
 
-from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook, tool_name
 from agent.messages import Message, ToolResult
 from agent.state import AgentState
-from agent.tools.tool import Tool, ToolArguments, ToolContext
+from agent.tools.tool import Capability, Tool, ToolArguments, ToolContext
 
 KEY = "todos.list"
 """Where the list is in the thread's metadata."""

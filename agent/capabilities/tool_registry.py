@@ -13,11 +13,10 @@ from contextlib import suppress
 
 from pydantic import Field, JsonValue
 
-from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook
 from agent.messages import ToolResult, ToolSpec
 from agent.state import AgentState
-from agent.tools.tool import Tool, ToolArguments, ToolContext
+from agent.tools.tool import Capability, Tool, ToolArguments, ToolContext
 
 LOADED = "tool_registry.loaded"
 """The note with the loaded tools, in the order they were found."""

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
-from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
 from agent.messages import ToolResult
 from agent.state import ModelResponse, ToolExecution
+from agent.tools.tool import Capability
 
 _log = logging.getLogger(__name__)
 

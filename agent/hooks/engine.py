@@ -17,13 +17,12 @@ from typing import Any, TypeVar
 from pydantic import JsonValue
 
 from agent.cancellation import Cancellation, within
-from agent.decisions import Verdict
 from agent.errors import HookFailed, ModelError
 from agent.events import EventSink, emit
 from agent.hooks.guard import check_hook, check_result, kept_strict, overrides, settled_by_innermost
 from agent.hooks.hook import POINTS, Hook, InferenceRequest, NextInference, NextToolUse, Point, hook_name
 from agent.messages import ToolResult
-from agent.state import AgentState, ModelResponse, ToolExecution
+from agent.state import AgentState, ModelResponse, ToolExecution, Verdict
 
 _INNERMOST_FIRST = frozenset({"after_inference", "after_tool_use", "after_step", "execution_end"})
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import inspect
 
-from agent.decisions import Verdict, VerdictKind
 from agent.frozen import FrozenDict, freeze
 from agent.hooks.hook import POINTS, Hook, hook_name
 from agent.messages import Message, ToolResult, ToolSpec
-from agent.state import TIMES, AgentState, ModelResponse, ToolExecution
+from agent.state import TIMES, AgentState, ModelResponse, ToolExecution, Verdict, VerdictKind
 
 _KNOWN = (*POINTS, "around_inference", "around_tool_use")
 # A method with such a prefix that is not a point is misspelled: it would never be called.
@@ -97,19 +96,22 @@ def _check_types(given: AgentState, returned: AgentState) -> None:
             raise TypeError(f"{what} takes a tuple of {kind.__name__}, not {type(new).__name__} of other things")
     if after is before:
         return
-    if not isinstance(after.system_prompt, str):
-        raise TypeError(f"with_system_prompt takes a str, not {type(after.system_prompt).__name__}")
-    if after.response is not before.response and not isinstance(after.response, ModelResponse):
-        raise TypeError(f"with_response takes a ModelResponse, not {type(after.response).__name__}")
+    _check_type("with_system_prompt", after.system_prompt, str)
+    if after.response is not before.response:
+        _check_type("with_response", after.response, ModelResponse)
     if after.tool_index is None or len(after.tool_executions) <= after.tool_index:
         return
     tool = after.tool_executions[after.tool_index]
-    if not isinstance(tool.call.arguments, dict | None):
-        raise TypeError(f"with_arguments takes a dict, not {type(tool.call.arguments).__name__}")
+    if tool.call.arguments is not None:
+        _check_type("with_arguments", tool.call.arguments, dict)
     if tool.result is not None:
-        if not isinstance(tool.result, ToolResult):
-            raise TypeError(f"with_result takes a ToolResult, not {type(tool.result).__name__}")
+        _check_type("with_result", tool.result, ToolResult)
         check_result(tool.result)
+
+
+def _check_type(what: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} takes a {kind.__name__}, not {type(value).__name__}")
 
 
 def check_result(result: ToolResult) -> None:

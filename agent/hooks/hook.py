@@ -2,7 +2,7 @@
 
 The ten points take an AgentState and return one. The two rings wrap the model call and the tool call and see no state,
 so that the rings of concurrent tool calls cannot race on it. A hook serves many calls at once and stores nothing about
-them in itself: the call's context is for that (agent.call_context).
+them in itself: the call's context is for that (agent.tool_call).
 """
 
 from __future__ import annotations

@@ -75,18 +75,19 @@ def _bound(response: httpx2.Response) -> None:
         raise UnusableAnswer(f"an answer with the content-encoding {encoding[:40]!r}, which was not asked for")
     if not isinstance(response.stream, httpx2.AsyncByteStream):
         raise TypeError("an asynchronous client has asynchronous streams")
-    kind = _Beginning if response.is_error else _Bounded
-    response.stream = kind(response.stream, inflated=encoding in _ENCODINGS)
+    response.stream = _Bounded(response.stream, inflated=encoding in _ENCODINGS, is_error=response.is_error)
 
 
-class _Decoded(httpx2.AsyncByteStream):
-    """A response's decoded bytes. Iterating again continues where the last iteration ended."""
+class _Bounded(httpx2.AsyncByteStream):
+    """A response's decoded bytes within bounds. Iterating again continues where the last iteration ended."""
 
-    def __init__(self, inner: httpx2.AsyncByteStream, *, inflated: bool) -> None:
+    def __init__(self, inner: httpx2.AsyncByteStream, *, inflated: bool, is_error: bool) -> None:
         self._inner = inner
         self._decoder = zlib.decompressobj(_GZIP_OR_ZLIB) if inflated else None
+        self._is_error = is_error
+        self._total_bytes = self._line_bytes = 0
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def _pieces(self) -> AsyncIterator[bytes]:
         async for data in self._inner:
             if self._decoder is None:
                 yield data
@@ -105,14 +106,12 @@ class _Decoded(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-
-class _Bounded(_Decoded):
-    _total_bytes = 0
-    _line_bytes = 0
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self.pieces():
+        async for piece in self._pieces():
             self._total_bytes += len(piece)
+            if self._is_error and self._total_bytes >= ERROR_LIMIT_BYTES:
+                yield piece[: max(0, len(piece) - (self._total_bytes - ERROR_LIMIT_BYTES))]
+                return
             end = max(piece.rfind(b"\n"), piece.rfind(b"\r"))
             self._line_bytes = len(piece) - end - 1 if end >= 0 else self._line_bytes + len(piece)
             if self._line_bytes > LINE_LIMIT_BYTES:
@@ -120,16 +119,6 @@ class _Bounded(_Decoded):
             if self._total_bytes > ANSWER_LIMIT_BYTES:
                 raise UnusableAnswer(f"an answer of more than {ANSWER_LIMIT_BYTES // 2**20} MiB")
             yield piece
-
-
-class _Beginning(_Decoded):
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        left_bytes = ERROR_LIMIT_BYTES
-        async for piece in self.pieces():
-            yield piece[:left_bytes]
-            left_bytes -= len(piece)
-            if left_bytes <= 0:
-                return
 
 
 @dataclass(frozen=True)

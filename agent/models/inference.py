@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from agent.cancellation import Cancellation
-from agent.coalescing import Coalescer
 from agent.errors import ModelNonsense, ModelUnavailable
-from agent.events import EventSink, emit
+from agent.events import Coalescer, EventSink, emit
 from agent.frozen import storable_text
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import InferenceRequest

@@ -13,24 +13,14 @@ from dataclasses import dataclass
 from pydantic import Field, create_model
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import ErrorPolicy, FinishReason, ToolCallPresence
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Message, ToolResult
 from agent.models.model import Model
 from agent.state import AgentState
-from agent.subagents.family import MEMBER_NOTE, Families, FamilyLedger, Member
-from agent.subagents.subagent import (
-    BackgroundSubagents,
-    NestedEvents,
-    Noted,
-    ParentTools,
-    Subagent,
-    SubagentBudget,
-    SubagentRun,
-    noted,
-)
-from agent.tools.tool import RunInFlight, Tool, ToolArguments, ToolContext
+from agent.subagents.family import MEMBER_NOTE, Families, FamilyLedger, Member, SubagentRun
+from agent.subagents.subagent import BackgroundSubagents, Noted, ParentTools, Subagent, SubagentBudget, noted
+from agent.tools.tool import Capability, RunInFlight, Tool, ToolArguments, ToolContext
 
 __all__ = ["Subagent", "subagents"]
 
@@ -143,7 +133,7 @@ class _SubagentTools:
     def _started(self, asked: _Spawn, call_id: str, run: RunInFlight, parent: Member) -> SubagentRun:
         definition, clock = self.definitions[asked.name], self.families.clock
         hidden = _TOOLS if run.state.depth + 1 >= self.depth else ()
-        member = parent.family.join(parent, call_id, background=asked.background)
+        member = parent.family.join(parent, call_id, asked.name, asked.task, background=asked.background)
         flows = tuple(hook for hook in run.hooks if isinstance(hook, _FLOW))
         inherited = tuple(hook for hook in run.hooks if hook.mandatory or hook.innermost or hook in flows)
         agent = Agent(
@@ -172,7 +162,7 @@ class _SubagentTools:
             # Including the parent's current step, so that a time limit leaves the subagent what the run has left.
             active_s=run.state.active_s + clock() - parent.step_started_s,
         )
-        return SubagentRun(agent, state, asked.task, member, NestedEvents(run.events, call_id))
+        return member.start(agent, state, run.events)
 
     async def check(self, asked: _OfOne, context: ToolContext) -> ToolResult:
         return await self._report(asked.id, context, None)
@@ -183,7 +173,7 @@ class _SubagentTools:
     async def cancel(self, asked: _OfOne, context: ToolContext) -> ToolResult:
         member = self._member(context)
         if member is not None and asked.id in member.runs:
-            member.runs[asked.id].cancel()
+            member.runs[asked.id].task.cancel()
         return await self._report(asked.id, context, self.grace_s)
 
     async def list(self, _asked: ToolArguments, context: ToolContext) -> ToolResult:
@@ -213,22 +203,21 @@ class _SubagentTools:
     async def _report(self, id_: str, context: ToolContext, timeout_s: float | None) -> ToolResult:
         member = self._member(context)
         run = member.runs.get(id_) if member is not None else None
-        if run is None:
-            return self._noted(id_, context)
-        if timeout_s is not None:
+        if run is not None and timeout_s is not None:
             await run.wait(timeout_s)
-        progress = run.progress
-        if progress.status == "running":
-            return _said(f"{id_} ({run.name}): running {progress.why}")
-        run.reported_in = context.call_id
-        return _said(f"{id_} ({run.name}): {progress.status}\n{progress.text}")
-
-    def _noted(self, id_: str, context: ToolContext) -> ToolResult:
         entries = self._entries(context)
-        if id_ in entries:
-            return _said(f"{id_} ({entries[id_].name}): {entries[id_].status}\n{entries[id_].answer}")
-        known = ", ".join(entries) or f"none; {_SPAWN} with background=true starts one"
-        return ToolResult.error(f"unknown background subagent {id_[:64]!r}; known: {known}")
+        if id_ not in entries:
+            known = ", ".join(entries) or f"none; {_SPAWN} with background=true starts one"
+            return ToolResult.error(f"unknown background subagent {id_[:64]!r}; known: {known}")
+        entry = entries[id_]
+        if run is None:
+            said = f"\n{entry.answer}"
+        elif entry.status == "running":
+            said = f" {run.progress.why}"
+        else:
+            run.reported_in = context.call_id
+            said = f"\n{run.progress.text}"
+        return _said(f"{id_} ({entry.name}): {entry.status}{said}")
 
 
 def _tool_names(definition: Subagent) -> frozenset[str] | None:

@@ -8,21 +8,26 @@ member. A process that resumes a root run starts with the `others` of its state.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, Self
 
+from agent.agent import Agent
+from agent.events import Event, EventSink
 from agent.hooks.hook import Hook
 from agent.state import AgentState, Spent
 
-if TYPE_CHECKING:
-    from agent.subagents.subagent import SubagentRun
+Status = Literal["running", "completed", "stopped", "cancelled", "failed", "lost"]
 
 MEMBER_NOTE = "subagents.member"
 """The note with a subagent's member id; a root run has none."""
 
+_ANSWER_LIMIT_CHARS = 32_000  # of what the parent sees
+_NESTED = {"run_started": "subagent_started", "run_finished": "subagent_finished"}
 _RunKey = tuple[str, str]
+_log = logging.getLogger(__name__)
 
 
 def _key(state: AgentState) -> _RunKey:
@@ -63,22 +68,111 @@ class Member:
         return tasks
 
 
+@dataclass(frozen=True)
+class Progress:
+    """A subagent's status, its answer or last text, and the reason unless it completed."""
+
+    status: Status
+    answer: str = ""
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        """What the parent sees of a finished subagent."""
+        answer = shortened(self.answer, _ANSWER_LIMIT_CHARS)
+        if self.status == "completed":
+            return answer or "[the subagent ended without an answer]"
+        said = f"The subagent did not finish its task: {self.status} ({self.why})."
+        return f"{said}\nThe last it said:\n{answer}" if answer else said
+
+
+def shortened(text: str, limit_chars: int) -> str:
+    """Return the text, or its start and how much is left out."""
+    return text if len(text) <= limit_chars else f"{text[:limit_chars]}\n[... {len(text) - limit_chars} characters cut]"
+
+
+@dataclass(eq=False, kw_only=True)
+class SubagentRun(Member):
+    """A subagent's run in a task of its own. `reported_in` is the last call that reported its end to the parent."""
+
+    name: str
+    asked: str
+    reported_in: str = ""
+    task: asyncio.Task[Any] = field(init=False)
+
+    def start(self, agent: Agent, state: AgentState, events: EventSink) -> Self:
+        """Start the task: a cancellation from within does not cancel the parent."""
+        self._outer = events
+        self._clock = agent.host.clock
+        self._started_s = self._clock()
+        self._last_said = ""
+        self._finished: dict[str, Any] | None = None  # the payload of its last event
+        self.task = asyncio.create_task(self._run(agent, state), name=f"subagent {self.id}")
+        self.task.add_done_callback(lambda _: self.family.leave(self))
+        return self
+
+    async def _run(self, agent: Agent, state: AgentState) -> None:
+        try:
+            messages = (await agent.run(state, self._nest)).messages
+        except Exception:  # an agent raises only cancellation; if not, the parent continues all the same
+            _log.exception("subagent %s failed", self.id)
+            return
+        said = (one.content for one in reversed(messages) if one.role == "assistant" and one.content)
+        self._last_said = next(said, "")
+
+    def _nest(self, event: Event) -> None:
+        """Pass an event on, with the call that started the subagent: at the top only the root run starts and ends."""
+        if event.type == "run_finished":  # those of deeper subagents arrive renamed
+            self._finished = event.payload
+        # Deeper subagents have set their own call already.
+        self._outer(Event(_NESTED.get(event.type, event.type), {"within": self.id, **event.payload}))
+
+    async def finish(self) -> Progress:
+        """Wait for the end. If this wait is cancelled, so is the subagent, and it has ended before this raises."""
+        try:
+            await self.wait(None)
+        except asyncio.CancelledError:
+            self.task.cancel()
+            await self.wait(None)
+            raise
+        return self.progress
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Wait for the end, at most `timeout_s`; the subagent continues after a timeout."""
+        await asyncio.wait({self.task}, timeout=timeout_s)
+
+    @property
+    def progress(self) -> Progress:
+        if not self.task.done():
+            spent = self.spent()
+            # The time differs in each answer, so that polling does not count as repeating a call.
+            elapsed_s = self._clock() - self._started_s
+            why = f"for {elapsed_s:.0f} s, {spent.steps} steps, {spent.usage.output_tokens} tokens"
+            return Progress("running", why=why)
+        if self._finished is None:
+            return Progress("cancelled" if self.task.cancelled() else "failed", why="it ended before it began")
+        stop = self._finished["stop"]
+        why = f"{stop['hook']}, {stop['rule']}: {stop['reason']}"
+        return Progress(self._finished["status"], self._finished["answer"] or self._last_said, why)
+
+
 class Family:
     """All running members of one root run."""
 
     def __init__(self, before: Spent) -> None:
         self.root = Member(self, "", ended=before)
         self.forget: Callable[[object], None] = lambda _: None
-        self.members = {self.root.id: self.root}
+        self.members: dict[str, Member] = {self.root.id: self.root}
 
     def others(self, member: Member) -> Spent:
         """Return what the rest of the family has spent; a sum, because subtracting floats is inexact."""
         return self.root.spent(without=member)
 
-    def join(self, parent: Member, id_: str, *, background: bool) -> Member:
-        """Return a new member below `parent`; the id must not be taken."""
-        member = parent.children[id_] = self.members[id_] = Member(self, id_, parent, background)
-        return member
+    def join(self, parent: Member, id_: str, name: str, asked: str, *, background: bool) -> SubagentRun:
+        """Return a new member below `parent`, to be started; the id must not be taken."""
+        run = SubagentRun(self, id_, parent, background, name=name, asked=asked)
+        parent.children[id_] = self.members[id_] = run
+        return run
 
     def leave(self, member: Member) -> None:
         """Remove a member and keep what it spent. Its subagents are cancelled and no longer counted."""

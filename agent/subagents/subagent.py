@@ -1,24 +1,20 @@
-"""A subagent: its definition, what it runs with, its run, and what its parent sees of it in the background."""
+"""A subagent: its definition, what it runs with, and what its parent sees of it in the background."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
 
 from pydantic import JsonValue, ValidationError
 
-from agent.agent import Agent
-from agent.events import Event, EventSink
 from agent.hooks.hook import Hook
-from agent.judged_call import JudgedCall
 from agent.messages import Message, ToolCall, ToolResult, ToolSpec, Value
 from agent.models.model import Model
 from agent.state import AgentState
-from agent.subagents.family import Families, Member
+from agent.subagents.family import Families, Member, Status, shortened
+from agent.tool_call import JudgedCall
 from agent.tools.tool import ToolContext, ToolExecutor
 from agent.tools.toolbox import no_such_tool
 
@@ -30,12 +26,6 @@ _LIMIT = 32
 _NOTED_TASK_LIMIT_CHARS = 200
 _NOTED_ANSWER_LIMIT_CHARS = 2_000
 _LOST = "the process in which it ran has ended, and its work with it; spawn it again if you still need the answer"
-
-Status = Literal["running", "completed", "stopped", "cancelled", "failed", "lost"]
-
-_ANSWER_LIMIT_CHARS = 32_000  # of what the parent sees
-_log = logging.getLogger(__name__)
-_NESTED = {"run_started": "subagent_started", "run_finished": "subagent_finished"}
 
 
 @dataclass(frozen=True)
@@ -105,106 +95,6 @@ class ParentTools:
         return call.unfit or await self._inner.execute(call, context)
 
 
-class NestedEvents:
-    """A sink that passes a subagent's events to its parent's, with the id of the call that started the subagent.
-
-    `finished` is the payload of the subagent's last event. At the top, only the root run starts and finishes.
-    """
-
-    def __init__(self, outer: EventSink, call_id: str) -> None:
-        self.finished: dict[str, JsonValue] | None = None
-        self._outer = outer
-        self._call_id = call_id
-
-    def __call__(self, event: Event) -> None:
-        if event.type == "run_finished":  # those of deeper subagents arrive renamed
-            self.finished = event.payload
-        # Deeper subagents have set their own call already.
-        self._outer(Event(_NESTED.get(event.type, event.type), {"within": self._call_id, **event.payload}))
-
-
-@dataclass(frozen=True)
-class Progress:
-    """A subagent's status, its answer or last text, and the reason unless it completed."""
-
-    status: Status
-    answer: str = ""
-    why: str = ""
-
-    @property
-    def text(self) -> str:
-        """What the parent sees of a finished subagent."""
-        answer = shortened(self.answer, _ANSWER_LIMIT_CHARS)
-        if self.status == "completed":
-            return answer or "[the subagent ended without an answer]"
-        said = f"The subagent did not finish its task: {self.status} ({self.why})."
-        return f"{said}\nThe last it said:\n{answer}" if answer else said
-
-
-class SubagentRun:
-    """A subagent's run in a task of its own. `reported_in` is the last call that reported its end to the parent."""
-
-    def __init__(self, agent: Agent, state: AgentState, task: str, member: Member, events: NestedEvents) -> None:
-        """Start the task: a cancellation from within does not cancel the parent."""
-        self.name = agent.name
-        self.task = task
-        self.reported_in = ""
-        self._member = member
-        self._events = events
-        self._clock = agent.host.clock
-        self._started_s = self._clock()
-        self._last_said = ""
-        self._running = asyncio.create_task(self._run(agent, state), name=f"subagent {member.id}")
-        self._running.add_done_callback(lambda _: member.family.leave(member))
-        member.task = self._running
-
-    async def _run(self, agent: Agent, state: AgentState) -> None:
-        try:
-            messages = (await agent.run(state, self._events)).messages
-        except Exception:  # an agent raises only cancellation; if not, the parent continues all the same
-            _log.exception("subagent %s failed", self._member.id)
-            return
-        said = (one.content for one in reversed(messages) if one.role == "assistant" and one.content)
-        self._last_said = next(said, "")
-
-    async def finish(self) -> Progress:
-        """Wait for the end. If this wait is cancelled, so is the subagent, and it has ended before this raises."""
-        try:
-            await self.wait(None)
-        except asyncio.CancelledError:
-            self.cancel()
-            await self.wait(None)
-            raise
-        return self.progress
-
-    async def wait(self, timeout_s: float | None) -> None:
-        """Wait for the end, at most `timeout_s`; the subagent continues after a timeout."""
-        await asyncio.wait({self._running}, timeout=timeout_s)
-
-    def cancel(self) -> None:
-        self._running.cancel()
-
-    @property
-    def progress(self) -> Progress:
-        if not self._running.done():
-            spent = self._member.spent()
-            # The time differs in each answer, so that polling does not count as repeating a call.
-            elapsed_s = self._clock() - self._started_s
-            why = f"for {elapsed_s:.0f} s, {spent.steps} steps, {spent.usage.output_tokens} tokens"
-            return Progress("running", why=why)
-        finished: dict[str, Any] | None = self._events.finished
-        if finished is None:
-            return Progress("cancelled" if self._running.cancelled() else "failed", why="it ended before it began")
-        stop = finished["stop"]
-        why = f"{stop['hook']}, {stop['rule']}: {stop['reason']}"
-        return Progress(finished["status"], finished["answer"] or self._last_said, why)
-
-
-def shortened(text: str, limit_chars: int) -> str:
-    """Return the text, or its start and how much is left out."""
-    return text if len(text) <= limit_chars else f"{text[:limit_chars]}\n[... {len(text) - limit_chars} characters cut]"
-
-
 class Noted(Value):
     """A background subagent, with task and answer shortened; `seen`: the parent's model has read that it ended."""
 
@@ -230,7 +120,7 @@ def noted(state: AgentState, member: Member | None) -> dict[str, Noted]:
         progress = run.progress
         entries[id_] = Noted(
             name=run.name,
-            task=shortened(run.task, _NOTED_TASK_LIMIT_CHARS),
+            task=shortened(run.asked, _NOTED_TASK_LIMIT_CHARS),
             status=progress.status,
             answer="" if progress.status == "running" else shortened(progress.text, _NOTED_ANSWER_LIMIT_CHARS),
             seen=id_ in entries and entries[id_].seen,

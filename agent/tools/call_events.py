@@ -10,13 +10,11 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import JsonValue
 
-from agent.coalescing import Coalescer
-from agent.decisions import Verdict
-from agent.events import EventSink, emit
+from agent.events import Coalescer, EventSink, emit
 from agent.filesystem import OnOutput, OutputStream, joined
 from agent.hooks.hook import Hook, OutputFilter
 from agent.messages import ToolCall, ToolResult
-from agent.state import ToolExecution
+from agent.state import ToolExecution, Verdict
 
 _STREAMS: tuple[OutputStream, ...] = ("stdout", "stderr")
 _log = logging.getLogger(__name__)

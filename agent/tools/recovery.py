@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.decisions import Verdict
 from agent.messages import ToolCall, ToolResult
-from agent.state import AgentState
+from agent.state import AgentState, Verdict
 
 INTERRUPTED = "interrupted"
 """The outcome of a call that was running when its process was lost."""

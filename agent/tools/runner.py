@@ -10,27 +10,26 @@ after_tool_use    in call order, for blocked calls too
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.call_context import CallContext
-from agent.cancellation import Cancellation, to_the_end
-from agent.decisions import Verdict, VerdictKind
+from agent.cancellation import Cancellation, TimeLeft, to_the_end
 from agent.errors import HookFailed
 from agent.events import EventSink, discard
 from agent.filesystem import OnOutput
 from agent.frozen import frozen_arguments
 from agent.hooks.engine import HookEngine, withheld
-from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
-from agent.state import AgentState, ToolExecution
-from agent.tools.approval import Approver, Suspended
-from agent.tools.asking import answered, blocked_result
+from agent.state import AgentState, ToolExecution, Verdict, VerdictKind
+from agent.tool_call import CallContext, JudgedCall
+from agent.tools.approval import Approver, Suspended, answered, blocked_result
 from agent.tools.call_events import LiveOutput, OutputEvents, emit_finished, emit_started, emit_verdict, output_filters
 from agent.tools.recovery import EarlierCall
 from agent.tools.tool import RunInFlight, ToolContext, ToolExecutor
 
+OUT_OF_TIME = ToolResult.error("the call was cancelled: the run's time is over", outcome="cancelled")
 _NO_CONTEXT = CallContext()
 _WHOLE = frozenset({"exited", "completed", "failed"})
 
@@ -40,7 +39,7 @@ class ToolRunner:
     """Runs the tool calls of one step, or one call of a service.
 
     Without an approver a call that needs an approval is blocked. `on_output` gets the bytes of live output. Without it,
-    and without a sink for events, a program's output comes with its result only.
+    and without a sink for events, a program's output comes with its result only. Calls end when no time is left.
     """
 
     hooks: HookEngine
@@ -50,6 +49,7 @@ class ToolRunner:
     concurrency: int = 8
     approver: Approver | None = None
     on_output: OnOutput | None = None
+    left_s: Callable[[], float] = lambda: math.inf
 
     async def run(
         self,
@@ -89,12 +89,11 @@ class ToolRunner:
             notes: Mapping[int, str] = {}
             if self.approver is not None:
                 try:
-                    asked = await answered(self.approver, state, judged, suspend=suspend)
+                    state, refused, notes = await answered(self.approver, state, judged, suspend=suspend)
                 except Suspended:
                     self.hooks.suspended(state)
                     raise
-                state, notes = asked.state, asked.notes
-                for index, result in asked.results.items():
+                for index, result in refused.items():
                     judged[index], results[index] = None, (result, 0.0)
             started_s = self.clock()
             run = RunInFlight(state, self.events, self.hooks.hooks, self.executor, context)
@@ -206,7 +205,7 @@ class ToolRunner:
                 return refusal
             cancellation = await Cancellation.watch()
             try:
-                result = await self.executor.execute(judged, ToolContext(call.id, shown, run, execution.context))
+                result = await self._in_time(judged, ToolContext(call.id, shown, run, execution.context))
                 if shown is not None:
                     await shown.end(cut=result.evicted is not None or result.outcome not in _WHOLE)
                 return result
@@ -228,6 +227,13 @@ class ToolRunner:
                 await shown.end(cut=True)
             if output is not None:
                 output.flush()
+
+    async def _in_time(self, call: JudgedCall, context: ToolContext) -> ToolResult:
+        left_s = self.left_s()
+        if left_s > 0:  # a call that waited for its turn may have none left
+            async with TimeLeft(left_s):
+                return await self.executor.execute(call, context)
+        return OUT_OF_TIME
 
     async def _refused_again(self, index: int, run: RunInFlight) -> ToolResult | None:
         """Return why a ring may not execute the call again: the verdict may be another by now."""

@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_jsonable_python
 
 from agent.errors import InvalidPath
-from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
+from agent.tool_call import JudgedCall
 from agent.tools.paths import resolve
 from agent.tools.tool import Tool, ToolContext
 
@@ -37,7 +38,8 @@ class Toolbox:
         """
         self._tools: dict[str, Tool] = {}
         self._specs: tuple[ToolSpec, ...] = ()
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        # By path, for the calls that write the same file, of any run: subagents share these tools.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         for tool in tools:
             _check_tool(tool)
             if tool.name in self._tools:
@@ -83,7 +85,7 @@ class Toolbox:
             # A copy: a tool may change its arguments, and a ring may run the call again.
             checked = call.validated(tool.arguments).model_copy(deep=True)
             path = getattr(checked, "path", None) if tool.writes else None
-            async with self._writing(path) if path is not None else contextlib.nullcontext():
+            async with self._locks.setdefault(path, asyncio.Lock()) if path is not None else contextlib.nullcontext():
                 result: object = await tool.run(checked, context)
             if not isinstance(result, ToolResult) or not isinstance(result.content, bytes):
                 given = "content that is no bytes" if isinstance(result, ToolResult) else type(result).__name__
@@ -100,21 +102,6 @@ class Toolbox:
                 return ToolResult.error(str(error), outcome=outcome)
             _log.exception("tool %s failed", tool.name)
             return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")
-
-    @contextlib.asynccontextmanager
-    async def _writing(self, path: str) -> AsyncIterator[None]:
-        """Serialize calls that write the same file, of any run: subagents share these tools."""
-        lock, waiting = self._locks.get(path, (asyncio.Lock(), 0))
-        self._locks[path] = lock, waiting + 1
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, waiting = self._locks[path]
-            if waiting == 1:
-                del self._locks[path]
-            else:
-                self._locks[path] = lock, waiting - 1
 
     def _validated(self, call: ToolCall) -> BaseModel | ToolResult:
         tool = self._tools.get(call.name)

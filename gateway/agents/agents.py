@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 from agent.capabilities.bash import bash
-from agent.capabilities.capability import Capability
 from agent.capabilities.filesystem import filesystem
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
@@ -27,6 +26,7 @@ from agent.filesystem import FileSystem, Shell
 from agent.models.model import Model
 from agent.subagents.capability import Subagent, subagents
 from agent.tools.eviction import Eviction, EvictionHook
+from agent.tools.tool import Capability
 from gateway.config.agent_settings import AgentSettings, BashSettings, CapabilitiesSettings, SubagentsSettings
 from gateway.config.command_policy import command_policy
 from gateway.config.model_settings import ModelSettings

@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args
 
 import structlog
 
-from agent.judged_call import JudgedCall
 from agent.messages import ToolCall
+from agent.tool_call import JudgedCall
 from agent.tools.intake import bounded
 from gateway.approvals.approver import call_digest
 from gateway.errors import AirlockError, AlreadyResolved, EditRefused, Internal, InvalidArgument, NotFound

@@ -16,8 +16,8 @@ from functools import partial
 import structlog
 from pydantic import JsonValue
 
-from agent.judged_call import JudgedCall
 from agent.state import AgentState, ToolExecution
+from agent.tool_call import JudgedCall
 from agent.tools.approval import Denied, Granted, Pending
 from gateway.policy.decision import Facts
 from gateway.policy.judge import Policy

@@ -13,10 +13,9 @@ from functools import lru_cache
 import structlog
 import yaml
 
-from agent.decisions import VerdictKind
 from agent.hooks.hook import Hook
-from agent.judged_call import JudgedCall
-from agent.state import AgentState
+from agent.state import AgentState, VerdictKind
+from agent.tool_call import JudgedCall
 from gateway.approvals.approver import call_digest
 from gateway.errors import AirlockError
 from gateway.policy.document import Rule

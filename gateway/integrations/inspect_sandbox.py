@@ -12,9 +12,10 @@ import errno
 import os
 import posixpath
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NoReturn, overload
+from typing import Any, Literal, overload
 
 import yaml
 from inspect_ai.util import (
@@ -154,11 +155,9 @@ class AirlockSandboxEnvironment(SandboxEnvironment):
     @override
     async def write_file(self, file: str, contents: str | bytes) -> None:
         """Replace a file atomically; creates its parent directories."""
-        try:
-            data = contents.encode() if isinstance(contents, str) else contents
+        data = contents.encode() if isinstance(contents, str) else contents
+        with _os_errors(file):
             await self._client.write_file(self.thread, _resolved(file), data)
-        except AirlockError as error:
-            _raise_os_error(error, file)
 
     @overload
     async def read_file(self, file: str, text: Literal[True] = True) -> str: ...
@@ -171,13 +170,11 @@ class AirlockSandboxEnvironment(SandboxEnvironment):
         """Return a file's text or bytes; what is past inspect's limit is not even fetched."""
         limit_bytes = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
         data = bytearray()
-        try:
+        with _os_errors(file):
             async for chunk in self._client.stream_file(self.thread, _resolved(file)):
                 data += chunk
                 if len(data) > limit_bytes:
                     raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None)
-        except AirlockError as error:
-            _raise_os_error(error, file)
         return data.decode() if text else bytes(data)
 
     async def _check_user(self, user: str | None) -> None:
@@ -231,12 +228,14 @@ def _with_code(result: ProgramResult, code: int, said: str = "") -> ExecResult[s
     return ExecResult(success=code == 0, returncode=code, stdout=result.stdout, stderr=result.stderr + said)
 
 
-def _raise_os_error(error: AirlockError, file: str) -> NoReturn:
+@contextmanager
+def _os_errors(file: str) -> Iterator[None]:
     """Raise what open() would raise, with the file's name as the caller wrote it."""
-    if isinstance(error, DeadlineExceeded):
+    try:
+        yield
+    except DeadlineExceeded as error:
         raise TimeoutError(f"{file}: {error}") from error
-    number = next((number for kind, number in _ERRNOS.items() if isinstance(error, kind)), None)
-    if number is None:
-        raise error
-    said = str(error) if isinstance(error, (PermissionDenied, InvalidPath)) else os.strerror(number)
-    raise OSError(number, said, file) from error
+    except tuple(_ERRNOS) as error:
+        number = next(number for kind, number in _ERRNOS.items() if isinstance(error, kind))
+        said = str(error) if isinstance(error, (PermissionDenied, InvalidPath)) else os.strerror(number)
+        raise OSError(number, said, file) from error

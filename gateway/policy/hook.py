@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from agent.call_context import Slot
-from agent.decisions import PolicyWord
 from agent.hooks.hook import Hook
-from agent.state import AgentState, ToolExecution
+from agent.state import AgentState, PolicyWord, ToolExecution
+from agent.tool_call import Slot
 from gateway.policy.decision import INVALID_ARGUMENTS, Decision, Facts, Match
 from gateway.policy.judge import Grants, Policy
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from agent.judged_call import JudgedCall
 from agent.messages import ToolCall
+from agent.tool_call import JudgedCall
 from gateway.policy import Policy
 from gateway.policy.decision import Facts
 from gateway.policy.difference import Tally, Verdict

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agent.call_context import Slot
-from agent.decisions import Verdict
 from agent.filesystem import Redacted
 from agent.hooks.hook import Hook, NextToolUse, OutputFilter
 from agent.messages import ToolResult
-from agent.state import AgentState, ToolExecution
+from agent.state import AgentState, ToolExecution, Verdict
+from agent.tool_call import Slot
 from gateway.policy.document import PolicyDocument
 from gateway.redaction.command_output import LiveRedaction
 from gateway.redaction.fair_redactor import FairRedactor

@@ -16,7 +16,7 @@ from typing import Literal
 import structlog
 
 from agent.agent import Agent
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Message
 from agent.state import AgentState
 from gateway.agents import agents

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 from pydantic import JsonValue
 
-from agent.coalescing import PIECES, merged
-from agent.events import Event
+from agent.events import PIECES, Event, merged
 from agent.frozen import storable_text
 from gateway.errors import Unavailable
 from gateway.storage.entities import LoggedEvent

@@ -6,8 +6,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 
-from agent.decisions import VerdictKind
 from agent.filesystem import OnOutput
+from agent.state import VerdictKind
 from gateway.services.messages import message
 from gateway.serving.edge import Authenticator, deadline_s, streaming, unary
 from gateway.tenancy.tenants import Tenant

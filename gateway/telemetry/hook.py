@@ -14,10 +14,10 @@ from opentelemetry import trace
 from opentelemetry.trace import INVALID_SPAN, Span
 from opentelemetry.util.types import AttributeValue
 
-from agent.call_context import Slot
 from agent.hooks.hook import Hook, NextToolUse
 from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
+from agent.tool_call import Slot
 from gateway.policy import document as policy_tools
 from gateway.redaction.redactor import Redactor
 from gateway.telemetry import attributes as a

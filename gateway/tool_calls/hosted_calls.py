@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from agent.decisions import PolicyWord, Verdict, VerdictKind
 from agent.messages import ToolCall, ToolResult
-from agent.tools.asking import blocked_result
+from agent.state import PolicyWord, Verdict, VerdictKind
+from agent.tools.approval import blocked_result
 from agent.tools.recovery import INTERRUPTED, EarlierCall
 from gateway.storage.run_writes import Claim, LeaseLost
 from gateway.storage.store import Store

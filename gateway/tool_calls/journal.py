@@ -21,12 +21,10 @@ from typing import Any
 
 import structlog
 
-from agent.call_context import Slot
-from agent.decisions import VerdictKind
 from agent.hooks.hook import Hook, NextToolUse
-from agent.judged_call import JudgedCall
 from agent.messages import ToolResult
-from agent.state import AgentState, ToolExecution
+from agent.state import AgentState, ToolExecution, VerdictKind
+from agent.tool_call import JudgedCall, Slot
 from gateway.audit.call_audit import Moves, call_entry, shown_name
 from gateway.errors import Unavailable
 from gateway.policy.decision import DEFAULT_DENY, INVALID_ARGUMENTS, OPAQUE

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from agent.call_context import Slot
+from agent.tool_call import Slot
 from gateway.errors import Unavailable
 from gateway.storage.database import ConstraintViolated
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from agent.call_context import Slot
 from agent.hooks.hook import Hook, NextToolUse
 from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
+from agent.tool_call import Slot
 from gateway.errors import QuotaExceeded
 from gateway.policy.decision import Decision, RuleLimit
 from gateway.policy.document import QuotasSection

@@ -11,8 +11,8 @@ import re
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from agent.call_context import CallContext
 from agent.filesystem import OnOutput, Redacted
+from agent.tool_call import CallContext
 from agent.tools.call_events import LiveOutput
 from gateway.redaction.command_output import KeptRedaction, redacted_pieces
 from gateway.redaction.fair_redactor import FairRedactor

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.filesystem import OnOutput
-from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult
 from agent.state import ToolExecution
+from agent.tool_call import JudgedCall
 from gateway.errors import Cancelled, NotFound
 from gateway.storage.request_store import RequestedCall, RequestStore
 from gateway.tenancy.tenants import Tenant

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.call_context import Slot
-from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
+from agent.tool_call import JudgedCall, Slot
 from agent.tools.tool import ToolContext
 from gateway.errors import AirlockError
 from gateway.tool_calls.thread_sandbox import ThreadSandbox

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
 
-from agent.decisions import Verdict
 from agent.frozen import storable_text
 from agent.messages import Evicted, ToolResult
+from agent.state import Verdict
 from sandbox.protocols import ProgramResult
 
 

@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
-from agent.call_context import CallContext
 from agent.filesystem import OnOutput
+from agent.tool_call import CallContext
 from agent.tools.paths import WORKSPACE
 from gateway.policy import JUDGED_BY, Policy
 from gateway.tool_calls.program_check import ProgramCheck

@@ -15,19 +15,17 @@ from time import monotonic
 import structlog
 from pydantic import JsonValue
 
-from agent.call_context import CallContext
 from agent.cancellation import to_the_end
-from agent.capabilities.capability import Capability
 from agent.events import discard
 from agent.filesystem import OnOutput
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
-from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.state import AgentState, ToolExecution
+from agent.tool_call import CallContext, JudgedCall
 from agent.tools.intake import ArgumentReader
 from agent.tools.runner import ToolRunner
-from agent.tools.tool import ToolExecutor
+from agent.tools.tool import Capability, ToolExecutor
 from agent.tools.toolbox import Toolbox
 from gateway.agents.agents import Workspace, seven_tools
 from gateway.approvals.approver import ThreadApprover

@@ -10,9 +10,9 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from agent.call_context import Slot
 from agent.messages import ToolResult
 from agent.state import ToolExecution
+from agent.tool_call import Slot
 from gateway.errors import InProgress, RequestIdReused
 from gateway.storage.request_store import RequestedCall
 from gateway.tool_calls.outcome_retry_queue import OutcomeRetryQueue

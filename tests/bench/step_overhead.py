@@ -21,18 +21,17 @@ from pydantic import BaseModel
 from rich.table import Table
 
 from agent.agent import Agent
-from agent.call_context import CallContext
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.events import Event, EventSink
 from agent.hooks.engine import POINTS
 from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Message, ToolCall, ToolResult, Usage
 from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse, ToolExecution
-from agent.tools.tool import Tool, ToolContext
+from agent.tool_call import CallContext
+from agent.tools.tool import Capability, Tool, ToolContext
 from gateway.runs.checkpoints import Checkpoints
 from gateway.runs.run_log import RunLog
 from gateway.runs.thread_history import ThreadHistoryHook

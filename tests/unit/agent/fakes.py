@@ -12,15 +12,14 @@ from fnmatch import fnmatchcase
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from agent.call_context import CallContext
 from agent.capabilities.tracing import Attribute, RecordedSpan
 from agent.events import Event
 from agent.filesystem import EntryType, OnOutput, OutputStream
 from agent.hooks.hook import Hook, InferenceRequest
-from agent.judged_call import JudgedCall
 from agent.messages import Message, ToolCall, ToolResult, Usage
 from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse, ToolExecution
+from agent.tool_call import CallContext, JudgedCall
 from agent.tools.tool import Tool, ToolContext, ToolExecutor
 
 

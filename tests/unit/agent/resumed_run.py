@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Message, ToolCall, ToolResult
 from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse
-from agent.tools.tool import ToolContext
+from agent.tools.tool import Capability, ToolContext
 from tests.unit.agent.fakes import Events, says, tool
 
 ODD = "\u0000 \u202e \ufeff \U0001f469\u200d\U0001f4bb e\u0301 \u2028 \\ud800 </tool>"

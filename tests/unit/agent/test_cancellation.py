@@ -12,7 +12,6 @@ import pytest
 
 from agent.agent import Agent
 from agent.cancellation import Cancellation, to_the_end
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.errors import ModelUnavailable
@@ -23,7 +22,7 @@ from agent.loop import Run
 from agent.messages import ToolResult
 from agent.models.model import OnDelta
 from agent.state import AgentState, CurrentExecution, ModelResponse, ToolExecution
-from agent.tools.tool import ToolContext
+from agent.tools.tool import Capability, ToolContext
 from tests.unit.agent.fakes import Events, SaysInTurn, call, says, state, tool
 
 RINGS = ("around_inference", "around_tool_use")

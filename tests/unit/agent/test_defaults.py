@@ -13,18 +13,17 @@ import pytest
 
 from agent.agent import Agent
 from agent.capabilities.bash import bash
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import ErrorPolicy, FinishReason, ToolCallPresence, flow
 from agent.capabilities.limits import limits
 from agent.capabilities.summarization import summarization
-from agent.decisions import ContinuationDecision
 from agent.errors import ModelRefused
 from agent.hooks.engine import HOOK_FAILED
 from agent.hooks.hook import Hook, OnFailure
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Message, ToolCall
-from agent.state import AgentState
+from agent.state import AgentState, ContinuationDecision
 from agent.subagents.capability import Subagent, subagents
+from agent.tools.tool import Capability
 from sandbox.engines.local.local_fs import LocalFS
 from tests.unit.agent.fakes import Events, FakeExec, FakePiece, FakeShell, SaysInTurn, call, done, says, state, tool
 

@@ -13,19 +13,18 @@ from pydantic import JsonValue, TypeAdapter
 
 from agent.agent import Agent
 from agent.capabilities.bash import bash
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.todos import todos
-from agent.decisions import PolicyWord
 from agent.errors import ModelUnavailable
 from agent.events import Event, RunFinished, Stop, SubagentFinished, ToolCallFinished, event_types
 from agent.hooks.hook import Hook, InferenceRequest
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import ToolCall, Usage
 from agent.models.model import OnDelta
-from agent.state import AgentState, ModelResponse, Spent
+from agent.state import AgentState, ModelResponse, PolicyWord, Spent
 from agent.subagents.capability import Subagent, subagents
 from agent.tools.approval import Denied, Granted, Pending
+from agent.tools.tool import Capability
 from tests.unit.agent.fakes import (
     Events,
     FakeExec,

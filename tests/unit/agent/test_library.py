@@ -13,8 +13,8 @@ from pydantic import BaseModel
 
 import agent
 from agent import Agent, AgentState, Call, Host, ScriptedModel, Tool, Turn, tool
-from agent.capabilities.capability import Capability
 from agent.capabilities.structured_output import structured_output
+from agent.tools.tool import Capability
 from agent.tools.toolbox import Toolbox
 from tests.unit.agent.fakes import AnyArguments, done
 

@@ -11,7 +11,6 @@ import pytest
 
 from agent.agent import Agent
 from agent.capabilities.bash import bash
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.errors import ModelRefused, ModelUnavailable
@@ -19,6 +18,7 @@ from agent.hooks.engine import POINTS
 from agent.hooks.hook import Hook
 from agent.messages import Message
 from agent.state import AgentState
+from agent.tools.tool import Capability
 from tests.unit.agent.fakes import Events, FakeShell, SaysInTurn, allowing, call, done, says, state, tool
 
 

@@ -10,18 +10,17 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.errors import ModelRefused
 from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse, OnFailure
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Message, ToolCall, ToolResult, Usage
 from agent.models.model import Model, OnDelta
 from agent.state import AgentState, ModelResponse, ToolExecution
 from agent.subagents.capability import Subagent, subagents
 from agent.tools.approval import Denied, Granted, Pending
-from agent.tools.tool import Tool, ToolContext
+from agent.tools.tool import Capability, Tool, ToolContext
 from agent.tools.toolbox import Toolbox
 from tests.unit.agent.fakes import AnyArguments, Events, PolicyThat, SaysInTurn, call, done, says, state, tool
 

@@ -15,16 +15,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
-from agent.decisions import ContinuationDecision, ContinuationOutcome, Verdict, VerdictKind
 from agent.errors import ModelUnavailable
 from agent.frozen import storable_text
 from agent.hooks.hook import Hook
-from agent.judged_call import JudgedCall
 from agent.messages import Message, ToolCall, ToolResult, Usage, storable_message
-from agent.state import AgentState, CurrentExecution, Spent, ToolExecution
-from agent.tools.tool import ToolContext
+from agent.state import (
+    AgentState,
+    ContinuationDecision,
+    ContinuationOutcome,
+    CurrentExecution,
+    Spent,
+    ToolExecution,
+    Verdict,
+    VerdictKind,
+)
+from agent.tool_call import JudgedCall
+from agent.tools.tool import Capability, ToolContext
 from tests.examples import examples
 from tests.unit.agent.fakes import Events, SaysInTurn, call, done, says, state, tool
 

@@ -7,19 +7,16 @@ from typing import Any
 
 import pytest
 
-from agent.agent import Agent
-from agent.capabilities.capability import Capability
+from agent.agent import Agent, RunStream, stream
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
-from agent.coalescing import PIECES, merged
-from agent.events import Event
+from agent.events import PIECES, Event, merged
 from agent.hooks.hook import InferenceRequest
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Message, ToolResult
 from agent.models.model import OnDelta
-from agent.run_stream import RunStream, stream
 from agent.state import AgentState, ModelResponse
-from agent.tools.tool import ToolContext
+from agent.tools.tool import Capability, ToolContext
 from tests.unit.agent.fakes import Events, SaysInTurn, call, done, says, state, tool
 
 

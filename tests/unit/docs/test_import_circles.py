@@ -7,11 +7,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 
-_ALLOWED = {
-    # A member knows its background runs, for type checkers alone.
-    frozenset({"agent.subagents.family", "agent.subagents.subagent"}),
-}
-
 
 def _modules() -> dict[str, Path]:
     found = {}
@@ -43,7 +38,7 @@ def _reached(module: str, graph: dict[str, set[str]]) -> set[str]:
     return reached
 
 
-def test_the_only_circles_are_the_named_ones() -> None:
+def test_there_are_no_circles() -> None:
     modules = _modules()
     packages = {name for name, path in modules.items() if path.name == "__init__.py"}
     graph = {name: (_imports(path) & modules.keys()) - packages - {name} for name, path in modules.items()}
@@ -51,4 +46,4 @@ def test_the_only_circles_are_the_named_ones() -> None:
     circles = {
         frozenset(other for other in reached[name] if name in reached[other]) for name in graph if name in reached[name]
     }
-    assert circles == _ALLOWED
+    assert circles == set()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from agent.judged_call import JudgedCall
 from agent.messages import ToolCall
+from agent.tool_call import JudgedCall
 from gateway.approvals.approver import call_digest
 from gateway.approvals.grant_hook import load_grants
 from gateway.config.model_settings import ModelSettings

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import ErrorPolicy, flow
 from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import ToolResult
 from agent.models.model import OnDelta
 from agent.models.openai_model import OpenAIModel
 from agent.models.scripted_model_server import Fault, ScriptedModelServer, Turn
 from agent.state import AgentState, ModelResponse
+from agent.tools.tool import Capability
 from tests.unit.agent.fakes import Events, PolicyThat, SaysInTurn, allowing, call, done, says, state, tool
 
 AWAY = ModelUnavailable("nobody at http://x")

@@ -10,15 +10,15 @@ import pytest
 from pydantic import JsonValue
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
+from agent.cancellation import TimeLeft
 from agent.capabilities.flow import flow
-from agent.capabilities.limits import TimeLeft, limits
+from agent.capabilities.limits import limits
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import Hook
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Evicted, ToolResult, Usage
 from agent.state import AgentState, ModelResponse, Spent
-from agent.tools.tool import ToolContext
+from agent.tools.tool import Capability, ToolContext
 from tests.unit.agent.fakes import Events, PolicyThat, SaysInTurn, allowing, call, done, says, state, tool
 
 TOOLS = Capability("tools", tools=(tool("t", done), tool("other", done)))

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from agent.agent import Agent
 from agent.capabilities.metadata import MAX_DEPTH, MAX_KEYS, MAX_VALUE_BYTES, metadata
 from agent.hooks.hook import Hook, NextToolUse
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, ToolExecution
 from agent.tools.toolbox import Toolbox

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.limits import limits
 from agent.capabilities.self_critique import FAILED, self_critique
 from agent.capabilities.structured_output import structured_output
@@ -18,6 +17,7 @@ from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, Usage
 from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse
+from agent.tools.tool import Capability
 from tests.unit.agent.fakes import Events, SaysInTurn, allowing, call, done, says, state, tool
 
 TOOLS = Capability("tools", tools=(tool("t", done),))

@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.filesystem import filesystem
 from agent.capabilities.skills import ACTIVE, BROKEN, CATALOG, skills
 from agent.errors import InvalidPath
 from agent.hooks.hook import Hook
 from agent.messages import ToolCall
 from agent.state import AgentState, ModelResponse
+from agent.tools.tool import Capability
 from sandbox.engines.local.local_fs import LocalFS
 from tests.unit.agent.fakes import Events, FakeFiles, SaysInTurn, call, done, says, state, tool
 

@@ -10,12 +10,12 @@ import pytest
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.structured_output import MAX_VALUE_CHARS, VALUE, json_in, structured_output
 from agent.errors import ModelRefused
 from agent.hooks.hook import Hook
 from agent.messages import Message
 from agent.state import AgentState
+from agent.tools.tool import Capability
 from tests.unit.agent.fakes import Events, SaysInTurn, allowing, call, done, says, state, tool
 
 NUMBER: dict[str, Any] = {

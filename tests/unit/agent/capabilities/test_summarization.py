@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from agent.agent import Agent
 from agent.capabilities import summarization as module
-from agent.capabilities.capability import Capability
 from agent.capabilities.filesystem import filesystem
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
@@ -23,11 +22,12 @@ from agent.capabilities.summarization import FAILED, MEASURED, SUMMARY, summariz
 from agent.capabilities.todos import todos
 from agent.errors import ContextLengthExceeded, ModelRefused, ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Message, ToolResult, Usage
 from agent.models import token_estimate
 from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse
+from agent.tools.tool import Capability
 from sandbox.engines.local.local_fs import LocalFS
 from tests.unit.agent.fakes import Events, FakeFiles, SaysInTurn, allowing, call, done, says, state, tool
 

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from agent.agent import Agent
 from agent.capabilities.todos import KEY, MAX_LIST_CHARS, MAX_TODOS, todos
 from agent.hooks.hook import Hook
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Message, ToolCall, ToolResult
 from agent.state import AgentState
 from tests.unit.agent.fakes import Events, SaysInTurn, call, says, state

@@ -11,14 +11,13 @@ import pytest
 from pydantic import BaseModel, Field, JsonValue
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.tool_registry import LOADED, tool_registry
 from agent.hooks.hook import Hook
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.state import AgentState, ToolExecution
 from agent.tools.runner import ToolRunner
-from agent.tools.tool import Tool
+from agent.tools.tool import Capability, Tool
 from agent.tools.toolbox import Toolbox
 from tests.unit.agent.fakes import Events, SaysInTurn, call, done, ran, says, state
 

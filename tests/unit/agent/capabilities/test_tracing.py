@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.tracing import Attribute, RecordedSpan, Recorder, Span, tracing
 from agent.errors import ModelRefused, ModelUnavailable
 from agent.hooks.hook import Hook
 from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
+from agent.tools.tool import Capability
 from tests.unit.agent.fakes import Events, ListRecorder, SaysInTurn, allowing, call, done, says, state, tool
 
 

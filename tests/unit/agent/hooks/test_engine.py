@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.decisions import ContinuationDecision, VerdictKind
 from agent.errors import HookFailed
 from agent.events import discard
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
 from agent.messages import ToolCall, ToolResult
-from agent.state import AgentState, CurrentExecution
+from agent.state import AgentState, ContinuationDecision, CurrentExecution, VerdictKind
 from tests.examples import examples
 from tests.unit.agent.fakes import Events, PolicyThat, allowing, call, execution_of, state
 

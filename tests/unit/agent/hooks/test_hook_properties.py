@@ -12,18 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
-from agent.decisions import ContinuationDecision, VerdictKind
 from agent.errors import HookFailed
 from agent.events import discard
 from agent.hooks.engine import POINTS, HookEngine
 from agent.hooks.hook import Hook, NextToolUse
 from agent.messages import ToolCall, ToolResult
-from agent.state import AgentState, CurrentExecution, ToolExecution
+from agent.state import AgentState, ContinuationDecision, CurrentExecution, ToolExecution, VerdictKind
 from agent.tools.runner import ToolRunner
-from agent.tools.tool import ToolContext
+from agent.tools.tool import Capability, ToolContext
 from agent.tools.toolbox import Toolbox
 from tests.examples import examples
 from tests.unit.agent.fakes import Events, SaysInTurn, call, execution_of, says, state, tool

@@ -8,7 +8,7 @@ from agent.agent import Agent
 from agent.capabilities.flow import flow
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest, NextInference
-from agent.host import Host
+from agent.loop import Host
 from agent.models.model import Model, OnDelta, OnWait
 from agent.state import AgentState, ModelResponse
 from tests.unit.agent.fakes import Events, says, state

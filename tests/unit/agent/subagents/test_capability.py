@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.capabilities.metadata import metadata
@@ -20,7 +19,7 @@ from agent.capabilities.todos import todos
 from agent.capabilities.tool_registry import tool_registry
 from agent.errors import ModelRefused, ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import Message, ToolCall, ToolResult, Usage
 from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse, Spent
@@ -28,7 +27,7 @@ from agent.subagents.capability import Subagent, subagents
 from agent.subagents.family import Families, Family
 from agent.subagents.subagent import ParentTools
 from agent.tools.runner import ToolRunner
-from agent.tools.tool import ToolContext
+from agent.tools.tool import Capability, ToolContext
 from agent.tools.toolbox import Toolbox
 from tests.unit.agent.fakes import AnyArguments, Events, PolicyThat, SaysInTurn, allowing, call, done, ran, says, tool
 
@@ -446,7 +445,7 @@ def test_the_others_of_a_member_are_all_that_was_ever_reported_but_its_own(
         member = list(family.members.values())[which % len(family.members)]
         match deed:
             case "join":
-                family.join(member, str(number), background=False)
+                family.join(member, str(number), "x", "a task", background=False)
                 reported[str(number)] = 0
             case "report":
                 member.own += Spent(steps=steps)
@@ -1008,8 +1007,8 @@ async def test_families_are_forgotten_with_their_runs(monkeypatch: pytest.Monkey
 
 async def test_one_that_leaves_the_family_takes_those_below_along() -> None:
     family = Family(Spent())
-    child = family.join(family.root, "child", background=False)
-    grandchild = family.join(child, "grandchild", background=True)
+    child = family.join(family.root, "child", "x", "a task", background=False)
+    grandchild = family.join(child, "grandchild", "x", "a task", background=True)
     work = grandchild.task = asyncio.create_task(asyncio.Event().wait())
     family.leave(child)
     assert list(family.members) == [""]

@@ -10,16 +10,14 @@ import pytest
 from pydantic import JsonValue
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.limits import limits
-from agent.decisions import PolicyWord
 from agent.hooks.hook import Hook, NextToolUse
-from agent.host import Host
+from agent.loop import Host
 from agent.messages import ToolResult
-from agent.state import AgentState, ToolExecution
+from agent.state import AgentState, PolicyWord, ToolExecution
 from agent.tools.approval import Approver, Denied, Granted, Pending
 from agent.tools.runner import ToolRunner
-from agent.tools.tool import ToolContext
+from agent.tools.tool import Capability, ToolContext
 from agent.tools.toolbox import Toolbox
 from tests.unit.agent.fakes import AnyArguments, Events, PolicyThat, SaysInTurn, call, says, state, tool
 

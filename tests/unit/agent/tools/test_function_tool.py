@@ -11,8 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from agent.messages import ToolResult
-from agent.tools.function_tool import as_tool, tool
-from agent.tools.tool import Tool, ToolContext
+from agent.tools.tool import Tool, ToolContext, as_tool, tool
 from agent.tools.toolbox import Toolbox
 from tests.unit.agent.fakes import call, ran
 

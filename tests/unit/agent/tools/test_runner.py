@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from agent.call_context import Slot
 from agent.capabilities.filesystem import filesystem
-from agent.decisions import VerdictKind
 from agent.events import discard
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook, NextToolUse, OnFailure
 from agent.messages import ToolCall, ToolResult
-from agent.state import AgentState, ToolExecution
+from agent.state import AgentState, ToolExecution, VerdictKind
+from agent.tool_call import Slot
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import Tool, ToolContext
 from agent.tools.toolbox import Toolbox

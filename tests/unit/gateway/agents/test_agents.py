@@ -11,13 +11,13 @@ import pytest
 from pydantic import JsonValue
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
 from agent.messages import Message, Usage
 from agent.models.model import Model
 from agent.state import AgentState
 from agent.tools.eviction import EvictionHook
+from agent.tools.tool import Capability
 from gateway.agents.agents import Workspace, build, check, seven_tools
 from gateway.cli.init import _CONFIG as STARTER_CONFIG
 from gateway.config.agent_settings import AgentSettings, CapabilitiesSettings

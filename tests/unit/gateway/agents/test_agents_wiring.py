@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import pytest
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import ErrorPolicy, FinishReason
 from agent.capabilities.structured_output import StructuredOutput
 from agent.capabilities.summarization import Summarizer
@@ -19,6 +18,7 @@ from agent.hooks.hook import Hook, InferenceRequest
 from agent.messages import Message, ToolCall, Usage
 from agent.models.model import Model, OnDelta
 from agent.state import AgentState, ModelResponse
+from agent.tools.tool import Capability
 from gateway.agents.agents import build
 from gateway.config.agent_settings import AgentSettings, CapabilitiesSettings
 from gateway.config.model_settings import ModelSettings

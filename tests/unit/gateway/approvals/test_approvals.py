@@ -11,8 +11,8 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from agent.judged_call import JudgedCall
 from agent.messages import ToolCall, ToolResult, ToolSpec
+from agent.tool_call import JudgedCall
 from agent.tools.tool import ToolContext
 from gateway.approvals.approvals import Approvals
 from gateway.approvals.approver import call_digest

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from agent.judged_call import JudgedCall
 from agent.messages import ToolResult
+from agent.tool_call import JudgedCall
 from agent.tools.tool import ToolContext
 from gateway.audit_chain.record import AuditRecord
 from gateway.config.model_settings import ModelSettings

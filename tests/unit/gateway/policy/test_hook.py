@@ -6,9 +6,8 @@ import asyncio
 import threading
 from typing import Any
 
-from agent.decisions import VerdictKind
 from agent.messages import ToolCall
-from agent.state import AgentState, CurrentExecution, ToolExecution
+from agent.state import AgentState, CurrentExecution, ToolExecution, VerdictKind
 from gateway.policy import STARTER_POLICY, Policy, PolicyHook, load_policy
 from gateway.policy.decision import Decision
 from tests.unit.agent.fakes import execution_of

@@ -10,9 +10,9 @@ import pytest
 from agent.events import Event
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook, NextToolUse
-from agent.judged_call import JudgedCall
 from agent.messages import Evicted, ToolCall, ToolResult, ToolSpec
 from agent.state import AgentState, ToolExecution
+from agent.tool_call import JudgedCall
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolContext
 from gateway.policy.document import PolicyDocument, RedactedPattern, RedactionSection, ResultRule

@@ -10,10 +10,10 @@ from sqlalchemy import select
 from structlog.testing import capture_logs
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook
 from agent.messages import Message
 from agent.state import AgentState
+from agent.tools.tool import Capability
 from gateway.errors import Unavailable
 from gateway.runs import thread_history
 from gateway.runs.thread_history import KEYS_LIMIT, VALUE_LIMIT_CHARS, ThreadHistoryHook

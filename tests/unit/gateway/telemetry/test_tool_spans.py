@@ -9,12 +9,11 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 
 from agent.agent import Agent
-from agent.capabilities.capability import Capability
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import Hook
 from agent.messages import Message, ToolCall, ToolResult, Usage
 from agent.state import AgentState
-from agent.tools.tool import ToolContext
+from agent.tools.tool import Capability, ToolContext
 from gateway.policy import STARTER_POLICY, load_policy
 from gateway.redaction.hooks import redactor_of
 from gateway.telemetry import attributes as a

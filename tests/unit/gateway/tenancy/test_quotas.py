@@ -11,8 +11,6 @@ from google.rpc import error_details_pb2
 from sqlalchemy import func, select, update
 
 from agent.agent import Agent
-from agent.call_context import CallContext
-from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.errors import ModelUnavailable
@@ -21,7 +19,9 @@ from agent.messages import Message, ToolCall, ToolResult, Usage
 from agent.models.model import Model, OnDelta
 from agent.state import AgentState, CurrentExecution, ModelResponse, ToolExecution
 from agent.subagents.capability import Subagent, subagents
+from agent.tool_call import CallContext
 from agent.tools.runner import ToolRunner
+from agent.tools.tool import Capability
 from agent.tools.toolbox import Toolbox
 from gateway.errors import QuotaExceeded, Unavailable
 from gateway.policy.decision import Decision, Effect, RuleLimit

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from agent.judged_call import JudgedCall
 from agent.messages import ToolCall
+from agent.tool_call import JudgedCall
 from agent.tools.tool import ToolContext
 from gateway.errors import PermissionDenied
 from gateway.tool_calls.file_calls import Removal

@@ -76,7 +76,8 @@ async def test_hooks_used_by_many_calls_at_once_hold_nothing_that_changed(sqlite
             telemetry=watching().telemetry,
         )
         path = await calls._tool_path(_TENANT, "t")
-        # Those of a run keep its thread, and serve that run alone.
+        # That of a run's thread keeps the thread, serves this run alone, and sees none of its calls.
+        assert vars(ThreadHistoryHook).keys().isdisjoint(("before_tool_use", "around_tool_use", "after_tool_use"))
         every = {kind for kind in _kinds_of(Hook) if kind.__module__.startswith("gateway.")} - {ThreadHistoryHook}
         assert {type(hook) for hook in path.hooks} == every
         before = [_kept(hook) for hook in path.hooks]

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook, NextToolUse
-from agent.judged_call import JudgedCall
 from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
+from agent.tool_call import JudgedCall
+from agent.tools.tool import Capability
 from agent.tools.toolbox import Toolbox
 from gateway.approvals.approver import call_digest
 from gateway.config.model_settings import ModelSettings

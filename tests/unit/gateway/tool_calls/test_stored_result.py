@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agent.decisions import PolicyWord, Verdict, VerdictKind
 from agent.messages import Evicted, ToolResult
+from agent.state import PolicyWord, Verdict, VerdictKind
 from gateway.tool_calls.hosted_calls import result_json
 from gateway.tool_calls.stored_result import StoredResult
 from sandbox.protocols import ProgramResult

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.call_context import CallContext
+from agent.tool_call import CallContext
 from gateway.policy import JUDGED_BY, Policy, load_policy
 from gateway.tool_calls.program_check import ProgramCheck
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
