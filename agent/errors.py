@@ -7,10 +7,11 @@
     |   |   +-- ContextLengthExceeded   the messages exceed the model's window: fewer may fit
     |   +-- ModelNonsense       an answer that violates the protocol
     +-- HookFailed              a hook raised, timed out or returned the wrong type
+    +-- Withheld                what a tool gave back must not be shown
     +-- InvalidPath (ValueError)  an empty path, or one with NUL
 
-A failing tool raises none of these: the call's result says so. str() of each says what is wrong and how to fix it, and
-contains no secret.
+A failing tool raises none of these but Withheld: the call's result says so. str() of each says what is wrong and how to
+fix it, and contains no secret.
 """
 
 from agent.messages import Usage
@@ -65,6 +66,16 @@ class HookFailed(AgentError):
         self.hook = hook
         self.point = point
         self.problem = problem
+
+
+class Withheld(AgentError):
+    """What a tool gave back must not be shown, for the reason that str() gives; the call's result says so.
+
+    `outcome` and `exit_code` say how the tool ended.
+    """
+
+    outcome = "failed"
+    exit_code: int | None = None
 
 
 class InvalidPath(AgentError, ValueError):

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import re2
 
+from agent.errors import Withheld
 from gateway.policy.document import RedactedPattern
 from gateway.redaction.patterns import GROUPS, LEAD_LIMIT_BYTES, WELL_KNOWN, SecretFormat, compiled
 
@@ -26,8 +27,11 @@ _LIMIT_MEMORY_BYTES = 8 * 1024 * 1024
 _LONG_MATCHES_LIMIT = 1000
 
 
-class RedactionFailed(Exception):
+class RedactionFailed(Withheld):
     """What to take out cannot be determined, so nothing may be shown."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"it could not be redacted: {why}")
 
 
 @dataclass(eq=False, slots=True)

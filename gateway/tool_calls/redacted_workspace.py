@@ -16,6 +16,7 @@ from agent.filesystem import OnOutput, Redacted
 from agent.tools.call_events import LiveOutput
 from gateway.redaction.command_output import KeptRedaction, redacted_pieces
 from gateway.redaction.fair_redactor import FairRedactor
+from gateway.redaction.finders import RedactionFailed
 from gateway.redaction.patterns import compiled
 from gateway.redaction.redactor import mask_of
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
@@ -229,15 +230,24 @@ class RedactedWorkspace:
         finally:
             if live is not None:
                 await live.end(cut=cut or done.evicted is not None)
-        if done.evicted is None:
-            return replace(done, output=await redacted_pieces(kept, done.output, cut_end=cut))
-        if _size_bytes(done.output) + _size_bytes(done.tail) == done.output_bytes:
-            # Head and tail are the whole output.
-            whole = await redacted_pieces(kept, (*done.output, *done.tail), cut_end=cut)
-            return replace(done, output=_first(whole, head_chars), tail=_last(whole, tail_chars))
+        try:
+            return await _shown(kept, done, head_chars, tail_chars, cut=cut)
+        except RedactionFailed as failed:
+            failed.outcome, failed.exit_code = done.outcome, done.exit_code
+            raise
+
+
+async def _shown(kept: KeptRedaction, done: ExecResult, head_chars: int, tail_chars: int, *, cut: bool) -> ExecResult:
+    """Return what came of a command with its output redacted, as much of it as was asked for."""
+    if done.evicted is None:
+        return replace(done, output=await redacted_pieces(kept, done.output, cut_end=cut))
+    if _size_bytes(done.output) + _size_bytes(done.tail) == done.output_bytes:
+        # Head and tail are the whole output.
+        head = tail = await redacted_pieces(kept, (*done.output, *done.tail), cut_end=cut)
+    else:
         head = await redacted_pieces(kept, done.output, cut_end=True)
         tail = await redacted_pieces(kept, done.tail, cut_start=True, cut_end=cut)
-        return replace(done, output=_first(head, head_chars), tail=_last(tail, tail_chars))
+    return replace(done, output=_first(head, head_chars), tail=_last(tail, tail_chars))
 
 
 @dataclass(frozen=True)
