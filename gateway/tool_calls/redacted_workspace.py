@@ -8,11 +8,12 @@ results (gateway/redaction/hooks.py) does not scan it again.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from agent.call_context import CallContext
-from agent.filesystem import OnOutput, Redacted
+from agent.filesystem import FileSystem, OnOutput, Redacted
 from agent.tools.call_events import LiveOutput
 from gateway.redaction.command_output import KeptRedaction, redacted_pieces
 from gateway.redaction.fair_redactor import FairRedactor
@@ -22,9 +23,6 @@ from gateway.redaction.redactor import mask_of
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.errors import SandboxError
 from sandbox.filesystem import (
-    EditResult,
-    EntriesPage,
-    Entry,
     ExecResult,
     GrepMatch,
     GrepPage,
@@ -48,6 +46,20 @@ _FILES_LIMIT = 8
 _CONTEXTS_LIMIT = 32
 _CONTEXT_LINES = 2000
 _CONTEXT_BYTES = 65_536
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _as_it_is(
+    method: Callable[Concatenate[FileSystem, P], Awaitable[T]],
+) -> Callable[Concatenate[RedactedWorkspace, P], Coroutine[Any, Any, T]]:
+    """Return a method that calls this one of the inner workspace."""
+
+    async def unredacted(self: RedactedWorkspace, /, *args: P.args, **options: P.kwargs) -> T:
+        result: T = await getattr(self.inner, method.__name__)(*args, **options)
+        return result
+
+    return unredacted
 
 
 @dataclass(frozen=True)
@@ -57,13 +69,16 @@ class RedactedWorkspace:
     inner: ThreadSandbox
     redactor: FairRedactor
 
-    async def ls(self, path: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
-        """List a directory. Names are redacted with the whole result."""
-        return await self.inner.ls(path, offset=offset, limit=limit)
-
-    async def stat(self, path: str) -> Entry:
-        """Describe a path."""
-        return await self.inner.stat(path)
+    ls = _as_it_is(FileSystem.ls)
+    """Lists a directory; names are redacted with the whole result."""
+    stat = _as_it_is(FileSystem.stat)
+    glob = _as_it_is(FileSystem.glob)
+    write = _as_it_is(FileSystem.write)
+    edit = _as_it_is(FileSystem.edit)
+    """Edits the file itself; where the shown text is masked it does not match."""
+    mkdir = _as_it_is(FileSystem.mkdir)
+    remove = _as_it_is(FileSystem.remove)
+    rename = _as_it_is(FileSystem.rename)
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         """Stream a file's bytes, read with a margin on both sides."""
@@ -104,18 +119,6 @@ class RedactedWorkspace:
         if not length:
             return b""
         return b"".join([piece async for piece in self.inner.read(path, offset=offset, length=length)])
-
-    async def write(self, path: str, data: bytes | AsyncIterable[bytes]) -> Entry:
-        """Replace a file atomically."""
-        return await self.inner.write(path, data)
-
-    async def edit(self, path: str, old_text: bytes, new_text: bytes, *, replace_all: bool = False) -> EditResult:
-        """Replace an exact match in the file itself; where the shown text is masked it does not match."""
-        return await self.inner.edit(path, old_text, new_text, replace_all=replace_all)
-
-    async def glob(self, path: str, pattern: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
-        """Find paths."""
-        return await self.inner.glob(path, pattern, offset=offset, limit=limit)
 
     async def grep(
         self, path: str, pattern: str, *, include: str = "", offset: int = 0, limit: int = 200, timeout_s: float = 10.0
@@ -179,18 +182,6 @@ class RedactedWorkspace:
             return None
         contexts.keep(match, data.split(b"\n"))
         return contexts.line(match)
-
-    async def mkdir(self, path: str) -> None:
-        """Make a directory and its parents."""
-        await self.inner.mkdir(path)
-
-    async def remove(self, path: str, *, recursive: bool = False) -> None:
-        """Remove a path."""
-        await self.inner.remove(path, recursive=recursive)
-
-    async def rename(self, path: str, new_path: str) -> None:
-        """Rename a path."""
-        await self.inner.rename(path, new_path)
 
     async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
         self,
