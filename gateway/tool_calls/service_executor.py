@@ -17,11 +17,13 @@ EXECUTOR = Slot[object]("service executor")
 
 
 class ServiceExecutor:
-    """A ToolExecutor that lists no tools; subclasses implement `_run`. `error` is for the service to raise."""
+    """A ToolExecutor of one call that lists no tools; subclasses implement `_run`.
 
-    def __init__(self, sandbox: ThreadSandbox) -> None:
-        self._sandbox = sandbox
-        self.error: SandboxError | AirlockError | None = None
+    `sandbox` is set before the call is judged; `error` is for the service to raise.
+    """
+
+    sandbox: ThreadSandbox
+    error: SandboxError | AirlockError | None = None
 
     def specs(self) -> Sequence[ToolSpec]:
         """Return no tools: no model calls it."""

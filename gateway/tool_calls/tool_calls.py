@@ -55,7 +55,7 @@ from gateway.tool_calls.process_reader import ProcessReader
 from gateway.tool_calls.program_check import ProgramCheck
 from gateway.tool_calls.quota_hook import REFUSED, QuotaHook
 from gateway.tool_calls.redacted_workspace import RedactedWorkspace
-from gateway.tool_calls.service_executor import EXECUTOR
+from gateway.tool_calls.service_executor import EXECUTOR, ServiceExecutor
 from gateway.tool_calls.thread_engines import ThreadEngines
 from gateway.tool_calls.thread_sandbox import Claim, ThreadSandbox
 from gateway.tool_calls.tool_request import REQUEST, ToolRequest
@@ -105,7 +105,7 @@ class NewCall:
     """A tool call of a service.
 
     `arguments` are JSON text, which is bounded here, or a mapping that the service made and has bounded itself. If
-    `executor` is set, what it returns runs the call in place of the tools; it streams bytes past the result. A call
+    `executor` is set, it runs the call in place of the tools; it streams bytes past the result. A call
     that is `past_stored` is made even when the tenant's stored bytes are used up, as long as the reserve lasts.
     """
 
@@ -113,7 +113,7 @@ class NewCall:
     name: str
     arguments: str | Mapping[str, JsonValue]
     on_output: OnOutput | None = None
-    executor: Callable[[ThreadSandbox], ToolExecutor] | None = None
+    executor: ServiceExecutor | None = None
     request: ToolRequest | None = None
     past_stored: bool = False
 
@@ -251,7 +251,9 @@ class ToolCalls:
             raise InvalidArgument(f"name: must be the name of a tool, at most {_NAME_LIMIT_CHARS} characters")
         await self._quotas.check_stored(tenant.name, tenant.policy.document.quotas, reserved=new.past_stored)
         tool_path = await self._tool_path(tenant, new.thread)
-        tools = tool_path.toolbox if new.executor is None else new.executor(tool_path.sandbox)
+        tools: ToolExecutor = tool_path.toolbox if new.executor is None else new.executor
+        if new.executor is not None:
+            new.executor.sandbox = tool_path.sandbox
         runner = ToolRunner(tool_path.hook_engine, tools, discard, approver=tool_path.approver, on_output=new.on_output)
         call = new.tool_call(make_id("call"))
         structlog.contextvars.bind_contextvars(thread=tool_path.thread.name, call_id=call.id)
