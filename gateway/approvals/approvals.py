@@ -21,7 +21,7 @@ from agent.tools.intake import bounded
 from gateway.approvals.approver import call_digest
 from gateway.errors import AirlockError, AlreadyResolved, EditRefused, Internal, InvalidArgument, NotFound
 from gateway.policy.decision import Facts
-from gateway.redaction.hooks import redactor_of
+from gateway.redaction import Redactor
 from gateway.storage.approval_store import Approval, ApprovalStore, Resolution
 from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, EXPIRED, PENDING
 from gateway.storage.grant_store import Grant, NewGrant
@@ -162,8 +162,7 @@ class Approvals:
             raise InvalidArgument(
                 "arguments_json: must be a JSON object for the answer edit and empty for any other answer"
             )
-        redactor = redactor_of(tenant.policy.document)
-        given = _Given(answer, by, message if redactor is None else redactor.shown(message), arguments_json)
+        given = _Given(answer, by, Redactor(tenant.policy.document.redaction).shown(message), arguments_json)
         approval, first, granted = await self.get(tenant, approval_id), False, {}
         if approval.status == PENDING:
             resolution = self._resolution(tenant, approval, given)

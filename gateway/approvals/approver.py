@@ -22,12 +22,11 @@ from agent.tools.approval import Denied, Granted, Pending
 from gateway.policy.decision import Facts
 from gateway.policy.judge import Policy
 from gateway.policy.narrow import narrow_rule, rule_as_yaml
-from gateway.redaction import Redactor
+from gateway.redaction.redactor import NO_SECRETS, Redactor
 from gateway.storage.approval_store import Approval, ApprovalStore, Asked, TooManyPending
 from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, EXPIRED, PENDING, USED
 from gateway.storage.entities import Thread
 from gateway.support.background import retried
-from gateway.support.heavy_work import Work, at_once
 
 APPROVAL = "approval"
 """The rule of a call that needs an approval which cannot be requested."""
@@ -57,8 +56,7 @@ class ThreadApprover:
         run_id: str | None,
         policy: Callable[[], Policy],
         facts: Facts,
-        work: Work = at_once,
-        redactor: Redactor | None = None,
+        redactor: Redactor = NO_SECRETS,
     ) -> None:
         """`policy` returns the policy in force, which sets the approval's lifetime and the rule that it may grant."""
         self._store = store
@@ -66,7 +64,6 @@ class ThreadApprover:
         self._run_id = run_id
         self._policy = policy
         self._facts = facts
-        self._work = work
         self._redactor = redactor
 
     async def edited(self, state: AgentState, call_ids: Sequence[str]) -> Mapping[str, dict[str, JsonValue]]:
@@ -167,9 +164,9 @@ class ThreadApprover:
             digest=digest,
             policy_version=verdict.policy_version if verdict else "",
             rule=verdict.rule if verdict else "",
-            reason=self._shown(verdict.reason) if verdict else "",
-            asked=tuple(map(self._shown, verdict.policy.asked)) if verdict and verdict.policy else (),
-            proposed_rule=await self._work(self._proposed, call.name, arguments),
+            reason=self._redactor.shown(verdict.reason) if verdict else "",
+            asked=tuple(map(self._redactor.shown, verdict.policy.asked)) if verdict and verdict.policy else (),
+            proposed_rule=await self._redactor.work(self._proposed, call.name, arguments),
             expires_us=self._store.clock() + int(self._policy().document.limits.approval_s * 1_000_000),
             arguments_digest=execution.judged.digest,
         )
@@ -181,9 +178,6 @@ class ThreadApprover:
         whose = {"tenant": self._thread.tenant, "thread": self._thread.name, "run_id": self._run_id}
         log.info("approval sought", approval_id=approval_id, call_id=call.id, tool=call.name, rule=asked.rule, **whose)
         return Pending(approval_id)
-
-    def _shown(self, text: str) -> str:
-        return text if self._redactor is None else self._redactor.shown(text)
 
     def _proposed(self, tool: str, arguments: Mapping[str, JsonValue]) -> str | None:
         rule = narrow_rule(tool, arguments, self._policy().judge(tool, arguments, self._facts))

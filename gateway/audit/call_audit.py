@@ -31,9 +31,9 @@ class Moves(Protocol):
     audit_kind: str
 
 
-def shown_name(name: str, redactor: Redactor | None) -> str:
+def shown_name(name: str, redactor: Redactor) -> str:
     """Return a tool's name as it is stored; a model may have called anything."""
-    return name if redactor is None or _PLAIN.fullmatch(name) else redactor.text(name)
+    return name if _PLAIN.fullmatch(name) else redactor.text(name)
 
 
 def call_entry(

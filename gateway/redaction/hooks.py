@@ -18,10 +18,8 @@ from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
 from gateway.policy.document import PolicyDocument
 from gateway.redaction.command_output import LiveRedaction
-from gateway.redaction.fair_redactor import FairRedactor
 from gateway.redaction.redactor import Redactor
 from gateway.redaction.result_rules import EvictedFiles, ResultRulesHook
-from gateway.support.heavy_work import Work, at_once
 
 # Between the journal, which is innermost, and the eviction of large results, which would cut a secret in two.
 _REDACTION_PRIORITY = -950_000
@@ -39,14 +37,12 @@ class RedactionHook(Hook):
     mandatory = True
     redacts = True
 
-    def __init__(self, redactor: Redactor, work: Work = at_once) -> None:
-        """`work` does what may take long, in turns of the tenant."""
+    def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._fair = FairRedactor(redactor, work)
 
     def output_filter(self) -> OutputFilter | None:
         """Return a filter of one call's output."""
-        return LiveRedaction(self._fair)
+        return LiveRedaction(self._redactor)
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Redact what came back."""
@@ -77,12 +73,15 @@ class RedactionHook(Hook):
             content if stream == result.content else await self._clean(stream)
             for stream in (result.stdout, result.stderr)
         ]
-        note = await self._fair.text(result.note)
-        redacted = replace(result, content=content, stdout=stdout, stderr=stderr, note=note)
+        note = result.note.encode("utf-8", "surrogatepass")
+        clean_note = await self._clean(note)
+        redacted = replace(result, content=content, stdout=stdout, stderr=stderr)
+        if clean_note != note:
+            redacted = replace(redacted, note=clean_note.decode("utf-8", "replace"))
         return result if _said_the_same(result, redacted) else redacted
 
     async def _clean(self, data: bytes) -> bytes:
-        return data if isinstance(data, Redacted) else await self._fair.redact(data)
+        return data if isinstance(data, Redacted) else await self._redactor.redact(data)
 
 
 class RedactedOutcomeHook(Hook):
@@ -111,22 +110,12 @@ def _said_the_same(one: ToolResult, other: ToolResult | None) -> bool:
     )
 
 
-def redactor_of(document: PolicyDocument) -> Redactor | None:
-    """Return what a policy's redaction section asks for, None when it asks for nothing."""
-    redactor = Redactor(document.redaction)
-    return None if redactor.idle else redactor
-
-
 def redaction_hooks(
-    document: PolicyDocument, files: EvictedFiles | None = None, work: Work = at_once
+    document: PolicyDocument, redactor: Redactor, files: EvictedFiles | None = None
 ) -> tuple[Hook, ...]:
-    """Return the hooks that a policy's redaction and results sections ask for; `files` hold what is evicted, as is.
-
-    `work` does what may take long, in turns of the tenant.
-    """
-    redactor = redactor_of(document)
+    """Return the hooks that a policy's redaction and results sections ask for; `files` has what is evicted, as is."""
     hooks: tuple[Hook, ...] = ()
-    if redactor is not None:
-        redaction = RedactionHook(redactor, work)
+    if not redactor.idle:
+        redaction = RedactionHook(redactor)
         hooks = (redaction, RedactedOutcomeHook(redaction))
-    return (*hooks, ResultRulesHook(document.results, files, redactor, work)) if document.results else hooks
+    return (*hooks, ResultRulesHook(document.results, files, redactor)) if document.results else hooks

@@ -33,7 +33,7 @@ from gateway.policy.decision import DEFAULT_DENY, INVALID_ARGUMENTS, OPAQUE
 from gateway.policy.hook import PolicyHook
 from gateway.redaction import Redactor
 from gateway.redaction.finders import RedactionFailed
-from gateway.redaction.redactor import WITHHELD
+from gateway.redaction.redactor import NO_SECRETS, WITHHELD
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.call_journal import CallErased, is_of_deletion
 from gateway.storage.database import ConstraintViolated
@@ -98,7 +98,7 @@ class JournalHook(Hook):
         store: Store,
         thread: Thread,
         policy_version: str | Callable[[], str],
-        redactor: Redactor | None = None,
+        redactor: Redactor = NO_SECRETS,
         late: OutcomeRetryQueue | None = None,
     ) -> None:
         """Take the policy's version, or a function that returns the one in force. Stored arguments are redacted.
@@ -252,10 +252,9 @@ class JournalHook(Hook):
         """Return the arguments without secrets; the digest is of what they were."""
         arguments = judged.call.arguments
         if arguments is None:
-            raw = judged.call.raw_arguments
-            return raw if self._redactor is None else self._redactor.shown(raw)
+            return self._redactor.shown(judged.call.raw_arguments)
         try:
-            shown = arguments if self._redactor is None else self._redactor.json(arguments)
+            shown = self._redactor.json(arguments)
         except RedactionFailed:
             shown = WITHHELD
         return judged.canonical.decode() if shown is arguments else json.dumps(shown)

@@ -16,10 +16,9 @@ from agent.call_context import CallContext
 from agent.filesystem import FileSystem, OnOutput, Redacted
 from agent.tools.call_events import LiveOutput
 from gateway.redaction.command_output import KeptRedaction, redacted_pieces
-from gateway.redaction.fair_redactor import FairRedactor
 from gateway.redaction.finders import RedactionFailed
 from gateway.redaction.patterns import compiled
-from gateway.redaction.redactor import mask_of
+from gateway.redaction.redactor import Redactor, mask_of
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.errors import SandboxError
 from sandbox.filesystem import (
@@ -67,7 +66,7 @@ class RedactedWorkspace:
     """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell. Writes are not redacted."""
 
     inner: ThreadSandbox
-    redactor: FairRedactor
+    redactor: Redactor
 
     ls = _as_it_is(FileSystem.ls)
     """Lists a directory; names are redacted with the whole result."""
@@ -88,7 +87,7 @@ class RedactedWorkspace:
         stream = self.redactor.stream()
         skip, left = offset - start, length
         async for chunk in self.inner.read(path, offset=start, length=wanted):
-            piece, skip = _after(await stream.feed(chunk), skip)
+            piece, skip = _after(await self.redactor.feed(stream, chunk), skip)
             if left is not None:
                 piece = piece[:left]
                 left -= len(piece)

@@ -66,7 +66,7 @@ def _on_process(
     return leased
 
 
-class ThreadSandbox:  # large: implements the file, shell and process protocols
+class ThreadSandbox:
     """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell; programs and processes are for services."""
 
     def __init__(

@@ -35,9 +35,8 @@ from gateway.approvals.grant_hook import GrantHook, load_grants
 from gateway.errors import ApprovalPending, InvalidArgument, Unavailable, Unrecorded
 from gateway.policy import PolicyHook
 from gateway.policy.decision import Facts
-from gateway.redaction import Redactor
-from gateway.redaction.fair_redactor import FairRedactor
-from gateway.redaction.hooks import redaction_hooks, redactor_of
+from gateway.redaction.hooks import redaction_hooks
+from gateway.redaction.redactor import NO_SECRETS, Redactor
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.approval_writes import APPROVED
 from gateway.storage.audit_store import AuditEntry
@@ -86,8 +85,7 @@ class ToolPath:
     quota: QuotaHook
     context: CallContext
     policy_version: str = ""
-    redactor: Redactor | None = None
-    fair_redactor: FairRedactor | None = None
+    redactor: Redactor = NO_SECRETS
 
     @cached_property
     def hook_engine(self) -> HookEngine:
@@ -200,10 +198,9 @@ class ToolCalls:
         spec = tenant.sandbox_spec(thread.name)
         sandbox = ThreadSandbox(self._leases, spec, lambda: tenant.policy, self._claim(thread), self._programs)
         document = tenant.policy.document
-        redactor = redactor_of(document)
         work = self._heavy_work.of(thread.tenant)
-        fair = None if redactor is None else FairRedactor(redactor, work)
-        workspace = sandbox if fair is None else RedactedWorkspace(sandbox, fair)
+        redactor = Redactor(document.redaction, work)
+        workspace = sandbox if redactor.idle else RedactedWorkspace(sandbox, redactor)
         approvals = self._approvals
         facts = Facts(tenant=tenant.name, thread=thread.name, run_id=run_id or "", agent=agent)
         quota = QuotaHook(self._quotas, tenant.name, lambda: tenant.policy.document.quotas)
@@ -213,12 +210,11 @@ class ToolCalls:
             sandbox=sandbox,
             workspace=workspace,
             redactor=redactor,
-            fair_redactor=fair,
             hooks=(
                 *self._observing(thread, run_id, redactor),
                 quota,
                 journal,
-                *redaction_hooks(document, sandbox, work),
+                *redaction_hooks(document, redactor, sandbox),
                 GrantHook(approvals, thread, run_id),
                 PolicyHook(
                     lambda: tenant.policy,
@@ -230,7 +226,7 @@ class ToolCalls:
             ),
             capabilities=seven_tools(document, workspace),
             policy_version=tenant.policy.version,
-            approver=ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts, work, redactor),
+            approver=ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts, redactor),
             quota=quota,
             context=CallContext(tenant.name, thread.name, run_id or "", clock=self._clock),
             journal=journal,
@@ -239,7 +235,7 @@ class ToolCalls:
     def _claim(self, thread: Thread) -> Claim | None:
         return None if self._engines is None else partial(self._engines.claim, thread)
 
-    def _observing(self, thread: Thread, run_id: str | None, redactor: Redactor | None) -> tuple[Hook, ...]:
+    def _observing(self, thread: Thread, run_id: str | None, redactor: Redactor) -> tuple[Hook, ...]:
         """Return the telemetry hook, if telemetry is on."""
         telemetry = self._telemetry
         return () if telemetry is None else (TelemetryHook(telemetry, thread.tenant, thread.name, run_id, redactor),)
@@ -298,7 +294,7 @@ class ToolCalls:
     async def process_reader(self, tenant: Tenant, thread_name: str) -> ProcessReader:
         """Return the reader of the output of a thread's background processes."""
         tool_path = await self._tool_path(tenant, thread_name)
-        return ProcessReader(tool_path.sandbox, tool_path.fair_redactor)
+        return ProcessReader(tool_path.sandbox, tool_path.redactor)
 
     async def sandbox(self, tenant: Tenant, thread_name: str) -> ThreadSandbox:
         """Return a thread's sandbox, for operations on what judged calls started in it."""

@@ -19,7 +19,6 @@ from gateway.config.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, RedactedPattern, RedactionSection, Rule
 from gateway.policy.judge import Policy
 from gateway.redaction import redactor
-from gateway.redaction.fair_redactor import FairRedactor
 from gateway.redaction.hooks import redaction_hooks
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
@@ -199,9 +198,9 @@ async def _executed(
 ) -> tuple[ToolResult, bytes]:
     """Run a command in a redacted workspace and the redaction ring; return its result and the live output."""
     sandbox = Sandbox(*(OutputPiece(stream, data) for stream, data in pieces))
-    files = RedactedWorkspace(cast(ThreadSandbox, sandbox), FairRedactor(REDACTOR))
+    files = RedactedWorkspace(cast(ThreadSandbox, sandbox), REDACTOR)
     toolbox = Toolbox(bash(files, eviction=Eviction(limit_chars, shown_chars, shown_chars)).tools)
-    hooks = HookEngine(redaction_hooks(TENANT.policy.document))
+    hooks = HookEngine(redaction_hooks(TENANT.policy.document, REDACTOR))
     heard: list[bytes] = []
     on_output = (lambda _stream, data: heard.append(data)) if live else None
     runner = ToolRunner(hooks, toolbox, discard, on_output=on_output)
