@@ -30,7 +30,7 @@ _NOTHING = EntriesPage((), 0, more=False)
 class FileCall(ServiceExecutor):
     """One operation on one path. A hook may rewrite only the path; the rest is what the service `asked` for."""
 
-    moved_bytes = 0
+    moved_bytes: int = 0
     asked: Mapping[str, JsonValue] = MappingProxyType({})
 
     async def _run(self, call: ToolCall, context: ToolContext) -> ToolResult:

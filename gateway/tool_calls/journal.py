@@ -27,7 +27,7 @@ from agent.hooks.hook import Hook, NextToolUse
 from agent.judged_call import JudgedCall
 from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
-from gateway.audit.call_audit import Moves, call_entry, shown_name
+from gateway.audit.call_audit import call_entry, shown_name
 from gateway.errors import Unavailable
 from gateway.policy.decision import DEFAULT_DENY, INVALID_ARGUMENTS, OPAQUE
 from gateway.policy.hook import PolicyHook
@@ -184,8 +184,9 @@ class JournalHook(Hook):
             # Redacted already: the gate of gateway/redaction/hooks.py is inside this hook.
             ended["result"] = result_json(tool.result, duration_us / 1_000_000) if tool.result else None
         executor = context.get(EXECUTOR)
-        moves = executor if isinstance(executor, Moves) else None
-        entry = call_entry(self._thread, tool, row, ended, moves=moves, duration_us=duration_us)
+        entry = call_entry(self._thread, tool, row, ended, duration_us=duration_us)
+        if executor is not None:
+            entry = executor.audited(entry)
         if unexecuted is not None:
             entry = replace(entry, details={**entry.details, "error": unexecuted.cause()})
         audited, whole = [entry], {**row, **ended}

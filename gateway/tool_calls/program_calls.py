@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
@@ -18,6 +18,7 @@ from agent.messages import ToolCall, ToolResult
 from agent.tools.call_events import filtered, output_filters
 from agent.tools.tool import ToolContext
 from gateway.errors import AirlockError, DeadlineExceeded, PermissionDenied, from_start
+from gateway.storage.audit_store import AuditEntry
 from gateway.tool_calls.program import Program
 from gateway.tool_calls.service_executor import ServiceExecutor
 from gateway.tool_calls.tool_request import REQUEST
@@ -139,9 +140,9 @@ class ProcessStart(_ProgramCall):
     spec: ProcessSpec
     process: Process | None = None
 
-    @property
-    def audited(self) -> Mapping[str, JsonValue]:
-        return {"process_id": self.spec.id}
+    def audited(self, entry: AuditEntry) -> AuditEntry:
+        entry = super().audited(entry)
+        return replace(entry, details={**entry.details, "process_id": self.spec.id})
 
     async def _start(self, context: ToolContext) -> ToolResult:
         try:

@@ -7,7 +7,6 @@ refuses is blocked, and journaled like one that the policy blocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
 
 from agent.call_context import Slot
 from agent.hooks.hook import Hook, NextToolUse
@@ -17,7 +16,7 @@ from gateway.errors import QuotaExceeded
 from gateway.policy.decision import Decision, RuleLimit
 from gateway.policy.document import QuotasSection
 from gateway.tenancy.quotas import CallQuota, Quotas, micro_usd
-from gateway.tool_calls.service_executor import EXECUTOR
+from gateway.tool_calls.service_executor import EXECUTOR, ServiceExecutor
 
 QUOTA = "quota"
 """The rule of a verdict with which a quota of the tenant refuses a call."""
@@ -32,13 +31,6 @@ REFUSED = Slot[QuotaExceeded]("refused by a quota")
 _TAKEN = Slot[CallQuota]("taken of the quotas")
 # What the rules limit of a call that is asked about, until an approval lets it pass.
 _ASKED = Slot[Sequence[RuleLimit]]("limits of a call that is asked about")
-
-
-@runtime_checkable
-class MovesBytes(Protocol):
-    """A service executor that streams bytes past its result: `moved_bytes` so far."""
-
-    moved_bytes: int
 
 
 class QuotaHook(Hook):
@@ -75,11 +67,11 @@ class QuotaHook(Hook):
             tool.context.set(_ASKED, decision.limits)
         return None
 
-    async def count_moved(self, tools: object) -> None:
+    async def count_moved(self, executor: ServiceExecutor) -> None:
         """Count the bytes that were streamed past a call's result."""
         limits = self._limits()
-        if limits.bytes_per_day is not None and isinstance(tools, MovesBytes):
-            await self._quotas.add_bytes(self._tenant, limits, tools.moved_bytes)
+        if limits.bytes_per_day is not None and executor.moved_bytes is not None:
+            await self._quotas.add_bytes(self._tenant, limits, executor.moved_bytes)
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Take what an approved call uses: the policy asked about it, so `take` did not."""
@@ -101,9 +93,10 @@ class QuotaHook(Hook):
         tool = state.current.tool
         await self._quotas.end_call(_quota_of(tool))
         limits = self._limits()
+        executor = tool.context.get(EXECUTOR)
         # count_moved() counts what a service executor streams.
-        counts = not tool.blocked and not isinstance(tool.context.get(EXECUTOR), MovesBytes)
-        if limits.bytes_per_day is not None and tool.result is not None and counts:
+        streams = executor is not None and executor.moved_bytes is not None
+        if limits.bytes_per_day is not None and tool.result is not None and not tool.blocked and not streams:
             await self._quotas.add_bytes(self._tenant, limits, len(tool.result.content))
         return state
 

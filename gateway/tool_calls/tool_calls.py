@@ -258,13 +258,13 @@ class ToolCalls:
         if new.request is not None:
             context.set(REQUEST, new.request)
         if new.executor is not None:
-            context.set(EXECUTOR, tools)
+            context.set(EXECUTOR, new.executor)
         try:
             state = AgentState(run_id=call.id, thread=tool_path.thread.name)
             state = await runner.run(state, [call], context=context)
         finally:
             if new.executor is not None:
-                await to_the_end(tool_path.quota.count_moved(tools))
+                await to_the_end(tool_path.quota.count_moved(new.executor))
         execution = state.current.tool_executions[0]
         if (refused := execution.context.get(REFUSED)) is not None:
             raise refused
