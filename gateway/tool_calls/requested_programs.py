@@ -68,7 +68,7 @@ class RequestedPrograms:
         stored = await self._earlier(tenant, request)
         if stored is None:
             return None
-        remembered = _remembered(stored)
+        remembered = StoredResult.remembered(stored)
         if remembered is None:
             return EndedProgram(stored.id, ProgramResult("interrupted", message=_LOST))
         if remembered.program is not None:
@@ -86,7 +86,7 @@ class RequestedPrograms:
         stored = await self._earlier(tenant, request)
         if stored is None:
             return None
-        remembered = _remembered(stored)
+        remembered = StoredResult.remembered(stored)
         failed = remembered is not None and remembered.is_error
         # A start may have failed because another process has the id.
         if not failed or (remembered is not None and remembered.outcome == "cancelled"):
@@ -112,9 +112,3 @@ class RequestedPrograms:
         if stored is not None:
             request.check_ended(stored, self._late)
         return stored
-
-
-def _remembered(stored: RequestedCall) -> StoredResult | None:
-    if stored.result is None or stored.state == "interrupted":
-        return None
-    return StoredResult.model_validate_json(stored.result)
