@@ -10,16 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from agent.call_context import CallContext
-from agent.filesystem import FileSystem, OnOutput, Redacted
+from agent.filesystem import FileSystem, Redacted
 from agent.tools.call_events import LiveOutput
 from gateway.redaction.command_output import KeptRedaction, redacted_pieces
 from gateway.redaction.finders import RedactionFailed
 from gateway.redaction.patterns import compiled
 from gateway.redaction.redactor import Redactor, mask_of
-from gateway.tool_calls.thread_sandbox import ThreadSandbox
+from gateway.tool_calls.thread_sandbox import CommandOptions, ThreadSandbox
 from sandbox.errors import SandboxError
 from sandbox.filesystem import (
     ExecResult,
@@ -150,21 +151,13 @@ class RedactedWorkspace:
     async def _key_headers(self, paths: Collection[str], path: str, include: str, timeout_s: float) -> _KeyHeaders:
         """Return where private keys begin in these files of a search."""
         few = len(paths) <= _FILES_LIMIT
-        lines: set[tuple[str, int]] = set()
-        all_known = True
-        for searched in paths if few else (path,):
-            try:
-                found = await self.inner.grep(
-                    searched,
-                    _KEY_HEADER,
-                    include="" if few else include,
-                    limit=_HEADERS_LIMIT,
-                    timeout_s=timeout_s,
-                )
-            except (SandboxError, OSError):
-                return _KeyHeaders(frozenset(), all_known=False)
-            lines |= {(one.path, one.line) for one in found.matches}
-            all_known = all_known and not found.more
+        find = partial(self.inner.grep, pattern=_KEY_HEADER, limit=_HEADERS_LIMIT, timeout_s=timeout_s)
+        try:
+            pages = [await find(one) for one in paths] if few else [await find(path, include=include)]
+        except (SandboxError, OSError):
+            return _KeyHeaders(frozenset(), all_known=False)
+        lines = {(found.path, found.line) for page in pages for found in page.matches}
+        all_known = not any(page.more for page in pages)
         return _KeyHeaders(frozenset(lines), all_known)
 
     async def _line_in_its_file(self, match: GrepMatch, contexts: _Contexts) -> bytes | None:
@@ -182,46 +175,29 @@ class RedactedWorkspace:
         contexts.keep(match, data.split(b"\n"))
         return contexts.line(match)
 
-    async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
-        self,
-        command: str,
-        *,
-        timeout_s: float,
-        call_id: str,
-        limit_chars: int,
-        head_chars: int,
-        tail_chars: int,
-        on_output: OnOutput | None = None,
-        context: CallContext | None = None,
+    async def execute(
+        self, command: str, *, context: CallContext | None = None, **options: Unpack[CommandOptions]
     ) -> ExecResult:
         """Run a command line; head and tail of a long output are fetched with a margin, and cut when redacted.
 
         The margin before the tail is always whole: a secret that the tail ends begins there. The margin after the head
         may be shorter, because a secret is recognised by its beginning.
         """
-        margin_chars = self.redactor.margin_bytes
-        asked_tail_chars = tail_chars + margin_chars
-        room_chars = max(head_chars, _EXCERPTS_LIMIT_CHARS - asked_tail_chars)
-        kept = KeptRedaction(self.redactor)
-        live = None if on_output is None else LiveOutput([kept], [on_output])
+        margin_chars, asked = self.redactor.margin_bytes, options.copy()
+        asked["tail_chars"] += margin_chars
+        room_chars = max(options["head_chars"], _EXCERPTS_LIMIT_CHARS - asked["tail_chars"])
+        asked["head_chars"] = min(options["head_chars"] + margin_chars, options["limit_chars"], room_chars)
+        kept, on_output = KeptRedaction(self.redactor), options.get("on_output")
+        live = asked["on_output"] = None if on_output is None else LiveOutput([kept], [on_output])
         cut = True
         try:
-            done = await self.inner.execute(
-                command,
-                timeout_s=timeout_s,
-                call_id=call_id,
-                limit_chars=limit_chars,
-                head_chars=min(head_chars + margin_chars, limit_chars, room_chars),
-                tail_chars=asked_tail_chars,
-                on_output=live,
-                context=context,
-            )
+            done = await self.inner.execute(command, context=context, **asked)
             cut = done.outcome != "exited"
         finally:
             if live is not None:
                 await live.end(cut=cut or done.evicted is not None)
         try:
-            return await _shown(kept, done, head_chars, tail_chars, cut=cut)
+            return await _shown(kept, done, options["head_chars"], options["tail_chars"], cut=cut)
         except RedactionFailed as failed:
             failed.outcome, failed.exit_code = done.outcome, done.exit_code
             raise

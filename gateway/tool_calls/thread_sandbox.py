@@ -10,7 +10,7 @@ import signal
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NotRequired, ParamSpec, TypedDict, TypeVar, Unpack
 
 from agent.call_context import CallContext
 from agent.filesystem import OnOutput
@@ -38,6 +38,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 # Where a failed command says why.
 _LAST_PIECES, _LAST_BYTES = 8, 16 * 1024
+
+
+class CommandOptions(TypedDict):
+    """How a command line runs, and how much of its output is shown (agent.filesystem.Shell)."""
+
+    timeout_s: float
+    call_id: str
+    limit_chars: int
+    head_chars: int
+    tail_chars: int
+    on_output: NotRequired[OnOutput | None]
 
 
 def _on_files(
@@ -154,31 +165,14 @@ class ThreadSandbox:
             if not begun:
                 yield entry or await sandbox.files.stat(path), b""
 
-    async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
-        self,
-        command: str,
-        *,
-        timeout_s: float,
-        call_id: str,
-        limit_chars: int,
-        head_chars: int,
-        tail_chars: int,
-        on_output: OnOutput | None = None,
-        context: CallContext | None = None,
+    async def execute(
+        self, command: str, *, context: CallContext | None = None, **options: Unpack[CommandOptions]
     ) -> ExecResult:
         """Run a command line; a sandbox that cannot be had is an outcome, for it is no fault of the command."""
         try:
             async with self._leased() as sandbox:
                 policy = await self._enforced(sandbox, context)
-                done = await _shell(sandbox, policy).execute(
-                    command,
-                    timeout_s=timeout_s,
-                    call_id=call_id,
-                    limit_chars=limit_chars,
-                    head_chars=head_chars,
-                    tail_chars=tail_chars,
-                    on_output=on_output,
-                )
+                done = await _shell(sandbox, policy).execute(command, **options)
                 notes = (done.message, _refusal(policy, done), _said_once(sandbox))
                 return replace(done, message="; ".join(filter(None, notes))) if any(notes[1:]) else done
         except SandboxError as error:
