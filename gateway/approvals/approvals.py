@@ -81,16 +81,10 @@ class Approvals:
     ) -> tuple[Sequence[Approval], str]:
         """Return approvals, newest first, and the token of the next page, "" at the end."""
         query = ("approvals", status, thread, run_id)
-        size = page_size(size)
+        size, before = page_size(size), place_of(token, *query)
         await self._store.expire(tenant.name)
-        found = await self._store.page(
-            tenant.name,
-            status=status,
-            thread=thread or None,
-            run_id=run_id or None,
-            before=place_of(token, *query),
-            limit=size + 1,
-        )
+        wanted = {"status": status, "thread": thread or None, "run_id": run_id or None}
+        found = await self._store.page(tenant.name, **wanted, before=before, limit=size + 1)
         return paged(found, size, _place, *query)
 
     async def grants(
@@ -98,13 +92,9 @@ class Approvals:
     ) -> tuple[Sequence[Grant], str]:
         """Return grants, newest first, and the token of the next page, "" at the end."""
         query = ("grants", thread, include_ended)
-        size = page_size(size)
+        size, before = page_size(size), place_of(token, *query)
         found = await self._store.grants.page(
-            tenant.name,
-            thread=thread or None,
-            include_ended=include_ended,
-            before=place_of(token, *query),
-            limit=size + 1,
+            tenant.name, thread=thread or None, include_ended=include_ended, before=before, limit=size + 1
         )
         return paged(found, size, _place, *query)
 

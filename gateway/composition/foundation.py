@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from gateway.storage.migration import NEWEST
 from gateway.storage.policy_store import PolicyStore
 from gateway.storage.store import Store
 from gateway.support.clock import make_id
+from gateway.support.version import airlock_version
 from gateway.telemetry.gauges import counted
 from gateway.telemetry.telemetry import Telemetry, opened
 from gateway.tenancy.tenants import Tenants
@@ -50,7 +50,7 @@ async def open_foundation(stack: AsyncExitStack, config: Config, worker: Worker)
     process_id = make_id("gw")
     database = await Database.open(config.resolved_database_url())
     stack.push_async_callback(database.close)
-    log.info("airlock starts", version=importlib.metadata.version("airlock"), schema=NEWEST, process=process_id)
+    log.info("airlock starts", version=airlock_version(), schema=NEWEST, process=process_id)
     telemetry = await stack.enter_async_context(opened(config.telemetry, process=process_id, worker=worker.index))
     await stack.enter_async_context(counted(telemetry, database))
     await refuse_known_keys(database)

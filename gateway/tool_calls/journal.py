@@ -53,7 +53,7 @@ INNERMOST_PRIORITY = -1_000_000
 _ARGUMENTS_LIMIT_CHARS = 16_384
 # The length of the column: a hook chooses the names of its rules.
 _RULE_LIMIT_CHARS = 128
-_LOGGED = ("verdict", "rule", "outcome", "exit_code")
+_LOGGED = ("tenant", "run_id", "verdict", "rule", "outcome", "exit_code")
 _REASON_LIMIT_CHARS = 200
 # The reasons of these rules quote the call's arguments.
 _QUOTES_ARGUMENTS = (DEFAULT_DENY, OPAQUE, INVALID_ARGUMENTS)
@@ -79,7 +79,7 @@ class _Record:
     write: Callable[[], Awaitable[None]]
     write_later: Callable[[], Awaitable[None]]
     audited: list[AuditEntry]
-    state: str
+    row: dict[str, Any]
     executed: bool
 
 
@@ -148,9 +148,8 @@ class JournalHook(Hook):
         policy = tool.verdict.policy if tool.verdict else None
         version = policy.version if policy else self._policy_version()
         ended = _ended(tool, version)
-        logged = {name: ended[name] for name in _LOGGED} | _why(tool)
-        log.info("tool call", **self._facts(tool, version), **logged)
         record = self._record(tool, ended, of_run=not state.depth)
+        log.info("tool call", **self._facts(record.row), **_why(tool))
         try:
             await record.write()
         except (Unavailable, asyncio.CancelledError) as error:
@@ -199,8 +198,8 @@ class JournalHook(Hook):
             if request is not None and _is_remembered(tool):
                 kept = {**whole, **request.columns(), "result": request.keep(tool)}
                 claiming = partial(self._write_claiming, request, kept, whole, audited)
-                return _Record(claiming, write, audited, ended["state"], executed=False)
-        return _Record(write, write, audited, ended["state"], executed=started_s is not None)
+                return _Record(claiming, write, audited, whole, executed=False)
+        return _Record(write, write, audited, whole, executed=started_s is not None)
 
     async def _write_claiming(
         self, request: ToolRequest, kept: dict[str, Any], row: dict[str, Any], audited: list[AuditEntry]
@@ -221,20 +220,14 @@ class JournalHook(Hook):
         tool.context.set(UNRECORDED, tool.context.get(UNRECORDED) or unrecorded)
         if self._late is not None:
             # Attempts that do not execute count once in the audit.
-            again = (self._thread.tenant, request.id, request.digest, record.state) if request else None
+            again = (self._thread.tenant, request.id, request.digest, record.row["state"]) if request else None
             self._late.add(unrecorded, record.write_later, once_for=None if record.executed else again)
 
-    def _facts(self, tool: ToolExecution, version: str) -> dict[str, str | None]:
-        """Return the call's tenant, thread, run and tool, for the log; never its arguments."""
-        facts = {
-            "call_id": tool.call.id,
-            "tool": shown_name(tool.call.name[:128], self._redactor),
-            "tenant": self._thread.tenant,
-            "thread": self._thread.name,
-            "run_id": tool.context.run_id or None,
-            "policy": version,
-        }
-        return facts | {"approval_id": tool.approval_id} if tool.approval_id else facts
+    def _facts(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return which call it was and how it ended, for the log; never its arguments."""
+        facts = {"call_id": row["id"], "tool": row["name"], "thread": self._thread.name}
+        approved = {"approval_id": row["approval_id"]} if row["approval_id"] else {}
+        return facts | {name: row[name] for name in _LOGGED} | {"policy": row["policy_version"]} | approved
 
     def _row(self, tool: ToolExecution, version: str) -> dict[str, Any]:
         judged = tool.judged

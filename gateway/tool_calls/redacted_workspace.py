@@ -85,34 +85,34 @@ class RedactedWorkspace:
         margin_bytes = self.redactor.margin_bytes
         start = max(0, offset - margin_bytes)
         wanted = None if length is None else offset - start + length + margin_bytes
-        stream = self.redactor.stream()
         skip, left = offset - start, length
-        async for chunk in self.inner.read(path, offset=start, length=wanted):
-            piece, skip = _after(await self.redactor.feed(stream, chunk), skip)
-            if left is not None:
-                piece = piece[:left]
-                left -= len(piece)
+        async for shown in self._redacted(self.inner.read(path, offset=start, length=wanted)):
+            piece, skip = shown[skip:][:left], max(0, skip - len(shown))
+            left = None if left is None else left - len(piece)
             if piece:
                 yield piece
             if left == 0:
                 return
-        piece, _ = _after(stream.flush(), skip)
-        piece = piece if left is None else piece[:left]
-        if piece:
-            yield piece
+
+    async def _redacted(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        stream = self.redactor.stream()
+        async for chunk in chunks:
+            yield await self.redactor.feed(stream, chunk)
+        yield stream.flush()
 
     async def read_lines(self, path: str, *, offset: int = 0, limit: int = 2000, limit_bytes: int = 65536) -> LinesPage:
         """Read a page of lines, redacted with the bytes around it."""
         page = await self.inner.read_lines(path, offset=offset, limit=limit, limit_bytes=limit_bytes)
         if not page.data or page.binary:
             return page
-        return replace(page, data=Redacted(await self._within(path, page, more=page.more or page.cut)))
+        return replace(page, data=Redacted(await self._within(path, page)))
 
-    async def _within(self, path: str, page: LinesPage, *, more: bool) -> bytes:
+    async def _within(self, path: str, page: LinesPage) -> bytes:
+        """Return a page redacted with the bytes around it."""
         start = max(0, page.next_byte - len(page.data))
         margin_bytes = self.redactor.margin_bytes
         before = await self._bytes(path, max(0, start - margin_bytes), min(start, margin_bytes))
-        after = await self._bytes(path, page.next_byte, margin_bytes) if more else b""
+        after = await self._bytes(path, page.next_byte, margin_bytes) if page.more or page.cut else b""
         return await self.redactor.within(before, page.data, after)
 
     async def _bytes(self, path: str, offset: int, length: int) -> bytes:
@@ -169,7 +169,7 @@ class RedactedWorkspace:
             page = await self.inner.read_lines(
                 match.path, offset=max(0, match.line - 1), limit=_CONTEXT_LINES, limit_bytes=_CONTEXT_BYTES
             )
-            data = await self._within(match.path, page, more=page.more or page.cut)
+            data = await self._within(match.path, page)
         except (SandboxError, OSError):
             return None
         contexts.keep(match, data.split(b"\n"))
@@ -266,11 +266,6 @@ def _is_cut(match: GrepMatch) -> bool:
 
 def _size_bytes(pieces: Sequence[OutputPiece]) -> int:
     return sum(len(piece.data) for piece in pieces)
-
-
-def _after(piece: bytes, skip: int) -> tuple[bytes, int]:
-    """Return the piece without its first `skip` bytes, and how many are still to be skipped."""
-    return piece[skip:], max(0, skip - len(piece))
 
 
 def _first(pieces: Sequence[OutputPiece], chars: int) -> tuple[OutputPiece, ...]:
