@@ -12,14 +12,14 @@ from dataclasses import replace
 
 from agent.call_context import Slot
 from agent.decisions import Verdict
-from agent.filesystem import Redacted
+from agent.filesystem import FileSystem, Redacted
 from agent.hooks.hook import Hook, NextToolUse, OutputFilter
 from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
 from gateway.policy.document import PolicyDocument
 from gateway.redaction.command_output import LiveRedaction
 from gateway.redaction.redactor import Redactor
-from gateway.redaction.result_rules import EvictedFiles, ResultRulesHook
+from gateway.redaction.result_rules import ResultRulesHook
 
 # Between the journal, which is innermost, and the eviction of large results, which would cut a secret in two.
 _REDACTION_PRIORITY = -950_000
@@ -110,9 +110,7 @@ def _said_the_same(one: ToolResult, other: ToolResult | None) -> bool:
     )
 
 
-def redaction_hooks(
-    document: PolicyDocument, redactor: Redactor, files: EvictedFiles | None = None
-) -> tuple[Hook, ...]:
+def redaction_hooks(document: PolicyDocument, redactor: Redactor, files: FileSystem | None = None) -> tuple[Hook, ...]:
     """Return the hooks that a policy's redaction and results sections ask for; `files` has what is evicted, as is."""
     hooks: tuple[Hook, ...] = ()
     if not redactor.idle:

@@ -116,12 +116,11 @@ class Redactor:
 
     def finds(self, data: bytes) -> bool:
         """Return whether there is a secret in data that are whole."""
-        return found_in(data, well_known=self._section.well_known, own=self._section.patterns)
+        return found_in(data, self._section)
 
     def stream(self, *, secrets_limit: int | None = None) -> RedactingStream:
         """Return a filter for one stream of bytes."""
-        found = finders(well_known=self._section.well_known, own=self._section.patterns)
-        return RedactingStream(found, secrets_limit=secrets_limit)
+        return RedactingStream(finders(self._section), secrets_limit=secrets_limit)
 
 
 class RedactingStream:

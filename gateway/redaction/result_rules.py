@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import structlog
 
+from agent.filesystem import FileSystem
 from agent.hooks.engine import withheld
 from agent.hooks.hook import Hook, NextToolUse
 from agent.messages import Evicted, ToolResult
@@ -27,15 +27,11 @@ _SEARCH_LIMIT_S = 60.0
 log = structlog.get_logger(__name__)
 
 
-class EvictedFiles(Protocol):
-    """Where evicted results lie, as they are."""
-
-    def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]: ...
-    async def remove(self, path: str, *, recursive: bool = False) -> None: ...
-
-
 class ResultRulesHook(Hook):
-    """Withholds results that a rule is against. While one could be, no output is shown live."""
+    """Withholds results that a rule is against. While one could be, no output is shown live.
+
+    `files` has evicted results as they are.
+    """
 
     name = "results"
     priority = _RESULTS_PRIORITY
@@ -44,7 +40,7 @@ class ResultRulesHook(Hook):
     def __init__(
         self,
         rules: Sequence[ResultRule],
-        files: EvictedFiles | None = None,
+        files: FileSystem | None = None,
         redactor: Redactor = NO_SECRETS,
     ) -> None:
         self._rules = tuple(rules)

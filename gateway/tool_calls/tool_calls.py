@@ -56,10 +56,11 @@ from gateway.tool_calls.quota_hook import REFUSED, QuotaHook
 from gateway.tool_calls.redacted_workspace import RedactedWorkspace
 from gateway.tool_calls.service_executor import EXECUTOR, ServiceExecutor
 from gateway.tool_calls.thread_engines import ThreadEngines
-from gateway.tool_calls.thread_sandbox import Claim, ThreadSandbox
+from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_request import REQUEST, ToolRequest
 from sandbox.keeper.keeper import Leases
 
+_NO_TELEMETRY = Telemetry.off()
 _THREAD_LIMIT_CHARS = 256
 _NAME_LIMIT_CHARS = 128
 # The caches of threads and of their paths: least recently used entries go first.
@@ -155,12 +156,12 @@ class ToolCalls:
         approvals: ApprovalStore,
         quotas: Quotas,
         clock: Callable[[], float] = monotonic,
-        telemetry: Telemetry | None = None,
+        telemetry: Telemetry = _NO_TELEMETRY,
         engines: ThreadEngines | None = None,
     ) -> None:
-        """Without `engines` every thread's files are taken to be here; without `telemetry` nothing is measured."""
+        """Without `engines` every thread's files are taken to be here."""
         self._quotas = quotas
-        self._telemetry = telemetry if telemetry is not None and telemetry.on else None
+        self._telemetry = telemetry
         self._approvals = approvals
         self._store = store
         self._leases = leases
@@ -196,12 +197,13 @@ class ToolCalls:
     def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None, agent: str = "") -> ToolPath:
         """Make the path of the tool calls of a thread."""
         spec = tenant.sandbox_spec(thread.name)
-        sandbox = ThreadSandbox(self._leases, spec, lambda: tenant.policy, self._claim(thread), self._programs)
+        claim = None if self._engines is None else partial(self._engines.claim, thread)
+        sandbox = ThreadSandbox(self._leases, spec, lambda: tenant.policy, claim, self._programs)
         document = tenant.policy.document
         work = self._heavy_work.of(thread.tenant)
         redactor = Redactor(document.redaction, work)
         workspace = sandbox if redactor.idle else RedactedWorkspace(sandbox, redactor)
-        approvals = self._approvals
+        approvals, telemetry = self._approvals, self._telemetry
         facts = Facts(tenant=tenant.name, thread=thread.name, run_id=run_id or "", agent=agent)
         quota = QuotaHook(self._quotas, tenant.name, lambda: tenant.policy.document.quotas)
         journal = JournalHook(self._store, thread, lambda: tenant.policy.version, redactor, self.late)
@@ -211,7 +213,7 @@ class ToolCalls:
             workspace=workspace,
             redactor=redactor,
             hooks=(
-                *self._observing(thread, run_id, redactor),
+                *((TelemetryHook(telemetry, thread.tenant, thread.name, run_id, redactor),) if telemetry.on else ()),
                 quota,
                 journal,
                 *redaction_hooks(document, redactor, sandbox),
@@ -231,14 +233,6 @@ class ToolCalls:
             context=CallContext(tenant.name, thread.name, run_id or "", clock=self._clock),
             journal=journal,
         )
-
-    def _claim(self, thread: Thread) -> Claim | None:
-        return None if self._engines is None else partial(self._engines.claim, thread)
-
-    def _observing(self, thread: Thread, run_id: str | None, redactor: Redactor) -> tuple[Hook, ...]:
-        """Return the telemetry hook, if telemetry is on."""
-        telemetry = self._telemetry
-        return () if telemetry is None else (TelemetryHook(telemetry, thread.tenant, thread.name, run_id, redactor),)
 
     async def call(self, tenant: Tenant, new: NewCall) -> FinishedToolCall:
         """Run one call. Raises QuotaExceeded for a call that would pass later."""

@@ -97,10 +97,10 @@ def scanned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Keep the size of each scan of output."""
     sizes: list[int] = []
 
-    def found_in(data: bytes, **given: Any) -> bool:
+    def found_in(data: bytes, section: RedactionSection) -> bool:
         if b"MARK" in data:
             sizes.append(len(data))
-        return real(data, **given)
+        return real(data, section)
 
     def feed(self: Any, data: bytes) -> bytes:
         if b"MARK" in data:
