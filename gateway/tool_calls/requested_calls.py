@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent.judged_call import JudgedCall
@@ -59,24 +59,19 @@ class _UnderWay:
             self.counted = None
 
 
+@dataclass(eq=False)
 class RequestedCalls:
-    """The calls with request ids that this process executes, and the stored results of others."""
+    """The calls with request ids that this process executes, and the stored results of others.
 
-    def __init__(
-        self,
-        tool_calls: ToolCalls,
-        store: RequestStore,
-        *,
-        linger_s: float = LINGER_S,
-        lingering: Callable[[str], Callable[[], None]] | None = None,
-    ) -> None:
-        """`lingering` counts a call of a tenant that continues without a caller, and returns what uncounts it."""
-        self._lingering = lingering
-        self._tool_calls = tool_calls
-        self._store = store
-        self._linger_s = linger_s
-        self._under_way: dict[tuple[str, str], _UnderWay] = {}
-        self._closing = False
+    `lingering` counts a call of a tenant that continues without a caller, and returns what uncounts it.
+    """
+
+    tool_calls: ToolCalls
+    store: RequestStore
+    linger_s: float = LINGER_S
+    lingering: Callable[[str], Callable[[], None]] | None = None
+    _under_way: dict[tuple[str, str], _UnderWay] = field(default_factory=dict)
+    _closing: bool = False
 
     async def call(
         self, tenant: Tenant, new: NewCall, request_id: str, *, deadline_s: float | None = None
@@ -86,12 +81,12 @@ class RequestedCalls:
         Raises RequestIdReused, InProgress, and what ToolCalls.call raises.
         """
         if not request_id:
-            return await self._tool_calls.call(tenant, new)
+            return await self.tool_calls.call(tenant, new)
         request = ToolRequest.of(request_id, new.thread, new.name, str(new.arguments))
         key = (tenant.name, request_id)
         known = self._under_way.get(key)
         if known is None:
-            stored = await self._store.call_of(*key)
+            stored = await self.store.call_of(*key)
             if stored is not None and key not in self._under_way:
                 return self._answered(stored, request)
             # No await up to the task: of two concurrent requests the second finds the first's call.
@@ -133,7 +128,7 @@ class RequestedCalls:
 
     async def _made(self, tenant: Tenant, request: ToolRequest, new: NewCall) -> FinishedToolCall:
         """Make a call that this gateway does not know yet."""
-        made = await self._tool_calls.call(tenant, replace(new, thread=request.thread, request=request))
+        made = await self.tool_calls.call(tenant, replace(new, thread=request.thread, request=request))
         if not request.taken:
             # The journal has written the result, but for one that a hook further out changed or withheld after that.
             execution = made.execution
@@ -141,16 +136,16 @@ class RequestedCalls:
                 return made
             request.duration_s = made.duration_s  # the same as in a repetition
             result = request.keep(execution)
-            if await self._store.remember(tenant.name, execution.call.id, request.id, request.digest, result):
+            if await self.store.remember(tenant.name, execution.call.id, request.id, request.digest, result):
                 return made
-        stored = await self._store.call_of(tenant.name, request.id)
+        stored = await self.store.call_of(tenant.name, request.id)
         if stored is None:
             raise request.in_progress()
         return self._answered(stored, request)
 
     def _answered(self, stored: RequestedCall, request: ToolRequest) -> FinishedToolCall:
         """Return the answer to a repetition: the remembered result of a call that is over."""
-        request.check_ended(stored, self._tool_calls.late)
+        request.check_ended(stored, self.tool_calls.late)
         call = ToolCall(id=stored.id, name=stored.name, arguments={})
         kept = StoredResult.remembered(stored)
         result = _LOST if kept is None else kept.result()
@@ -173,7 +168,7 @@ class RequestedCalls:
             known.callers -= 1
             # A client that gives up at its deadline resets the RPC, and the reset arrives just before the deadline
             # passes here. Only the deadline distinguishes it from a broken connection.
-            back_s = asyncio.get_running_loop().time() + self._linger_s
+            back_s = asyncio.get_running_loop().time() + self.linger_s
             known.wanted_until_s = max(known.wanted_until_s, back_s if deadline_s is None else min(back_s, deadline_s))
             if not known.callers and not known.task.done():
                 self._leave(key, known)
@@ -185,5 +180,5 @@ class RequestedCalls:
             known.task.cancel()
             return
         # The caller's place is about to be freed, but the work continues and must count.
-        known.counted = None if self._lingering is None else self._lingering(key[0])
+        known.counted = None if self.lingering is None else self.lingering(key[0])
         known.ending = loop.call_at(known.wanted_until_s, known.task.cancel)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Concatenate, NotRequired, ParamSpec, TypedDict, TypeVar, Unpack
 
 from agent.call_context import CallContext
@@ -77,41 +77,34 @@ def _on_process(
     return leased
 
 
+@dataclass(eq=False)
 class ThreadSandbox:
-    """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell; programs and processes are for services."""
+    """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell; programs and processes are for services.
 
-    def __init__(
-        self,
-        leases: Leases,
-        spec: SandboxSpec,
-        policy: Callable[[], Policy],
-        claim: Claim | None,
-        programs: ProgramCheck,
-    ) -> None:
-        """Hold all that is started to the file rules of what `policy` returns then.
+    All that is started is confined by the file rules of what `policy` returns then. Where that has none, those of the
+    version that judged the call apply: without them it relied on the kernel. `claim` is awaited before the first
+    sandbox is used: the thread's files are on this engine then, or it raises.
+    """
 
-        Where that has none, those of the version that judged the call hold: without them it relied on the kernel.
-        `claim` is awaited before the first sandbox is used: it has the thread's files on this engine or raises.
-        """
-        self._leases = leases
-        self._spec = spec
-        self._policy = policy
-        self._claim = claim
-        self._programs = programs
+    leases: Leases
+    spec: SandboxSpec
+    policy: Callable[[], Policy]
+    claim: Claim | None
+    programs: ProgramCheck
 
     @asynccontextmanager
     async def _leased(self) -> AsyncIterator[Sandbox]:
         """Lease the sandbox, made or started if need be."""
-        if self._claim is not None:
-            await self._claim()
-            self._claim = None
-        async with self._leases.acquire(self._spec) as sandbox:
+        if self.claim is not None:
+            await self.claim()
+            self.claim = None
+        async with self.leases.acquire(self.spec) as sandbox:
             yield sandbox
 
     @asynccontextmanager
     async def _leased_with(self, process_id: str) -> AsyncIterator[Sandbox]:
         """Lease the sandbox that has a process; NotFound where none lives."""
-        async with self._leases.acquire_existing(self._spec) as sandbox:
+        async with self.leases.acquire_existing(self.spec) as sandbox:
             if sandbox is None:
                 raise NotFound(
                     f"background process {process_id!r} not found: the thread has no sandbox, and processes end "
@@ -180,7 +173,7 @@ class ThreadSandbox:
 
     async def _enforced(self, sandbox: Sandbox, context: CallContext | None) -> Policy:
         """Return the version whose file rules hold for what a call starts now. Raises PostureTooWeak."""
-        policy = self._policy()
+        policy = self.policy()
         judged_by = None if context is None else context.get(JUDGED_BY)
         if policy.file_rules is None and judged_by is not None:
             policy = judged_by
@@ -190,7 +183,7 @@ class ThreadSandbox:
                     "enforcement: kernel needs a kernel with Landlock, Linux 6.2 or later, and the sandbox has none: "
                     "use a newer one, or enforcement: reading"
                 )
-            await self._programs.check(sandbox, policy)
+            await self.programs.check(sandbox, policy)
         return policy
 
     async def run_program(
@@ -231,7 +224,7 @@ class ThreadSandbox:
 
     async def list_processes(self) -> ProcessList:
         """List background processes and count strays."""
-        async with self._leases.acquire_existing(self._spec) as sandbox:
+        async with self.leases.acquire_existing(self.spec) as sandbox:
             return ProcessList((), 0) if sandbox is None else await sandbox.processes.list()
 
     async def signal_process(self, process_id: str, number: int, *, tree: bool = False) -> Process:
@@ -244,7 +237,7 @@ class ThreadSandbox:
 
     async def kill_strays(self) -> tuple[int, int]:
         """Kill what commands left behind; return how many strays there were, and how many live then."""
-        async with self._leases.acquire_existing(self._spec) as sandbox:
+        async with self.leases.acquire_existing(self.spec) as sandbox:
             found = 0 if sandbox is None else (await sandbox.processes.list()).strays
             if sandbox is None or not found:
                 return 0, 0

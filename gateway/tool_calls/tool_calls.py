@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
 from time import monotonic
 
@@ -145,33 +145,23 @@ class FinishedToolCall:
             )
 
 
+@dataclass(eq=False)
 class ToolCalls:
-    """Makes tool paths and runs the calls of services."""
+    """Makes tool paths and runs the calls of services. Without `engines` every thread's files are taken to be here."""
 
-    def __init__(
-        self,
-        store: Store,
-        leases: Leases,
-        *,
-        approvals: ApprovalStore,
-        quotas: Quotas,
-        clock: Callable[[], float] = monotonic,
-        telemetry: Telemetry = _NO_TELEMETRY,
-        engines: ThreadEngines | None = None,
-    ) -> None:
-        """Without `engines` every thread's files are taken to be here."""
-        self._quotas = quotas
-        self._telemetry = telemetry
-        self._approvals = approvals
-        self._store = store
-        self._leases = leases
-        self._engines = engines
-        self._clock = clock
-        self.late = OutcomeRetryQueue()
-        self._heavy_work = HeavyWork()
-        self._programs = ProgramCheck()
-        self._threads: dict[tuple[str, str], tuple[Thread, float]] = {}
-        self._tool_paths: dict[str, ToolPath] = {}
+    store: Store
+    leases: Leases
+    _: KW_ONLY
+    approvals: ApprovalStore
+    quotas: Quotas
+    clock: Callable[[], float] = monotonic
+    telemetry: Telemetry = _NO_TELEMETRY
+    engines: ThreadEngines | None = None
+    late: OutcomeRetryQueue = field(default_factory=OutcomeRetryQueue)
+    _heavy_work: HeavyWork = field(default_factory=HeavyWork)
+    _programs: ProgramCheck = field(default_factory=ProgramCheck)
+    _threads: dict[tuple[str, str], tuple[Thread, float]] = field(default_factory=dict)
+    _tool_paths: dict[str, ToolPath] = field(default_factory=dict)
 
     async def thread(self, tenant: Tenant, name: str) -> Thread:
         """Return a thread, made on first use; an empty name is "default". OtherEngine if its files are on another."""
@@ -180,11 +170,11 @@ class ToolCalls:
             raise InvalidArgument(f"thread: {_THREAD_LIMIT_CHARS} printable characters at most")
         key = (tenant.name, name)
         thread, looked_s = self._threads.pop(key, (None, 0.0))
-        if thread is None or self._clock() - looked_s > _THREAD_KNOWN_S:
+        if thread is None or self.clock() - looked_s > _THREAD_KNOWN_S:
             limit = tenant.policy.document.quotas.threads_limit
-            thread, looked_s = await self._store.thread(*key, limit=limit), self._clock()
-        if self._engines is not None:
-            await self._engines.refuse_other(thread)
+            thread, looked_s = await self.store.thread(*key, limit=limit), self.clock()
+        if self.engines is not None:
+            await self.engines.refuse_other(thread)
         self._threads[key] = (thread, looked_s)
         if len(self._threads) > _THREADS_LIMIT:
             del self._threads[next(iter(self._threads))]
@@ -197,16 +187,16 @@ class ToolCalls:
     def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None, agent: str = "") -> ToolPath:
         """Make the path of the tool calls of a thread."""
         spec = tenant.sandbox_spec(thread.name)
-        claim = None if self._engines is None else partial(self._engines.claim, thread)
-        sandbox = ThreadSandbox(self._leases, spec, lambda: tenant.policy, claim, self._programs)
+        claim = None if self.engines is None else partial(self.engines.claim, thread)
+        sandbox = ThreadSandbox(self.leases, spec, lambda: tenant.policy, claim, self._programs)
         document = tenant.policy.document
         work = self._heavy_work.of(thread.tenant)
         redactor = Redactor(document.redaction, work)
         workspace = sandbox if redactor.idle else RedactedWorkspace(sandbox, redactor)
-        approvals, telemetry = self._approvals, self._telemetry
+        approvals, telemetry = self.approvals, self.telemetry
         facts = Facts(tenant=tenant.name, thread=thread.name, run_id=run_id or "", agent=agent)
-        quota = QuotaHook(self._quotas, tenant.name, lambda: tenant.policy.document.quotas)
-        journal = JournalHook(self._store, thread, lambda: tenant.policy.version, redactor, self.late)
+        quota = QuotaHook(self.quotas, tenant.name, lambda: tenant.policy.document.quotas)
+        journal = JournalHook(self.store, thread, lambda: tenant.policy.version, redactor, self.late)
         return ToolPath(
             thread=thread,
             sandbox=sandbox,
@@ -230,16 +220,16 @@ class ToolCalls:
             policy_version=tenant.policy.version,
             approver=ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts, redactor),
             quota=quota,
-            context=CallContext(tenant.name, thread.name, run_id or "", clock=self._clock),
+            context=CallContext(tenant.name, thread.name, run_id or "", clock=self.clock),
             journal=journal,
         )
 
     async def call(self, tenant: Tenant, new: NewCall) -> FinishedToolCall:
         """Run one call. Raises QuotaExceeded for a call that would pass later."""
-        started_s = self._clock()
+        started_s = self.clock()
         if not new.name or len(new.name) > _NAME_LIMIT_CHARS:
             raise InvalidArgument(f"name: must be the name of a tool, at most {_NAME_LIMIT_CHARS} characters")
-        await self._quotas.check_stored(tenant.name, tenant.policy.document.quotas, reserved=new.past_stored)
+        await self.quotas.check_stored(tenant.name, tenant.policy.document.quotas, reserved=new.past_stored)
         tool_path = await self._tool_path(tenant, new.thread)
         tools: ToolExecutor = tool_path.toolbox if new.executor is None else new.executor
         if new.executor is not None:
@@ -269,14 +259,14 @@ class ToolCalls:
         result = execution.result or ToolResult.error("the call ended without a result")
         edited = await self._edited(tenant, execution)
         measured_s = new.request.duration_s if new.request is not None else None
-        duration_s = measured_s or self._clock() - started_s
+        duration_s = measured_s or self.clock() - started_s
         return FinishedToolCall(tool_path.thread.name, execution, result, duration_s, edited)
 
     async def _edited(self, tenant: Tenant, execution: ToolExecution) -> str:
         """Return the arguments that an approver wants the refused call made with instead."""
         if not (execution.blocked and execution.approval_id):
             return ""
-        approval = await self._approvals.get(tenant.name, execution.approval_id)
+        approval = await self.approvals.get(tenant.name, execution.approval_id)
         return (approval.edited_arguments or "") if approval is not None and approval.status == APPROVED else ""
 
     def prepare(self, tenant: Tenant, call: ToolCall) -> JudgedCall:
@@ -296,7 +286,7 @@ class ToolCalls:
 
     async def take_place(self, tenant: Tenant) -> None:
         """Take a place in the tenant's minute for an operation on what a judged call started; QuotaExceeded."""
-        await self._quotas.take_place(tenant.name, tenant.policy.document.quotas)
+        await self.quotas.take_place(tenant.name, tenant.policy.document.quotas)
 
     def specs(self, tenant: Tenant) -> Sequence[ToolSpec]:
         """Return the tools of a tenant's threads, without making a sandbox."""
@@ -311,12 +301,12 @@ class ToolCalls:
 
     async def _recorded(self, entries: Sequence[AuditEntry]) -> None:
         try:
-            await self._store.audit.write(*entries)
+            await self.store.audit.write(*entries)
         except Unavailable as error:
             at_us = now_us()
             late = [replace(entry, at_us=at_us) for entry in entries]
             unrecorded = UnrecordedCall(make_id("record"), executed=True, said=str(error))
-            self.late.add(unrecorded, partial(self._store.audit.write, *late))
+            self.late.add(unrecorded, partial(self.store.audit.write, *late))
             what = ", ".join(entry.kind.replace("_", " ") for entry in entries)
             raise Unrecorded(
                 f"the operation succeeded ({what}), but its record could not be stored and follows as soon as the "

@@ -194,7 +194,7 @@ async def test_what_cannot_be_recorded_does_not_execute_and_is_reported_later(pa
 
 async def test_a_call_whose_beginning_may_have_been_written_is_not_left_executing(path: Path) -> None:
     await path.calls.thread(ACME, "th")
-    store = path.calls._store
+    store = path.calls.store
     written = store.write_tool_call
 
     async def unheard(row: dict[str, Any], **given: Any) -> None:
