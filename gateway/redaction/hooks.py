@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agent.call_context import Slot
 from agent.decisions import Verdict
 from agent.filesystem import FileSystem, Redacted
 from agent.hooks.hook import Hook, NextToolUse, OutputFilter
@@ -25,8 +24,6 @@ from gateway.redaction.result_rules import ResultRulesHook
 _REDACTION_PRIORITY = -950_000
 # Inside the journal: after hooks run from the inside out.
 _GATE_PRIORITY = -1_000_001
-# What the ring let through: it is not scanned twice.
-_CLEAN = Slot[ToolResult]("redacted result")
 
 
 class RedactionHook(Hook):
@@ -45,16 +42,12 @@ class RedactionHook(Hook):
         return LiveRedaction(self._redactor)
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
-        """Redact what came back."""
-        clean = await self._without_secrets(await next_(tool))
-        tool.context.set(_CLEAN, clean)
-        return clean
+        """Redact what came back: it is marked, and not scanned again unless a hook further out changes it."""
+        return await self._without_secrets(await next_(tool))
 
     async def redacted(self, tool: ToolExecution) -> ToolExecution:
         """Return a call that is over as everybody may see it."""
-        result, clean = tool.result, tool.context.pop(_CLEAN)
-        if result is not None and not _said_the_same(result, clean):
-            result = await self._without_secrets(result)
+        result = None if tool.result is None else await self._without_secrets(tool.result)
         return tool.with_(result=result, verdict=self._redacted_verdict(tool.verdict))
 
     def _redacted_verdict(self, verdict: Verdict | None) -> Verdict | None:
@@ -74,14 +67,12 @@ class RedactionHook(Hook):
             for stream in (result.stdout, result.stderr)
         ]
         note = result.note.encode("utf-8", "surrogatepass")
-        clean_note = await self._clean(note)
-        redacted = replace(result, content=content, stdout=stdout, stderr=stderr)
-        if clean_note != note:
-            redacted = replace(redacted, note=clean_note.decode("utf-8", "replace"))
-        return result if _said_the_same(result, redacted) else redacted
+        clean_note = await self._redactor.redact(note)
+        shown_note = result.note if clean_note == note else clean_note.decode("utf-8", "replace")
+        return replace(result, content=content, stdout=stdout, stderr=stderr, note=shown_note)
 
-    async def _clean(self, data: bytes) -> bytes:
-        return data if isinstance(data, Redacted) else await self._redactor.redact(data)
+    async def _clean(self, data: bytes) -> Redacted:
+        return data if isinstance(data, Redacted) else Redacted(await self._redactor.redact(data))
 
 
 class RedactedOutcomeHook(Hook):
@@ -99,15 +90,6 @@ class RedactedOutcomeHook(Hook):
         tool = state.current.tool
         redacted = await self._redaction.redacted(tool)
         return state if redacted == tool else state.with_(current=state.current.with_tool(redacted))
-
-
-def _said_the_same(one: ToolResult, other: ToolResult | None) -> bool:
-    return other is not None and (one.content, one.stdout, one.stderr, one.note) == (
-        other.content,
-        other.stdout,
-        other.stderr,
-        other.note,
-    )
 
 
 def redaction_hooks(document: PolicyDocument, redactor: Redactor, files: FileSystem | None = None) -> tuple[Hook, ...]:
