@@ -38,10 +38,7 @@ class ResultRulesHook(Hook):
     mandatory = True
 
     def __init__(
-        self,
-        rules: Sequence[ResultRule],
-        files: FileSystem | None = None,
-        redactor: Redactor = NO_SECRETS,
+        self, rules: Sequence[ResultRule], files: FileSystem | None = None, redactor: Redactor = NO_SECRETS
     ) -> None:
         self._rules = tuple(rules)
         self._files = files

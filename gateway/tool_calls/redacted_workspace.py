@@ -22,13 +22,7 @@ from gateway.redaction.patterns import compiled
 from gateway.redaction.redactor import Redactor, mask_of
 from gateway.tool_calls.thread_sandbox import CommandOptions, ThreadSandbox
 from sandbox.errors import SandboxError
-from sandbox.filesystem import (
-    ExecResult,
-    GrepMatch,
-    GrepPage,
-    LinesPage,
-    OutputPiece,
-)
+from sandbox.filesystem import ExecResult, GrepMatch, GrepPage, LinesPage, OutputPiece
 
 # The limit of the daemon for both excerpts together.
 _EXCERPTS_LIMIT_CHARS = 150_000

@@ -22,14 +22,7 @@ from sandbox.errors import Conflict, Exhausted, NotFound, PostureTooWeak, Sandbo
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.filesystem import Entry, ExecResult
 from sandbox.keeper.keeper import Leases
-from sandbox.process import (
-    OnProgramOutput,
-    Process,
-    ProcessList,
-    ProcessSpec,
-    ProgramResult,
-    ProgramSpec,
-)
+from sandbox.process import OnProgramOutput, Process, ProcessList, ProcessSpec, ProgramResult, ProgramSpec
 from sandbox.protocols import FileSystem, Processes, Shell
 from sandbox.sandbox import Sandbox, SandboxSpec
 

@@ -209,11 +209,7 @@ class ToolCalls:
                 *redaction_hooks(document, redactor, sandbox),
                 GrantHook(approvals, thread, run_id),
                 PolicyHook(
-                    lambda: tenant.policy,
-                    facts,
-                    partial(load_grants, approvals, thread, run_id),
-                    quota.take,
-                    work,
+                    lambda: tenant.policy, facts, partial(load_grants, approvals, thread, run_id), quota.take, work
                 ),
             ),
             capabilities=seven_tools(document, workspace),
