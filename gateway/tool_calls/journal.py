@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -86,37 +86,31 @@ class _Record:
 _BEGUN = Slot[_Begun]("journaled as executing")
 
 
+@dataclass(eq=False)
 class JournalHook(Hook):
-    """Journals every tool call of one thread."""
+    """Journals every tool call of one thread; stored arguments are redacted.
+
+    `policy_version` returns the version in force, `late` retries what the database does not accept.
+    """
 
     name = "journal"
     priority = INNERMOST_PRIORITY
     mandatory = True
 
-    def __init__(
-        self,
-        store: Store,
-        thread: Thread,
-        policy_version: str | Callable[[], str],
-        redactor: Redactor = NO_SECRETS,
-        late: OutcomeRetryQueue | None = None,
-    ) -> None:
-        """Take the policy's version, or a function that returns the one in force. Stored arguments are redacted.
+    store: Store
+    thread: Thread
+    policy_version: Callable[[], str]
+    redactor: Redactor = NO_SECRETS
+    late: OutcomeRetryQueue = field(default_factory=OutcomeRetryQueue)
 
-        `late` retries what the database does not accept; without it that is lost.
-        """
-        self._late = late
-        self._redactor = redactor
-        self._store = store
-        self._thread = thread
-        self._policy_version = policy_version if callable(policy_version) else lambda: policy_version
-        self.hosted = HostedCalls(store)
+    def __post_init__(self) -> None:
+        self.hosted = HostedCalls(self.store)
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Write "about to execute"."""
         call, context, claim = tool.judged.call, tool.context, self.hosted.claim
         self.hosted.check(context.run_id)
-        begun = self._row(tool, self._policy_version())
+        begun = self._row(tool, self.policy_version())
         context.set(_BEGUN, _Begun(begun, context.clock()))
         context.pop(UNRECORDED)  # a ring may repeat a call that did not execute
         row = {**begun, "state": "executing"}
@@ -125,7 +119,7 @@ class JournalHook(Hook):
         request = context.get(REQUEST)
         try:
             written = row if request is None else row | request.columns()
-            await self._store.write_tool_call(written, claim=claim)
+            await self.store.write_tool_call(written, claim=claim)
         except ConstraintViolated as error:
             if is_of_deletion(error):
                 return _not_begun(tool, _DELETED, erased=True)
@@ -146,7 +140,7 @@ class JournalHook(Hook):
         if (request is not None and request.taken) or self.hosted.abandoned or tool.recalled:
             return state  # its row belongs to another call, to the gateway that takes over, or to an earlier process
         policy = tool.verdict.policy if tool.verdict else None
-        version = policy.version if policy else self._policy_version()
+        version = policy.version if policy else self.policy_version()
         ended = _ended(tool, version)
         record = self._record(tool, ended, of_run=not state.depth)
         log.info("tool call", **self._facts(record.row), **_why(tool))
@@ -171,7 +165,7 @@ class JournalHook(Hook):
 
     def _record(self, tool: ToolExecution, ended: dict[str, Any], *, of_run: bool) -> _Record:
         """Return the record of a call that is over. `of_run`: with its result, as long as the run has a claim."""
-        context, claim, store = tool.context, self.hosted.claim, self._store
+        context, claim, store = tool.context, self.hosted.claim, self.store
         request, begun, unexecuted = context.get(REQUEST), context.get(_BEGUN), context.get(UNRECORDED)
         version = ended["policy_version"]
         row = {**begun.row, "policy_version": version} if begun else self._row(tool, version)
@@ -183,7 +177,7 @@ class JournalHook(Hook):
             # Redacted already: the gate of gateway/redaction/hooks.py is inside this hook.
             ended["result"] = result_json(tool.result, duration_us / 1_000_000) if tool.result else None
         executor = context.get(EXECUTOR)
-        entry = call_entry(self._thread, tool, row, ended, duration_us=duration_us)
+        entry = call_entry(self.thread, tool, row, ended, duration_us=duration_us)
         if executor is not None:
             entry = executor.audited(entry)
         if unexecuted is not None:
@@ -206,26 +200,25 @@ class JournalHook(Hook):
     ) -> None:
         """Write a call that did not execute with its request id, without it where another call has the id."""
         try:
-            await self._store.write_tool_call(kept, audited=audited)
+            await self.store.write_tool_call(kept, audited=audited)
         except ConstraintViolated as error:
             if not is_of_request_id(error):
                 raise
             request.taken = True
-            await self._store.write_tool_call(row, audited=audited)
+            await self.store.write_tool_call(row, audited=audited)
 
     def _write_later(self, tool: ToolExecution, record: _Record, said: str) -> None:
         """Retry a record until the database accepts it."""
         record.audited[0] = replace(record.audited[0], at_us=now_us())
         request, unrecorded = tool.context.get(REQUEST), UnrecordedCall(tool.call.id, record.executed, said)
         tool.context.set(UNRECORDED, tool.context.get(UNRECORDED) or unrecorded)
-        if self._late is not None:
-            # Attempts that do not execute count once in the audit.
-            again = (self._thread.tenant, request.id, request.digest, record.row["state"]) if request else None
-            self._late.add(unrecorded, record.write_later, once_for=None if record.executed else again)
+        # Attempts that do not execute count once in the audit.
+        again = (self.thread.tenant, request.id, request.digest, record.row["state"]) if request else None
+        self.late.add(unrecorded, record.write_later, once_for=None if record.executed else again)
 
     def _facts(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return which call it was and how it ended, for the log; never its arguments."""
-        facts = {"call_id": row["id"], "tool": row["name"], "thread": self._thread.name}
+        facts = {"call_id": row["id"], "tool": row["name"], "thread": self.thread.name}
         approved = {"approval_id": row["approval_id"]} if row["approval_id"] else {}
         return facts | {name: row[name] for name in _LOGGED} | {"policy": row["policy_version"]} | approved
 
@@ -233,10 +226,10 @@ class JournalHook(Hook):
         judged = tool.judged
         return {
             "id": judged.call.id,
-            "tenant": self._thread.tenant,
-            "thread_id": self._thread.id,
+            "tenant": self.thread.tenant,
+            "thread_id": self.thread.id,
             "run_id": tool.context.run_id or None,
-            "name": shown_name(judged.call.name[:128], self._redactor)[:128],
+            "name": shown_name(judged.call.name[:128], self.redactor)[:128],
             "arguments": self._shown_arguments(judged)[:_ARGUMENTS_LIMIT_CHARS],
             "arguments_digest": judged.digest,
             "policy_version": version,
@@ -246,9 +239,9 @@ class JournalHook(Hook):
         """Return the arguments without secrets; the digest is of what they were."""
         arguments = judged.call.arguments
         if arguments is None:
-            return self._redactor.shown(judged.call.raw_arguments)
+            return self.redactor.shown(judged.call.raw_arguments)
         try:
-            shown = self._redactor.json(arguments)
+            shown = self.redactor.json(arguments)
         except RedactionFailed:
             shown = WITHHELD
         return judged.canonical.decode() if shown is arguments else json.dumps(shown)

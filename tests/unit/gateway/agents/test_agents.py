@@ -102,7 +102,8 @@ def _hosted() -> tuple[Hook, ...]:
     """Return the gateway's own hooks of a run."""
     store = NoJournal()
     kept = AgentState(run_id="r1", thread="t")
-    return (JournalHook(store, THREAD, "p"), PolicyHook(POLICY), ThreadHistoryHook(StoredSteps(store), THREAD, kept))
+    journal = JournalHook(store, THREAD, lambda: "p")
+    return (journal, PolicyHook(POLICY), ThreadHistoryHook(StoredSteps(store), THREAD, kept))
 
 
 def _mandatory(capabilities: tuple[Capability, ...]) -> list[Hook]:
@@ -192,7 +193,7 @@ async def _run(
     agent = Agent(
         model=model,
         capabilities=_built(settings, document=document, workspace=workspace, model=model),
-        hooks=(JournalHook(NoJournal(), THREAD, "p"), PolicyHook(POLICY)),
+        hooks=(JournalHook(NoJournal(), THREAD, lambda: "p"), PolicyHook(POLICY)),
     )
     task = Message(role="user", content="do it")
     return await agent.run(AgentState(run_id="r1", thread="t", messages=(task,))), model

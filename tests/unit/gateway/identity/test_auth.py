@@ -167,7 +167,7 @@ async def test_a_revoked_key_is_looked_up_again_after_a_second(keys: KeyStore) -
     async def nothing(digest: str) -> None:
         del digest
 
-    authenticate._keys = cast(KeyStore, SimpleNamespace(find=gone, over=nothing))
+    authenticate.keys = cast(KeyStore, SimpleNamespace(find=gone, over=nothing))
     assert (await authenticate(key.secret)).tenant is TENANT
     now[0] = 1.1
     with pytest.raises(Unauthenticated):
