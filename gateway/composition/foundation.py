@@ -25,6 +25,7 @@ from gateway.telemetry.gauges import counted
 from gateway.telemetry.telemetry import Telemetry, opened
 from gateway.tenancy.tenants import Tenants
 
+_NO_TELEMETRY = Telemetry.off()
 log = structlog.get_logger(__name__)
 
 
@@ -62,7 +63,7 @@ async def open_foundation(stack: AsyncExitStack, config: Config, worker: Worker)
 
 @contextlib.asynccontextmanager
 async def policies_in_force(
-    config: Config, database: Database, telemetry: Telemetry | None = None
+    config: Config, database: Database, telemetry: Telemetry = _NO_TELEMETRY
 ) -> AsyncIterator[Policies]:
     """Load the policies in force, and follow their files and the database until the block ends."""
     policies = Policies(PolicyStore(database))
@@ -70,8 +71,7 @@ async def policies_in_force(
     try:
         await policies.open()
         await files.open()
-        if telemetry is not None:
-            telemetry.instruments.read("airlock.policy.drift", lambda: len(files.drifted))
+        telemetry.instruments.read("airlock.policy.drift", lambda: len(files.drifted))
         async with policies.following(), files.watching():
             yield policies
     finally:

@@ -429,7 +429,7 @@ def test_a_missing_key_is_reported_with_the_model_that_needs_it(
     monkeypatch.setenv(there, "k")
     tenant = _load(tmp_path, LEVELS.format(agent="", subagent="{api_key_env: CHEAP_KEY}"))["acme"]
     with pytest.raises(Misconfigured, match=f"^no key for the model of {whose} "):
-        list(tenant.agents["mender"].models(tenant.model))
+        list(tenant.agents["mender"].models(tenant.model, "mender"))
 
 
 def _forced_cap(capabilities: dict[str, Any]) -> int:
