@@ -27,7 +27,7 @@ from gateway.storage.transition_store import TransitionStore
 from gateway.support.background import Periodic
 from gateway.telemetry import attributes as a
 from gateway.telemetry.gauges import totalled, watched_disks
-from gateway.telemetry.observed import ObservedCreation, ObservedLeases, observe_states
+from gateway.telemetry.observed import ObservedCreation, ObservedLeases
 from gateway.telemetry.telemetry import Telemetry
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenants
@@ -91,8 +91,8 @@ async def filling_pool(pool: SandboxPool, base: Foundation) -> AsyncIterator[Non
     await target.update()
     if base.telemetry.on:
         read = base.telemetry.instruments.read
-        read("airlock.sandbox.pool", lambda: [(n, {a.POOL_STATE: state}) for state, n in pool.counts.items()])
-        read("airlock.sandbox.pool.claims", lambda: [(n, {a.POOL_CLAIM: how}) for how, n in pool.claims.items()])
+        read("airlock.sandbox.pool", lambda: pool.counts, a.POOL_STATE)
+        read("airlock.sandbox.pool.claims", lambda: pool.claims, a.POOL_CLAIM)
     pool.begin()
     updates = Periodic(target.update, _UPDATE_S, "the pool's target was not updated")
     try:
@@ -173,7 +173,8 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
         await stack.enter_async_context(filling_pool(creation.pool, base))
     leases: Leases = ImageGate(keeper)
     if base.telemetry.on:
-        observe_states(keeper, base.telemetry)
+        base.telemetry.instruments.read("airlock.sandbox.live", lambda: keeper.live)
+        base.telemetry.instruments.read("airlock.sandbox.states", keeper.states, a.SANDBOX_STATE)
         leases = ObservedLeases(leases, base.telemetry)
     engine_id = None
     with contextlib.suppress(SandboxError):

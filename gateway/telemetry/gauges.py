@@ -49,13 +49,9 @@ class Disks:
     reported: set[str] = field(default_factory=set)
     """The disks that were logged as short."""
 
-    def short(self) -> list[tuple[int, Mapping[str, str]]]:
+    def short(self) -> Mapping[str, int]:
         """Return 1 for each disk that is short, 0 for the others."""
-        return [(int(free < self.least_bytes), {DISK: disk}) for disk, free in self.free_bytes.items()]
-
-    def sizes(self) -> list[tuple[int, Mapping[str, str]]]:
-        """Return the free bytes of each disk."""
-        return [(free, {DISK: disk}) for disk, free in self.free_bytes.items()]
+        return {disk: int(free < self.least_bytes) for disk, free in list(self.free_bytes.items())}
 
     async def look(self) -> None:
         """Check each disk, and log the ones that became short or recovered."""
@@ -88,8 +84,8 @@ async def watched_disks(
 
     free: dict[str, FreeBytes] = {"state": state} | ({"engine": engine} if engine is not None else {})
     disks = Disks(free, reserve_bytes or _LEAST_BYTES, {})
-    telemetry.instruments.read("airlock.disk.free", disks.sizes)
-    telemetry.instruments.read("airlock.disk.short", disks.short)
+    telemetry.instruments.read("airlock.disk.free", lambda: disks.free_bytes, DISK)
+    telemetry.instruments.read("airlock.disk.short", disks.short, DISK)
     async with Periodic(disks.look, every_s, "the disks were not looked at").running("disks"):
         yield disks
 

@@ -19,7 +19,7 @@ from agent.state import ModelResponse
 from gateway.telemetry import attributes as a
 from gateway.telemetry.telemetry import Telemetry
 from sandbox.engines.engine import Creator
-from sandbox.keeper.keeper import Keeper, Leases
+from sandbox.keeper.keeper import Leases
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 # The wire's dialect; the actual provider behind the endpoint is unknown.
@@ -61,15 +61,6 @@ class ObservedModel:
         for token_type, tokens in (("input", response.usage.input_tokens), ("output", response.usage.output_tokens)):
             telemetry.instruments.add("gen_ai.client.token.usage", tokens, {**self._labels, a.TOKEN_TYPE: token_type})
         return response
-
-
-def observe_states(keeper: Keeper, telemetry: Telemetry) -> None:
-    """Report how many sandboxes this process has, and in which states."""
-    telemetry.instruments.read("airlock.sandbox.live", lambda: keeper.live)
-    telemetry.instruments.read(
-        "airlock.sandbox.states",
-        lambda: [(number, {a.SANDBOX_STATE: state}) for state, number in keeper.states().items()],
-    )
 
 
 @dataclass(frozen=True)
