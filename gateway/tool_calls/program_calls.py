@@ -163,11 +163,9 @@ def start_arguments(program: Program, asked_id: str, *, terminal: bool, stdin: b
 
     An id that the caller did not ask for is none of them: a call that is made again once it was approved is the same.
     """
-    arguments: dict[str, JsonValue] = {"command": program.line(), "background": asked_id or True}
-    for name, wanted in (("terminal", terminal), ("stdin", stdin)):
-        if wanted:
-            arguments[name] = True
-    return arguments
+    options = {"terminal": terminal, "stdin": stdin}
+    wanted = {name: True for name, value in options.items() if value}
+    return {"command": program.line(), "background": asked_id or True, **wanted}
 
 
 def _summary(result: ProgramResult) -> str:

@@ -264,20 +264,18 @@ def _size_bytes(pieces: Sequence[OutputPiece]) -> int:
 
 def _first(pieces: Sequence[OutputPiece], chars: int) -> tuple[OutputPiece, ...]:
     """Return the first characters; a byte that is no UTF-8 counts as one."""
-    kept: list[OutputPiece] = []
-    for piece in pieces:
-        text = piece.data.decode("utf-8", "surrogateescape")[:chars]
-        chars -= len(text)
-        kept.append(OutputPiece(piece.stream, Redacted(text.encode("utf-8", "surrogateescape"))))
-    return tuple(piece for piece in kept if piece.data)
+    return _excerpt(pieces, chars, lambda text, left: text[:left])
 
 
 def _last(pieces: Sequence[OutputPiece], chars: int) -> tuple[OutputPiece, ...]:
     """Return the last characters, likewise."""
+    return _excerpt(pieces[::-1], chars, lambda text, left: text[max(0, len(text) - left) :])[::-1]
+
+
+def _excerpt(pieces: Sequence[OutputPiece], chars: int, part: Callable[[str, int], str]) -> tuple[OutputPiece, ...]:
     kept: list[OutputPiece] = []
-    for piece in reversed(pieces):
-        text = piece.data.decode("utf-8", "surrogateescape")
-        text = text[len(text) - min(chars, len(text)) :]
+    for piece in pieces:
+        text = part(piece.data.decode("utf-8", "surrogateescape"), chars)
         chars -= len(text)
         kept.append(OutputPiece(piece.stream, Redacted(text.encode("utf-8", "surrogateescape"))))
-    return tuple(piece for piece in kept[::-1] if piece.data)
+    return tuple(piece for piece in kept if piece.data)
