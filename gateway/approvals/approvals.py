@@ -174,24 +174,19 @@ class Approvals:
         return call_digest(tenant.name, judged, approval.policy_version) == approval.edited_digest
 
     def _resolution(self, tenant: Tenant, approval: Approval, given: _Given) -> Resolution:
-        answer, by, message = given.answer, given.by, given.message
-        match answer:
-            case "deny":
-                return Resolution(DENIED, answer, by, message)
-            case "allow_run" | "allow_thread":
-                if not approval.proposed_rule:
-                    raise InvalidArgument(
-                        "answer: no rule narrow enough exists for this call, so it can only be allowed once"
-                    )
-                if answer == "allow_run" and approval.run_id is None:
-                    raise InvalidArgument("answer: this call belongs to no run; allow it once or for its thread")
-                to_run = approval.run_id if answer == "allow_run" else None
-                grant = NewGrant(self.store.ids("grant"), approval.proposed_rule, to_run)
-                return Resolution(APPROVED, answer, by, message, grant=grant)
-            case "edit":
-                return self._edit(tenant, approval, given)
-            case _:
-                return Resolution(APPROVED, answer, by, message)
+        answer, grant = given.answer, None
+        if answer == "edit":
+            return self._edit(tenant, approval, given)
+        if answer in ("allow_run", "allow_thread"):
+            if not approval.proposed_rule:
+                raise InvalidArgument(
+                    "answer: no rule narrow enough exists for this call, so it can only be allowed once"
+                )
+            if answer == "allow_run" and approval.run_id is None:
+                raise InvalidArgument("answer: this call belongs to no run; allow it once or for its thread")
+            to_run = approval.run_id if answer == "allow_run" else None
+            grant = NewGrant(self.store.ids("grant"), approval.proposed_rule, to_run)
+        return Resolution(DENIED if answer == "deny" else APPROVED, answer, given.by, given.message, grant=grant)
 
     def _edit(self, tenant: Tenant, approval: Approval, given: _Given) -> Resolution:
         """Judge the new arguments at once: an approver is not above the policy."""
