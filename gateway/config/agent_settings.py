@@ -104,12 +104,6 @@ class SubagentSettings(Section):
     output_tokens: int | None = Field(default=None, ge=1)
     cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
-    def within(self, agents: ModelSettings, field: str) -> SubagentSettings:
-        """Return the settings with their own model, if any, completed from the agent's."""
-        if self.model is None:
-            return self
-        return self.model_copy(update={"model": self.model.within(agents, f"{field}.model")})
-
 
 class SubagentsSettings(Section):
     """Subagents by name; `depth` limits how deep they may start subagents of their own."""
@@ -200,13 +194,13 @@ class AgentSettings(Section):
 
         `tenants` is its tenant's complete model. Raises Misconfigured.
         """
-        own = self.model.within(tenants) if self.model is not None else None
+        own = self.model and self.model.within(tenants)
         capabilities = self.capabilities
         if capabilities.subagents is not None:
-            definitions = {
-                named: definition.within(own or tenants, f"{_DEFINITIONS}.{named}")
-                for named, definition in capabilities.subagents.definitions.items()
-            }
+            definitions = {}
+            for named, definition in capabilities.subagents.definitions.items():
+                model = definition.model and definition.model.within(own or tenants, f"{_DEFINITIONS}.{named}.model")
+                definitions[named] = definition.model_copy(update={"model": model})
             subagents = capabilities.subagents.model_copy(update={"definitions": definitions})
             capabilities = capabilities.model_copy(update={"subagents": subagents})
         return self.model_copy(update={"model": own, "capabilities": capabilities})
