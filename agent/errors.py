@@ -57,5 +57,15 @@ class HookFailed(AgentError):
         self.problem = problem
 
 
+class Withheld(AgentError):
+    """What a tool gave back must not be shown, for the reason that str() gives; the call's result says so.
+
+    `outcome` and `exit_code` say how the tool ended.
+    """
+
+    outcome = "failed"
+    exit_code: int | None = None
+
+
 class InvalidPath(AgentError, ValueError):
     """A path is empty or contains NUL."""

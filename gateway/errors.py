@@ -222,25 +222,20 @@ class Internal(AirlockError):
     """A fault of the gateway."""
 
 
-# A subclass precedes its parent.
-_FROM_SANDBOX: tuple[tuple[type[sandbox_errors.SandboxError], type[AirlockError]], ...] = (
-    (sandbox_errors.NotFound, NotFound),
-    (sandbox_errors.PermissionDenied, PermissionDenied),
-    (sandbox_errors.IsADirectory, IsADirectory),
-    (sandbox_errors.NotADirectory, NotADirectory),
-    (sandbox_errors.InvalidPath, InvalidPath),
-    (sandbox_errors.NoSpace, NoSpace),
-    (sandbox_errors.TooLarge, TooLarge),
-    (sandbox_errors.Conflict, Conflict),
-    (sandbox_errors.InvalidArgument, InvalidArgument),
-    (sandbox_errors.Exhausted, Exhausted),
-    (sandbox_errors.SandboxBusy, SandboxBusy),
-    (sandbox_errors.PostureTooWeak, Misconfigured),
-    (sandbox_errors.ImageMissing, Misconfigured),
-    (sandbox_errors.ImageRefused, Misconfigured),
-    (sandbox_errors.RuntimeMissing, Misconfigured),
-    (sandbox_errors.SandboxError, Unavailable),
+# A subclass precedes its parent. Most have the name that the sandbox's error has.
+_NAMED_ALIKE = (
+    *(NotFound, PermissionDenied, IsADirectory, NotADirectory, InvalidPath, NoSpace, TooLarge, Conflict),
+    *(InvalidArgument, Exhausted, SandboxBusy),
 )
+_FOR_THE_OPERATOR = (
+    *(sandbox_errors.PostureTooWeak, sandbox_errors.ImageMissing),
+    *(sandbox_errors.ImageRefused, sandbox_errors.RuntimeMissing),
+)
+_FROM_SANDBOX: Mapping[type[sandbox_errors.SandboxError], type[AirlockError]] = {
+    **{getattr(sandbox_errors, kind.__name__): kind for kind in _NAMED_ALIKE},
+    **dict.fromkeys(_FOR_THE_OPERATOR, Misconfigured),
+    sandbox_errors.SandboxError: Unavailable,
+}
 
 _FAILED = "failed_to_start"
 # The kernel reports these for a process that has ended and for a pipe without a reader.
@@ -267,7 +262,7 @@ def from_sandbox(error: sandbox_errors.SandboxError) -> AirlockError:
         return Overloaded(str(error), error.retry_after_s)
     if isinstance(error, sandbox_errors.Conflict) and error.errno in _ENDED_ERRNOS:
         return ProcessEnded(str(error))
-    return next(ours for theirs, ours in _FROM_SANDBOX if isinstance(error, theirs))(error.outside)
+    return next(ours for theirs, ours in _FROM_SANDBOX.items() if isinstance(error, theirs))(error.outside)
 
 
 def from_start(error: sandbox_errors.SandboxError) -> AirlockError:

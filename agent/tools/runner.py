@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.cancellation import Cancellation, TimeLeft, to_the_end
-from agent.errors import HookFailed
+from agent.errors import HookFailed, Withheld
 from agent.events import EventSink, discard
 from agent.filesystem import OnOutput
 from agent.frozen import frozen_arguments
@@ -215,6 +215,8 @@ class ToolRunner:
                 return _CANCELLED  # the tool was cancelled from within, not the run
             except GeneratorExit:
                 raise
+            except Withheld as error:
+                return withheld(ToolResult(b"", error.outcome, exit_code=error.exit_code), str(error))
             except BaseException as error:  # an executor must not raise; if it does, only the call fails
                 return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")
 

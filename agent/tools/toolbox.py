@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_jsonable_python
 
-from agent.errors import InvalidPath
+from agent.errors import InvalidPath, Withheld
 from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.tool_call import JudgedCall
 from agent.tools.paths import resolve
@@ -77,7 +77,7 @@ class Toolbox:
             return call
 
     async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
-        """Run the call. Raises nothing but cancellation."""
+        """Run the call. Raises nothing but cancellation and Withheld."""
         if call.unfit is not None:
             return call.unfit
         tool = self._tools[call.call.name]
@@ -93,7 +93,7 @@ class Toolbox:
             return result
         except OSError as error:
             return ToolResult.error(str(error))
-        except (asyncio.CancelledError, GeneratorExit):
+        except (asyncio.CancelledError, GeneratorExit, Withheld):
             raise
         except BaseException as error:  # also SystemExit and the like, which libraries raise
             # A lost file system says how the call ended (filesystem.py); anything else is the tool's fault.

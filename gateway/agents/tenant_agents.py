@@ -32,7 +32,7 @@ def _agents(config: Config, tenant: str, model: ModelSettings) -> Mapping[str, A
     agents: dict[str, AgentSettings] = {}
 
     def whole(name: str, agent: AgentSettings) -> None:
-        agents[name] = agent.within(name, model)
+        agents[name] = agent.within(model)
         check(agents[name], model, _UNLIMITED)
 
     each_agent(config, tenant, config.agents_of(tenant), whole)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import structlog
@@ -21,7 +21,7 @@ from agent.tools.intake import bounded
 from gateway.approvals.approver import call_digest
 from gateway.errors import AirlockError, AlreadyResolved, EditRefused, Internal, InvalidArgument, NotFound
 from gateway.policy.decision import Facts
-from gateway.redaction.hooks import redactor_of
+from gateway.redaction import Redactor
 from gateway.storage.approval_store import Approval, ApprovalStore, Resolution
 from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, EXPIRED, PENDING
 from gateway.storage.grant_store import Grant, NewGrant
@@ -51,27 +51,20 @@ class _Given:
     arguments_json: str
 
 
+@dataclass(eq=False)
 class Approvals:
-    """The approvals of every tenant."""
+    """The approvals of every tenant. `resolved` is called with each approval that is answered here."""
 
-    def __init__(
-        self,
-        store: ApprovalStore,
-        prepare: Prepare = lambda _, call: JudgedCall.of(call),
-        resolved: Callable[[Approval], None] = lambda _: None,
-        poll_s: float = _POLL_S,
-    ) -> None:
-        """`resolved` is called with each approval that is answered here."""
-        self._store = store
-        self._prepare = prepare
-        self.resolved = resolved
-        self._poll_s = poll_s
-        self._closing = asyncio.Event()
+    store: ApprovalStore
+    prepare: Prepare = lambda _, call: JudgedCall.of(call)
+    resolved: Callable[[Approval], None] = lambda _: None
+    poll_s: float = _POLL_S
+    _closing: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def get(self, tenant: Tenant, approval_id: str) -> Approval:
         """Return an approval; NotFound also for another tenant's."""
-        await self._store.expire(tenant.name)
-        found = await self._store.get(tenant.name, approval_id)
+        await self.store.expire(tenant.name)
+        found = await self.store.get(tenant.name, approval_id)
         if found is None:
             raise NotFound(f"approval {approval_id[:64]!r} not found: `airlock approvals list` lists the ids")
         return found
@@ -81,16 +74,10 @@ class Approvals:
     ) -> tuple[Sequence[Approval], str]:
         """Return approvals, newest first, and the token of the next page, "" at the end."""
         query = ("approvals", status, thread, run_id)
-        size = page_size(size)
-        await self._store.expire(tenant.name)
-        found = await self._store.page(
-            tenant.name,
-            status=status,
-            thread=thread or None,
-            run_id=run_id or None,
-            before=place_of(token, *query),
-            limit=size + 1,
-        )
+        size, before = page_size(size), place_of(token, *query)
+        await self.store.expire(tenant.name)
+        wanted = {"status": status, "thread": thread or None, "run_id": run_id or None}
+        found = await self.store.page(tenant.name, **wanted, before=before, limit=size + 1)
         return paged(found, size, _place, *query)
 
     async def grants(
@@ -98,20 +85,16 @@ class Approvals:
     ) -> tuple[Sequence[Grant], str]:
         """Return grants, newest first, and the token of the next page, "" at the end."""
         query = ("grants", thread, include_ended)
-        size = page_size(size)
-        found = await self._store.grants.page(
-            tenant.name,
-            thread=thread or None,
-            include_ended=include_ended,
-            before=place_of(token, *query),
-            limit=size + 1,
+        size, before = page_size(size), place_of(token, *query)
+        found = await self.store.grants.page(
+            tenant.name, thread=thread or None, include_ended=include_ended, before=before, limit=size + 1
         )
         return paged(found, size, _place, *query)
 
     async def revoke(self, tenant: Tenant, grant_id: str, *, by: str) -> Grant:
         """Revoke a grant; NotFound also for another tenant's. A revoked one stays as it is."""
-        first = await self._store.grants.revoke(tenant.name, grant_id)
-        found = await self._store.grants.get(tenant.name, grant_id)
+        first = await self.store.grants.revoke(tenant.name, grant_id)
+        found = await self.store.grants.get(tenant.name, grant_id)
         if found is None:
             raise NotFound(f"grant {grant_id[:64]!r} not found: `airlock approvals grants` lists the ids")
         if first:
@@ -123,11 +106,11 @@ class Approvals:
         """Yield the pending approvals, then None, then each approval that changes; ends with the gateway."""
         if self._closing.is_set():
             return
-        await self._store.expire(tenant.name)
-        seen_us = await self._store.last_change_us()
+        await self.store.expire(tenant.name)
+        seen_us = await self.store.last_change_us()
         before: tuple[int, str] | None = (2**63 - 1, "")
         while before is not None:
-            page = await self._store.page(
+            page = await self.store.page(
                 tenant.name, status=PENDING, thread=None, run_id=None, before=before, limit=PAGE_LIMIT
             )
             for approval in page:
@@ -135,13 +118,13 @@ class Approvals:
             before = (page[-1].created_us, page[-1].id) if len(page) == PAGE_LIMIT else None
         yield None
         while not self._closing.is_set():
-            await self._store.expire(tenant.name)
-            changed = await self._store.changed_since(tenant.name, seen_us, _CHANGES_LIMIT)
+            await self.store.expire(tenant.name)
+            changed = await self.store.changed_since(tenant.name, seen_us, _CHANGES_LIMIT)
             for approval in changed:
                 yield approval
                 seen_us = approval.changed_us
             if not changed:
-                await pause(self._closing, self._poll_s)
+                await pause(self._closing, self.poll_s)
 
     def close(self) -> None:
         """End all watches."""
@@ -162,12 +145,11 @@ class Approvals:
             raise InvalidArgument(
                 "arguments_json: must be a JSON object for the answer edit and empty for any other answer"
             )
-        redactor = redactor_of(tenant.policy.document)
-        given = _Given(answer, by, message if redactor is None else redactor.shown(message), arguments_json)
+        given = _Given(answer, by, Redactor(tenant.policy.document.redaction).shown(message), arguments_json)
         approval, first, granted = await self.get(tenant, approval_id), False, {}
         if approval.status == PENDING:
             resolution = self._resolution(tenant, approval, given)
-            first = await self._store.resolve(approval, resolution)
+            first = await self.store.resolve(approval, resolution)
             approval = await self.get(tenant, approval_id)
             granted = {"grant_id": resolution.grant.id} if resolution.grant is not None else {}
         if not first:
@@ -188,32 +170,27 @@ class Approvals:
             return False
         if given.answer != "edit":
             return True
-        judged = self._prepare(tenant, _edited_call(approval, given.arguments_json))
+        judged = self.prepare(tenant, _edited_call(approval, given.arguments_json))
         return call_digest(tenant.name, judged, approval.policy_version) == approval.edited_digest
 
     def _resolution(self, tenant: Tenant, approval: Approval, given: _Given) -> Resolution:
-        answer, by, message = given.answer, given.by, given.message
-        match answer:
-            case "deny":
-                return Resolution(DENIED, answer, by, message)
-            case "allow_run" | "allow_thread":
-                if not approval.proposed_rule:
-                    raise InvalidArgument(
-                        "answer: no rule narrow enough exists for this call, so it can only be allowed once"
-                    )
-                if answer == "allow_run" and approval.run_id is None:
-                    raise InvalidArgument("answer: this call belongs to no run; allow it once or for its thread")
-                to_run = approval.run_id if answer == "allow_run" else None
-                grant = NewGrant(self._store.ids("grant"), approval.proposed_rule, to_run)
-                return Resolution(APPROVED, answer, by, message, grant=grant)
-            case "edit":
-                return self._edit(tenant, approval, given)
-            case _:
-                return Resolution(APPROVED, answer, by, message)
+        answer, grant = given.answer, None
+        if answer == "edit":
+            return self._edit(tenant, approval, given)
+        if answer in ("allow_run", "allow_thread"):
+            if not approval.proposed_rule:
+                raise InvalidArgument(
+                    "answer: no rule narrow enough exists for this call, so it can only be allowed once"
+                )
+            if answer == "allow_run" and approval.run_id is None:
+                raise InvalidArgument("answer: this call belongs to no run; allow it once or for its thread")
+            to_run = approval.run_id if answer == "allow_run" else None
+            grant = NewGrant(self.store.ids("grant"), approval.proposed_rule, to_run)
+        return Resolution(DENIED if answer == "deny" else APPROVED, answer, given.by, given.message, grant=grant)
 
     def _edit(self, tenant: Tenant, approval: Approval, given: _Given) -> Resolution:
         """Judge the new arguments at once: an approver is not above the policy."""
-        judged = self._prepare(tenant, _edited_call(approval, given.arguments_json))
+        judged = self.prepare(tenant, _edited_call(approval, given.arguments_json))
         if judged.unfit is not None:
             raise InvalidArgument(f"arguments_json: {judged.unfit.text()}")
         arguments = judged.call.arguments or {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
@@ -22,12 +22,11 @@ from agent.tools.approval import Denied, Granted, Pending
 from gateway.policy.decision import Facts
 from gateway.policy.judge import Policy
 from gateway.policy.narrow import narrow_rule, rule_as_yaml
-from gateway.redaction import Redactor
+from gateway.redaction.redactor import NO_SECRETS, Redactor
 from gateway.storage.approval_store import Approval, ApprovalStore, Asked, TooManyPending
 from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, EXPIRED, PENDING, USED
 from gateway.storage.entities import Thread
 from gateway.support.background import retried
-from gateway.support.heavy_work import Work, at_once
 
 APPROVAL = "approval"
 """The rule of a call that needs an approval which cannot be requested."""
@@ -47,37 +46,29 @@ class _UsedBefore(Granted):
     """Granted by an approval that an earlier process used up for the same call, which did not begin."""
 
 
+@dataclass(eq=False)
 class ThreadApprover:
-    """The Approver of one thread's calls, of one run or outside runs."""
+    """The Approver of one thread's calls, of one run or outside runs.
 
-    def __init__(
-        self,
-        store: ApprovalStore,
-        thread: Thread,
-        run_id: str | None,
-        policy: Callable[[], Policy],
-        facts: Facts,
-        work: Work = at_once,
-        redactor: Redactor | None = None,
-    ) -> None:
-        """`policy` returns the policy in force, which sets the approval's lifetime and the rule that it may grant."""
-        self._store = store
-        self._thread = thread
-        self._run_id = run_id
-        self._policy = policy
-        self._facts = facts
-        self._work = work
-        self._redactor = redactor
+    `policy` returns the policy in force, which sets the approval's lifetime and the rule that it may grant.
+    """
+
+    store: ApprovalStore
+    thread: Thread
+    run_id: str | None
+    policy: Callable[[], Policy]
+    facts: Facts
+    redactor: Redactor = NO_SECRETS
 
     async def edited(self, state: AgentState, call_ids: Sequence[str]) -> Mapping[str, dict[str, JsonValue]]:
         """Return the arguments that approvers gave to calls of this run."""
         del state
-        if self._run_id is None:
+        if self.run_id is None:
             return {}
         edits: dict[str, dict[str, JsonValue]] = {}
         # The run no longer waits, so a failed read must not end it.
-        read = partial(self._store.of_calls, self._run_id, call_ids)
-        for approval in await retried(read, run_id=self._run_id, what="the answers to what it asked"):
+        read = partial(self.store.of_calls, self.run_id, call_ids)
+        for approval in await retried(read, run_id=self.run_id, what="the answers to what it asked"):
             if approval.edited_arguments is not None:
                 edits.setdefault(approval.call_id, json.loads(approval.edited_arguments))
         return edits
@@ -86,26 +77,26 @@ class ThreadApprover:
         """Return the answer; a call without an approval gets one now."""
         del state
         verdict = execution.verdict
-        digest = call_digest(self._thread.tenant, execution.judged, verdict.policy_version if verdict else "")
-        await self._store.expire(self._thread.tenant)
-        if self._run_id is None:
+        digest = call_digest(self.thread.tenant, execution.judged, verdict.policy_version if verdict else "")
+        await self.store.expire(self.thread.tenant)
+        if self.run_id is None:
             return await self._answer_service(execution, digest)
-        return await self._answer_run(execution, digest, self._run_id)
+        return await self._answer_run(execution, digest, self.run_id)
 
     async def use(self, granted: Granted) -> str:
         """Use an approval up, unless an equal call was first."""
-        if isinstance(granted, _UsedBefore) or await self._store.use(granted.approval_id):
+        if isinstance(granted, _UsedBefore) or await self.store.use(granted.approval_id):
             return ""
         return f"approval {granted.approval_id} was already used: it allowed one call"
 
     async def _answer_run(self, execution: ToolExecution, digest: str, run_id: str) -> Granted | Denied | Pending:
-        found = await self._store.of_calls(run_id, [execution.call.id])
+        found = await self.store.of_calls(run_id, [execution.call.id])
         if not found:
             return await self._ask(execution, digest)
         approval = found[0]
         if approval.status not in (DENIED, EXPIRED, USED) and _approved_digest(approval) != digest:
             # The policy has changed, or a hook changed the arguments: what was approved is another call.
-            await self._store.cancel(approval.id)
+            await self.store.cancel(approval.id)
             return await self._ask(execution, digest)
         if approval.status == CANCELLED:
             return await self._ask(execution, digest)
@@ -117,14 +108,14 @@ class ThreadApprover:
         return self._said(approval, edited)
 
     async def _answer_service(self, execution: ToolExecution, digest: str) -> Granted | Denied | Pending:
-        approval = await self._store.of_digest(self._thread, digest)
-        now = self._store.clock()
+        approval = await self.store.of_digest(self.thread, digest)
+        now = self.store.clock()
         if approval is None or approval.status in (USED, EXPIRED, CANCELLED):
             return await self._ask(execution, digest)
         # An answer is valid for as long as the approval could have been pending.
         valid_until_us = (approval.resolved_us or now) + approval.expires_us - approval.created_us
         if approval.status in (APPROVED, DENIED) and valid_until_us <= now:
-            await self._store.cancel(approval.id)
+            await self.store.cancel(approval.id)
             return await self._ask(execution, digest)
         if approval.status == APPROVED and _approved_digest(approval) != digest:
             said = f"an approver changed the arguments; make the call with these, once: {approval.edited_arguments}"
@@ -167,26 +158,23 @@ class ThreadApprover:
             digest=digest,
             policy_version=verdict.policy_version if verdict else "",
             rule=verdict.rule if verdict else "",
-            reason=self._shown(verdict.reason) if verdict else "",
-            asked=tuple(map(self._shown, verdict.policy.asked)) if verdict and verdict.policy else (),
-            proposed_rule=await self._work(self._proposed, call.name, arguments),
-            expires_us=self._store.clock() + int(self._policy().document.limits.approval_s * 1_000_000),
+            reason=self.redactor.shown(verdict.reason) if verdict else "",
+            asked=tuple(map(self.redactor.shown, verdict.policy.asked)) if verdict and verdict.policy else (),
+            proposed_rule=await self.redactor.work(self._proposed, call.name, arguments),
+            expires_us=self.store.clock() + int(self.policy().document.limits.approval_s * 1_000_000),
             arguments_digest=execution.judged.digest,
         )
         try:
-            approval_id = await self._store.ask(self._thread, self._run_id, asked)
+            approval_id = await self.store.ask(self.thread, self.run_id, asked)
         except TooManyPending as many:
             said = f"an approval is needed and cannot be requested now: {many}. Try again when some are answered"
             return Denied(said, rule=APPROVAL)
-        whose = {"tenant": self._thread.tenant, "thread": self._thread.name, "run_id": self._run_id}
+        whose = {"tenant": self.thread.tenant, "thread": self.thread.name, "run_id": self.run_id}
         log.info("approval sought", approval_id=approval_id, call_id=call.id, tool=call.name, rule=asked.rule, **whose)
         return Pending(approval_id)
 
-    def _shown(self, text: str) -> str:
-        return text if self._redactor is None else self._redactor.shown(text)
-
     def _proposed(self, tool: str, arguments: Mapping[str, JsonValue]) -> str | None:
-        rule = narrow_rule(tool, arguments, self._policy().judge(tool, arguments, self._facts))
+        rule = narrow_rule(tool, arguments, self.policy().judge(tool, arguments, self.facts))
         return None if rule is None else rule_as_yaml(rule)
 
 

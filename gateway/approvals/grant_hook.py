@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import structlog
@@ -46,16 +47,16 @@ async def load_grants(store: ApprovalStore, thread: Thread, run_id: str | None) 
     return _compiled(tuple(granted))
 
 
+@dataclass(eq=False)
 class GrantHook(Hook):
     """Uses up the approval that made a grant, once its own call has run."""
 
     name = "grants"
     mandatory = True
 
-    def __init__(self, store: ApprovalStore, thread: Thread, run_id: str | None) -> None:
-        self._store = store
-        self._thread = thread
-        self._run_id = run_id
+    store: ApprovalStore
+    thread: Thread
+    run_id: str | None
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         """Check whether the call passed by a grant."""
@@ -68,14 +69,14 @@ class GrantHook(Hook):
         return state
 
     async def _ran(self, approval_id: str, judged: JudgedCall) -> None:
-        approval = await self._store.get(self._thread.tenant, approval_id)
+        approval = await self.store.get(self.thread.tenant, approval_id)
         if approval is not None and approval.status == APPROVED and self._is_of(approval, judged):
-            await self._store.use(approval_id)
+            await self.store.use(approval_id)
 
     def _is_of(self, approval: Approval, judged: JudgedCall) -> bool:
         """Return whether a call is the approved one, or the same call repeated by a service."""
         if approval.run_id is not None:
-            return (approval.run_id, approval.call_id) == (self._run_id, judged.call.id)
-        return self._run_id is None and approval.digest == call_digest(
-            self._thread.tenant, judged, approval.policy_version
+            return (approval.run_id, approval.call_id) == (self.run_id, judged.call.id)
+        return self.run_id is None and approval.digest == call_digest(
+            self.thread.tenant, judged, approval.policy_version
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
 
 from pydantic import JsonValue
 
@@ -21,19 +20,9 @@ _PLAIN = re.compile(r"[a-z][a-z0-9_]{0,19}")
 _DETAILS = ("exit_code", "would_be", "would_be_rule", "approval_id")
 
 
-@runtime_checkable
-class Moves(Protocol):
-    """What replaces the tools of a call that streams bytes; `audit_kind` is the kind of its entry.
-
-    An optional `moved_bytes` becomes the entry's size, and an optional `audited` adds details.
-    """
-
-    audit_kind: str
-
-
-def shown_name(name: str, redactor: Redactor | None) -> str:
+def shown_name(name: str, redactor: Redactor) -> str:
     """Return a tool's name as it is stored; a model may have called anything."""
-    return name if redactor is None or _PLAIN.fullmatch(name) else redactor.text(name)
+    return name if _PLAIN.fullmatch(name) else redactor.text(name)
 
 
 def call_entry(
@@ -42,13 +31,11 @@ def call_entry(
     row: Mapping[str, str | None],
     ended: Mapping[str, JsonValue],
     *,
-    moves: Moves | None = None,
     duration_us: int = 0,
 ) -> AuditEntry:
     """Return the entry of a call that has ended, waits or was blocked, from its journal row and its end."""
-    size_bytes = getattr(moves, "moved_bytes", ended["result_bytes"])
+    size_bytes = ended["result_bytes"]
     details = {name: ended[name] for name in _DETAILS if ended[name] is not None}
-    details |= getattr(moves, "audited", {})
     if tool.approval_outcome:
         details["approval"] = tool.approval_outcome  # refused or expired
     withheld_by = tool.result.withheld_by if tool.result is not None else None
@@ -56,7 +43,7 @@ def call_entry(
         details["withheld_by"] = withheld_by
     return AuditEntry(
         thread.tenant,
-        TOOL_CALL if moves is None else moves.audit_kind,
+        TOOL_CALL,
         actor(),
         thread=thread.name,
         run_id=row["run_id"] or "",

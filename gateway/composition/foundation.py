@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -21,10 +20,12 @@ from gateway.storage.migration import NEWEST
 from gateway.storage.policy_store import PolicyStore
 from gateway.storage.store import Store
 from gateway.support.clock import make_id
+from gateway.support.version import airlock_version
 from gateway.telemetry.gauges import counted
 from gateway.telemetry.telemetry import Telemetry, opened
 from gateway.tenancy.tenants import Tenants
 
+_NO_TELEMETRY = Telemetry.off()
 log = structlog.get_logger(__name__)
 
 
@@ -50,7 +51,7 @@ async def open_foundation(stack: AsyncExitStack, config: Config, worker: Worker)
     process_id = make_id("gw")
     database = await Database.open(config.resolved_database_url())
     stack.push_async_callback(database.close)
-    log.info("airlock starts", version=importlib.metadata.version("airlock"), schema=NEWEST, process=process_id)
+    log.info("airlock starts", version=airlock_version(), schema=NEWEST, process=process_id)
     telemetry = await stack.enter_async_context(opened(config.telemetry, process=process_id, worker=worker.index))
     await stack.enter_async_context(counted(telemetry, database))
     await refuse_known_keys(database)
@@ -62,7 +63,7 @@ async def open_foundation(stack: AsyncExitStack, config: Config, worker: Worker)
 
 @contextlib.asynccontextmanager
 async def policies_in_force(
-    config: Config, database: Database, telemetry: Telemetry | None = None
+    config: Config, database: Database, telemetry: Telemetry = _NO_TELEMETRY
 ) -> AsyncIterator[Policies]:
     """Load the policies in force, and follow their files and the database until the block ends."""
     policies = Policies(PolicyStore(database))
@@ -70,8 +71,7 @@ async def policies_in_force(
     try:
         await policies.open()
         await files.open()
-        if telemetry is not None:
-            telemetry.instruments.read("airlock.policy.drift", lambda: len(files.drifted))
+        telemetry.instruments.read("airlock.policy.drift", lambda: len(files.drifted))
         async with policies.following(), files.watching():
             yield policies
     finally:

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import islice
 
@@ -27,7 +27,7 @@ from gateway.storage.transition_store import TransitionStore
 from gateway.support.background import Periodic
 from gateway.telemetry import attributes as a
 from gateway.telemetry.gauges import totalled, watched_disks
-from gateway.telemetry.observed import ObservedCreation, ObservedLeases, observe_states
+from gateway.telemetry.observed import ObservedCreation, ObservedLeases
 from gateway.telemetry.telemetry import Telemetry
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenants
@@ -91,8 +91,8 @@ async def filling_pool(pool: SandboxPool, base: Foundation) -> AsyncIterator[Non
     await target.update()
     if base.telemetry.on:
         read = base.telemetry.instruments.read
-        read("airlock.sandbox.pool", lambda: [(n, {a.POOL_STATE: state}) for state, n in pool.counts.items()])
-        read("airlock.sandbox.pool.claims", lambda: [(n, {a.POOL_CLAIM: how}) for how, n in pool.claims.items()])
+        read("airlock.sandbox.pool", lambda: pool.counts, a.POOL_STATE)
+        read("airlock.sandbox.pool.claims", lambda: pool.claims, a.POOL_CLAIM)
     pool.begin()
     updates = Periodic(target.update, _UPDATE_S, "the pool's target was not updated")
     try:
@@ -150,17 +150,8 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     stack.push_async_callback(engine.close, keep_sandboxes=keeps)
     left = await engine.reconcile()
     await stack.enter_async_context(history.completing(engine))
-    keeper = SandboxKeeper(
-        engine,
-        creation.creator,
-        KeeperLimits(
-            idle_timeout_s=settings.idle_timeout_s,
-            max_live=settings.max_live,
-            max_live_per_tenant=settings.max_live_per_tenant,
-            stopped_timeout_s=settings.stopped_timeout_s,
-            max_stopped=settings.max_stopped,
-        ),
-    )
+    limits = KeeperLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(KeeperLimits)})
+    keeper = SandboxKeeper(engine, creation.creator, limits)
     stack.push_async_callback(keeper.close, keep_sandboxes=keeps, remove_workspaces=not settings.keep_workspaces)
     await keeper.adopt(left)
     await stack.enter_async_context(totalled(base.telemetry, keeper))
@@ -173,7 +164,8 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
         await stack.enter_async_context(filling_pool(creation.pool, base))
     leases: Leases = ImageGate(keeper)
     if base.telemetry.on:
-        observe_states(keeper, base.telemetry)
+        base.telemetry.instruments.read("airlock.sandbox.live", lambda: keeper.live)
+        base.telemetry.instruments.read("airlock.sandbox.states", keeper.states, a.SANDBOX_STATE)
         leases = ObservedLeases(leases, base.telemetry)
     engine_id = None
     with contextlib.suppress(SandboxError):
@@ -207,11 +199,8 @@ async def _claim_directories(stack: AsyncExitStack, base: Foundation, engine: Do
     database = await identity_of(base.database)
     if isinstance(engine, DockerEngine):
         channels = base.config.resolved_channel_dir()
-        requests = _requests(base)
-        try:
+        with contextlib.closing(_requests(base)) as requests:
             use = await channel_use(requests, await engine.id(), base.instance, channels)
-        finally:
-            requests.close()
         engine.boot.channels_identity = await claim_channels(use, ChannelStore(base.database))
         stack.enter_context(locked_for(channels, base.instance, database))
     snapshots = base.config.resolved_snapshots_dir()

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, PrivateAttr, field_validator, model_validator
+from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
 from agent.capabilities.structured_output import structured_output
 from agent.errors import InvalidPath
@@ -104,12 +104,6 @@ class SubagentSettings(Section):
     output_tokens: int | None = Field(default=None, ge=1)
     cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
-    def within(self, agents: ModelSettings, field: str) -> SubagentSettings:
-        """Return the settings with their own model, if any, completed from the agent's."""
-        if self.model is None:
-            return self
-        return self.model_copy(update={"model": self.model.within(agents, f"{field}.model")})
-
 
 class SubagentsSettings(Section):
     """Subagents by name; `depth` limits how deep they may start subagents of their own."""
@@ -189,41 +183,38 @@ class AgentSettings(Section):
     capabilities: CapabilitiesSettings = Field(
         default=_DEFAULT, examples=["`capabilities: {filesystem: , bash: {timeout_s: 60}}`"]
     )
-    _name: str = PrivateAttr(default="default")
 
     @field_validator("capabilities", mode="before")
     @classmethod
     def _null_means_default(cls, capabilities: Any) -> Any:
         return _DEFAULT if capabilities is None else capabilities
 
-    def within(self, name: str, tenants: ModelSettings) -> AgentSettings:
-        """Return the agent `name` of a tenant with every model in it completed from the next level out.
+    def within(self, tenants: ModelSettings) -> AgentSettings:
+        """Return the agent with every model in it completed from the next level out.
 
-        `tenants` is the tenant's complete model. Raises Misconfigured.
+        `tenants` is its tenant's complete model. Raises Misconfigured.
         """
-        own = self.model.within(tenants) if self.model is not None else None
+        own = self.model and self.model.within(tenants)
         capabilities = self.capabilities
         if capabilities.subagents is not None:
-            definitions = {
-                named: definition.within(own or tenants, f"{_DEFINITIONS}.{named}")
-                for named, definition in capabilities.subagents.definitions.items()
-            }
+            definitions = {}
+            for named, definition in capabilities.subagents.definitions.items():
+                model = definition.model and definition.model.within(own or tenants, f"{_DEFINITIONS}.{named}.model")
+                definitions[named] = definition.model_copy(update={"model": model})
             subagents = capabilities.subagents.model_copy(update={"definitions": definitions})
             capabilities = capabilities.model_copy(update={"subagents": subagents})
-        whole = self.model_copy(update={"model": own, "capabilities": capabilities})
-        whole._name = name  # noqa: SLF001 - its own class
-        return whole
+        return self.model_copy(update={"model": own, "capabilities": capabilities})
 
-    def models(self, tenants: ModelSettings) -> Iterator[ModelSettings]:
-        """Yield the settings of each model that the agent uses, its own first; `tenants` is its tenant's model.
+    def models(self, tenants: ModelSettings, name: str = "default") -> Iterator[ModelSettings]:
+        """Yield the settings of each model that the agent `name` uses, its own first; `tenants` is its tenant's model.
 
         Raises Misconfigured, naming the model, if the environment lacks its API key.
         """
-        used = {f"the model of agent {self._name}": self.model or tenants}
+        used = {f"the model of agent {name}": self.model or tenants}
         subagents = self.capabilities.subagents
-        for name, definition in subagents.definitions.items() if subagents else ():
+        for subagent, definition in subagents.definitions.items() if subagents else ():
             if definition.model is not None:
-                used[f"the model of subagent {name} of agent {self._name}"] = definition.model
+                used[f"the model of subagent {subagent} of agent {name}"] = definition.model
         for whose, model in used.items():
             model.resolved_api_key(whose)
             yield model

@@ -7,6 +7,7 @@ scopes.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config.identity_settings import IdentitySettings
@@ -31,41 +32,39 @@ _DOTS = 2
 Authenticate = Callable[[str], Awaitable[Principal]]
 
 
+@dataclass(frozen=True)
 class Authentication:
     """Selects the authenticator for a call."""
 
-    def __init__(
-        self, keys: Authenticate, tokens: Authenticate | None, certificates: CertificateAuthenticator, denials: Denials
-    ) -> None:
-        self._keys = keys
-        self._tokens = tokens
-        self._certificates = certificates
-        self._denials = denials
+    keys: Authenticate
+    tokens: Authenticate | None
+    certificates: CertificateAuthenticator
+    denials: Denials
 
     async def __call__(self, context: Context) -> Principal:
         """Return the caller; raise Unauthenticated, after recording the denial, if there is none."""
         try:
             return await self._principal(context)
         except Unauthenticated as error:
-            self._denials.record(context.peer(), str(error), error.audit_details)
+            self.denials.record(context.peer(), str(error), error.audit_details)
             raise
 
     async def _principal(self, context: Context) -> Principal:
         secret = _secret_in(context)
         if secret is None:
-            caller = await self._certificates(context)
+            caller = await self.certificates(context)
             if caller is None:
                 raise Unauthenticated(
                     "the request has no API key: send the metadata `authorization: Bearer KEY` (the CLI reads "
                     "AIRLOCK_API_KEY)"
                 )
             return caller
-        is_token = self._tokens is not None and secret.count(".") == _DOTS and not secret.startswith(PREFIX)
-        if self._tokens is not None and is_token and len(secret) <= _TOKEN_LIMIT_CHARS:
-            return await self._tokens(secret)
+        is_token = self.tokens is not None and secret.count(".") == _DOTS and not secret.startswith(PREFIX)
+        if self.tokens is not None and is_token and len(secret) <= _TOKEN_LIMIT_CHARS:
+            return await self.tokens(secret)
         if len(secret) > _KEY_LIMIT_CHARS:
             raise Unauthenticated("the key is longer than any valid key")
-        return await self._keys(secret)
+        return await self.keys(secret)
 
 
 def authentication(

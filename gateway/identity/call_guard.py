@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -49,6 +50,7 @@ class CallGuard:
                 call.check()
 
 
+@dataclass(eq=False, slots=True)
 class GuardedCall:
     """One call or stream. Its credential is checked again within one interval, and then at each.
 
@@ -56,27 +58,24 @@ class GuardedCall:
     check.
     """
 
-    __slots__ = ("_authenticate", "_checking", "_credentials", "_error", "_guard", "_sending", "_task")
-
-    def __init__(self, guard: CallGuard, authenticate: Authenticate, credentials: CallCredentials) -> None:
-        self._guard = guard
-        self._authenticate = authenticate
-        self._credentials = credentials
-        self._error: Unauthenticated | None = None
-        self._sending = False
-        self._task: asyncio.Task[Any] | None = None
-        self._checking: asyncio.Task[None] | None = None
+    guard: CallGuard
+    authenticate: Authenticate
+    credentials: CallCredentials
+    _error: Unauthenticated | None = None
+    _sending: bool = False
+    _task: asyncio.Task[Any] | None = None
+    _checking: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
         self._task = asyncio.current_task()
-        self._guard.add(self)
+        self.guard.add(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stop checking; raise Unauthenticated in place of the cancellation, or of an answer that came despite it."""
-        self._guard.remove(self)
+        self.guard.remove(self)
         if self._checking is not None:
             self._checking.cancel()
         if self._error is None or self._task is None:
@@ -104,7 +103,7 @@ class GuardedCall:
 
     async def _check(self) -> None:
         try:
-            await self._authenticate(self._credentials)
+            await self.authenticate(self.credentials)
         except Unauthenticated as error:
             self._error = error
             if not self._sending:
@@ -114,5 +113,5 @@ class GuardedCall:
 
     def _cancel(self) -> None:
         if self._task is not None:
-            self._guard.remove(self)
+            self.guard.remove(self)
             self._task.cancel()

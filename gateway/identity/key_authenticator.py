@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from gateway.credentials.caller import Caller
 from gateway.credentials.keys import digest_of
@@ -18,14 +19,14 @@ _CACHE_S = 0.5
 _CACHE_LIMIT = 10_000
 
 
+@dataclass(eq=False)
 class KeyAuthenticator:
     """Authenticates the secret of a key."""
 
-    def __init__(self, keys: KeyStore, tenants: Tenants, clock: Callable[[], float] = time.monotonic) -> None:
-        self._keys = keys
-        self._tenants = tenants
-        self._clock = clock
-        self._cache: dict[str, tuple[float, StoredKey]] = {}
+    keys: KeyStore
+    tenants: Tenants
+    clock: Callable[[], float] = time.monotonic
+    _cache: dict[str, tuple[float, StoredKey]] = field(default_factory=dict)
 
     async def __call__(self, secret: str) -> Principal:
         """Return the caller; Unauthenticated for a key that is unknown, revoked or expired.
@@ -35,8 +36,8 @@ class KeyAuthenticator:
         """
         digest = digest_of(secret)
         cached = self._cache.get(digest)
-        if cached is None or cached[0] < self._clock():
-            key = await self._keys.find(digest)
+        if cached is None or cached[0] < self.clock():
+            key = await self.keys.find(digest)
             if key is None:
                 self._cache.pop(digest, None)
                 details = await self._audit_details(digest)
@@ -49,15 +50,15 @@ class KeyAuthenticator:
                 )
             if len(self._cache) >= _CACHE_LIMIT:
                 self._cache.clear()
-            cached = self._cache[digest] = (self._clock() + _CACHE_S, key)
+            cached = self._cache[digest] = (self.clock() + _CACHE_S, key)
         key = cached[1]
-        tenant = await self._tenants.named(key.tenant) if key.tenant else None
+        tenant = await self.tenants.named(key.tenant) if key.tenant else None
         return Principal(tenant, Caller(key.id, key.shown), key.scopes)
 
     async def _audit_details(self, digest: str) -> dict[str, str]:
         """Return what operators may know of a key that does not work."""
         try:
-            over = await self._keys.over(digest)
+            over = await self.keys.over(digest)
         except AirlockError:
             return {}  # the key is refused in any case
         if over is None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from agent.filesystem import OutputStream, Redacted
-from gateway.redaction.fair_redactor import FairRedactor
+from gateway.redaction.redactor import Redactor
 from sandbox.protocols import OutputPiece
 
 _KEY_HEADER = b"-----BEGIN"
@@ -19,13 +19,13 @@ _KEY_HEADER = b"-----BEGIN"
 class LiveRedaction:
     """An OutputFilter (agent.hooks.hook) of one call's output."""
 
-    def __init__(self, fair: FairRedactor) -> None:
-        self.fair = fair
-        self._streams = {"stdout": fair.stream(), "stderr": fair.stream()}
+    def __init__(self, redactor: Redactor) -> None:
+        self.redactor = redactor
+        self._streams = {"stdout": redactor.stream(), "stderr": redactor.stream()}
 
     async def feed(self, stream: OutputStream, data: bytes) -> bytes:
         """Return what may be shown by now."""
-        return data if isinstance(data, Redacted) else await self._streams[stream].feed(data)
+        return data if isinstance(data, Redacted) else await self.redactor.feed(self._streams[stream], data)
 
     async def flush(self, stream: OutputStream, *, cut: bool) -> bytes:
         """Return the rest."""
@@ -35,8 +35,8 @@ class LiveRedaction:
 class KeptRedaction(LiveRedaction):
     """Keeps what it was given and what it returned of each stream; a command's live output is limited."""
 
-    def __init__(self, fair: FairRedactor) -> None:
-        super().__init__(fair)
+    def __init__(self, redactor: Redactor) -> None:
+        super().__init__(redactor)
         self._given = {"stdout": bytearray(), "stderr": bytearray()}
         self._shown = {"stdout": bytearray(), "stderr": bytearray()}
 
@@ -58,7 +58,7 @@ class KeptRedaction(LiveRedaction):
         shown = self._shown[stream]
         if not cut_start and len(data) <= len(shown) and self._given[stream].startswith(data):
             return bytes(shown[: len(data)])
-        return await self.fair.redact(data, cut_start=cut_start, cut_end=cut_end)
+        return await self.redactor.redact(data, cut_start=cut_start, cut_end=cut_end)
 
 
 async def redacted_pieces(
@@ -76,14 +76,14 @@ async def redacted_pieces(
         taken[piece.stream] = start + len(piece.data)
         redacted.append(streams[piece.stream][start : taken[piece.stream]])
     content = b"".join(redacted)
-    for start, end in _meeting_places(pieces, redacted, kept.fair.sign_bytes):
+    for start, end in _meeting_places(pieces, redacted, kept.redactor.sign_bytes):
         around = content[start:end]
-        if await kept.fair.redact(around) != around:
-            redacted = _divided(await kept.fair.redact(content), pieces)
+        if await kept.redactor.redact(around) != around:
+            redacted = _divided(await kept.redactor.redact(content), pieces)
             break
     if any(shown[-1:] != piece.data[-1:] for shown, piece in zip(redacted[:-1], pieces[:-1], strict=True)):
         # A secret ends a piece, and may go on in the next one, which is of the other stream.
-        again = _divided(await kept.fair.redact(b"".join(piece.data for piece in pieces)), pieces)
+        again = _divided(await kept.redactor.redact(b"".join(piece.data for piece in pieces)), pieces)
         redacted = [_masked(*three) for three in zip((piece.data for piece in pieces), redacted, again, strict=True)]
     return tuple(OutputPiece(piece.stream, Redacted(shown)) for piece, shown in zip(pieces, redacted, strict=True))
 

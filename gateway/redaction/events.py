@@ -7,12 +7,12 @@ from gateway.redaction.finders import RedactionFailed
 from gateway.redaction.redactor import WITHHELD, Redactor
 
 
-def redacted_events(redactor: Redactor | None, events: EventSink) -> EventSink:
+def redacted_events(redactor: Redactor, events: EventSink) -> EventSink:
     """Return a sink that redacts what it passes on. The pieces of a model's text are each redacted alone.
 
     A program's output has been through the filter of the redaction hook, which knows where its pieces were cut.
     """
-    if redactor is None:
+    if redactor.idle:
         return events
 
     def emit(event: Event) -> None:

@@ -10,11 +10,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import re2
 
-from gateway.policy.document import RedactedPattern
+from agent.errors import Withheld
+from gateway.policy.document import RedactedPattern, RedactionSection
 from gateway.redaction.patterns import GROUPS, LEAD_LIMIT_BYTES, WELL_KNOWN, SecretFormat, compiled
 
 # By identity: a format is a large value to hash, and this is asked once for each secret.
@@ -26,8 +27,11 @@ _LIMIT_MEMORY_BYTES = 8 * 1024 * 1024
 _LONG_MATCHES_LIMIT = 1000
 
 
-class RedactionFailed(Exception):
+class RedactionFailed(Withheld):
     """What to take out cannot be determined, so nothing may be shown."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"it could not be redacted: {why}")
 
 
 @dataclass(eq=False, slots=True)
@@ -39,17 +43,6 @@ class Span:
     id: str
     order: int
     open: bool = False
-
-
-class Finder(Protocol):
-    """Finds secrets. `next` is the first byte it will look at again, `safe` where what it does not know yet begins."""
-
-    next: int
-    safe: int
-
-    def scan(self, buffer: bytes, base: int, spans: list[Span], *, final: bool, cut: bool) -> None:
-        """Add the spans of the buffer. With `final` nothing follows; with `cut` something did, and is not known."""
-        ...
 
 
 class _Group:
@@ -78,7 +71,10 @@ def _groups() -> tuple[_Group, ...]:
 
 
 class WellKnownFinder:
-    """Finds secrets in the formats of a group. A run that goes on with the next bytes is an open span until it ends."""
+    """Finds secrets in the formats of a group. A run that goes on with the next bytes is an open span until it ends.
+
+    `next` is the first byte it will look at again, `safe` where what it does not know yet begins.
+    """
 
     def __init__(self, group: _Group) -> None:
         self.next = 0
@@ -87,7 +83,10 @@ class WellKnownFinder:
         self._open: tuple[SecretFormat, Span] | None = None
 
     def scan(self, buffer: bytes, base: int, spans: list[Span], *, final: bool, cut: bool) -> None:
-        """Look for secrets, up to where one may have begun of which more bytes must tell."""
+        """Add the secrets in the buffer to `spans`, up to where one may have begun of which more bytes must tell.
+
+        With `final` nothing follows; with `cut` something did, and is not known.
+        """
         end = len(buffer)
         at = self.next - base
         if self._open is not None:
@@ -228,16 +227,19 @@ def _own_regex(pattern: str) -> Any:
     return re2.compile(b"(?m)" + pattern.encode(), options)
 
 
-def found_in(data: bytes, *, well_known: bool, own: Sequence[RedactedPattern]) -> bool:
+Finder = WellKnownFinder | OwnFinder
+
+
+def found_in(data: bytes, section: RedactionSection) -> bool:
     """Return whether there is a secret in data that are whole; new finders would tell where."""
     if not data:
         return False
-    if well_known and any(group.whole.search(data) is not None for group in _groups()):
+    if section.well_known and any(group.whole.search(data) is not None for group in _groups()):
         return True
-    return any(_own_regex(one.pattern).search(data) is not None for one in own)
+    return any(_own_regex(one.pattern).search(data) is not None for one in section.patterns)
 
 
-def finders(*, well_known: bool, own: Sequence[RedactedPattern]) -> list[Finder]:
+def finders(section: RedactionSection) -> list[Finder]:
     """Return new finders, for one stream."""
-    first: list[Finder] = [WellKnownFinder(group) for group in _groups()] if well_known else []
-    return [*first, *(OwnFinder(one, len(WELL_KNOWN) + 1 + place) for place, one in enumerate(own))]
+    first = [WellKnownFinder(group) for group in _groups()] if section.well_known else []
+    return [*first, *(OwnFinder(one, order) for order, one in enumerate(section.patterns, len(WELL_KNOWN) + 1))]

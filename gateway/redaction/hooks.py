@@ -14,20 +14,16 @@ from agent.filesystem import Redacted
 from agent.hooks.hook import Hook, NextToolUse, OutputFilter
 from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution, Verdict
-from agent.tool_call import Slot
 from gateway.policy.document import PolicyDocument
 from gateway.redaction.command_output import LiveRedaction
-from gateway.redaction.fair_redactor import FairRedactor
 from gateway.redaction.redactor import Redactor
-from gateway.redaction.result_rules import EvictedFiles, ResultRulesHook
-from gateway.support.heavy_work import Work, at_once
+from gateway.redaction.result_rules import ResultRulesHook
+from sandbox.protocols import FileSystem
 
 # Between the journal, which is innermost, and the eviction of large results, which would cut a secret in two.
 _REDACTION_PRIORITY = -950_000
 # Inside the journal: after hooks run from the inside out.
 _GATE_PRIORITY = -1_000_001
-# What the ring let through: it is not scanned twice.
-_CLEAN = Slot[ToolResult]("redacted result")
 
 
 class RedactionHook(Hook):
@@ -38,26 +34,20 @@ class RedactionHook(Hook):
     mandatory = True
     redacts = True
 
-    def __init__(self, redactor: Redactor, work: Work = at_once) -> None:
-        """`work` does what may take long, in turns of the tenant."""
+    def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._fair = FairRedactor(redactor, work)
 
     def output_filter(self) -> OutputFilter | None:
         """Return a filter of one call's output."""
-        return LiveRedaction(self._fair)
+        return LiveRedaction(self._redactor)
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
-        """Redact what came back."""
-        clean = await self._without_secrets(await next_(tool))
-        tool.context.set(_CLEAN, clean)
-        return clean
+        """Redact what came back: it is marked, and not scanned again unless a hook further out changes it."""
+        return await self._without_secrets(await next_(tool))
 
     async def redacted(self, tool: ToolExecution) -> ToolExecution:
         """Return a call that is over as everybody may see it."""
-        result, clean = tool.result, tool.context.pop(_CLEAN)
-        if result is not None and not _said_the_same(result, clean):
-            result = await self._without_secrets(result)
+        result = None if tool.result is None else await self._without_secrets(tool.result)
         return tool.with_(result=result, verdict=self._redacted_verdict(tool.verdict))
 
     def _redacted_verdict(self, verdict: Verdict | None) -> Verdict | None:
@@ -76,12 +66,13 @@ class RedactionHook(Hook):
             content if stream == result.content else await self._clean(stream)
             for stream in (result.stdout, result.stderr)
         ]
-        note = await self._fair.text(result.note)
-        redacted = replace(result, content=content, stdout=stdout, stderr=stderr, note=note)
-        return result if _said_the_same(result, redacted) else redacted
+        note = result.note.encode("utf-8", "surrogatepass")
+        clean_note = await self._redactor.redact(note)
+        shown_note = result.note if clean_note == note else clean_note.decode("utf-8", "replace")
+        return replace(result, content=content, stdout=stdout, stderr=stderr, note=shown_note)
 
-    async def _clean(self, data: bytes) -> bytes:
-        return data if isinstance(data, Redacted) else await self._fair.redact(data)
+    async def _clean(self, data: bytes) -> Redacted:
+        return data if isinstance(data, Redacted) else Redacted(await self._redactor.redact(data))
 
 
 class RedactedOutcomeHook(Hook):
@@ -101,31 +92,10 @@ class RedactedOutcomeHook(Hook):
         return state if redacted == tool else state.with_(current=state.current.with_tool(redacted))
 
 
-def _said_the_same(one: ToolResult, other: ToolResult | None) -> bool:
-    return other is not None and (one.content, one.stdout, one.stderr, one.note) == (
-        other.content,
-        other.stdout,
-        other.stderr,
-        other.note,
-    )
-
-
-def redactor_of(document: PolicyDocument) -> Redactor | None:
-    """Return what a policy's redaction section asks for, None when it asks for nothing."""
-    redactor = Redactor(document.redaction)
-    return None if redactor.idle else redactor
-
-
-def redaction_hooks(
-    document: PolicyDocument, files: EvictedFiles | None = None, work: Work = at_once
-) -> tuple[Hook, ...]:
-    """Return the hooks that a policy's redaction and results sections ask for; `files` hold what is evicted, as is.
-
-    `work` does what may take long, in turns of the tenant.
-    """
-    redactor = redactor_of(document)
+def redaction_hooks(document: PolicyDocument, redactor: Redactor, files: FileSystem | None = None) -> tuple[Hook, ...]:
+    """Return the hooks that a policy's redaction and results sections ask for; `files` has what is evicted, as is."""
     hooks: tuple[Hook, ...] = ()
-    if redactor is not None:
-        redaction = RedactionHook(redactor, work)
+    if not redactor.idle:
+        redaction = RedactionHook(redactor)
         hooks = (redaction, RedactedOutcomeHook(redaction))
-    return (*hooks, ResultRulesHook(document.results, files, redactor, work)) if document.results else hooks
+    return (*hooks, ResultRulesHook(document.results, files, redactor)) if document.results else hooks

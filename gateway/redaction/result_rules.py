@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import structlog
 
@@ -16,11 +15,10 @@ from agent.messages import Evicted, ToolResult
 from agent.state import ToolExecution
 from gateway.policy.document import ResultRule
 from gateway.policy.regexes import compile_regex
-from gateway.redaction.fair_redactor import FairRedactor
 from gateway.redaction.finders import RedactionFailed
-from gateway.redaction.redactor import Redactor
-from gateway.support.heavy_work import Work, at_once
+from gateway.redaction.redactor import NO_SECRETS, Redactor
 from sandbox.errors import SandboxError
+from sandbox.protocols import FileSystem
 
 # Outside of redaction: what a rule looks for is looked for in what would be shown.
 _RESULTS_PRIORITY = -940_000
@@ -29,31 +27,22 @@ _SEARCH_LIMIT_S = 60.0
 log = structlog.get_logger(__name__)
 
 
-class EvictedFiles(Protocol):
-    """Where evicted results lie, as they are."""
-
-    def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]: ...
-    async def remove(self, path: str, *, recursive: bool = False) -> None: ...
-
-
 class ResultRulesHook(Hook):
-    """Withholds results that a rule is against. While one could be, no output is shown live."""
+    """Withholds results that a rule is against. While one could be, no output is shown live.
+
+    `files` has evicted results as they are.
+    """
 
     name = "results"
     priority = _RESULTS_PRIORITY
     mandatory = True
 
     def __init__(
-        self,
-        rules: Sequence[ResultRule],
-        files: EvictedFiles | None = None,
-        redactor: Redactor | None = None,
-        work: Work = at_once,
+        self, rules: Sequence[ResultRule], files: FileSystem | None = None, redactor: Redactor = NO_SECRETS
     ) -> None:
         self._rules = tuple(rules)
         self._files = files
-        self._redactor = None if redactor is None else FairRedactor(redactor, work)
-        self._work = work
+        self._redactor = redactor
         self.redacts = any(rule.mode == "enforce" and _is_about(rule, "execute") for rule in self._rules)
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
@@ -107,8 +96,8 @@ class ResultRulesHook(Hook):
 
     async def _found(self, data: bytes, rules: Sequence[ResultRule]) -> list[str]:
         """Return the ids of the rules whose pattern is in the data, as it would be shown."""
-        shown = data if self._redactor is None else await self._redactor.redact(data)
-        return [rule.id for rule in rules if await self._work(_is_in, shown, rule)]
+        shown = await self._redactor.redact(data)
+        return [rule.id for rule in rules if await self._redactor.work(_is_in, shown, rule)]
 
     async def _remove(self, evicted: Evicted) -> None:
         """Take away the file of a withheld result, so that no other tool shows it."""

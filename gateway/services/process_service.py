@@ -113,23 +113,18 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
             merge_stderr=request.merge_stderr,
             timeout_s=request.timeout_ms / 1000 or None,
         )
-        made: list[ProcessStart] = []
-
-        def executor(sandbox: ThreadSandbox) -> ProcessStart:
-            made.append(ProcessStart(sandbox, program, spec))
-            return made[0]
-
+        start = ProcessStart(program, spec)
         arguments = start_arguments(program, request.id, terminal=request.terminal, stdin=request.stdin)
-        new = NewCall(thread, TOOL, arguments, executor=executor, request=request_)
+        new = NewCall(thread, TOOL, arguments, executor=start, request=request_)
         finished = await self.tool_calls.call(tenant, new)
         if request_ is not None and request_.taken:
             raise request_.in_progress()
-        process = made[0].process if made else None
-        if request_ is not None and not request.id and made and isinstance(made[0].error, Conflict):
+        process = start.process
+        if request_ is not None and not request.id and isinstance(start.error, Conflict):
             # No other request makes this id: an attempt whose caller went away has started it just now.
             process = await self.requested.kept(sandbox, process_id, program.argv_bytes())
         if process is None:
-            raise failure(finished, made[0].error if made else None)
+            raise failure(finished, start.error)
         return pb.StartProcessResponse(process=process_message(process))
 
     @unary

@@ -18,7 +18,6 @@ from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.program import Program, program_of
 from gateway.tool_calls.program_calls import TOOL, ProgramRun, run_arguments
 from gateway.tool_calls.requested_programs import RequestedPrograms, program_request
-from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
 from gateway.v1 import process_service_pb2 as pb
 from sandbox.protocols import ProgramSpec
@@ -46,16 +45,12 @@ async def streamed_program(
         yield ended_message(earlier, repeated=True)
         return
     pieces: asyncio.Queue[_Piece | None] = asyncio.Queue(_CHUNKS_IN_FLIGHT)
-    made: list[ProgramRun] = []
-
-    def executor(sandbox: ThreadSandbox) -> ProgramRun:
-        made.append(ProgramRun(sandbox, program, spec, pieces, _input(messages) if run.stdin else None))
-        return made[0]
+    started = ProgramRun(program, spec, pieces, _input(messages) if run.stdin else None)
 
     async def work() -> FinishedToolCall:
         arguments = run_arguments(program, spec.timeout_s, stdin=run.stdin)
         try:
-            new = NewCall(run.program.thread, TOOL, arguments, executor=executor, request=request_)
+            new = NewCall(run.program.thread, TOOL, arguments, executor=started, request=request_)
             return await tool_calls.call(tenant, new)
         finally:
             await pieces.put(None)
@@ -73,10 +68,9 @@ async def streamed_program(
         finished = await call
         if request_ is not None and request_.taken:
             raise request_.in_progress()
-        ended = made[0].ended if made else None
-        if ended is None:
-            raise failure(finished, made[0].error if made else None)
-        yield ended_message(ended)
+        if started.ended is None:
+            raise failure(finished, started.error)
+        yield ended_message(started.ended)
 
 
 async def _opening(messages: AsyncIterator[pb.RunProgramRequest]) -> pb.RunProgram:

@@ -13,7 +13,7 @@ from gateway.serving.edge import Authenticator, deadline_s, streaming, unary
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.output_pieces import OutputPieces
 from gateway.tool_calls.requested_calls import RequestedCalls
-from gateway.tool_calls.tool_calls import FinishedToolCall, ToolCalls
+from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
 from gateway.v1 import tool_service_pb2 as pb
 from gateway.v1 import tool_service_pb2_grpc as grpc_pb
 
@@ -68,15 +68,8 @@ class ToolService(grpc_pb.ToolServiceServicer):
     async def _call(
         self, tenant: Tenant, asked: pb.CallToolRequest, on_output: OnOutput | None = None
     ) -> FinishedToolCall:
-        return await self._requested.call(
-            tenant,
-            asked.thread,
-            asked.name,
-            asked.arguments_json,
-            request_id=asked.request_id,
-            on_output=on_output,
-            deadline_s=deadline_s(),
-        )
+        new = NewCall(asked.thread, asked.name, asked.arguments_json, on_output)
+        return await self._requested.call(tenant, new, asked.request_id, deadline_s=deadline_s())
 
 
 def _result(finished: FinishedToolCall, thread: str) -> pb.ToolResult:

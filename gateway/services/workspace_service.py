@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
-from collections.abc import AsyncIterator, Callable, Mapping
-from functools import partial
+from collections.abc import AsyncIterator, Mapping
 from typing import TypeVar
 
 from pydantic import JsonValue
@@ -30,7 +29,6 @@ from gateway.tool_calls.file_calls import (
     Removal,
     Upload,
 )
-from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls
 from gateway.v1 import workspace_service_pb2 as pb
 from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
@@ -58,9 +56,7 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
         offset, limit_bytes = request.offset, request.limit_bytes
         arguments = judged(request.path, byte_offset=offset, limit_bytes=limit_bytes)
         pieces: asyncio.Queue[Piece | None] = asyncio.Queue(_CHUNKS_IN_FLIGHT)
-
-        def download(sandbox: ThreadSandbox) -> Download:
-            return Download(sandbox, pieces, STALL_LIMIT_S, offset=offset, limit_bytes=limit_bytes or None)
+        download = Download(pieces, STALL_LIMIT_S, offset, limit_bytes or None)
 
         async def transfer() -> Download:
             try:
@@ -94,10 +90,8 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
             # A client that died looks like one that closed its stream: half a file must not replace a whole one.
             raise InvalidArgument("the stream closed before a message with end; the old file is as it was")
 
-        moved = await self._done(
-            tenant, first.thread, "write_file", judged(first.path), lambda sandbox: Upload(sandbox, chunks())
-        )
-        return pb.WriteFileResponse(size_bytes=moved.size_bytes)
+        moved = await self._done(tenant, first.thread, "write_file", judged(first.path), Upload(chunks()))
+        return pb.WriteFileResponse(size_bytes=moved.moved_bytes)
 
     @unary
     async def ListFiles(self, tenant: Tenant, request: pb.ListFilesRequest) -> pb.ListFilesResponse:
@@ -107,7 +101,7 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
         offset, _ = place_of(request.page_token, *query) or (0, "")
         tool = "glob" if request.pattern else "ls"
         arguments = judged(request.path or WORKSPACE, pattern=request.pattern) | {"offset": offset, "limit": limit}
-        listing = partial(Listing, pattern=request.pattern, offset=offset, limit=limit)
+        listing = Listing(request.pattern, offset, limit)
         page = (await self._done(tenant, request.thread, tool, arguments, listing, past_stored=True)).page
         below = str(arguments["path"]) if request.pattern else ""
         shown = page.entries
@@ -121,7 +115,7 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
     @unary
     async def StatFile(self, tenant: Tenant, request: pb.StatFileRequest) -> pb.StatFileResponse:
         arguments = judged(request.path, operation="stat")
-        look = await self._done(tenant, request.thread, "ls", arguments, Look, past_stored=True)
+        look = await self._done(tenant, request.thread, "ls", arguments, Look(), past_stored=True)
         if look.entry is None:
             raise NotFound(f"{request.path}: it was not looked at")
         return pb.StatFileResponse(file=entry_message(look.entry))
@@ -129,14 +123,14 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
     @unary
     async def RemoveFile(self, tenant: Tenant, request: pb.RemoveFileRequest) -> pb.RemoveFileResponse:
         arguments = judged(request.path, operation="remove", recursive=request.recursive)
-        removal = partial(Removal, recursive=request.recursive, missing_ok=request.missing_ok)
+        removal = Removal(recursive=request.recursive, missing_ok=request.missing_ok)
         await self._done(tenant, request.thread, "write_file", arguments, removal, past_stored=True)
         return pb.RemoveFileResponse()
 
     @unary
     async def MakeDirectory(self, tenant: Tenant, request: pb.MakeDirectoryRequest) -> pb.MakeDirectoryResponse:
         arguments = judged(request.path, operation="make_directory")
-        await self._done(tenant, request.thread, "write_file", arguments, DirectoryMaking)
+        await self._done(tenant, request.thread, "write_file", arguments, DirectoryMaking())
         return pb.MakeDirectoryResponse()
 
     async def _done(
@@ -145,29 +139,23 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
         thread: str,
         tool: str,
         arguments: Mapping[str, JsonValue],
-        make: Callable[[ThreadSandbox], F],
+        work: F,
         *,
         past_stored: bool = False,
     ) -> F:
-        """Run a judged call and return the object made for it, once its work is done; raise why it was not.
+        """Run a judged call whose `work` is given, and return that once it is done; raise why it was not.
 
         A `past_stored` call adds nothing, so it also runs for a tenant at its storage quota.
         """
-        made: list[F] = []
-
-        def executor(sandbox: ThreadSandbox) -> F:
-            made.append(make(sandbox))
-            made[0].asked = arguments
-            return made[0]
-
-        new = NewCall(thread, tool, arguments, executor=executor, past_stored=past_stored)
+        work.asked = arguments
+        new = NewCall(thread, tool, arguments, executor=work, past_stored=past_stored)
         finished = await self._tool_calls.call(tenant, new)
         raise_refused(finished)
-        if made[0].error is not None:
-            raise made[0].error
+        if work.error is not None:
+            raise work.error
         if finished.result.is_error:
             raise InvalidArgument(finished.result.text())
-        return made[0]
+        return work
 
 
 def _checked(piece: pb.WriteFileRequest) -> bytes:

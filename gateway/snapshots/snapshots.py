@@ -18,7 +18,7 @@ import structlog
 
 from agent.cancellation import to_the_end
 from gateway.errors import InProgress, RequestIdReused, TooLarge, Unavailable
-from gateway.redaction.hooks import redactor_of
+from gateway.redaction import Redactor
 from gateway.snapshots.snapshot_directory import LOCK_TIMEOUT_S, SnapshotDirectory
 from gateway.snapshots.taking import Taken, Taking, audit_entry, in_thread, no_snapshot
 from gateway.storage.entities import Thread
@@ -76,8 +76,7 @@ class Snapshots:
         Raises NotFound, OtherEngine, QuotaExceeded, TooLarge, NoSpace, InProgress, RequestIdReused, and SandboxError.
         """
         request = (request_id, _digest(thread, comment))
-        redactor = redactor_of(tenant.policy.document)
-        comment = comment if redactor is None else redactor.shown(comment)
+        comment = Redactor(tenant.policy.document.redaction).shown(comment)
         if (known := await self._asked_before(tenant, request)) is not None:
             return known
         row = await self.listed.known(tenant.name, thread)

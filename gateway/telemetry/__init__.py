@@ -9,7 +9,3 @@ With telemetry off, calls pass through none of this: no hook, no wrapper, no int
 
 Start at `telemetry.py`. Imports gateway layers below 6, agent and sandbox.
 """
-
-# Not opentelemetry-instrumentation-grpc 0.66b2: its aio interceptors record no metrics, use the superseded attribute
-# names, and put the peer's address, error texts and exceptions on spans, which may contain a tenant's data. They accept
-# any configured propagator from callers, and tenant, reason and duration would still need an interceptor of our own.

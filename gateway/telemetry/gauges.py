@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
@@ -24,6 +23,7 @@ from gateway.telemetry.attributes import DISK
 from gateway.telemetry.telemetry import Telemetry
 from sandbox.client.cgroup_usage import read_usage
 from sandbox.errors import SandboxError
+from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import Sandbox
 
 log = structlog.get_logger(__name__)
@@ -49,13 +49,9 @@ class Disks:
     reported: set[str] = field(default_factory=set)
     """The disks that were logged as short."""
 
-    def short(self) -> list[tuple[int, Mapping[str, str]]]:
+    def short(self) -> Mapping[str, int]:
         """Return 1 for each disk that is short, 0 for the others."""
-        return [(int(free < self.least_bytes), {DISK: disk}) for disk, free in self.free_bytes.items()]
-
-    def sizes(self) -> list[tuple[int, Mapping[str, str]]]:
-        """Return the free bytes of each disk."""
-        return [(free, {DISK: disk}) for disk, free in self.free_bytes.items()]
+        return {disk: int(free < self.least_bytes) for disk, free in list(self.free_bytes.items())}
 
     async def look(self) -> None:
         """Check each disk, and log the ones that became short or recovered."""
@@ -88,25 +84,19 @@ async def watched_disks(
 
     free: dict[str, FreeBytes] = {"state": state} | ({"engine": engine} if engine is not None else {})
     disks = Disks(free, reserve_bytes or _LEAST_BYTES, {})
-    telemetry.instruments.read("airlock.disk.free", disks.sizes)
-    telemetry.instruments.read("airlock.disk.short", disks.short)
+    telemetry.instruments.read("airlock.disk.free", lambda: disks.free_bytes, DISK)
+    telemetry.instruments.read("airlock.disk.short", disks.short, DISK)
     async with Periodic(disks.look, every_s, "the disks were not looked at").running("disks"):
         yield disks
 
 
-class Living(Protocol):
-    """The live sandboxes of a process."""
-
-    def living(self) -> list[Sandbox]: ...
-
-
 class SandboxTotals:
-    """Sums over the live sandboxes; the processor time of removed ones stays counted.
+    """Sums over the `living` sandboxes; the processor time of removed ones stays counted.
 
     A reading asks the daemon of each sandbox in turn, some milliseconds each. It does not reset idle timers.
     """
 
-    def __init__(self, living: Living) -> None:
+    def __init__(self, living: Callable[[], Sequence[Sandbox]]) -> None:
         self._living = living
         self._cpu_s: dict[str, float] = {}
         self.cpu_s = 0.0
@@ -116,7 +106,7 @@ class SandboxTotals:
     async def read(self) -> None:
         """Read what each sandbox uses. Processor time from before a sandbox's first reading does not count."""
         memory_bytes, pids, cpu_s = 0, 0, dict[str, float]()
-        for sandbox in self._living.living():
+        for sandbox in self._living():
             try:
                 async with asyncio.timeout(_READ_TIMEOUT_S):
                     usage = await read_usage(sandbox)
@@ -135,13 +125,13 @@ class SandboxTotals:
 
 
 @contextlib.asynccontextmanager
-async def totalled(telemetry: Telemetry, keeper: Living) -> AsyncIterator[None]:
+async def totalled(telemetry: Telemetry, keeper: SandboxKeeper) -> AsyncIterator[None]:
     """Export metrics of what sandboxes use until the block ends, every `telemetry.sandbox_usage_s` seconds."""
     every_s = telemetry.settings.sandbox_usage_s
     if not every_s or telemetry.settings.metrics_listen is None:
         yield
         return
-    totals = SandboxTotals(keeper)
+    totals = SandboxTotals(keeper.living)
     telemetry.instruments.read("airlock.sandbox.cpu.time", lambda: totals.cpu_s)
     telemetry.instruments.read("airlock.sandbox.memory.usage", lambda: totals.memory_bytes)
     telemetry.instruments.read("airlock.sandbox.pids", lambda: totals.pids)

@@ -52,9 +52,7 @@ class TelemetryHook(Hook):
     priority = OUTERMOST_PRIORITY
     mandatory = True
 
-    def __init__(
-        self, telemetry: Telemetry, tenant: str, thread: str, run_id: str | None, redactor: Redactor | None
-    ) -> None:
+    def __init__(self, telemetry: Telemetry, tenant: str, thread: str, run_id: str | None, redactor: Redactor) -> None:
         self._telemetry = telemetry
         self._tenant = tenant
         self._redactor = redactor
@@ -115,7 +113,7 @@ class TelemetryHook(Hook):
     def _begin(self, tool: ToolExecution, agent: str) -> _Open:
         call = tool.call
         label = tool_label(call.name)
-        name = call.name[:_NAME_CHARS] if label == call.name else self._redacted(call.name)[:_NAME_CHARS]
+        name = call.name[:_NAME_CHARS] if label == call.name else self._redactor.text(call.name)[:_NAME_CHARS]
         attributes = {
             a.OPERATION: "execute_tool",
             a.AGENT: agent,
@@ -162,12 +160,9 @@ class TelemetryHook(Hook):
         recorded, settings = {}, self._telemetry.settings
         if settings.record_arguments:
             text = tool.judged.canonical.decode()[: 4 * _SHOWN_CHARS]
-            recorded[a.TOOL_ARGUMENTS] = self._redacted(text)[:_SHOWN_CHARS]
+            recorded[a.TOOL_ARGUMENTS] = self._redactor.text(text)[:_SHOWN_CHARS]
         if settings.record_results and tool.result is not None:
             # The innermost hook redacted all of it; this is for what hooks further out may have added.
             text = tool.result.content[: 4 * _SHOWN_CHARS].decode("utf-8", "replace")
-            recorded[a.TOOL_RESULT] = self._redacted(text)[:_SHOWN_CHARS]
+            recorded[a.TOOL_RESULT] = self._redactor.text(text)[:_SHOWN_CHARS]
         return recorded
-
-    def _redacted(self, text: str) -> str:
-        return text if self._redactor is None else self._redactor.text(text)

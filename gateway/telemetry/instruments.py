@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 OTHER = "other"
-Labels = Mapping[str, str]
-Read = Callable[[], float | Iterable[tuple[float, Labels]]]
-"""Reads a gauge or a counter: a number, or one for each set of labels. Called in the thread of the scrape."""
+Read = Callable[[], float | Mapping[Any, float]]
+"""Reads a gauge or a counter: a number, or one for each value of a label. Called in the thread of the scrape."""
 # From a policy decision to a long run; a call takes a millisecond or two.
 _SECONDS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120, 600)
 # As the conventions define them.
@@ -106,7 +105,7 @@ class Instruments:
         present = {} if labels is None else {key: value for key, value in labels.items() if value is not None}
         self._add[name](amount, present)
 
-    def read(self, name: str, read: Read) -> None:
+    def read(self, name: str, read: Read, label: str = "") -> None:
         """Register the callback of a gauge or an observable counter; it must not block."""
         metric = self._metrics[name]
 
@@ -114,7 +113,7 @@ class Instruments:
             value = read()
             if isinstance(value, int | float):
                 return [Observation(value)]
-            return [Observation(number, dict(labels)) for number, labels in value]
+            return [Observation(number, {label: key}) for key, number in list(value.items())]
 
         counter = metric.kind == "read_counter"
         create = self._meter.create_observable_counter if counter else self._meter.create_observable_gauge

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ from agent.state import ModelResponse
 from gateway.telemetry import attributes as a
 from gateway.telemetry.telemetry import Telemetry
 from sandbox.engines.engine import Creator
-from sandbox.keeper.keeper import Keeper, Leases
+from sandbox.keeper.keeper import Leases
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 # The wire's dialect; the actual provider behind the endpoint is unknown.
@@ -62,45 +63,36 @@ class ObservedModel:
         return response
 
 
-def observe_states(keeper: Keeper, telemetry: Telemetry) -> None:
-    """Report how many sandboxes this process has, and in which states."""
-    telemetry.instruments.read("airlock.sandbox.live", lambda: keeper.live)
-    telemetry.instruments.read(
-        "airlock.sandbox.states",
-        lambda: [(number, {a.SANDBOX_STATE: state}) for state, number in keeper.states().items()],
-    )
-
-
+@dataclass(frozen=True)
 class ObservedCreation:
     """Satisfies Creator; each creation has a span, and its time is recorded."""
 
-    def __init__(self, inner: Creator, telemetry: Telemetry) -> None:
-        self.inner = inner
-        self._telemetry = telemetry
+    inner: Creator
+    telemetry: Telemetry
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        with self._telemetry.timed("airlock.sandbox.start.duration", {}, "create_sandbox", {}) as span:
+        with self.telemetry.timed("airlock.sandbox.start.duration", {}, "create_sandbox", {}) as span:
             sandbox = await self.inner.create(spec)
             span.set_attribute(a.SANDBOX_ID, sandbox.id)
             return sandbox
 
 
+@dataclass(frozen=True)
 class ObservedLeases:
     """Satisfies Leases; each lease has a span, and the time to acquire it is recorded."""
 
-    def __init__(self, inner: Leases, telemetry: Telemetry) -> None:
-        self._inner = inner
-        self._telemetry = telemetry
+    inner: Leases
+    telemetry: Telemetry
 
     def acquire(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
-        return self._observed(self._inner.acquire(spec))
+        return self._observed(self.inner.acquire(spec))
 
     def acquire_existing(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox | None]:
-        return self._observed(self._inner.acquire_existing(spec))
+        return self._observed(self.inner.acquire_existing(spec))
 
     @asynccontextmanager
     async def _observed(self, lease: AbstractAsyncContextManager[_Leased]) -> AsyncIterator[_Leased]:
-        telemetry = self._telemetry
+        telemetry = self.telemetry
         started_s = telemetry.clock()
         with telemetry.within("use_sandbox", {}, SpanKind.CLIENT) as span:
             async with lease as sandbox:

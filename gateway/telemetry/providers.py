@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import structlog
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -13,7 +13,7 @@ from opentelemetry.metrics import Meter, NoOpMeter
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 from opentelemetry.trace import NoOpTracer, Tracer
 from opentelemetry.util.types import Attributes, AttributeValue
@@ -38,7 +38,7 @@ async def exported(
     service = {"service.name": "airlock-gateway", "service.version": airlock_version(), "service.instance.id": process}
     resource = Resource.create(service)
     with contextlib.ExitStack() as stack:
-        tracer = tracer_of(settings, resource, stack)
+        tracer = _tracer_of(settings, resource, stack)
         meter, address = _meter_of(settings, resource, worker, stack)
         try:
             yield tracer, meter, address
@@ -47,12 +47,7 @@ async def exported(
             await asyncio.to_thread(stack.pop_all().close)
 
 
-def tracer_of(
-    settings: TelemetrySettings,
-    resource: Resource,
-    stack: contextlib.ExitStack,
-    exporter: Callable[[str], SpanExporter] | None = None,
-) -> Tracer:
+def _tracer_of(settings: TelemetrySettings, resource: Resource, stack: contextlib.ExitStack) -> Tracer:
     """Return a tracer whose spans are exported in batches in the background; `stack` flushes the rest."""
     endpoint = settings.otlp_endpoint
     if endpoint is None:
@@ -60,13 +55,10 @@ def tracer_of(
     provider = TracerProvider(
         sampler=ParentBasedTraceIdRatio(settings.sample_ratio), resource=resource, shutdown_on_exit=False
     )
-    provider.add_span_processor(BatchSpanProcessor(RedactingExporter((exporter or _exporter)(endpoint))))
+    exporter = _RedactingExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"), timeout=_EXPORT_S)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     stack.callback(provider.shutdown)
     return provider.get_tracer(_NAME)
-
-
-def _exporter(endpoint: str) -> SpanExporter:
-    return OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"), timeout=_EXPORT_S)
 
 
 def _meter_of(
@@ -97,20 +89,11 @@ def _meter_of(
     return provider.get_meter(_NAME), address
 
 
-class RedactingExporter(SpanExporter):
-    """Exports spans through another exporter with names, attributes and events redacted."""
-
-    def __init__(self, inner: SpanExporter) -> None:
-        self._inner = inner
+class _RedactingExporter(OTLPSpanExporter):
+    """Exports spans with names, attributes and events redacted."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        return self._inner.export([_redacted(span) for span in spans])
-
-    def shutdown(self) -> None:
-        self._inner.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._inner.force_flush(timeout_millis)
+        return super().export([_redacted(span) for span in spans])
 
 
 def _redacted(span: ReadableSpan) -> ReadableSpan:

@@ -56,9 +56,6 @@ class Telemetry:
         self, name: str, attributes: Mapping[str, AttributeValue], kind: SpanKind = SpanKind.INTERNAL
     ) -> Iterator[Span]:
         """Make a child the current span until the block ends."""
-        if not trace.get_current_span().is_recording():
-            yield trace.INVALID_SPAN
-            return
         span = self.child(name, attributes, kind)
         with current(span):
             try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -25,13 +25,13 @@ from agent.hooks.hook import Hook, NextToolUse
 from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution, VerdictKind
 from agent.tool_call import JudgedCall, Slot
-from gateway.audit.call_audit import Moves, call_entry, shown_name
+from gateway.audit.call_audit import call_entry, shown_name
 from gateway.errors import Unavailable
 from gateway.policy.decision import DEFAULT_DENY, INVALID_ARGUMENTS, OPAQUE
 from gateway.policy.hook import PolicyHook
 from gateway.redaction import Redactor
 from gateway.redaction.finders import RedactionFailed
-from gateway.redaction.redactor import WITHHELD
+from gateway.redaction.redactor import NO_SECRETS, WITHHELD
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.call_journal import CallErased, is_of_deletion
 from gateway.storage.database import ConstraintViolated
@@ -51,7 +51,7 @@ INNERMOST_PRIORITY = -1_000_000
 _ARGUMENTS_LIMIT_CHARS = 16_384
 # The length of the column: a hook chooses the names of its rules.
 _RULE_LIMIT_CHARS = 128
-_LOGGED = ("verdict", "rule", "outcome", "exit_code")
+_LOGGED = ("tenant", "run_id", "verdict", "rule", "outcome", "exit_code")
 _REASON_LIMIT_CHARS = 200
 # The reasons of these rules quote the call's arguments.
 _QUOTES_ARGUMENTS = (DEFAULT_DENY, OPAQUE, INVALID_ARGUMENTS)
@@ -77,44 +77,38 @@ class _Record:
     write: Callable[[], Awaitable[None]]
     write_later: Callable[[], Awaitable[None]]
     audited: list[AuditEntry]
-    state: str
+    row: dict[str, Any]
     executed: bool
 
 
 _BEGUN = Slot[_Begun]("journaled as executing")
 
 
+@dataclass(eq=False)
 class JournalHook(Hook):
-    """Journals every tool call of one thread."""
+    """Journals every tool call of one thread; stored arguments are redacted.
+
+    `policy_version` returns the version in force, `late` retries what the database does not accept.
+    """
 
     name = "journal"
     priority = INNERMOST_PRIORITY
     mandatory = True
 
-    def __init__(
-        self,
-        store: Store,
-        thread: Thread,
-        policy_version: str | Callable[[], str],
-        redactor: Redactor | None = None,
-        late: OutcomeRetryQueue | None = None,
-    ) -> None:
-        """Take the policy's version, or a function that returns the one in force. Stored arguments are redacted.
+    store: Store
+    thread: Thread
+    policy_version: Callable[[], str]
+    redactor: Redactor = NO_SECRETS
+    late: OutcomeRetryQueue = field(default_factory=OutcomeRetryQueue)
 
-        `late` retries what the database does not accept; without it that is lost.
-        """
-        self._late = late
-        self._redactor = redactor
-        self._store = store
-        self._thread = thread
-        self._policy_version = policy_version if callable(policy_version) else lambda: policy_version
-        self.hosted = HostedCalls(store)
+    def __post_init__(self) -> None:
+        self.hosted = HostedCalls(self.store)
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Write "about to execute"."""
         call, context, claim = tool.judged.call, tool.context, self.hosted.claim
         self.hosted.check(context.run_id)
-        begun = self._row(tool, self._policy_version())
+        begun = self._row(tool, self.policy_version())
         context.set(_BEGUN, _Begun(begun, context.clock()))
         context.pop(UNRECORDED)  # a ring may repeat a call that did not execute
         row = {**begun, "state": "executing"}
@@ -123,7 +117,7 @@ class JournalHook(Hook):
         request = context.get(REQUEST)
         try:
             written = row if request is None else row | request.columns()
-            await self._store.write_tool_call(written, claim=claim)
+            await self.store.write_tool_call(written, claim=claim)
         except ConstraintViolated as error:
             if is_of_deletion(error):
                 return _not_begun(tool, _DELETED, erased=True)
@@ -144,11 +138,10 @@ class JournalHook(Hook):
         if (request is not None and request.taken) or self.hosted.abandoned or tool.recalled:
             return state  # its row belongs to another call, to the gateway that takes over, or to an earlier process
         policy = tool.verdict.policy if tool.verdict else None
-        version = policy.version if policy else self._policy_version()
+        version = policy.version if policy else self.policy_version()
         ended = _ended(tool, version)
-        logged = {name: ended[name] for name in _LOGGED} | _why(tool)
-        log.info("tool call", **self._facts(tool, version), **logged)
         record = self._record(tool, ended, of_run=not state.depth)
+        log.info("tool call", **self._facts(record.row), **_why(tool))
         try:
             await record.write()
         except (Unavailable, asyncio.CancelledError) as error:
@@ -170,7 +163,7 @@ class JournalHook(Hook):
 
     def _record(self, tool: ToolExecution, ended: dict[str, Any], *, of_run: bool) -> _Record:
         """Return the record of a call that is over. `of_run`: with its result, as long as the run has a claim."""
-        context, claim, store = tool.context, self.hosted.claim, self._store
+        context, claim, store = tool.context, self.hosted.claim, self.store
         request, begun, unexecuted = context.get(REQUEST), context.get(_BEGUN), context.get(UNRECORDED)
         version = ended["policy_version"]
         row = {**begun.row, "policy_version": version} if begun else self._row(tool, version)
@@ -182,8 +175,9 @@ class JournalHook(Hook):
             # Redacted already: the gate of gateway/redaction/hooks.py is inside this hook.
             ended["result"] = result_json(tool.result, duration_us / 1_000_000) if tool.result else None
         executor = context.get(EXECUTOR)
-        moves = executor if isinstance(executor, Moves) else None
-        entry = call_entry(self._thread, tool, row, ended, moves=moves, duration_us=duration_us)
+        entry = call_entry(self.thread, tool, row, ended, duration_us=duration_us)
+        if executor is not None:
+            entry = executor.audited(entry)
         if unexecuted is not None:
             entry = replace(entry, details={**entry.details, "error": unexecuted.cause()})
         audited, whole = [entry], {**row, **ended}
@@ -196,51 +190,44 @@ class JournalHook(Hook):
             if request is not None and _is_remembered(tool):
                 kept = {**whole, **request.columns(), "result": request.keep(tool)}
                 claiming = partial(self._write_claiming, request, kept, whole, audited)
-                return _Record(claiming, write, audited, ended["state"], executed=False)
-        return _Record(write, write, audited, ended["state"], executed=started_s is not None)
+                return _Record(claiming, write, audited, whole, executed=False)
+        return _Record(write, write, audited, whole, executed=started_s is not None)
 
     async def _write_claiming(
         self, request: ToolRequest, kept: dict[str, Any], row: dict[str, Any], audited: list[AuditEntry]
     ) -> None:
         """Write a call that did not execute with its request id, without it where another call has the id."""
         try:
-            await self._store.write_tool_call(kept, audited=audited)
+            await self.store.write_tool_call(kept, audited=audited)
         except ConstraintViolated as error:
             if not is_of_request_id(error):
                 raise
             request.taken = True
-            await self._store.write_tool_call(row, audited=audited)
+            await self.store.write_tool_call(row, audited=audited)
 
     def _write_later(self, tool: ToolExecution, record: _Record, said: str) -> None:
         """Retry a record until the database accepts it."""
         record.audited[0] = replace(record.audited[0], at_us=now_us())
         request, unrecorded = tool.context.get(REQUEST), UnrecordedCall(tool.call.id, record.executed, said)
         tool.context.set(UNRECORDED, tool.context.get(UNRECORDED) or unrecorded)
-        if self._late is not None:
-            # Attempts that do not execute count once in the audit.
-            again = (self._thread.tenant, request.id, request.digest, record.state) if request else None
-            self._late.add(unrecorded, record.write_later, once_for=None if record.executed else again)
+        # Attempts that do not execute count once in the audit.
+        again = (self.thread.tenant, request.id, request.digest, record.row["state"]) if request else None
+        self.late.add(unrecorded, record.write_later, once_for=None if record.executed else again)
 
-    def _facts(self, tool: ToolExecution, version: str) -> dict[str, str | None]:
-        """Return the call's tenant, thread, run and tool, for the log; never its arguments."""
-        facts = {
-            "call_id": tool.call.id,
-            "tool": shown_name(tool.call.name[:128], self._redactor),
-            "tenant": self._thread.tenant,
-            "thread": self._thread.name,
-            "run_id": tool.context.run_id or None,
-            "policy": version,
-        }
-        return facts | {"approval_id": tool.approval_id} if tool.approval_id else facts
+    def _facts(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return which call it was and how it ended, for the log; never its arguments."""
+        facts = {"call_id": row["id"], "tool": row["name"], "thread": self.thread.name}
+        approved = {"approval_id": row["approval_id"]} if row["approval_id"] else {}
+        return facts | {name: row[name] for name in _LOGGED} | {"policy": row["policy_version"]} | approved
 
     def _row(self, tool: ToolExecution, version: str) -> dict[str, Any]:
         judged = tool.judged
         return {
             "id": judged.call.id,
-            "tenant": self._thread.tenant,
-            "thread_id": self._thread.id,
+            "tenant": self.thread.tenant,
+            "thread_id": self.thread.id,
             "run_id": tool.context.run_id or None,
-            "name": shown_name(judged.call.name[:128], self._redactor)[:128],
+            "name": shown_name(judged.call.name[:128], self.redactor)[:128],
             "arguments": self._shown_arguments(judged)[:_ARGUMENTS_LIMIT_CHARS],
             "arguments_digest": judged.digest,
             "policy_version": version,
@@ -250,10 +237,9 @@ class JournalHook(Hook):
         """Return the arguments without secrets; the digest is of what they were."""
         arguments = judged.call.arguments
         if arguments is None:
-            raw = judged.call.raw_arguments
-            return raw if self._redactor is None else self._redactor.shown(raw)
+            return self.redactor.shown(judged.call.raw_arguments)
         try:
-            shown = arguments if self._redactor is None else self._redactor.json(arguments)
+            shown = self.redactor.json(arguments)
         except RedactionFailed:
             shown = WITHHELD
         return judged.canonical.decode() if shown is arguments else json.dumps(shown)

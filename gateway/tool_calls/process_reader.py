@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gateway.redaction.fair_redactor import FairRedactor
+from gateway.redaction import Redactor
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.protocols import ProcessPage
 
 
 @dataclass(frozen=True)
 class ProcessReader:
-    """Reads pages; without a redactor, as they are."""
+    """Reads pages."""
 
     sandbox: ThreadSandbox
-    redactor: FairRedactor | None
+    redactor: Redactor
 
     async def read(self, process_id: str, *, stderr: bool, offset: int, wait_s: float) -> ProcessPage:
         """Return a page up to what may be the start of a secret, which waits for more output or the stream's end."""
         page = await self.sandbox.read_process(process_id, stderr=stderr, offset=offset, wait_s=wait_s)
-        if self.redactor is None or not page.data:
+        if self.redactor.idle or not page.data:
             return page
         margin_bytes = self.redactor.margin_bytes
         start = max(0, page.offset - margin_bytes)
@@ -28,7 +28,7 @@ class ProcessReader:
         if not end:
             after, end = await self._bytes(process_id, page.offset + len(page.data), margin_bytes, stderr=stderr)
         stream = self.redactor.stream()
-        shown = await stream.feed(before + page.data + after)
+        shown = await self.redactor.feed(stream, before + page.data + after)
         if end:
             shown += stream.flush()
         if len(before) < page.offset:

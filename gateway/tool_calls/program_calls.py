@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
@@ -18,9 +18,9 @@ from agent.messages import ToolCall, ToolResult
 from agent.tools.call_events import filtered, output_filters
 from agent.tools.tool import ToolContext
 from gateway.errors import AirlockError, DeadlineExceeded, PermissionDenied, from_start
+from gateway.storage.audit_store import AuditEntry
 from gateway.tool_calls.program import Program
 from gateway.tool_calls.service_executor import ServiceExecutor
-from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_request import REQUEST
 from sandbox.errors import SandboxError
 from sandbox.protocols import Process, ProcessSpec, ProgramResult, ProgramSpec
@@ -31,17 +31,16 @@ _STREAMS: tuple[OutputStream, ...] = ("stdout", "stderr")
 _GRACE_S = 60.0
 
 
+@dataclass(eq=False)
 class _ProgramCall(ServiceExecutor):
     """One program."""
 
-    def __init__(self, sandbox: ThreadSandbox, program: Program) -> None:
-        super().__init__(sandbox)
-        self._program = program
-        self._filters: list[OutputFilter] | None = []
+    program: Program
+    _filters: list[OutputFilter] | None = field(default=None, init=False)
 
     async def _run(self, call: ToolCall, context: ToolContext) -> ToolResult:
         """Start the program that was judged, unless a hook needs something that a program or a stream cannot do."""
-        if (call.arguments or {}).get("command") != self._program.line():
+        if (call.arguments or {}).get("command") != self.program.line():
             raise PermissionDenied(
                 "a hook rewrote the command line, and a program cannot be run as another line than its own: call the "
                 "tool execute with a line instead"
@@ -66,34 +65,25 @@ class EndedProgram:
     result: ProgramResult
 
 
+@dataclass(eq=False)
 class ProgramRun(_ProgramCall):
     """Runs a program to its end. The queue `pieces` is short, so a slow client slows the program, not the gateway."""
 
     audit_kind = "program"
-
-    def __init__(
-        self,
-        sandbox: ThreadSandbox,
-        program: Program,
-        spec: ProgramSpec,
-        pieces: asyncio.Queue[tuple[OutputStream, bytes] | AirlockError | None],
-        stdin: AsyncIterator[bytes] | None,
-    ) -> None:
-        super().__init__(sandbox, program)
-        self._spec = spec
-        self._pieces = pieces
-        self._stdin = stdin
-        self._deadline_s = 0.0
-        self._stdin_error: Exception | None = None
-        self.moved_bytes = 0
-        self.ended: EndedProgram | None = None
+    spec: ProgramSpec
+    pieces: asyncio.Queue[tuple[OutputStream, bytes] | AirlockError | None]
+    stdin: AsyncIterator[bytes] | None
+    moved_bytes: int = 0
+    ended: EndedProgram | None = None
+    _deadline_s: float = 0.0
+    _stdin_error: Exception | None = None
 
     async def _start(self, context: ToolContext) -> ToolResult:
-        self._deadline_s = asyncio.get_running_loop().time() + self._spec.timeout_s + _GRACE_S
+        self._deadline_s = asyncio.get_running_loop().time() + self.spec.timeout_s + _GRACE_S
         try:
-            result = await self._sandbox.run_program(
-                self._spec,
-                stdin=self._watched(self._stdin) if self._stdin is not None else None,
+            result = await self.sandbox.run_program(
+                self.spec,
+                stdin=self._watched(self.stdin) if self.stdin is not None else None,
                 on_output=self._take,
                 context=context.hooks,
             )
@@ -134,7 +124,7 @@ class ProgramRun(_ProgramCall):
             return
         try:
             async with asyncio.timeout_at(self._deadline_s):
-                await self._pieces.put((stream, data))
+                await self.pieces.put((stream, data))
                 self.moved_bytes += len(data)
         except TimeoutError:
             raise DeadlineExceeded(
@@ -142,23 +132,24 @@ class ProgramRun(_ProgramCall):
             ) from None
 
 
+@dataclass(eq=False)
 class ProcessStart(_ProgramCall):
     """Starts a background process; the call is over when it runs."""
 
     audit_kind = "process"
+    spec: ProcessSpec
+    process: Process | None = None
 
-    def __init__(self, sandbox: ThreadSandbox, program: Program, spec: ProcessSpec) -> None:
-        super().__init__(sandbox, program)
-        self._spec = spec
-        self.process: Process | None = None
-        self.audited: Mapping[str, JsonValue] = {"process_id": spec.id}
+    def audited(self, entry: AuditEntry) -> AuditEntry:
+        entry = super().audited(entry)
+        return replace(entry, details={**entry.details, "process_id": self.spec.id})
 
     async def _start(self, context: ToolContext) -> ToolResult:
         try:
-            self.process = await self._sandbox.start_process(self._spec, context.hooks)
+            self.process = await self.sandbox.start_process(self.spec, context.hooks)
         except SandboxError as error:
             raise from_start(error) from error
-        return ToolResult(content=f"started in the background as process {self._spec.id}".encode())
+        return ToolResult(content=f"started in the background as process {self.spec.id}".encode())
 
 
 def run_arguments(program: Program, timeout_s: float, *, stdin: bool) -> Mapping[str, JsonValue]:
@@ -172,11 +163,9 @@ def start_arguments(program: Program, asked_id: str, *, terminal: bool, stdin: b
 
     An id that the caller did not ask for is none of them: a call that is made again once it was approved is the same.
     """
-    arguments: dict[str, JsonValue] = {"command": program.line(), "background": asked_id or True}
-    for name, wanted in (("terminal", terminal), ("stdin", stdin)):
-        if wanted:
-            arguments[name] = True
-    return arguments
+    options = {"terminal": terminal, "stdin": stdin}
+    wanted = {name: True for name, value in options.items() if value}
+    return {"command": program.line(), "background": asked_id or True, **wanted}
 
 
 def _summary(result: ProgramResult) -> str:

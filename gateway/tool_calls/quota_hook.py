@@ -7,7 +7,7 @@ refuses is blocked, and journaled like one that the policy blocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
 
 from agent.hooks.hook import Hook, NextToolUse
 from agent.messages import ToolResult
@@ -17,7 +17,7 @@ from gateway.errors import QuotaExceeded
 from gateway.policy.decision import Decision, RuleLimit
 from gateway.policy.document import QuotasSection
 from gateway.tenancy.quotas import CallQuota, Quotas, micro_usd
-from gateway.tool_calls.service_executor import EXECUTOR
+from gateway.tool_calls.service_executor import EXECUTOR, ServiceExecutor
 
 QUOTA = "quota"
 """The rule of a verdict with which a quota of the tenant refuses a call."""
@@ -34,25 +34,17 @@ _TAKEN = Slot[CallQuota]("taken of the quotas")
 _ASKED = Slot[Sequence[RuleLimit]]("limits of a call that is asked about")
 
 
-@runtime_checkable
-class MovesBytes(Protocol):
-    """A service executor that streams bytes past its result: `moved_bytes` so far."""
-
-    moved_bytes: int
-
-
+@dataclass(eq=False)
 class QuotaHook(Hook):
-    """Enforces the quotas of one tenant."""
+    """Enforces the quotas of one tenant; `limits` returns those in force."""
 
     name = "quota"
     mandatory = True
     priority = OUTERMOST_PRIORITY
 
-    def __init__(self, quotas: Quotas, tenant: str, limits: Callable[[], QuotasSection]) -> None:
-        """`limits` returns the quotas in force."""
-        self._quotas = quotas
-        self._tenant = tenant
-        self._limits = limits
+    quotas: Quotas
+    tenant: str
+    limits: Callable[[], QuotasSection]
 
     # --- tool calls ---
 
@@ -62,12 +54,12 @@ class QuotaHook(Hook):
         Every call takes its place in the minute, and an allowed one what its rules limit. A call that the policy asks
         about takes the latter when it is approved and runs.
         """
-        limits = self._limits()
+        limits = self.limits()
         try:
             if decision.verdict == "allow":
-                await self._quotas.take_call(self._tenant, _quota_of(tool), decision.limits, limits)
+                await self.quotas.take_call(self.tenant, _quota_of(tool), decision.limits, limits)
             else:
-                await self._quotas.take_place(self._tenant, limits)
+                await self.quotas.take_place(self.tenant, limits)
         except QuotaExceeded as refused:
             tool.context.set(REFUSED, refused)
             return refused.details.get("rule", QUOTA), str(refused)
@@ -75,21 +67,21 @@ class QuotaHook(Hook):
             tool.context.set(_ASKED, decision.limits)
         return None
 
-    async def count_moved(self, tools: object) -> None:
+    async def count_moved(self, executor: ServiceExecutor) -> None:
         """Count the bytes that were streamed past a call's result."""
-        limits = self._limits()
-        if limits.bytes_per_day is not None and isinstance(tools, MovesBytes):
-            await self._quotas.add_bytes(self._tenant, limits, tools.moved_bytes)
+        limits = self.limits()
+        if limits.bytes_per_day is not None and executor.moved_bytes is not None:
+            await self.quotas.add_bytes(self.tenant, limits, executor.moved_bytes)
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Take what an approved call uses: the policy asked about it, so `take` did not."""
-        limits, quota, asked = self._limits(), _quota_of(tool), tool.context.get(_ASKED)
+        limits, quota, asked = self.limits(), _quota_of(tool), tool.context.get(_ASKED)
         of_rules = asked or ()
         if not of_rules and limits.tool_calls_per_minute is None and limits.bytes_per_day is None:
             return await next_(tool)
         if quota.taken is None:
             try:
-                await self._quotas.take_call(self._tenant, quota, of_rules, limits, has_place=asked is not None)
+                await self.quotas.take_call(self.tenant, quota, of_rules, limits, has_place=asked is not None)
             except QuotaExceeded as refused:
                 tool.context.set(REFUSED, refused)
                 rule = refused.details.get("rule", QUOTA)
@@ -99,25 +91,26 @@ class QuotaHook(Hook):
     async def after_tool_use(self, state: AgentState) -> AgentState:
         """Release the call's holds and count the bytes of its result."""
         tool = state.current.tool
-        await self._quotas.end_call(_quota_of(tool))
-        limits = self._limits()
+        await self.quotas.end_call(_quota_of(tool))
+        limits = self.limits()
+        executor = tool.context.get(EXECUTOR)
         # count_moved() counts what a service executor streams.
-        counts = not tool.blocked and not isinstance(tool.context.get(EXECUTOR), MovesBytes)
-        if limits.bytes_per_day is not None and tool.result is not None and counts:
-            await self._quotas.add_bytes(self._tenant, limits, len(tool.result.content))
+        streams = executor is not None and executor.moved_bytes is not None
+        if limits.bytes_per_day is not None and tool.result is not None and not tool.blocked and not streams:
+            await self.quotas.add_bytes(self.tenant, limits, len(tool.result.content))
         return state
 
     def suspended(self, state: AgentState) -> None:
         """Give up what the calls of a waiting step took: they are judged again when the run continues."""
         for tool in state.current.tool_executions:
-            self._quotas.give_up_call(_quota_of(tool))
+            self.quotas.give_up_call(_quota_of(tool))
 
     # --- tokens and money ---
 
     async def before_inference(self, state: AgentState) -> AgentState:
         """Stop a run whose tenant has used up its tokens or money of the day."""
         state = await self._settled(state)
-        refused = await self._quotas.check_inference(self._tenant, self._limits())
+        refused = await self.quotas.check_inference(self.tenant, self.limits())
         if refused is None:
             return state
         return state.forbid_continuation(self.name, f"quota_{refused.details['quota']}", str(refused))
@@ -133,12 +126,12 @@ class QuotaHook(Hook):
     async def execution_end(self, state: AgentState) -> AgentState:
         """Count usage after the last answer, as of a critique, and release the calls of a step that a fault ended."""
         for tool in state.current.tool_executions:
-            await self._quotas.end_call(_quota_of(tool))
+            await self.quotas.end_call(_quota_of(tool))
         return await self._settled(state)
 
     async def _settled(self, state: AgentState) -> AgentState:
         """Count the growth of the usage. A subagent's usage is in its own state, and its hooks count it."""
-        limits = self._limits()
+        limits = self.limits()
         if limits.tokens_per_day is None and limits.cost_usd_per_day is None:
             return state
         usage = state.usage
@@ -150,8 +143,8 @@ class QuotaHook(Hook):
             raise TypeError(f"{COUNTED} holds no numbers")
         if (tokens, spent) == (tokens_before, spent_before):
             return state
-        await self._quotas.add_inference(
-            self._tenant, limits, tokens=tokens - tokens_before, micro_usd=spent - spent_before
+        await self.quotas.add_inference(
+            self.tenant, limits, tokens=tokens - tokens_before, micro_usd=spent - spent_before
         )
         return state.with_note(COUNTED, {"tokens": tokens, "micro_usd": spent})
 

@@ -8,28 +8,21 @@ results (gateway/redaction/hooks.py) does not scan it again.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
-from agent.filesystem import OnOutput, Redacted
+from agent.filesystem import Redacted
 from agent.tool_call import CallContext
 from agent.tools.call_events import LiveOutput
 from gateway.redaction.command_output import KeptRedaction, redacted_pieces
-from gateway.redaction.fair_redactor import FairRedactor
+from gateway.redaction.finders import RedactionFailed
 from gateway.redaction.patterns import compiled
-from gateway.redaction.redactor import mask_of
-from gateway.tool_calls.thread_sandbox import ThreadSandbox
+from gateway.redaction.redactor import Redactor, mask_of
+from gateway.tool_calls.thread_sandbox import CommandOptions, ThreadSandbox
 from sandbox.errors import SandboxError
-from sandbox.protocols import (
-    EditResult,
-    EntriesPage,
-    Entry,
-    ExecResult,
-    GrepMatch,
-    GrepPage,
-    LinesPage,
-    OutputPiece,
-)
+from sandbox.protocols import ExecResult, FileSystem, GrepMatch, GrepPage, LinesPage, OutputPiece
 
 # The limit of the daemon for both excerpts together.
 _EXCERPTS_LIMIT_CHARS = 150_000
@@ -47,6 +40,20 @@ _FILES_LIMIT = 8
 _CONTEXTS_LIMIT = 32
 _CONTEXT_LINES = 2000
 _CONTEXT_BYTES = 65_536
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _as_it_is(
+    method: Callable[Concatenate[FileSystem, P], Awaitable[T]],
+) -> Callable[Concatenate[RedactedWorkspace, P], Coroutine[Any, Any, T]]:
+    """Return a method that calls this one of the inner workspace."""
+
+    async def unredacted(self: RedactedWorkspace, /, *args: P.args, **options: P.kwargs) -> T:
+        result: T = await getattr(self.inner, method.__name__)(*args, **options)
+        return result
+
+    return unredacted
 
 
 @dataclass(frozen=True)
@@ -54,67 +61,58 @@ class RedactedWorkspace:
     """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell. Writes are not redacted."""
 
     inner: ThreadSandbox
-    redactor: FairRedactor
+    redactor: Redactor
 
-    async def ls(self, path: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
-        """List a directory. Names are redacted with the whole result."""
-        return await self.inner.ls(path, offset=offset, limit=limit)
-
-    async def stat(self, path: str) -> Entry:
-        """Describe a path."""
-        return await self.inner.stat(path)
+    ls = _as_it_is(FileSystem.ls)
+    """Lists a directory; names are redacted with the whole result."""
+    stat = _as_it_is(FileSystem.stat)
+    glob = _as_it_is(FileSystem.glob)
+    write = _as_it_is(FileSystem.write)
+    edit = _as_it_is(FileSystem.edit)
+    """Edits the file itself; where the shown text is masked it does not match."""
+    mkdir = _as_it_is(FileSystem.mkdir)
+    remove = _as_it_is(FileSystem.remove)
+    rename = _as_it_is(FileSystem.rename)
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         """Stream a file's bytes, read with a margin on both sides."""
         margin_bytes = self.redactor.margin_bytes
         start = max(0, offset - margin_bytes)
         wanted = None if length is None else offset - start + length + margin_bytes
-        stream = self.redactor.stream()
         skip, left = offset - start, length
-        async for chunk in self.inner.read(path, offset=start, length=wanted):
-            piece, skip = _after(await stream.feed(chunk), skip)
-            if left is not None:
-                piece = piece[:left]
-                left -= len(piece)
+        async for shown in self._redacted(self.inner.read(path, offset=start, length=wanted)):
+            piece, skip = shown[skip:][:left], max(0, skip - len(shown))
+            left = None if left is None else left - len(piece)
             if piece:
                 yield piece
             if left == 0:
                 return
-        piece, _ = _after(stream.flush(), skip)
-        piece = piece if left is None else piece[:left]
-        if piece:
-            yield piece
+
+    async def _redacted(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        stream = self.redactor.stream()
+        async for chunk in chunks:
+            yield await self.redactor.feed(stream, chunk)
+        yield stream.flush()
 
     async def read_lines(self, path: str, *, offset: int = 0, limit: int = 2000, limit_bytes: int = 65536) -> LinesPage:
         """Read a page of lines, redacted with the bytes around it."""
         page = await self.inner.read_lines(path, offset=offset, limit=limit, limit_bytes=limit_bytes)
         if not page.data or page.binary:
             return page
-        return replace(page, data=Redacted(await self._within(path, page, more=page.more or page.cut)))
+        return replace(page, data=Redacted(await self._within(path, page)))
 
-    async def _within(self, path: str, page: LinesPage, *, more: bool) -> bytes:
+    async def _within(self, path: str, page: LinesPage) -> bytes:
+        """Return a page redacted with the bytes around it."""
         start = max(0, page.next_byte - len(page.data))
         margin_bytes = self.redactor.margin_bytes
         before = await self._bytes(path, max(0, start - margin_bytes), min(start, margin_bytes))
-        after = await self._bytes(path, page.next_byte, margin_bytes) if more else b""
+        after = await self._bytes(path, page.next_byte, margin_bytes) if page.more or page.cut else b""
         return await self.redactor.within(before, page.data, after)
 
     async def _bytes(self, path: str, offset: int, length: int) -> bytes:
         if not length:
             return b""
         return b"".join([piece async for piece in self.inner.read(path, offset=offset, length=length)])
-
-    async def write(self, path: str, data: bytes | AsyncIterable[bytes]) -> Entry:
-        """Replace a file atomically."""
-        return await self.inner.write(path, data)
-
-    async def edit(self, path: str, old_text: bytes, new_text: bytes, *, replace_all: bool = False) -> EditResult:
-        """Replace an exact match in the file itself; where the shown text is masked it does not match."""
-        return await self.inner.edit(path, old_text, new_text, replace_all=replace_all)
-
-    async def glob(self, path: str, pattern: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
-        """Find paths."""
-        return await self.inner.glob(path, pattern, offset=offset, limit=limit)
 
     async def grep(
         self, path: str, pattern: str, *, include: str = "", offset: int = 0, limit: int = 200, timeout_s: float = 10.0
@@ -147,21 +145,13 @@ class RedactedWorkspace:
     async def _key_headers(self, paths: Collection[str], path: str, include: str, timeout_s: float) -> _KeyHeaders:
         """Return where private keys begin in these files of a search."""
         few = len(paths) <= _FILES_LIMIT
-        lines: set[tuple[str, int]] = set()
-        all_known = True
-        for searched in paths if few else (path,):
-            try:
-                found = await self.inner.grep(
-                    searched,
-                    _KEY_HEADER,
-                    include="" if few else include,
-                    limit=_HEADERS_LIMIT,
-                    timeout_s=timeout_s,
-                )
-            except (SandboxError, OSError):
-                return _KeyHeaders(frozenset(), all_known=False)
-            lines |= {(one.path, one.line) for one in found.matches}
-            all_known = all_known and not found.more
+        find = partial(self.inner.grep, pattern=_KEY_HEADER, limit=_HEADERS_LIMIT, timeout_s=timeout_s)
+        try:
+            pages = [await find(one) for one in paths] if few else [await find(path, include=include)]
+        except (SandboxError, OSError):
+            return _KeyHeaders(frozenset(), all_known=False)
+        lines = {(found.path, found.line) for page in pages for found in page.matches}
+        all_known = not any(page.more for page in pages)
         return _KeyHeaders(frozenset(lines), all_known)
 
     async def _line_in_its_file(self, match: GrepMatch, contexts: _Contexts) -> bytes | None:
@@ -173,71 +163,51 @@ class RedactedWorkspace:
             page = await self.inner.read_lines(
                 match.path, offset=max(0, match.line - 1), limit=_CONTEXT_LINES, limit_bytes=_CONTEXT_BYTES
             )
-            data = await self._within(match.path, page, more=page.more or page.cut)
+            data = await self._within(match.path, page)
         except (SandboxError, OSError):
             return None
         contexts.keep(match, data.split(b"\n"))
         return contexts.line(match)
 
-    async def mkdir(self, path: str) -> None:
-        """Make a directory and its parents."""
-        await self.inner.mkdir(path)
-
-    async def remove(self, path: str, *, recursive: bool = False) -> None:
-        """Remove a path."""
-        await self.inner.remove(path, recursive=recursive)
-
-    async def rename(self, path: str, new_path: str) -> None:
-        """Rename a path."""
-        await self.inner.rename(path, new_path)
-
-    async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
-        self,
-        command: str,
-        *,
-        timeout_s: float,
-        call_id: str,
-        limit_chars: int,
-        head_chars: int,
-        tail_chars: int,
-        on_output: OnOutput | None = None,
-        context: CallContext | None = None,
+    async def execute(
+        self, command: str, *, context: CallContext | None = None, **options: Unpack[CommandOptions]
     ) -> ExecResult:
         """Run a command line; head and tail of a long output are fetched with a margin, and cut when redacted.
 
         The margin before the tail is always whole: a secret that the tail ends begins there. The margin after the head
         may be shorter, because a secret is recognised by its beginning.
         """
-        margin_chars = self.redactor.margin_bytes
-        asked_tail_chars = tail_chars + margin_chars
-        room_chars = max(head_chars, _EXCERPTS_LIMIT_CHARS - asked_tail_chars)
-        kept = KeptRedaction(self.redactor)
-        live = None if on_output is None else LiveOutput([kept], [on_output])
+        margin_chars, asked = self.redactor.margin_bytes, options.copy()
+        asked["tail_chars"] += margin_chars
+        room_chars = max(options["head_chars"], _EXCERPTS_LIMIT_CHARS - asked["tail_chars"])
+        asked["head_chars"] = min(options["head_chars"] + margin_chars, options["limit_chars"], room_chars)
+        kept, on_output = KeptRedaction(self.redactor), options.get("on_output")
+        live = asked["on_output"] = None if on_output is None else LiveOutput([kept], [on_output])
         cut = True
         try:
-            done = await self.inner.execute(
-                command,
-                timeout_s=timeout_s,
-                call_id=call_id,
-                limit_chars=limit_chars,
-                head_chars=min(head_chars + margin_chars, limit_chars, room_chars),
-                tail_chars=asked_tail_chars,
-                on_output=live,
-                context=context,
-            )
+            done = await self.inner.execute(command, context=context, **asked)
             cut = done.outcome != "exited"
         finally:
             if live is not None:
                 await live.end(cut=cut or done.evicted is not None)
-        if done.evicted is None:
-            return replace(done, output=await redacted_pieces(kept, done.output, cut_end=cut))
-        if _size_bytes(done.output) + _size_bytes(done.tail) == done.output_bytes:
-            # Head and tail are the whole output.
-            whole = await redacted_pieces(kept, (*done.output, *done.tail), cut_end=cut)
-            return replace(done, output=_first(whole, head_chars), tail=_last(whole, tail_chars))
+        try:
+            return await _shown(kept, done, options["head_chars"], options["tail_chars"], cut=cut)
+        except RedactionFailed as failed:
+            failed.outcome, failed.exit_code = done.outcome, done.exit_code
+            raise
+
+
+async def _shown(kept: KeptRedaction, done: ExecResult, head_chars: int, tail_chars: int, *, cut: bool) -> ExecResult:
+    """Return what came of a command with its output redacted, as much of it as was asked for."""
+    if done.evicted is None:
+        return replace(done, output=await redacted_pieces(kept, done.output, cut_end=cut))
+    if _size_bytes(done.output) + _size_bytes(done.tail) == done.output_bytes:
+        # Head and tail are the whole output.
+        head = tail = await redacted_pieces(kept, (*done.output, *done.tail), cut_end=cut)
+    else:
         head = await redacted_pieces(kept, done.output, cut_end=True)
         tail = await redacted_pieces(kept, done.tail, cut_start=True, cut_end=cut)
-        return replace(done, output=_first(head, head_chars), tail=_last(tail, tail_chars))
+    return replace(done, output=_first(head, head_chars), tail=_last(tail, tail_chars))
 
 
 @dataclass(frozen=True)
@@ -292,27 +262,20 @@ def _size_bytes(pieces: Sequence[OutputPiece]) -> int:
     return sum(len(piece.data) for piece in pieces)
 
 
-def _after(piece: bytes, skip: int) -> tuple[bytes, int]:
-    """Return the piece without its first `skip` bytes, and how many are still to be skipped."""
-    return piece[skip:], max(0, skip - len(piece))
-
-
 def _first(pieces: Sequence[OutputPiece], chars: int) -> tuple[OutputPiece, ...]:
     """Return the first characters; a byte that is no UTF-8 counts as one."""
-    kept: list[OutputPiece] = []
-    for piece in pieces:
-        text = piece.data.decode("utf-8", "surrogateescape")[:chars]
-        chars -= len(text)
-        kept.append(OutputPiece(piece.stream, Redacted(text.encode("utf-8", "surrogateescape"))))
-    return tuple(piece for piece in kept if piece.data)
+    return _excerpt(pieces, chars, lambda text, left: text[:left])
 
 
 def _last(pieces: Sequence[OutputPiece], chars: int) -> tuple[OutputPiece, ...]:
     """Return the last characters, likewise."""
+    return _excerpt(pieces[::-1], chars, lambda text, left: text[max(0, len(text) - left) :])[::-1]
+
+
+def _excerpt(pieces: Sequence[OutputPiece], chars: int, part: Callable[[str, int], str]) -> tuple[OutputPiece, ...]:
     kept: list[OutputPiece] = []
-    for piece in reversed(pieces):
-        text = piece.data.decode("utf-8", "surrogateescape")
-        text = text[len(text) - min(chars, len(text)) :]
+    for piece in pieces:
+        text = part(piece.data.decode("utf-8", "surrogateescape"), chars)
         chars -= len(text)
         kept.append(OutputPiece(piece.stream, Redacted(text.encode("utf-8", "surrogateescape"))))
-    return tuple(piece for piece in kept[::-1] if piece.data)
+    return tuple(piece for piece in kept if piece.data)

@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent.filesystem import OnOutput
 from agent.messages import ToolCall, ToolResult
 from agent.state import ToolExecution
 from agent.tool_call import JudgedCall
@@ -34,7 +33,10 @@ from gateway.tool_calls.tool_request import ToolRequest
 LINGER_S = 3.0
 # Calls of one tenant that continue without a caller; one more ends when its caller leaves.
 _LINGERING_LIMIT = 32
-_LOST = "the gateway was lost while this call ran: what it had done by then is not known, and it was not run again"
+_LOST = ToolResult.error(
+    "the gateway was lost while this call ran: what it had done by then is not known, and it was not run again",
+    outcome="interrupted",
+)
 
 
 @dataclass
@@ -57,53 +59,40 @@ class _UnderWay:
             self.counted = None
 
 
+@dataclass(eq=False)
 class RequestedCalls:
-    """The calls with request ids that this process executes, and the stored results of others."""
+    """The calls with request ids that this process executes, and the stored results of others.
 
-    def __init__(
-        self,
-        tool_calls: ToolCalls,
-        store: RequestStore,
-        *,
-        linger_s: float = LINGER_S,
-        lingering: Callable[[str], Callable[[], None]] | None = None,
-    ) -> None:
-        """`lingering` counts a call of a tenant that continues without a caller, and returns what uncounts it."""
-        self._lingering = lingering
-        self._tool_calls = tool_calls
-        self._store = store
-        self._linger_s = linger_s
-        self._under_way: dict[tuple[str, str], _UnderWay] = {}
-        self._closing = False
+    `lingering` counts a call of a tenant that continues without a caller, and returns what uncounts it.
+    """
+
+    tool_calls: ToolCalls
+    store: RequestStore
+    linger_s: float = LINGER_S
+    lingering: Callable[[str], Callable[[], None]] | None = None
+    _under_way: dict[tuple[str, str], _UnderWay] = field(default_factory=dict)
+    _closing: bool = False
 
     async def call(
-        self,
-        tenant: Tenant,
-        thread: str,
-        name: str,
-        arguments_json: str,
-        *,
-        request_id: str,
-        on_output: OnOutput | None = None,
-        deadline_s: float | None = None,
+        self, tenant: Tenant, new: NewCall, request_id: str, *, deadline_s: float | None = None
     ) -> FinishedToolCall:
         """Make a call, or return the result of the same request. `deadline_s` is the caller's, as loop.time().
 
         Raises RequestIdReused, InProgress, and what ToolCalls.call raises.
         """
         if not request_id:
-            return await self._tool_calls.call(tenant, NewCall(thread, name, arguments_json, on_output))
-        request = ToolRequest.of(request_id, thread, name, arguments_json)
+            return await self.tool_calls.call(tenant, new)
+        request = ToolRequest.of(request_id, new.thread, new.name, str(new.arguments))
         key = (tenant.name, request_id)
         known = self._under_way.get(key)
         if known is None:
-            stored = await self._store.call_of(*key)
+            stored = await self.store.call_of(*key)
             if stored is not None and key not in self._under_way:
                 return self._answered(stored, request)
             # No await up to the task: of two concurrent requests the second finds the first's call.
             known = self._under_way.get(key)
             if known is None:
-                known = self._begin(key, request, self._made(tenant, request, name, arguments_json, on_output))
+                known = self._begin(key, request, self._made(tenant, request, new))
         request.check_digest(known.digest)
         return await self._result(key, known, deadline_s)
 
@@ -137,12 +126,9 @@ class RequestedCalls:
         known.task.add_done_callback(over)
         return known
 
-    async def _made(
-        self, tenant: Tenant, request: ToolRequest, name: str, arguments_json: str, on_output: OnOutput | None
-    ) -> FinishedToolCall:
+    async def _made(self, tenant: Tenant, request: ToolRequest, new: NewCall) -> FinishedToolCall:
         """Make a call that this gateway does not know yet."""
-        new = NewCall(request.thread, name, arguments_json, on_output, request=request)
-        made = await self._tool_calls.call(tenant, new)
+        made = await self.tool_calls.call(tenant, replace(new, thread=request.thread, request=request))
         if not request.taken:
             # The journal has written the result, but for one that a hook further out changed or withheld after that.
             execution = made.execution
@@ -150,17 +136,23 @@ class RequestedCalls:
                 return made
             request.duration_s = made.duration_s  # the same as in a repetition
             result = request.keep(execution)
-            if await self._store.remember(tenant.name, execution.call.id, request.id, request.digest, result):
+            if await self.store.remember(tenant.name, execution.call.id, request.id, request.digest, result):
                 return made
-        stored = await self._store.call_of(tenant.name, request.id)
+        stored = await self.store.call_of(tenant.name, request.id)
         if stored is None:
             raise request.in_progress()
         return self._answered(stored, request)
 
     def _answered(self, stored: RequestedCall, request: ToolRequest) -> FinishedToolCall:
-        """Return the answer to a repetition."""
-        request.check_ended(stored, self._tool_calls.late)
-        return _remembered(stored, request)
+        """Return the answer to a repetition: the remembered result of a call that is over."""
+        request.check_ended(stored, self.tool_calls.late)
+        call = ToolCall(id=stored.id, name=stored.name, arguments={})
+        kept = StoredResult.remembered(stored)
+        result = _LOST if kept is None else kept.result()
+        execution = ToolExecution(call, call, JudgedCall.of(call), result=result)
+        if kept is not None:
+            execution = execution.with_(verdict=kept.verdict, duration_s=kept.duration_s, approval_id=kept.approval_id)
+        return FinishedToolCall(request.thread, execution, result, execution.duration_s)
 
     async def _result(self, key: tuple[str, str], known: _UnderWay, deadline_s: float | None) -> FinishedToolCall:
         """Wait for a call with its other callers; when the last one leaves, the call lingers."""
@@ -176,7 +168,7 @@ class RequestedCalls:
             known.callers -= 1
             # A client that gives up at its deadline resets the RPC, and the reset arrives just before the deadline
             # passes here. Only the deadline distinguishes it from a broken connection.
-            back_s = asyncio.get_running_loop().time() + self._linger_s
+            back_s = asyncio.get_running_loop().time() + self.linger_s
             known.wanted_until_s = max(known.wanted_until_s, back_s if deadline_s is None else min(back_s, deadline_s))
             if not known.callers and not known.task.done():
                 self._leave(key, known)
@@ -188,18 +180,5 @@ class RequestedCalls:
             known.task.cancel()
             return
         # The caller's place is about to be freed, but the work continues and must count.
-        known.counted = None if self._lingering is None else self._lingering(key[0])
+        known.counted = None if self.lingering is None else self.lingering(key[0])
         known.ending = loop.call_at(known.wanted_until_s, known.task.cancel)
-
-
-def _remembered(stored: RequestedCall, request: ToolRequest) -> FinishedToolCall:
-    """Return the remembered result of a call that is over."""
-    call = ToolCall(id=stored.id, name=stored.name, arguments={})
-    if stored.result is None or stored.state == "interrupted":
-        result = ToolResult.error(_LOST, outcome="interrupted")
-        execution = ToolExecution(call, call, JudgedCall.of(call), result=result)
-    else:
-        kept = StoredResult.model_validate_json(stored.result)
-        judged, result = JudgedCall.of(call), kept.result()
-        execution = ToolExecution(call, call, judged, kept.verdict, result, kept.duration_s, kept.approval_id)
-    return FinishedToolCall(request.thread, execution, result, execution.duration_s)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pydantic import JsonValue
 
@@ -52,13 +53,12 @@ def made_process_id(tenant: Tenant, request: ToolRequest) -> str:
     return f"proc_{hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest()[:_ID_CHARS]}"
 
 
+@dataclass(frozen=True)
 class RequestedPrograms:
-    """Looks up earlier requests."""
+    """Looks up earlier requests; `late` has the unwritten outcomes of this process."""
 
-    def __init__(self, store: RequestStore, late: OutcomeRetryQueue) -> None:
-        """`late` has the unwritten outcomes of this process."""
-        self._store = store
-        self._late = late
+    store: RequestStore
+    late: OutcomeRetryQueue
 
     async def ended(self, tenant: Tenant, request: ToolRequest) -> EndedProgram | None:
         """Return how the program of the same request ended, None if there was none.
@@ -68,7 +68,7 @@ class RequestedPrograms:
         stored = await self._earlier(tenant, request)
         if stored is None:
             return None
-        remembered = _remembered(stored)
+        remembered = StoredResult.remembered(stored)
         if remembered is None:
             return EndedProgram(stored.id, ProgramResult("interrupted", message=_LOST))
         if remembered.program is not None:
@@ -86,7 +86,7 @@ class RequestedPrograms:
         stored = await self._earlier(tenant, request)
         if stored is None:
             return None
-        remembered = _remembered(stored)
+        remembered = StoredResult.remembered(stored)
         failed = remembered is not None and remembered.is_error
         # A start may have failed because another process has the id.
         if not failed or (remembered is not None and remembered.outcome == "cancelled"):
@@ -98,7 +98,7 @@ class RequestedPrograms:
                 f"request {request.id!r} started the process {process_id}, which no longer exists: it or its "
                 "sandbox was removed"
             )
-        await self._store.forget(tenant.name, stored.id)
+        await self.store.forget(tenant.name, stored.id)
         return None
 
     async def kept(self, sandbox: ThreadSandbox, process_id: str, argv: Sequence[bytes]) -> Process | None:
@@ -108,13 +108,7 @@ class RequestedPrograms:
         return next((one for one in found if one.id == process_id and shown.startswith(b"\0".join(one.argv))), None)
 
     async def _earlier(self, tenant: Tenant, request: ToolRequest) -> RequestedCall | None:
-        stored = await self._store.call_of(tenant.name, request.id)
+        stored = await self.store.call_of(tenant.name, request.id)
         if stored is not None:
-            request.check_ended(stored, self._late)
+            request.check_ended(stored, self.late)
         return stored
-
-
-def _remembered(stored: RequestedCall) -> StoredResult | None:
-    if stored.result is None or stored.state == "interrupted":
-        return None
-    return StoredResult.model_validate_json(stored.result)

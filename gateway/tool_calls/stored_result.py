@@ -7,6 +7,7 @@ remembered. Rows of earlier versions are read too: their bytes are base64, in `c
 from __future__ import annotations
 
 import base64
+from dataclasses import fields
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
@@ -14,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, mo
 from agent.frozen import storable_text
 from agent.messages import Evicted, ToolResult
 from agent.state import Verdict
+from gateway.storage.request_store import RequestedCall
 from sandbox.protocols import ProgramResult
 
 
@@ -31,6 +33,10 @@ def _written(data: bytes) -> dict[str, str]:
 
 
 _Bytes = Annotated[bytes, BeforeValidator(_read), PlainSerializer(_written)]
+
+
+_OF_RESULT = tuple(field.name for field in fields(ToolResult))
+_STREAMS = ("stdout", "stderr")
 
 
 class StoredResult(BaseModel):
@@ -55,36 +61,25 @@ class StoredResult(BaseModel):
     @classmethod
     def of(cls, result: ToolResult, duration_s: float, **more: Any) -> StoredResult:
         """Return the form of a result; `more` are the fields that the result does not have."""
-        content = result.content
-        return cls.model_construct(
-            outcome=result.outcome,
-            is_error=result.is_error,
-            exit_code=result.exit_code,
-            evicted=result.evicted,
-            content=content,
-            stdout=None if result.stdout == content else result.stdout,
-            stderr=None if result.stderr == content else result.stderr,
-            note=storable_text(result.note),
-            withheld_by=result.withheld_by,
-            would_be_withheld_by=result.would_be_withheld_by,
-            duration_s=duration_s,
-            **more,
-        )
+        kept = {name: getattr(result, name) for name in _OF_RESULT}
+        for stream in _STREAMS:
+            kept[stream] = None if kept[stream] == result.content else kept[stream]
+        kept["note"] = storable_text(result.note)
+        return cls.model_construct(**kept, duration_s=duration_s, **more)
+
+    @classmethod
+    def remembered(cls, stored: RequestedCall) -> StoredResult | None:
+        """Return what is remembered of a call that is over; None if its gateway was lost while it ran."""
+        if stored.result is None or stored.state == "interrupted":
+            return None
+        return cls.model_validate_json(stored.result)
 
     def result(self) -> ToolResult:
         """Return the result as it was."""
-        return ToolResult(
-            content=self.content,
-            outcome=self.outcome,
-            is_error=self.is_error,
-            exit_code=self.exit_code,
-            evicted=self.evicted,
-            stdout=self.content if self.stdout is None else self.stdout,
-            stderr=self.content if self.stderr is None else self.stderr,
-            note=self.note,
-            withheld_by=self.withheld_by,
-            would_be_withheld_by=self.would_be_withheld_by,
-        )
+        kept = {name: getattr(self, name) for name in _OF_RESULT}
+        for stream in _STREAMS:
+            kept[stream] = self.content if kept[stream] is None else kept[stream]
+        return ToolResult(**kept)
 
     @model_validator(mode="before")
     @classmethod

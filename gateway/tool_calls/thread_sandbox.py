@@ -7,9 +7,10 @@ workspace. Operations on processes do not make one: without a sandbox there are 
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Concatenate, NotRequired, ParamSpec, TypedDict, TypeVar, Unpack
 
 from agent.filesystem import OnOutput
 from agent.tool_call import CallContext
@@ -21,16 +22,13 @@ from sandbox.errors import Conflict, Exhausted, NotFound, PostureTooWeak, Sandbo
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.keeper.keeper import Leases
 from sandbox.protocols import (
-    EditResult,
-    EntriesPage,
     Entry,
     ExecResult,
-    GrepPage,
-    LinesPage,
+    FileSystem,
     OnProgramOutput,
     Process,
+    Processes,
     ProcessList,
-    ProcessPage,
     ProcessSpec,
     ProgramResult,
     ProgramSpec,
@@ -39,46 +37,77 @@ from sandbox.protocols import (
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 Claim = Callable[[], Awaitable[None]]
+P = ParamSpec("P")
+T = TypeVar("T")
 # Where a failed command says why.
 _LAST_PIECES, _LAST_BYTES = 8, 16 * 1024
 
 
-class ThreadSandbox:  # large: implements the file, shell and process protocols
-    """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell; programs and processes are for services."""
+class CommandOptions(TypedDict):
+    """How a command line runs, and how much of its output is shown (agent.filesystem.Shell)."""
 
-    def __init__(
-        self,
-        leases: Leases,
-        spec: SandboxSpec,
-        policy: Callable[[], Policy],
-        claim: Claim | None,
-        programs: ProgramCheck,
-    ) -> None:
-        """Hold all that is started to the file rules of what `policy` returns then.
+    timeout_s: float
+    call_id: str
+    limit_chars: int
+    head_chars: int
+    tail_chars: int
+    on_output: NotRequired[OnOutput | None]
 
-        Where that has none, those of the version that judged the call hold: without them it relied on the kernel.
-        `claim` is awaited before the first sandbox is used: it has the thread's files on this engine or raises.
-        """
-        self._leases = leases
-        self._spec = spec
-        self._policy = policy
-        self._claim = claim
-        self._programs = programs
 
-    def _borrow(self) -> AbstractAsyncContextManager[Sandbox]:
-        return self._leases.acquire(self._spec) if self._claim is None else self._borrow_first(self._claim)
+def _on_files(
+    method: Callable[Concatenate[FileSystem, P], Awaitable[T]],
+) -> Callable[Concatenate[ThreadSandbox, P], Coroutine[Any, Any, T]]:
+    """Return a method that does what this one does, on the files of the leased sandbox."""
+
+    async def leased(self: ThreadSandbox, /, *args: P.args, **options: P.kwargs) -> T:
+        async with self._leased() as sandbox:
+            result: T = await getattr(sandbox.files, method.__name__)(*args, **options)
+            return result
+
+    return leased
+
+
+def _on_process(
+    method: Callable[Concatenate[Processes, str, P], Awaitable[T]],
+) -> Callable[Concatenate[ThreadSandbox, str, P], Coroutine[Any, Any, T]]:
+    """Return a method that does what this one does, in the sandbox that has the process; NotFound where none lives."""
+
+    async def leased(self: ThreadSandbox, process_id: str, /, *args: P.args, **options: P.kwargs) -> T:
+        async with self._leased_with(process_id) as sandbox:
+            result: T = await getattr(sandbox.processes, method.__name__)(process_id, *args, **options)
+            return result
+
+    return leased
+
+
+@dataclass(eq=False)
+class ThreadSandbox:
+    """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell; programs and processes are for services.
+
+    All that is started is confined by the file rules of what `policy` returns then. Where that has none, those of the
+    version that judged the call apply: without them it relied on the kernel. `claim` is awaited before the first
+    sandbox is used: the thread's files are on this engine then, or it raises.
+    """
+
+    leases: Leases
+    spec: SandboxSpec
+    policy: Callable[[], Policy]
+    claim: Claim | None
+    programs: ProgramCheck
 
     @asynccontextmanager
-    async def _borrow_first(self, claim: Claim) -> AsyncIterator[Sandbox]:
-        await claim()
-        self._claim = None
-        async with self._leases.acquire(self._spec) as sandbox:
+    async def _leased(self) -> AsyncIterator[Sandbox]:
+        """Lease the sandbox, made or started if need be."""
+        if self.claim is not None:
+            await self.claim()
+            self.claim = None
+        async with self.leases.acquire(self.spec) as sandbox:
             yield sandbox
 
     @asynccontextmanager
-    async def _borrow_with(self, process_id: str) -> AsyncIterator[Sandbox]:
-        """Borrow the sandbox that has a process; NotFound where none lives."""
-        async with self._leases.acquire_existing(self._spec) as sandbox:
+    async def _leased_with(self, process_id: str) -> AsyncIterator[Sandbox]:
+        """Lease the sandbox that has a process; NotFound where none lives."""
+        async with self.leases.acquire_existing(self.spec) as sandbox:
             if sandbox is None:
                 raise NotFound(
                     f"background process {process_id!r} not found: the thread has no sandbox, and processes end "
@@ -88,22 +117,28 @@ class ThreadSandbox:  # large: implements the file, shell and process protocols
 
     async def prepare(self) -> str:
         """Have the sandbox, made or started as for a call; return its id."""
-        async with self._borrow() as sandbox:
+        async with self._leased() as sandbox:
             return sandbox.id
 
-    async def ls(self, path: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
-        """List a directory."""
-        async with self._borrow() as sandbox:
-            return await sandbox.files.ls(path, offset=offset, limit=limit)
-
-    async def stat(self, path: str) -> Entry:
-        """Describe a path."""
-        async with self._borrow() as sandbox:
-            return await sandbox.files.stat(path)
+    ls = _on_files(FileSystem.ls)
+    stat = _on_files(FileSystem.stat)
+    read_lines = _on_files(FileSystem.read_lines)
+    write = _on_files(FileSystem.write)
+    edit = _on_files(FileSystem.edit)
+    glob = _on_files(FileSystem.glob)
+    grep = _on_files(FileSystem.grep)
+    mkdir = _on_files(FileSystem.mkdir)
+    remove = _on_files(FileSystem.remove)
+    rename = _on_files(FileSystem.rename)
+    read_process = _on_process(Processes.read)
+    write_process = _on_process(Processes.write)
+    resize_process = _on_process(Processes.resize)
+    wait_process = _on_process(Processes.wait)
+    remove_process = _on_process(Processes.remove)
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         """Stream a file's bytes."""
-        async with self._borrow() as sandbox:
+        async with self._leased() as sandbox:
             async for chunk in sandbox.files.read(path, offset=offset, length=length):
                 yield chunk
 
@@ -115,7 +150,7 @@ class ThreadSandbox:  # large: implements the file, shell and process protocols
         The file is looked at before its first byte is read, and after it was opened where the read begins later: so
         between two reads of the same entry it was not written.
         """
-        async with self._borrow() as sandbox:
+        async with self._leased() as sandbox:
             entry = None if offset else await sandbox.files.stat(path)
             begun = False
             async for chunk in sandbox.files.read(path, offset=offset, length=length):
@@ -126,75 +161,14 @@ class ThreadSandbox:  # large: implements the file, shell and process protocols
             if not begun:
                 yield entry or await sandbox.files.stat(path), b""
 
-    async def read_lines(self, path: str, *, offset: int = 0, limit: int = 2000, limit_bytes: int = 65536) -> LinesPage:
-        """Read a page of lines."""
-        async with self._borrow() as sandbox:
-            return await sandbox.files.read_lines(path, offset=offset, limit=limit, limit_bytes=limit_bytes)
-
-    async def write(self, path: str, data: bytes | AsyncIterable[bytes]) -> Entry:
-        """Replace a file atomically."""
-        async with self._borrow() as sandbox:
-            return await sandbox.files.write(path, data)
-
-    async def edit(self, path: str, old_text: bytes, new_text: bytes, *, replace_all: bool = False) -> EditResult:
-        """Replace an exact match."""
-        async with self._borrow() as sandbox:
-            return await sandbox.files.edit(path, old_text, new_text, replace_all=replace_all)
-
-    async def glob(self, path: str, pattern: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
-        """Find paths."""
-        async with self._borrow() as sandbox:
-            return await sandbox.files.glob(path, pattern, offset=offset, limit=limit)
-
-    async def grep(
-        self, path: str, pattern: str, *, include: str = "", offset: int = 0, limit: int = 200, timeout_s: float = 10.0
-    ) -> GrepPage:
-        """Search contents."""
-        async with self._borrow() as sandbox:
-            return await sandbox.files.grep(
-                path, pattern, include=include, offset=offset, limit=limit, timeout_s=timeout_s
-            )
-
-    async def mkdir(self, path: str) -> None:
-        """Make a directory and its parents."""
-        async with self._borrow() as sandbox:
-            await sandbox.files.mkdir(path)
-
-    async def remove(self, path: str, *, recursive: bool = False) -> None:
-        """Remove a path."""
-        async with self._borrow() as sandbox:
-            await sandbox.files.remove(path, recursive=recursive)
-
-    async def rename(self, path: str, new_path: str) -> None:
-        """Rename a path."""
-        async with self._borrow() as sandbox:
-            await sandbox.files.rename(path, new_path)
-
-    async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
-        self,
-        command: str,
-        *,
-        timeout_s: float,
-        call_id: str,
-        limit_chars: int,
-        head_chars: int,
-        tail_chars: int,
-        on_output: OnOutput | None = None,
-        context: CallContext | None = None,
+    async def execute(
+        self, command: str, *, context: CallContext | None = None, **options: Unpack[CommandOptions]
     ) -> ExecResult:
         """Run a command line; a sandbox that cannot be had is an outcome, for it is no fault of the command."""
         try:
-            async with self._borrow() as sandbox:
+            async with self._leased() as sandbox:
                 policy = await self._enforced(sandbox, context)
-                done = await _shell(sandbox, policy).execute(
-                    command,
-                    timeout_s=timeout_s,
-                    call_id=call_id,
-                    limit_chars=limit_chars,
-                    head_chars=head_chars,
-                    tail_chars=tail_chars,
-                    on_output=on_output,
-                )
+                done = await _shell(sandbox, policy).execute(command, **options)
                 notes = (done.message, _refusal(policy, done), _said_once(sandbox))
                 return replace(done, message="; ".join(filter(None, notes))) if any(notes[1:]) else done
         except SandboxError as error:
@@ -202,7 +176,7 @@ class ThreadSandbox:  # large: implements the file, shell and process protocols
 
     async def _enforced(self, sandbox: Sandbox, context: CallContext | None) -> Policy:
         """Return the version whose file rules hold for what a call starts now. Raises PostureTooWeak."""
-        policy = self._policy()
+        policy = self.policy()
         judged_by = None if context is None else context.get(JUDGED_BY)
         if policy.file_rules is None and judged_by is not None:
             policy = judged_by
@@ -212,7 +186,7 @@ class ThreadSandbox:  # large: implements the file, shell and process protocols
                     "enforcement: kernel needs a kernel with Landlock, Linux 6.2 or later, and the sandbox has none: "
                     "use a newer one, or enforcement: reading"
                 )
-            await self._programs.check(sandbox, policy)
+            await self.programs.check(sandbox, policy)
         return policy
 
     async def run_program(
@@ -224,21 +198,21 @@ class ThreadSandbox:  # large: implements the file, shell and process protocols
         context: CallContext | None = None,
     ) -> ProgramResult:
         """Run a program with streams; a sandbox that cannot be had is an outcome, as it is for a command line."""
-        borrowed = False
+        leased = False
         try:
-            async with self._borrow() as sandbox:
-                borrowed = True
+            async with self._leased() as sandbox:
+                leased = True
                 policy = await self._enforced(sandbox, context)
                 return await _shell(sandbox, policy).run_program(program, stdin=stdin, on_output=on_output)
         except SandboxError as error:
-            # Once borrowed, what is raised comes from the caller's own stdin or on_output.
-            if borrowed:
+            # Once leased, what is raised comes from the caller's own stdin or on_output.
+            if leased:
                 raise
             return ProgramResult("failed_to_start", message=error.outside)
 
     async def start_process(self, spec: ProcessSpec, context: CallContext | None = None) -> Process:
         """Start a background process; Conflict where its id is in use, Exhausted where no more may run."""
-        async with self._borrow() as sandbox:
+        async with self._leased() as sandbox:
             try:
                 rules = (await self._enforced(sandbox, context)).file_rules
                 processes = sandbox.processes if rules is None else sandbox.processes.under(rules)
@@ -253,42 +227,12 @@ class ThreadSandbox:  # large: implements the file, shell and process protocols
 
     async def list_processes(self) -> ProcessList:
         """List background processes and count strays."""
-        async with self._leases.acquire_existing(self._spec) as sandbox:
+        async with self.leases.acquire_existing(self.spec) as sandbox:
             return ProcessList((), 0) if sandbox is None else await sandbox.processes.list()
-
-    async def read_process(
-        self, process_id: str, *, stderr: bool = False, offset: int, limit_bytes: int = 256 * 1024, wait_s: float = 0
-    ) -> ProcessPage:
-        """Read a page of a process' output."""
-        async with self._borrow_with(process_id) as sandbox:
-            return await sandbox.processes.read(
-                process_id, stderr=stderr, offset=offset, limit_bytes=limit_bytes, wait_s=wait_s
-            )
-
-    async def write_process(
-        self,
-        process_id: str,
-        data: bytes,
-        *,
-        end: bool = False,
-        wait_s: float,
-        offset: int | None = None,
-        request_id: str = "",
-    ) -> Process:
-        """Write to a process' stdin; with `offset` or `request_id` it may be made again."""
-        async with self._borrow_with(process_id) as sandbox:
-            return await sandbox.processes.write(
-                process_id, data, end=end, wait_s=wait_s, offset=offset, request_id=request_id
-            )
-
-    async def resize_process(self, process_id: str, rows: int, columns: int) -> Process:
-        """Change the size of a process' terminal."""
-        async with self._borrow_with(process_id) as sandbox:
-            return await sandbox.processes.resize(process_id, rows, columns)
 
     async def signal_process(self, process_id: str, number: int, *, tree: bool = False) -> Process:
         """Send a signal to a process' group, or with `tree` to everything it started."""
-        async with self._borrow_with(process_id) as sandbox:
+        async with self._leased_with(process_id) as sandbox:
             process = await sandbox.processes.signal(process_id, number, tree=tree)
         if process is None:
             raise NotFound("a process has an id; kill_strays ends what commands left behind")
@@ -296,22 +240,12 @@ class ThreadSandbox:  # large: implements the file, shell and process protocols
 
     async def kill_strays(self) -> tuple[int, int]:
         """Kill what commands left behind; return how many strays there were, and how many live then."""
-        async with self._leases.acquire_existing(self._spec) as sandbox:
+        async with self.leases.acquire_existing(self.spec) as sandbox:
             found = 0 if sandbox is None else (await sandbox.processes.list()).strays
             if sandbox is None or not found:
                 return 0, 0
             await sandbox.processes.signal("", signal.SIGKILL, tree=True)
             return found, (await sandbox.processes.list()).strays
-
-    async def wait_process(self, process_id: str, *, wait_s: float) -> Process:
-        """Wait for a process' end."""
-        async with self._borrow_with(process_id) as sandbox:
-            return await sandbox.processes.wait(process_id, wait_s=wait_s)
-
-    async def remove_process(self, process_id: str) -> Process:
-        """Kill what is left of a process and forget it."""
-        async with self._borrow_with(process_id) as sandbox:
-            return await sandbox.processes.remove(process_id)
 
 
 def _shell(sandbox: Sandbox, policy: Policy) -> Shell:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
 from time import monotonic
 
@@ -33,9 +33,8 @@ from gateway.approvals.grant_hook import GrantHook, load_grants
 from gateway.errors import ApprovalPending, InvalidArgument, Unavailable, Unrecorded
 from gateway.policy import PolicyHook
 from gateway.policy.decision import Facts
-from gateway.redaction import Redactor
-from gateway.redaction.fair_redactor import FairRedactor
-from gateway.redaction.hooks import redaction_hooks, redactor_of
+from gateway.redaction.hooks import redaction_hooks
+from gateway.redaction.redactor import NO_SECRETS, Redactor
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.approval_writes import APPROVED
 from gateway.storage.audit_store import AuditEntry
@@ -53,12 +52,13 @@ from gateway.tool_calls.process_reader import ProcessReader
 from gateway.tool_calls.program_check import ProgramCheck
 from gateway.tool_calls.quota_hook import REFUSED, QuotaHook
 from gateway.tool_calls.redacted_workspace import RedactedWorkspace
-from gateway.tool_calls.service_executor import EXECUTOR
+from gateway.tool_calls.service_executor import EXECUTOR, ServiceExecutor
 from gateway.tool_calls.thread_engines import ThreadEngines
-from gateway.tool_calls.thread_sandbox import Claim, ThreadSandbox
+from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_request import REQUEST, ToolRequest
 from sandbox.keeper.keeper import Leases
 
+_NO_TELEMETRY = Telemetry.off()
 _THREAD_LIMIT_CHARS = 256
 _NAME_LIMIT_CHARS = 128
 # The caches of threads and of their paths: least recently used entries go first.
@@ -84,8 +84,7 @@ class ToolPath:
     quota: QuotaHook
     context: CallContext
     policy_version: str = ""
-    redactor: Redactor | None = None
-    fair_redactor: FairRedactor | None = None
+    redactor: Redactor = NO_SECRETS
 
     @cached_property
     def hook_engine(self) -> HookEngine:
@@ -103,7 +102,7 @@ class NewCall:
     """A tool call of a service.
 
     `arguments` are JSON text, which is bounded here, or a mapping that the service made and has bounded itself. If
-    `executor` is set, what it returns runs the call in place of the tools; it streams bytes past the result. A call
+    `executor` is set, it runs the call in place of the tools; it streams bytes past the result. A call
     that is `past_stored` is made even when the tenant's stored bytes are used up, as long as the reserve lasts.
     """
 
@@ -111,7 +110,7 @@ class NewCall:
     name: str
     arguments: str | Mapping[str, JsonValue]
     on_output: OnOutput | None = None
-    executor: Callable[[ThreadSandbox], ToolExecutor] | None = None
+    executor: ServiceExecutor | None = None
     request: ToolRequest | None = None
     past_stored: bool = False
 
@@ -144,33 +143,23 @@ class FinishedToolCall:
             )
 
 
+@dataclass(eq=False)
 class ToolCalls:
-    """Makes tool paths and runs the calls of services."""
+    """Makes tool paths and runs the calls of services. Without `engines` every thread's files are taken to be here."""
 
-    def __init__(
-        self,
-        store: Store,
-        leases: Leases,
-        *,
-        approvals: ApprovalStore,
-        quotas: Quotas,
-        clock: Callable[[], float] = monotonic,
-        telemetry: Telemetry | None = None,
-        engines: ThreadEngines | None = None,
-    ) -> None:
-        """Without `engines` every thread's files are taken to be here; without `telemetry` nothing is measured."""
-        self._quotas = quotas
-        self._telemetry = telemetry if telemetry is not None and telemetry.on else None
-        self._approvals = approvals
-        self._store = store
-        self._leases = leases
-        self._engines = engines
-        self._clock = clock
-        self.late = OutcomeRetryQueue()
-        self._heavy_work = HeavyWork()
-        self._programs = ProgramCheck()
-        self._threads: dict[tuple[str, str], tuple[Thread, float]] = {}
-        self._tool_paths: dict[str, ToolPath] = {}
+    store: Store
+    leases: Leases
+    _: KW_ONLY
+    approvals: ApprovalStore
+    quotas: Quotas
+    clock: Callable[[], float] = monotonic
+    telemetry: Telemetry = _NO_TELEMETRY
+    engines: ThreadEngines | None = None
+    late: OutcomeRetryQueue = field(default_factory=OutcomeRetryQueue)
+    _heavy_work: HeavyWork = field(default_factory=HeavyWork)
+    _programs: ProgramCheck = field(default_factory=ProgramCheck)
+    _threads: dict[tuple[str, str], tuple[Thread, float]] = field(default_factory=dict)
+    _tool_paths: dict[str, ToolPath] = field(default_factory=dict)
 
     async def thread(self, tenant: Tenant, name: str) -> Thread:
         """Return a thread, made on first use; an empty name is "default". OtherEngine if its files are on another."""
@@ -179,11 +168,11 @@ class ToolCalls:
             raise InvalidArgument(f"thread: {_THREAD_LIMIT_CHARS} printable characters at most")
         key = (tenant.name, name)
         thread, looked_s = self._threads.pop(key, (None, 0.0))
-        if thread is None or self._clock() - looked_s > _THREAD_KNOWN_S:
+        if thread is None or self.clock() - looked_s > _THREAD_KNOWN_S:
             limit = tenant.policy.document.quotas.threads_limit
-            thread, looked_s = await self._store.thread(*key, limit=limit), self._clock()
-        if self._engines is not None:
-            await self._engines.refuse_other(thread)
+            thread, looked_s = await self.store.thread(*key, limit=limit), self.clock()
+        if self.engines is not None:
+            await self.engines.refuse_other(thread)
         self._threads[key] = (thread, looked_s)
         if len(self._threads) > _THREADS_LIMIT:
             del self._threads[next(iter(self._threads))]
@@ -196,60 +185,49 @@ class ToolCalls:
     def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None, agent: str = "") -> ToolPath:
         """Make the path of the tool calls of a thread."""
         spec = tenant.sandbox_spec(thread.name)
-        sandbox = ThreadSandbox(self._leases, spec, lambda: tenant.policy, self._claim(thread), self._programs)
+        claim = None if self.engines is None else partial(self.engines.claim, thread)
+        sandbox = ThreadSandbox(self.leases, spec, lambda: tenant.policy, claim, self._programs)
         document = tenant.policy.document
-        redactor = redactor_of(document)
         work = self._heavy_work.of(thread.tenant)
-        fair = None if redactor is None else FairRedactor(redactor, work)
-        workspace = sandbox if fair is None else RedactedWorkspace(sandbox, fair)
-        approvals = self._approvals
+        redactor = Redactor(document.redaction, work)
+        workspace = sandbox if redactor.idle else RedactedWorkspace(sandbox, redactor)
+        approvals, telemetry = self.approvals, self.telemetry
         facts = Facts(tenant=tenant.name, thread=thread.name, run_id=run_id or "", agent=agent)
-        quota = QuotaHook(self._quotas, tenant.name, lambda: tenant.policy.document.quotas)
-        journal = JournalHook(self._store, thread, lambda: tenant.policy.version, redactor, self.late)
+        quota = QuotaHook(self.quotas, tenant.name, lambda: tenant.policy.document.quotas)
+        journal = JournalHook(self.store, thread, lambda: tenant.policy.version, redactor, self.late)
         return ToolPath(
             thread=thread,
             sandbox=sandbox,
             workspace=workspace,
             redactor=redactor,
-            fair_redactor=fair,
             hooks=(
-                *self._observing(thread, run_id, redactor),
+                *((TelemetryHook(telemetry, thread.tenant, thread.name, run_id, redactor),) if telemetry.on else ()),
                 quota,
                 journal,
-                *redaction_hooks(document, sandbox, work),
+                *redaction_hooks(document, redactor, sandbox),
                 GrantHook(approvals, thread, run_id),
                 PolicyHook(
-                    lambda: tenant.policy,
-                    facts,
-                    partial(load_grants, approvals, thread, run_id),
-                    quota.take,
-                    work,
+                    lambda: tenant.policy, facts, partial(load_grants, approvals, thread, run_id), quota.take, work
                 ),
             ),
             capabilities=seven_tools(document, workspace),
             policy_version=tenant.policy.version,
-            approver=ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts, work, redactor),
+            approver=ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts, redactor),
             quota=quota,
-            context=CallContext(tenant.name, thread.name, run_id or "", clock=self._clock),
+            context=CallContext(tenant.name, thread.name, run_id or "", clock=self.clock),
             journal=journal,
         )
 
-    def _claim(self, thread: Thread) -> Claim | None:
-        return None if self._engines is None else partial(self._engines.claim, thread)
-
-    def _observing(self, thread: Thread, run_id: str | None, redactor: Redactor | None) -> tuple[Hook, ...]:
-        """Return the telemetry hook, if telemetry is on."""
-        telemetry = self._telemetry
-        return () if telemetry is None else (TelemetryHook(telemetry, thread.tenant, thread.name, run_id, redactor),)
-
     async def call(self, tenant: Tenant, new: NewCall) -> FinishedToolCall:
         """Run one call. Raises QuotaExceeded for a call that would pass later."""
-        started_s = self._clock()
+        started_s = self.clock()
         if not new.name or len(new.name) > _NAME_LIMIT_CHARS:
             raise InvalidArgument(f"name: must be the name of a tool, at most {_NAME_LIMIT_CHARS} characters")
-        await self._quotas.check_stored(tenant.name, tenant.policy.document.quotas, reserved=new.past_stored)
+        await self.quotas.check_stored(tenant.name, tenant.policy.document.quotas, reserved=new.past_stored)
         tool_path = await self._tool_path(tenant, new.thread)
-        tools = tool_path.toolbox if new.executor is None else new.executor(tool_path.sandbox)
+        tools: ToolExecutor = tool_path.toolbox if new.executor is None else new.executor
+        if new.executor is not None:
+            new.executor.sandbox = tool_path.sandbox
         runner = ToolRunner(tool_path.hook_engine, tools, discard, approver=tool_path.approver, on_output=new.on_output)
         call = new.tool_call(make_id("call"))
         structlog.contextvars.bind_contextvars(thread=tool_path.thread.name, call_id=call.id)
@@ -258,13 +236,13 @@ class ToolCalls:
         if new.request is not None:
             context.set(REQUEST, new.request)
         if new.executor is not None:
-            context.set(EXECUTOR, tools)
+            context.set(EXECUTOR, new.executor)
         try:
             state = AgentState(run_id=call.id, thread=tool_path.thread.name)
             state = await runner.run(state, [call], context=context)
         finally:
             if new.executor is not None:
-                await to_the_end(tool_path.quota.count_moved(tools))
+                await to_the_end(tool_path.quota.count_moved(new.executor))
         execution = state.current.tool_executions[0]
         if (refused := execution.context.get(REFUSED)) is not None:
             raise refused
@@ -275,14 +253,14 @@ class ToolCalls:
         result = execution.result or ToolResult.error("the call ended without a result")
         edited = await self._edited(tenant, execution)
         measured_s = new.request.duration_s if new.request is not None else None
-        duration_s = measured_s or self._clock() - started_s
+        duration_s = measured_s or self.clock() - started_s
         return FinishedToolCall(tool_path.thread.name, execution, result, duration_s, edited)
 
     async def _edited(self, tenant: Tenant, execution: ToolExecution) -> str:
         """Return the arguments that an approver wants the refused call made with instead."""
         if not (execution.blocked and execution.approval_id):
             return ""
-        approval = await self._approvals.get(tenant.name, execution.approval_id)
+        approval = await self.approvals.get(tenant.name, execution.approval_id)
         return (approval.edited_arguments or "") if approval is not None and approval.status == APPROVED else ""
 
     def prepare(self, tenant: Tenant, call: ToolCall) -> JudgedCall:
@@ -294,7 +272,7 @@ class ToolCalls:
     async def process_reader(self, tenant: Tenant, thread_name: str) -> ProcessReader:
         """Return the reader of the output of a thread's background processes."""
         tool_path = await self._tool_path(tenant, thread_name)
-        return ProcessReader(tool_path.sandbox, tool_path.fair_redactor)
+        return ProcessReader(tool_path.sandbox, tool_path.redactor)
 
     async def sandbox(self, tenant: Tenant, thread_name: str) -> ThreadSandbox:
         """Return a thread's sandbox, for operations on what judged calls started in it."""
@@ -302,7 +280,7 @@ class ToolCalls:
 
     async def take_place(self, tenant: Tenant) -> None:
         """Take a place in the tenant's minute for an operation on what a judged call started; QuotaExceeded."""
-        await self._quotas.take_place(tenant.name, tenant.policy.document.quotas)
+        await self.quotas.take_place(tenant.name, tenant.policy.document.quotas)
 
     def specs(self, tenant: Tenant) -> Sequence[ToolSpec]:
         """Return the tools of a tenant's threads, without making a sandbox."""
@@ -317,12 +295,12 @@ class ToolCalls:
 
     async def _recorded(self, entries: Sequence[AuditEntry]) -> None:
         try:
-            await self._store.audit.write(*entries)
+            await self.store.audit.write(*entries)
         except Unavailable as error:
             at_us = now_us()
             late = [replace(entry, at_us=at_us) for entry in entries]
             unrecorded = UnrecordedCall(make_id("record"), executed=True, said=str(error))
-            self.late.add(unrecorded, partial(self._store.audit.write, *late))
+            self.late.add(unrecorded, partial(self.store.audit.write, *late))
             what = ", ".join(entry.kind.replace("_", " ") for entry in entries)
             raise Unrecorded(
                 f"the operation succeeded ({what}), but its record could not be stored and follows as soon as the "

@@ -177,7 +177,7 @@ async def _kept(directory: Path) -> tuple[list[float], _CountingStore]:
         run = await store.add_run(thread, NewRun(agent="default", task="go on", policy_version=""))
         state = new_state().with_(run_id=run.id)
         log = RunLog(run.id, store)
-        journal = JournalHook(store, thread, "")
+        journal = JournalHook(store, thread, str)
         checkpoints = Checkpoints(log, journal, "")
         history = checkpoints.history = ThreadHistoryHook(checkpoints, thread, state.with_(messages=()))
         agent = agent_with_twelve_hooks(history, host=Host(recovery=checkpoints, context=CallContext(run_id=run.id)))

@@ -102,7 +102,8 @@ def _hosted() -> tuple[Hook, ...]:
     """Return the gateway's own hooks of a run."""
     store = NoJournal()
     kept = AgentState(run_id="r1", thread="t")
-    return (JournalHook(store, THREAD, "p"), PolicyHook(POLICY), ThreadHistoryHook(StoredSteps(store), THREAD, kept))
+    journal = JournalHook(store, THREAD, lambda: "p")
+    return (journal, PolicyHook(POLICY), ThreadHistoryHook(StoredSteps(store), THREAD, kept))
 
 
 def _mandatory(capabilities: tuple[Capability, ...]) -> list[Hook]:
@@ -192,7 +193,7 @@ async def _run(
     agent = Agent(
         model=model,
         capabilities=_built(settings, document=document, workspace=workspace, model=model),
-        hooks=(JournalHook(NoJournal(), THREAD, "p"), PolicyHook(POLICY)),
+        hooks=(JournalHook(NoJournal(), THREAD, lambda: "p"), PolicyHook(POLICY)),
     )
     task = Message(role="user", content="do it")
     return await agent.run(AgentState(run_id="r1", thread="t", messages=(task,))), model
@@ -428,7 +429,7 @@ def test_a_missing_key_is_reported_with_the_model_that_needs_it(
     monkeypatch.setenv(there, "k")
     tenant = _load(tmp_path, LEVELS.format(agent="", subagent="{api_key_env: CHEAP_KEY}"))["acme"]
     with pytest.raises(Misconfigured, match=f"^no key for the model of {whose} "):
-        list(tenant.agents["mender"].models(tenant.model))
+        list(tenant.agents["mender"].models(tenant.model, "mender"))
 
 
 def _forced_cap(capabilities: dict[str, Any]) -> int:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from agent.messages import ToolCall, ToolResult, ToolSpec
+from agent.messages import ToolResult
 from agent.tool_call import JudgedCall
 from agent.tools.tool import ToolContext
 from gateway.approvals.approvals import Approvals
@@ -26,6 +26,7 @@ from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.service_executor import ServiceExecutor
 from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall
 from tests.unit.gateway.made_parts import made_tool_calls
 
@@ -59,14 +60,8 @@ class Clock:
         self.now_us += int(seconds * 1_000_000)
 
 
-class Executions(list[dict[str, Any]]):
+class Executions(ServiceExecutor, list[dict[str, Any]]):
     """Stands in for the tools: it keeps what ran."""
-
-    def specs(self) -> Sequence[ToolSpec]:
-        return ()
-
-    def prepare(self, call: ToolCall) -> JudgedCall:
-        return JudgedCall.of(call)
 
     async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
         self.append(dict(call.call.arguments or {}))
@@ -87,7 +82,7 @@ class Desk:
     async def call(
         self, arguments: dict[str, Any] | None = None, by: Tenant = ACME, thread: str = "t"
     ) -> FinishedToolCall:
-        new = NewCall(thread, "execute", arguments or PUSH, executor=lambda _: self.ran)
+        new = NewCall(thread, "execute", arguments or PUSH, executor=self.ran)
         return await self.tool_calls.call(by, new)
 
     async def ask(self, arguments: dict[str, Any] | None = None) -> str:

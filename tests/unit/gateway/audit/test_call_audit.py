@@ -72,7 +72,7 @@ class Path:
 
     async def call(self, command: str, standing: Standing | None = None, thread: str = "th") -> Any:
         tools = standing or Standing()
-        new = NewCall(thread, "execute", json.dumps({"command": command}), executor=lambda _: tools)
+        new = NewCall(thread, "execute", json.dumps({"command": command}), executor=tools)
         return await self.calls.call(ACME, new)
 
     async def records(self) -> list[AuditRecord]:
@@ -194,7 +194,7 @@ async def test_what_cannot_be_recorded_does_not_execute_and_is_reported_later(pa
 
 async def test_a_call_whose_beginning_may_have_been_written_is_not_left_executing(path: Path) -> None:
     await path.calls.thread(ACME, "th")
-    store = path.calls._store
+    store = path.calls.store
     written = store.write_tool_call
 
     async def unheard(row: dict[str, Any], **given: Any) -> None:
@@ -204,7 +204,7 @@ async def test_a_call_whose_beginning_may_have_been_written_is_not_left_executin
     store.write_tool_call = unheard  # type: ignore[method-assign]
     standing, arguments = Standing(), json.dumps({"command": "true"})
     request = ToolRequest.of("r1", "th", "execute", arguments)
-    new = NewCall("th", "execute", arguments, executor=lambda _: standing, request=request)
+    new = NewCall("th", "execute", arguments, executor=standing, request=request)
     with pytest.raises(Unavailable, match="was not executed"):
         await path.calls.call(ACME, new)
     assert standing.executed == 0

@@ -144,7 +144,7 @@ async def test_only_the_holder_of_an_expired_key_reads_why_and_operators_see_eve
         await authenticate(cast(Context, FakeContext(key.secret)))
     assert (refused.value.details, refused.value.reason) == ({}, reason)
     known = {} if state == "unknown" else {"key_id": key.id, "shown": key.shown, "tenant": "acme"}
-    await asyncio.gather(*authenticate._denials._writing)
+    await asyncio.gather(*authenticate.denials._writing)
     rows = await keys._database.rows(select(audit_records.c.details).where(audit_records.c.kind == "denied"))
     for reported in (json.loads(rows[0].details), next(one for one in logged if one["event"] == "denied")):
         assert {name: reported[name] for name in reported if name in ("key_state", "key_id", "shown", "tenant")} == {
@@ -167,7 +167,7 @@ async def test_a_revoked_key_is_looked_up_again_after_a_second(keys: KeyStore) -
     async def nothing(digest: str) -> None:
         del digest
 
-    authenticate._keys = cast(KeyStore, SimpleNamespace(find=gone, over=nothing))
+    authenticate.keys = cast(KeyStore, SimpleNamespace(find=gone, over=nothing))
     assert (await authenticate(key.secret)).tenant is TENANT
     now[0] = 1.1
     with pytest.raises(Unauthenticated):

@@ -82,7 +82,8 @@ async def call(
 
 
 def hooks_of(files: Any = None, **sections: Any) -> tuple[Hook, ...]:
-    return redaction_hooks(PolicyDocument(version=1, **sections), files)
+    document = PolicyDocument(version=1, **sections)
+    return redaction_hooks(document, Redactor(document.redaction), files)
 
 
 async def test_no_output_shows_the_secret() -> None:
@@ -110,7 +111,7 @@ async def test_a_live_stream_that_was_cut_does_not_show_half_a_secret() -> None:
 
 
 class Fails(Redactor):
-    def redact(self, data: bytes, *, cut_start: bool = False, cut_end: bool = False) -> bytes:
+    async def redact(self, data: bytes, *, cut_start: bool = False, cut_end: bool = False) -> bytes:
         raise RuntimeError("out of order")
 
 
@@ -284,7 +285,7 @@ async def test_a_result_full_of_secrets_is_redacted_in_small_turns_of_its_tenant
         turns.append(len(args[0]))
         return await asyncio.to_thread(function, *args)
 
-    hook = RedactionHook(Redactor(RedactionSection()), work)
+    hook = RedactionHook(Redactor(RedactionSection(), work))
     for plain in (b"short " + TOKEN.encode(), b"plain " * 5000):
         await call([hook], Tools(ToolResult(plain, outcome="exited")))
     assert turns == []

@@ -16,10 +16,9 @@ from agent.state import AgentState
 from agent.tools.runner import ToolRunner
 from agent.tools.toolbox import Toolbox
 from gateway.config.model_settings import ModelSettings
-from gateway.policy.document import PolicyDocument, RedactionSection, Rule
+from gateway.policy.document import PolicyDocument, RedactedPattern, RedactionSection, Rule
 from gateway.policy.judge import Policy
 from gateway.redaction import redactor
-from gateway.redaction.fair_redactor import FairRedactor
 from gateway.redaction.hooks import redaction_hooks
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
@@ -98,10 +97,10 @@ def scanned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Keep the size of each scan of output."""
     sizes: list[int] = []
 
-    def found_in(data: bytes, **given: Any) -> bool:
+    def found_in(data: bytes, section: RedactionSection) -> bool:
         if b"MARK" in data:
             sizes.append(len(data))
-        return real(data, **given)
+        return real(data, section)
 
     def feed(self: Any, data: bytes) -> bytes:
         if b"MARK" in data:
@@ -114,14 +113,20 @@ def scanned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-async def _call(sqlite_url: str, sandbox: Sandbox, name: str, arguments: str, on_output: Any = None) -> bytes:
+async def _result(
+    sqlite_url: str, sandbox: Sandbox, name: str, arguments: str, on_output: Any = None, tenant: Tenant = TENANT
+) -> ToolResult:
     database = await Database.open(sqlite_url)
     try:
         keeper: Any = sandbox
         calls = ToolCalls(Store(database), keeper, approvals=ApprovalStore(database), quotas=made_quotas(database))
-        return (await calls.call(TENANT, NewCall("t", name, arguments, on_output))).result.content
+        return (await calls.call(tenant, NewCall("t", name, arguments, on_output))).result
     finally:
         await database.close()
+
+
+async def _call(sqlite_url: str, sandbox: Sandbox, name: str, arguments: str, on_output: Any = None) -> bytes:
+    return (await _result(sqlite_url, sandbox, name, arguments, on_output)).content
 
 
 async def test_the_output_of_a_command_is_scanned_once(sqlite_url: str, scanned: list[int]) -> None:
@@ -159,6 +164,31 @@ async def test_a_secret_in_the_whole_output_of_a_command_is_masked_live_and_in_i
     assert len(content) == len(TOKEN) + 4
 
 
+@pytest.mark.parametrize(
+    "name, arguments, ended",
+    [("execute", '{"command": "x"}', ("exited", 0)), ("read_file", '{"path": "a"}', ("failed", None))],
+)
+async def test_what_cannot_be_redacted_is_withheld(
+    sqlite_url: str, name: str, arguments: str, ended: tuple[str, int | None]
+) -> None:
+    unbounded = RedactionSection(patterns=(RedactedPattern(id="wide", pattern="M.*K", longest_chars=1),))
+    policy = Policy(PolicyDocument(version=1, rules=RULES, redaction=unbounded))
+    heard: list[bytes] = []
+    result = await _result(
+        sqlite_url,
+        Sandbox(OutputPiece("stdout", OUTPUT)),
+        name,
+        arguments,
+        lambda _stream, data: heard.append(data),
+        Tenant("acme", policy, ModelSettings(), {}),
+    )
+    assert result.text().startswith("The result of this call is withheld: it could not be redacted: the pattern 'wide'")
+    assert "MARK" not in repr(result)
+    assert (result.outcome, result.exit_code) == ended
+    assert result.is_error
+    assert heard == []
+
+
 LINES = b"MARK line\n" * 2_500
 REDACTOR = redactor.Redactor(RedactionSection())
 
@@ -168,9 +198,9 @@ async def _executed(
 ) -> tuple[ToolResult, bytes]:
     """Run a command in a redacted workspace and the redaction ring; return its result and the live output."""
     sandbox = Sandbox(*(OutputPiece(stream, data) for stream, data in pieces))
-    files = RedactedWorkspace(cast(ThreadSandbox, sandbox), FairRedactor(REDACTOR))
+    files = RedactedWorkspace(cast(ThreadSandbox, sandbox), REDACTOR)
     toolbox = Toolbox(bash(files, eviction=Eviction(limit_chars, shown_chars, shown_chars)).tools)
-    hooks = HookEngine(redaction_hooks(TENANT.policy.document))
+    hooks = HookEngine(redaction_hooks(TENANT.policy.document, REDACTOR))
     heard: list[bytes] = []
     on_output = (lambda _stream, data: heard.append(data)) if live else None
     runner = ToolRunner(hooks, toolbox, discard, on_output=on_output)

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy.document import RedactionSection
-from gateway.redaction import Redactor
 from gateway.redaction.command_output import KeptRedaction, redacted_pieces
-from gateway.redaction.fair_redactor import FairRedactor
+from gateway.redaction.redactor import NO_SECRETS, Redactor
 from gateway.tool_calls.process_reader import ProcessReader
 from gateway.tool_calls.redacted_workspace import RedactedWorkspace
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
@@ -23,12 +22,11 @@ from tests.unit.gateway.redaction.secrets import B64, PEM
 
 TOKEN = "gh" + "p_" + B64[:36]
 REDACTOR = Redactor(RedactionSection())
-FAIR = FairRedactor(REDACTOR)
 TEXT = f"{'x' * 30} {TOKEN}\n{PEM}end {TOKEN} of it\n{'z' * 300}\n".encode()
 
 
 def workspace(root: Path) -> RedactedWorkspace:
-    return RedactedWorkspace(cast(ThreadSandbox, LocalFS(root)), FAIR)
+    return RedactedWorkspace(cast(ThreadSandbox, LocalFS(root)), REDACTOR)
 
 
 @pytest.mark.parametrize("size", range(1, 41))
@@ -39,15 +37,16 @@ async def test_pages_of_bytes_put_together_are_the_file_redacted(tmp_path: Path,
         b"".join([piece async for piece in files.read("/workspace/f", offset=at, length=size)])
         for at in range(0, len(TEXT), size)
     ]
-    assert b"".join(pages) == REDACTOR.redact(TEXT)
+    assert b"".join(pages) == await REDACTOR.redact(TEXT)
     assert all(len(page) <= size for page in pages)
-    assert b"".join([piece async for piece in files.read("/workspace/f", offset=7)]) == REDACTOR.redact(TEXT)[7:]
+    rest = b"".join([piece async for piece in files.read("/workspace/f", offset=7)])
+    assert rest == (await REDACTOR.redact(TEXT))[7:]
 
 
 @pytest.mark.parametrize("limit_bytes", [1, 5, 20, 64, 65_536])
 async def test_pages_of_lines_show_what_the_file_redacted_shows(tmp_path: Path, limit_bytes: int) -> None:
     (tmp_path / "f").write_bytes(TEXT)
-    redacted = REDACTOR.redact(TEXT)
+    redacted = await REDACTOR.redact(TEXT)
     for line in range(TEXT.count(b"\n") + 1):
         page = await workspace(tmp_path).read_lines("/workspace/f", offset=line, limit=2, limit_bytes=limit_bytes)
         assert page.data == redacted[page.next_byte - len(page.data) : page.next_byte]
@@ -60,7 +59,7 @@ async def test_a_file_of_one_long_line_is_read_by_pages_too(tmp_path: Path) -> N
         b"".join([piece async for piece in workspace(tmp_path).read("/workspace/f", offset=at, length=20_010)])
         for at in range(0, len(text), 20_010)
     ]
-    assert b"".join(pages) == REDACTOR.redact(text)
+    assert b"".join(pages) == await REDACTOR.redact(text)
 
 
 class Says:
@@ -91,7 +90,7 @@ async def test_no_part_of_a_secret_stays_at_the_edges_of_an_excerpt(limit_chars:
     for place in range(60):
         middle = b" " * 200_000
         said = b"a " * (place // 2) + b" " + TOKEN.encode() + middle + TOKEN.encode() + b" b" * (place // 2)
-        files = RedactedWorkspace(cast(ThreadSandbox, Says(said)), FAIR)
+        files = RedactedWorkspace(cast(ThreadSandbox, Says(said)), REDACTOR)
         done = await files.execute("x", timeout_s=1, call_id="c", limit_chars=limit_chars, head_chars=50, tail_chars=50)
         head, tail = (b"".join(piece.data for piece in pieces) for pieces in (done.output, done.tail))
         assert (len(head), len(tail)) == (50, 50)
@@ -104,7 +103,7 @@ async def test_no_line_of_a_private_key_comes_out_in_a_tail_whatever_the_limits_
     for size, lines in ((2, b"x\n" * 100_000), (5000, b""), (0, b"")):
         for after in (0, 100, 400):
             said = lines + b"-" * size + PEM.encode() + b"y" * after
-            files = RedactedWorkspace(cast(ThreadSandbox, Says(said)), FAIR)
+            files = RedactedWorkspace(cast(ThreadSandbox, Says(said)), REDACTOR)
             done = await files.execute(
                 "x", timeout_s=1, call_id="c", limit_chars=limit_chars, head_chars=500, tail_chars=500
             )
@@ -115,7 +114,7 @@ async def test_no_line_of_a_private_key_comes_out_in_a_tail_whatever_the_limits_
 
 async def test_an_output_just_over_a_small_limit_is_shown_as_head_and_tail_of_the_whole() -> None:
     said = bytes(range(65, 91)) * 50
-    files = RedactedWorkspace(cast(ThreadSandbox, Says(said)), FAIR)
+    files = RedactedWorkspace(cast(ThreadSandbox, Says(said)), REDACTOR)
     done = await files.execute("x", timeout_s=1, call_id="c", limit_chars=1000, head_chars=500, tail_chars=500)
     assert b"".join(piece.data for piece in done.output) == said[:500]
     assert b"".join(piece.data for piece in done.tail) == said[-500:]
@@ -146,7 +145,7 @@ def test_pieces_of_streams_come_apart_as_they_were(sizes: Sequence[int]) -> None
     for place, size in enumerate(sizes):
         pieces.append(OutputPiece(streams[place % 2], data[at // 2 : at // 2 + size]))
         at += size
-    redacted = asyncio.run(redacted_pieces(KeptRedaction(FAIR), pieces))
+    redacted = asyncio.run(redacted_pieces(KeptRedaction(REDACTOR), pieces))
     assert [(piece.stream, len(piece.data)) for piece in redacted] == [
         (piece.stream, len(piece.data)) for piece in pieces
     ]
@@ -176,10 +175,11 @@ async def read_on(reader: ProcessReader) -> bytes:
 
 async def test_output_of_a_process_is_redacted_across_pages_and_waits_for_the_rest_of_a_token() -> None:
     said = f"say {TOKEN} x\n$ gh".encode()
-    assert await read_on(ProcessReader(cast(ThreadSandbox, Process(said, end=True)), None)) == said
-    assert await read_on(ProcessReader(cast(ThreadSandbox, Process(said, end=True)), FAIR)) == REDACTOR.redact(said)
+    process = cast(ThreadSandbox, Process(said, end=True))
+    assert await read_on(ProcessReader(process, NO_SECRETS)) == said
+    assert await read_on(ProcessReader(process, REDACTOR)) == await REDACTOR.redact(said)
     half = f"say {TOKEN[:20]}".encode()
-    assert await read_on(ProcessReader(cast(ThreadSandbox, Process(half, end=False)), FAIR)) == half[:8]
+    assert await read_on(ProcessReader(cast(ThreadSandbox, Process(half, end=False)), REDACTOR)) == half[:8]
 
 
 async def test_a_process_whose_first_output_is_lost_does_not_show_the_rest_of_a_key() -> None:
@@ -188,7 +188,7 @@ async def test_a_process_whose_first_output_is_lost_does_not_show_the_rest_of_a_
             return await super().read_process(process_id, offset=max(offset, 200), **asked)
 
     said = f"{PEM}and then\n".encode()
-    page = await ProcessReader(cast(ThreadSandbox, Lost(said, end=True)), FAIR).read(
+    page = await ProcessReader(cast(ThreadSandbox, Lost(said, end=True)), REDACTOR).read(
         "p", stderr=False, offset=0, wait_s=0
     )
     assert page.offset == 200

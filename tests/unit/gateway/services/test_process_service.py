@@ -251,7 +251,7 @@ async def test_unread_output_is_a_few_pieces_and_no_more(
 ) -> None:
     pieces: asyncio.Queue[Any] = asyncio.Queue(2)
     monkeypatch.setattr(program_calls, "_GRACE_S", 0.0)
-    run = program_calls.ProgramRun(cast(Any, None), cast(Any, None), cast(Any, None), pieces, stdin=None)
+    run = program_calls.ProgramRun(cast(Any, None), cast(Any, None), pieces, stdin=None)
     run._deadline_s = asyncio.get_running_loop().time() + 0.05
     await run._take("stdout", b"1")
     await run._take("stderr", b"2")

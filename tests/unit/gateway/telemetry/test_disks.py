@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from gateway.telemetry.attributes import DISK
 from gateway.telemetry.gauges import Disks, watched_disks
-from gateway.telemetry.telemetry import Telemetry
 from sandbox.errors import EngineUnavailable
+from tests.unit.gateway.telemetry.seen import watching
 
 _MIB = 1024 * 1024
 
@@ -35,17 +35,18 @@ async def test_a_disk_that_is_short_is_logged_once_and_again_when_it_has_room() 
         with capture_logs() as lines:
             await disks.look()
         levels.append([line["log_level"] for line in lines])
-        short = [] if disk.free_mib is None else [(int(disk.free_mib < 1000), {DISK: "engine"})]
-        assert disks.short() == short
+        assert disks.short() == ({} if disk.free_mib is None else {"engine": int(disk.free_mib < 1000)})
     assert levels == [[], ["error"], [], [], [], ["info"], [], ["error"]]
 
 
 async def test_the_disk_of_the_state_directory_is_watched_without_an_engine(tmp_path: Path) -> None:
-    async with watched_disks(Telemetry.off(), None, tmp_path, reserve_bytes=2**60) as disks:
+    seen = watching()
+    async with watched_disks(seen.telemetry, None, tmp_path, reserve_bytes=2**60) as disks:
         with capture_logs() as lines:
             await disks.look()
-    ((free, labels),) = disks.sizes()
-    found = os.statvfs(tmp_path)
+        ((labels, point),) = seen.points("airlock.disk.free")
     assert labels == {DISK: "state"}
+    free = point.value
+    found = os.statvfs(tmp_path)
     assert free > found.f_bavail * found.f_frsize // 2
     assert [line["event"].partition(":")[0] for line in lines] == ["the state directory's disk is nearly full"]

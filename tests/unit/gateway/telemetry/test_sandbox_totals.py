@@ -40,7 +40,7 @@ def used(cpu_s: float, mib: int = 1) -> Usage:
 async def test_processor_time_only_grows_and_what_lives_is_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     fakes = Fakes(a=used(10.0), b=used(2.0, 5), silent=None, lost=DaemonLost("gone"), unknown=Usage())
     monkeypatch.setattr("gateway.telemetry.gauges.read_usage", fakes.read)
-    totals = SandboxTotals(fakes)
+    totals = SandboxTotals(fakes.living)
     await totals.read()
     assert (totals.cpu_s, totals.memory_bytes, totals.pids) == (0.0, 6, 6), "what was before is not counted"
     fakes.used = {"a": used(11.5), "b": used(0.5, 2)}

@@ -15,7 +15,7 @@ from agent.messages import Message, ToolCall, ToolResult, Usage
 from agent.state import AgentState
 from agent.tools.tool import Capability, ToolContext
 from gateway.policy import STARTER_POLICY, load_policy
-from gateway.redaction.hooks import redactor_of
+from gateway.redaction import Redactor
 from gateway.telemetry import attributes as a
 from gateway.telemetry.hook import TRACEPARENT, TelemetryHook
 from gateway.telemetry.observed import ObservedModel
@@ -36,7 +36,7 @@ async def run(seen: Seen, *responses: Any, policy: Hook | None = None, state: Ag
     async def says_all(arguments: AnyArguments, context: ToolContext) -> ToolResult:
         return ToolResult(content=f"it was {arguments.model_dump()}".encode(), outcome="exited", exit_code=3)
 
-    redactor = redactor_of(load_policy(STARTER_POLICY, "starter").document)
+    redactor = Redactor(load_policy(STARTER_POLICY, "starter").document.redaction)
     hook = TelemetryHook(seen.telemetry, "acme", "t", "r1", redactor)
     model = ObservedModel(SaysInTurn(*responses), seen.telemetry, "http://model.example:8080/v1")
     agent = Agent(

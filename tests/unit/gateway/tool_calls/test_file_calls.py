@@ -28,8 +28,8 @@ class _Removed:
 @pytest.mark.parametrize("changed", [{"recursive": True}, {"operation": "stat"}, {"pattern": "*"}])
 async def test_a_call_that_a_hook_made_another_than_the_service_asked_for_is_not_made(changed: dict[str, str]) -> None:
     sandbox = _Removed()
-    removal = Removal(cast(ThreadSandbox, sandbox), recursive=False, missing_ok=False)
-    removal.asked = ASKED
+    removal = Removal(recursive=False, missing_ok=False)
+    removal.sandbox, removal.asked = cast(ThreadSandbox, sandbox), ASKED
     call = ToolCall(id="c", name="write_file", arguments={**ASKED, **changed})
     result = await removal.execute(JudgedCall.of(call), ToolContext(call_id="c"))
     assert result.is_error
@@ -39,8 +39,8 @@ async def test_a_call_that_a_hook_made_another_than_the_service_asked_for_is_not
 
 async def test_another_path_that_was_judged_is_the_one() -> None:
     sandbox = _Removed()
-    removal = Removal(cast(ThreadSandbox, sandbox), recursive=False, missing_ok=False)
-    removal.asked = ASKED
+    removal = Removal(recursive=False, missing_ok=False)
+    removal.sandbox, removal.asked = cast(ThreadSandbox, sandbox), ASKED
     call = ToolCall(id="c", name="write_file", arguments={**ASKED, "path": "/workspace/b"})
     assert not (await removal.execute(JudgedCall.of(call), ToolContext(call_id="c"))).is_error
     assert sandbox.paths == ["/workspace/b"]

@@ -21,7 +21,7 @@ from gateway.storage.store import Store
 from gateway.storage.tables import tool_calls as rows
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.requested_calls import RequestedCalls
-from gateway.tool_calls.tool_calls import FinishedToolCall
+from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall
 from sandbox.protocols import ExecResult, OutputPiece
 from tests.unit.gateway.made_parts import made_tool_calls
 
@@ -108,7 +108,7 @@ class Gateway:
     async def call(
         self, request_id: str = "r", arguments: str = TRUE, *, thread: str = "t", tenant: Tenant = ACME, **more: Any
     ) -> FinishedToolCall:
-        return await self.calls.call(tenant, thread, "execute", arguments, request_id=request_id, **more)
+        return await self.calls.call(tenant, NewCall(thread, "execute", arguments), request_id, **more)
 
 
 @pytest.fixture

@@ -280,7 +280,7 @@ async def test_of_a_program_whose_end_waits_for_the_database_it_is_said_that_it_
     await world.client.run_program(["make"], request_id="r1")
     await world.database.write((update(journal).values(state="executing", result=None), None))
     ((call_id,),) = await world.database.rows(select(journal.c.id))
-    late, room = world.service.requested._late, asyncio.Event()
+    late, room = world.service.requested.late, asyncio.Event()
 
     async def write() -> None:
         await room.wait()
