@@ -97,8 +97,8 @@ def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, le
     unhosted = WaitingStore(base.database, gateway=base.process_id, engine=sandboxes.engine_id)
     waiting = WaitingRuns(unhosted, asked, base.tenants, takes_over=True)
     directory = base.config.resolved_snapshots_dir() / base.instance
-    stores = SnapshotStore(base.database), RestoreStore(base.database)
-    snapshots = Snapshots(directory, sandboxes.engine, engines, stores, (base.store, ThreadStore(base.database)))
+    stores = SnapshotStore(base.database), RestoreStore(base.database), base.store, ThreadStore(base.database)
+    snapshots = Snapshots(directory, sandboxes.engine, engines, *stores)
     runs = Runs(
         RunParts(
             base.store,

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -44,31 +44,27 @@ _BLOCK_BYTES = 4096
 _METADATA_LIMIT_BYTES = 16 * 1024 * 1024
 
 
+@dataclass
 class Snapshots:
     """The snapshots in one directory, which all gateways of a database share."""
 
-    def __init__(
-        self,
-        directory: Path,
-        engine: Workspaces,
-        engines: ThreadEngines,
-        stores: tuple[SnapshotStore, RestoreStore],
-        threads: tuple[Store, ThreadStore],
-        *,
-        clock: NowUs = now_us,
-        ids: MakeId = make_id,
-    ) -> None:
-        self._directory = directory
-        self.engines = engines
-        self.store, self.restores = stores
-        self._threads, self.listed = threads
-        self.taking = Taking(engine, self.store, clock=clock, ids=ids)
-        self._engine = engine
-        self._ids = ids
+    directory: Path
+    engine: Workspaces
+    engines: ThreadEngines
+    store: SnapshotStore
+    restores: RestoreStore
+    threads: Store
+    listed: ThreadStore
+    _: KW_ONLY
+    clock: NowUs = now_us
+    ids: MakeId = make_id
+
+    def __post_init__(self) -> None:
+        self.taking = Taking(self.engine, self.store, clock=self.clock, ids=self.ids)
 
     def of(self, tenant: str) -> SnapshotDirectory:
         """Return a tenant's directory."""
-        return SnapshotDirectory(self._directory / digest(tenant))
+        return SnapshotDirectory(self.directory / digest(tenant))
 
     async def create(self, tenant: Tenant, thread: str, *, comment: str, request_id: str = "") -> Snapshot:
         """Take a snapshot of a thread's files. A repeated request id returns the same snapshot.
@@ -149,7 +145,7 @@ class Snapshots:
             return Snapshot(**answer["snapshot"]), str(answer["thread"])
         snapshot = await self.get(tenant, id_)
         limit = tenant.policy.document.quotas.threads_limit
-        target = await self._threads.thread(tenant.name, thread or snapshot.thread, limit=limit)
+        target = await self.threads.thread(tenant.name, thread or snapshot.thread, limit=limit)
         if request is not None:
             said = {"snapshot": vars(snapshot), "thread": target.name}
             request = replace(request, answer=json.dumps(said))
@@ -165,7 +161,7 @@ class Snapshots:
 
         A crash in between leaves the thread closed: its files are unknown, until it is restored again or deleted.
         """
-        mark = self._ids(RESTORING.removesuffix("_"))
+        mark = self.ids(RESTORING.removesuffix("_"))
         earlier = await self.restores.begin(target, mark, request)
         try:
             await self.fill(snapshot, target, tenant)
@@ -194,7 +190,7 @@ class Snapshots:
         await self.engines.claim(target)
         await asyncio.to_thread(files.check_whole)
         coming_bytes = snapshot.size_bytes + snapshot.files * _BLOCK_BYTES
-        await self._engine.replace_workspace(spec, files.read, size_bytes=coming_bytes)
+        await self.engine.replace_workspace(spec, files.read, size_bytes=coming_bytes)
 
     async def forget_thread(self, tenant: str, thread: str) -> None:
         """Remove what snapshots have of a thread that is being deleted, except those taken on request."""
@@ -219,8 +215,8 @@ class Snapshots:
 
     async def sweep(self) -> None:
         """Remove what gateways left when they died while taking a snapshot."""
-        for name in await asyncio.to_thread(_names_in, self._directory):
-            directory = SnapshotDirectory(self._directory / name)
+        for name in await asyncio.to_thread(_names_in, self.directory):
+            directory = SnapshotDirectory(self.directory / name)
             with contextlib.suppress(InProgress):  # the process that has the lock cleans up itself
                 async with directory.alone():
                     # Read under the lock: a tenant's first snapshot may have been taken just now.

@@ -60,11 +60,11 @@ class OfConfig:
         self._config = config
 
     async def named(self, name: str) -> Tenant:
-        Tenants._check(cast(Tenants, self), name)
+        Tenants._of(cast(Tenants, self), name)
         return Tenant(name, Policy(PolicyDocument(version=1)), ModelSettings(), {})
 
     @property
-    def _models(self) -> Any:
+    def _tenants(self) -> Any:
         return self._config.tenants
 
 

@@ -80,7 +80,9 @@ class Path:
         return [record async for record in AuditReader(self.database).chain("acme")]
 
     async def states(self) -> list[str]:
-        return [row.state for row in await self.database.rows(select(tool_calls.c.state))]
+        return [
+            row.state for row in await self.database.rows(select(tool_calls.c.state).order_by(tool_calls.c.started_us))
+        ]
 
 
 @pytest.fixture

@@ -79,9 +79,8 @@ class Harness:
 
     def with_store(self, store: SnapshotStore) -> Snapshots:
         engines = ThreadEngines(EngineStore(self.database), self.engine)
-        stores = store, RestoreStore(self.database)
-        threads = self.threads, self.threads_listed
-        return Snapshots(self.directory / "snapshots", self.engine, engines, stores, threads)
+        stores = store, RestoreStore(self.database), self.threads, self.threads_listed
+        return Snapshots(self.directory / "snapshots", self.engine, engines, *stores)
 
     async def write(self, tenant: Tenant, thread: str, **files: bytes) -> None:
         await self.threads.thread(tenant.name, thread)
