@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Self
 
-from sandbox.daemon.failures import Fault, fault_of, invalid_argument, invalid_path, permission_denied
+from sandbox.daemon.failures import Fault, fault_at, fault_of, invalid_argument, invalid_path, permission_denied
 from sandbox.v1 import channel_pb2 as wire
 
 PATH_LIMIT_BYTES = 4095
@@ -128,18 +128,13 @@ class Place:
             self.directory_fd = -1
 
     def stat(self) -> os.stat_result:
-        try:
+        with fault_at(self.path):
             return os.stat(self.name, dir_fd=self.directory_fd, follow_symlinks=False)
-        except OSError as error:
-            raise fault_of(error, self.path) from None
 
     def stat_or_none(self) -> os.stat_result | None:
-        try:
+        with fault_at(self.path), suppress(FileNotFoundError):
             return os.stat(self.name, dir_fd=self.directory_fd, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise fault_of(error, self.path) from None
+        return None
 
     def open(self, flags: int, mode: int = 0o666) -> int:
         try:

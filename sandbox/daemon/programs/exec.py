@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 
 from sandbox.daemon.frames import FrameSocket, InputStream
@@ -16,7 +16,7 @@ from sandbox.daemon.limits.disk_watch import HOST_DISK, DiskWatch
 from sandbox.daemon.limits.kernel import Cgroup
 from sandbox.daemon.programs.exec_request import Program
 from sandbox.daemon.programs.output import KeptOutput, LimitedOutput
-from sandbox.daemon.programs.pipes import LingeringPipes, OutputPipe, ProgramPipes, Writer, until_silent
+from sandbox.daemon.programs.pipes import LingeringPipes, OutputPipe, ProgramPipes, Source, Writer, until_silent
 from sandbox.daemon.programs.spill import Spill, SpillQuotas
 from sandbox.daemon.supervisor.spawner import START_LIMIT_S, Process, Spawner
 from sandbox.v1 import channel_pb2 as wire
@@ -29,7 +29,7 @@ class ProgramIO(ProgramPipes):
         super().__init__()
         self.stdin: Writer | None = None
         self.past_limit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.sender = OutputSender(frames, self._pause, self._resume) if program.stream else None
+        self.sender = OutputSender(frames, self._pipes) if program.stream else None
         limit = program.limit
 
         def open_spill() -> Spill:
@@ -54,14 +54,6 @@ class ProgramIO(ProgramPipes):
         within = self._output.add(stream, buffer, size)
         if self.sender is not None:
             self.sender.add(stream, within)
-
-    def _pause(self) -> None:
-        for pipe in self._pipes:
-            pipe.pause()
-
-    def _resume(self) -> None:
-        for pipe in self._pipes:
-            pipe.resume()
 
     def _pass_limit(self) -> None:
         self.past_limit.set_result(None)
@@ -99,12 +91,11 @@ Piece = tuple[wire.OutputStream, bytes | bytearray]
 
 
 class OutputSender:
-    """Sends Started and then pieces of output, no faster than the gateway reads; `pause` and `resume` its source."""
+    """Sends Started and then pieces of output, no faster than the gateway reads: it pauses and resumes the sources."""
 
-    def __init__(self, frames: FrameSocket, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+    def __init__(self, frames: FrameSocket, sources: Sequence[Source]) -> None:
         self._frames = frames
-        self._pause = pause
-        self._resume = resume
+        self._sources = sources
         self._unsent: deque[Piece] = deque()
         self._unsent_bytes = 0
         self._paused = False
@@ -133,7 +124,8 @@ class OutputSender:
         self._more.set()
         if self._unsent_bytes > PAUSE_ABOVE_BYTES and not self._paused:
             self._paused = True
-            self._pause()
+            for source in self._sources:
+                source.pause()
 
     async def finish(self) -> None:
         """Send the rest; waits while the caller does not read."""
@@ -155,7 +147,8 @@ class OutputSender:
                 self._unsent_bytes -= len(data) + _PIECE_COST_BYTES
                 if self._paused and self._unsent_bytes < RESUME_BELOW_BYTES:
                     self._paused = False
-                    self._resume()
+                    for source in self._sources:
+                        source.resume()
             if self._over:
                 return
             self._more.clear()

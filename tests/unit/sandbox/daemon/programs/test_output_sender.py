@@ -36,11 +36,13 @@ class Recorder:
     def __init__(self) -> None:
         self.frames = SlowFrames()
         self.paused: list[bool] = []
-        self.sender = OutputSender(
-            self.frames,  # type: ignore[arg-type]
-            lambda: self.paused.append(True),
-            lambda: self.paused.append(False),
-        )
+        self.sender = OutputSender(self.frames, [self])  # type: ignore[arg-type,list-item]
+
+    def pause(self) -> None:
+        self.paused.append(True)
+
+    def resume(self) -> None:
+        self.paused.append(False)
 
 
 @pytest.fixture
