@@ -18,8 +18,9 @@ from zoneinfo import ZoneInfo
 from gateway.policy.argv import ArgvPrefix, compile_argv
 from gateway.policy.certainty import NO, PERHAPS, YES, Certainty
 from gateway.policy.decision import Effect, Facts, Layer, RuleLimit
-from gateway.policy.document import Condition, Rule, SizeRange, TimeWindow
+from gateway.policy.document import Condition, Rule
 from gateway.policy.expressions import Expression, ExpressionError, compile_expression, context
+from gateway.policy.fields import SizeRange, TimeWindow
 from gateway.policy.globs import PathGlob, compile_glob, read_glob
 from gateway.policy.globs_cover import covers, may_meet
 from gateway.policy.hosts import HostPattern, compile_host

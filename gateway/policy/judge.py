@@ -29,7 +29,8 @@ from gateway.policy.budget import Budget, TooComplex
 from gateway.policy.conditions import Call, CompiledRule, Hit, hit
 from gateway.policy.cover import atoms
 from gateway.policy.decision import INVALID_ARGUMENTS, TOO_COMPLEX, Decision, Facts, Layer
-from gateway.policy.document import CONNECT, FILE_TOOLS, PolicyDocument, Rule
+from gateway.policy.document import PolicyDocument, Rule
+from gateway.policy.fields import CONNECT, FILE_TOOLS
 from gateway.policy.file_rules import file_rules_of, refusal_note
 from gateway.policy.globs import compile_glob
 from gateway.policy.layers import effective_document

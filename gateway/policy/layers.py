@@ -17,8 +17,8 @@ from gateway.policy.document import (
     QuotasSection,
     RedactionSection,
     SandboxSection,
-    Section,
 )
+from gateway.policy.fields import Section
 from gateway.policy.images import ImageRule
 
 # How what both layers say of a field becomes one value, the operator's word first; of other fields the least counts.
