@@ -82,7 +82,8 @@ class Policy:
         self._allowed_of: dict[str, tuple[str, ...]] = {}
         self._layers: tuple[RuleIndex, ...] = (_index(document, "tenant"),)
         if operator is not None:
-            self._layers = (_operator_index(operator), *self._layers)
+            shared = _OPERATOR_RULES.get(digest_of(operator), lambda: _index(operator, "operator"))
+            self._layers = (shared, *self._layers)
 
     @property
     def _rules(self) -> list[ScopedRule]:
@@ -207,10 +208,6 @@ def digest_of(document: PolicyDocument, operator: PolicyDocument | None = None) 
 
 _OPERATOR_RULES: Recent[str, RuleIndex] = Recent(16, lambda _digest, _rules: 1)
 """By the digest of the document: tenants share the rules of one operator. The last 16 are kept."""
-
-
-def _operator_index(operator: PolicyDocument) -> RuleIndex:
-    return _OPERATOR_RULES.get(digest_of(operator), lambda: _index(operator, "operator"))
 
 
 def _index(document: PolicyDocument, layer: Layer) -> RuleIndex:
