@@ -157,7 +157,8 @@ class Policy:
         decision = ruling.conclude()
         would_be = ruling.conclude(shadow=True) if ruling.has_shadow() else decision
         changed = (would_be.verdict, would_be.rule) if would_be.verdict != decision.verdict else None
-        return replace(decision, policy_version=self.version, trace=ruling.trace(), would_be=changed)
+        asked, limits, trace = decision.asked, decision.limits, ruling.trace()
+        return Decision(decision.verdict, decision.rule, decision.reason, self.version, trace, asked, limits, changed)
 
     def _judged(self, part: Part, call: Call, grants: Grants | None, budget: Budget) -> Judged:
         hits: dict[tuple[int, str], Hit] = {}
