@@ -83,7 +83,7 @@ def _rules(text: str) -> Sequence[Rule]:
 
 def _wider(rule: Rule) -> str:
     """Return what a proposed rule allows besides this call; empty if nothing."""
-    from gateway.policy.document import WRITING_TOOLS
+    from gateway.policy.fields import WRITING_TOOLS
 
     if WRITING_TOOLS & set(rule.tools) and rule.paths is not None:
         return f"writing any content to {', '.join(rule.paths)}"

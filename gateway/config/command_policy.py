@@ -18,7 +18,8 @@ from pydantic import BeforeValidator, Field
 
 from agent.capabilities.bash import CommandPolicy
 from gateway.policy.decision import DEFAULT_DENY, Decision
-from gateway.policy.document import WORDS_FORM, Literals, PolicyDocument, Rule, Section, Text, check_program_name
+from gateway.policy.document import PolicyDocument, Rule
+from gateway.policy.fields import WORDS_FORM, Literals, Section, Text, check_program_name
 from gateway.policy.judge import Policy
 
 _SHOWN_CHARS = 400

@@ -23,7 +23,7 @@ from gateway.config.operation_settings import (
 )
 from gateway.config.section import Name, Section, problems
 from gateway.errors import Misconfigured
-from gateway.policy.document import ImageGlob
+from gateway.policy.fields import ImageGlob
 from gateway.policy.images import ImageRule
 from gateway.policy.yaml_lines import YamlProblem, written_twice
 

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from gateway.policy.certainty import NO, PERHAPS, YES, Certainty
-from gateway.policy.document import ArgvPrefix as WrittenPrefix
-from gateway.policy.document import Between, Placeholder
+from gateway.policy.fields import ArgvPrefix as WrittenPrefix
+from gateway.policy.fields import Between, Placeholder
 from gateway.policy.globs import PathGlob, compile_glob, path_problem
 from gateway.policy.regexes import compile_regex
 from gateway.policy.shell_line import START, Directories

@@ -18,8 +18,9 @@ from zoneinfo import ZoneInfo
 from gateway.policy.argv import ArgvPrefix, compile_argv
 from gateway.policy.certainty import NO, PERHAPS, YES, Certainty
 from gateway.policy.decision import Effect, Facts, Layer, RuleLimit
-from gateway.policy.document import Condition, Rule, SizeRange, TimeWindow
+from gateway.policy.document import Condition, Rule
 from gateway.policy.expressions import Expression, ExpressionError, compile_expression, context
+from gateway.policy.fields import SizeRange, TimeWindow
 from gateway.policy.globs import PathGlob, compile_glob, read_glob
 from gateway.policy.globs_cover import covers, may_meet
 from gateway.policy.hosts import HostPattern, compile_host
@@ -204,6 +205,9 @@ class CompiledRule:
 def compile_rule(rule: Rule, place: int, layer: Layer = "tenant") -> CompiledRule:
     """Compile all of a rule but its names (paths, argv, hosts), which the index holds."""
     name = f"operator/{rule.id}" if layer == "operator" else rule.id
+    rate = rule.rate
+    calls, per_s = (rate.calls, _PERIODS_S[rate.per]) if rate is not None else (None, None)
+    limit = RuleLimit(name, calls, per_s, rule.at_once)
     return CompiledRule(
         place,
         name,
@@ -211,17 +215,10 @@ def compile_rule(rule: Rule, place: int, layer: Layer = "tenant") -> CompiledRul
         rule.reason,
         layer,
         shadow=rule.mode == "shadow",
-        limit=_limit(rule, name),
+        limit=limit if rate is not None or rule.at_once is not None else None,
         more=compile_conditions(rule) if rule.given() - NAMES else None,
         unless=compile_conditions(rule.unless) if rule.unless is not None else None,
     )
-
-
-def _limit(rule: Rule, name: str) -> RuleLimit | None:
-    if rule.rate is None and rule.at_once is None:
-        return None
-    per_s = _PERIODS_S[rule.rate.per] if rule.rate is not None else None
-    return RuleLimit(name, rule.rate.calls if rule.rate is not None else None, per_s, rule.at_once)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from math import prod
 from typing import Generic, TypeVar
 
 from gateway.policy.argv import compile_argv
-from gateway.policy.document import Condition, Placeholder, Rule, SizeRange
+from gateway.policy.document import Condition, Rule
+from gateway.policy.fields import Placeholder, SizeRange
 from gateway.policy.globs import ancestors, compile_glob
 from gateway.policy.globs_cover import covers as glob_covers
 from gateway.policy.hosts import compile_host

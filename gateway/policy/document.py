@@ -1,142 +1,41 @@
-"""The policy file as data: what an operator may write, and nothing else.
+"""The policy file as data: what an operator may write, and nothing else. What its fields are made of is in fields.py.
 
-Every model is frozen and refuses unknown fields. Types are strict: `no` is not text and "5" is not a number. What these
-types cannot say (line numbers, duplicate ids, examples that are untrue) is checked in loading.py.
-
-Large: the whole schema in one place, which docs/reference is generated from.
+What types cannot say (line numbers, duplicate ids, examples that are untrue) is checked in loading.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Literal, get_args
-from zoneinfo import ZoneInfo
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from gateway.policy.expressions import compile_expression
-from gateway.policy.globs import compile_glob
-from gateway.policy.hosts import compile_host
-from gateway.policy.images import ImageRule, compile_image_glob, read_image
-from gateway.policy.regexes import compile_regex
+from gateway.policy.fields import (
+    CONNECT,
+    FILE_TOOLS,
+    TOOLS,
+    WRITING_TOOLS,
+    ArgvPrefix,
+    Expression,
+    Glob,
+    Host,
+    Image,
+    ImageGlobs,
+    Placeholder,
+    Regex,
+    RuleId,
+    Section,
+    SizeRange,
+    Text,
+    TimeWindow,
+    ToolName,
+    Tools,
+    check_program_name,
+)
+from gateway.policy.images import ImageRule
 
-READING_TOOLS = frozenset({"ls", "read_file", "glob", "grep"})
-WRITING_TOOLS = frozenset({"write_file", "edit_file"})
-FILE_TOOLS = READING_TOOLS | WRITING_TOOLS
-CONNECT = "connect"
-"""No tool that a model sees: a connection that a command makes, to a host and a port."""
-TOOLS = FILE_TOOLS | {"execute", CONNECT}
-
-AgentTool = Literal[
-    "write_todos",
-    "metadata_read",
-    "metadata_write",
-    "metadata_list",
-    "find_tools",
-    "finish_skill",
-    "spawn_subagent",
-    "check_subagent",
-    "wait_subagent",
-    "cancel_subagent",
-    "list_subagents",
-]
-"""What an agent's capabilities bring along: these touch nothing but the run's own state."""
-AGENT_TOOLS: frozenset[str] = frozenset(get_args(AgentTool))
-
-ToolName = Literal["ls", "read_file", "write_file", "edit_file", "glob", "grep", "execute", "connect", AgentTool]
-_TOOL_SETS = {"read": ("ls", "read_file", "glob", "grep"), "write": ("write_file", "edit_file")}
 RESERVED_RULES = frozenset({"default-deny", "opaque", "invalid-arguments", "quota", "approval", "redaction"})
-
 _TOOL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
-
-Text = Annotated[str, Field(min_length=1, max_length=2000)]
-WORDS_FORM = 'write lists of words, as in [[git, [status, diff]], [ls]]; words like "no" and "1" need quotes'
-"""What argv is, for who wrote something else."""
-
-
-def check_program_name(name: str) -> None:
-    """Raise ValueError for a name of a program that is not one word."""
-    if len(name.split()) != 1:
-        raise ValueError(f"{name!r} is not one word; write the words apart: [git, status]")
-
-
-def _compiles(compile_text: Callable[[str], object]) -> AfterValidator:
-    """Return a validator that takes the texts that `compile_text` takes, as they are."""
-
-    def check(text: str) -> str:
-        compile_text(text)
-        return text
-
-    return AfterValidator(check)
-
-
-def _checked_zone(zone: str) -> str:
-    try:
-        ZoneInfo(zone)
-    except (OSError, ValueError, KeyError) as error:  # ZoneInfoNotFoundError is a KeyError
-        raise ValueError(f"{zone!r} is not a time zone; write one such as UTC or Europe/Berlin") from error
-    return zone
-
-
-def _whole_tool_sets(tools: Any) -> Any:
-    """Write out `read` and `write`, because grep reads too and is easily forgotten."""
-    if not isinstance(tools, list | tuple):
-        return tools
-    named: Iterable[Any] = (
-        tool for name in tools for tool in (_TOOL_SETS.get(name, (name,)) if isinstance(name, str) else (name,))
-    )
-    return tuple(dict.fromkeys(named)) if all(isinstance(name, str) for name in tools) else tuple(tools)
-
-
-Glob = Annotated[str, Field(max_length=1024), _compiles(compile_glob)]
-Host = Annotated[str, Field(max_length=300), _compiles(compile_host)]
-Regex = Annotated[str, _compiles(compile_regex)]
-Image = Annotated[str, Field(min_length=1), _compiles(read_image)]
-ImageGlob = Annotated[str, _compiles(compile_image_glob)]
-ImageGlobs = Annotated[tuple[ImageGlob, ...], Field(min_length=1, max_length=1000)]
-Expression = Annotated[str, Field(min_length=1, max_length=2000), _compiles(compile_expression)]
-RuleId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
-Literals = Annotated[tuple[Text, ...], Field(min_length=1, max_length=100)]
-Tools = Annotated[tuple[ToolName, ...], BeforeValidator(_whole_tool_sets), Field(min_length=1)]
-
-
-class Section(BaseModel):
-    """A mapping of the file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Between(Section):
-    """A range of whole numbers, both ends included."""
-
-    least: int = Field(ge=-(2**53), le=2**53)
-    most: int = Field(ge=-(2**53), le=2**53)
-
-
-class Placeholder(Section):
-    """One word of a command, by what it must be: exactly one of these.
-
-    path: a path that matches one of the globs, relative ones seen from /workspace. number: digits in that range.
-    matches: text that the pattern matches as a whole. end: no word at all, the command ends here.
-    """
-
-    path: tuple[Glob, ...] | None = Field(None, min_length=1, max_length=100)
-    number: Between | None = None
-    matches: Regex | None = None
-    end: Literal[True] | None = None
-
-    @model_validator(mode="after")
-    def _is_one(self) -> Placeholder:
-        if sum(value is not None for value in (self.path, self.number, self.matches, self.end)) != 1:
-            raise ValueError("a placeholder is one of path, number, matches and end")
-        return self
-
-
-ArgvWord = Text | Literals | Placeholder
-"""A literal word, a list of alternatives, "*" for exactly one word of any text, or a placeholder."""
-
-ArgvPrefix = Annotated[tuple[ArgvWord, ...], Field(min_length=1, max_length=32)]
 
 
 class SandboxSection(Section):
@@ -323,44 +222,6 @@ class Examples(Section):
 
     match: tuple[Example, ...] = Field((), max_length=100)
     not_match: tuple[Example, ...] = Field((), max_length=100)
-
-
-class SizeRange(Section):
-    """How many bytes of UTF-8 a call would write: more than `over`, at most `up_to`."""
-
-    over: int | None = Field(None, ge=0, le=2**40)
-    up_to: int | None = Field(None, ge=0, le=2**40)
-
-    @model_validator(mode="after")
-    def _is_a_range(self) -> SizeRange:
-        if self.over is None and self.up_to is None:
-            raise ValueError("size_bytes has over, up_to, or both")
-        if self.over is not None and self.up_to is not None and self.over >= self.up_to:
-            raise ValueError("no size satisfies both over and up_to")
-        return self
-
-
-Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
-ClockTime = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
-
-
-class TimeWindow(Section):
-    """Days of the week and hours of the day. Where `until` is before `since` the window goes over midnight."""
-
-    days: tuple[Weekday, ...] | None = Field(None, min_length=1)
-    since: ClockTime | None = None
-    until: ClockTime | None = None
-    zone: Annotated[str, AfterValidator(_checked_zone)] = "UTC"
-
-    @model_validator(mode="after")
-    def _is_a_window(self) -> TimeWindow:
-        if (self.since is None) != (self.until is None):
-            raise ValueError("since and until belong together")
-        if self.since is None and self.days is None:
-            raise ValueError("time has days, since and until, or all three")
-        if self.since is not None and self.since == self.until:
-            raise ValueError("since and until are the same; leave both out for the whole day")
-        return self
 
 
 class Condition(Section):

@@ -12,8 +12,9 @@ from gateway.policy.certainty import PERHAPS, YES
 from gateway.policy.conditions import Call, compile_conditions
 from gateway.policy.cover import ArgvWord, ArgvWords, shown_word
 from gateway.policy.decision import Facts
-from gateway.policy.document import Condition, PolicyDocument, Rule, SizeRange, TimeWindow
+from gateway.policy.document import Condition, PolicyDocument, Rule
 from gateway.policy.expressions import ExpressionError
+from gateway.policy.fields import SizeRange, TimeWindow
 from gateway.policy.parts import Part, cut
 from gateway.policy.scoped_rule import scoped_in_both
 

@@ -14,7 +14,8 @@ from dataclasses import astuple
 from typing import NamedTuple
 
 from agent.tools.paths import WORKSPACE
-from gateway.policy.document import Placeholder, PolicyDocument, Rule
+from gateway.policy.document import PolicyDocument, Rule
+from gateway.policy.fields import Placeholder
 from gateway.policy.globs import ancestors, compile_glob
 from gateway.policy.scoped_rule import ScopedRule, scoped_rules
 from gateway.policy.yaml_lines import Path

@@ -29,7 +29,8 @@ from gateway.policy.budget import Budget, TooComplex
 from gateway.policy.conditions import Call, CompiledRule, Hit, hit
 from gateway.policy.cover import atoms
 from gateway.policy.decision import INVALID_ARGUMENTS, TOO_COMPLEX, Decision, Facts, Layer
-from gateway.policy.document import CONNECT, FILE_TOOLS, PolicyDocument, Rule
+from gateway.policy.document import PolicyDocument, Rule
+from gateway.policy.fields import CONNECT, FILE_TOOLS
 from gateway.policy.file_rules import file_rules_of, refusal_note
 from gateway.policy.globs import compile_glob
 from gateway.policy.layers import effective_document
@@ -81,7 +82,8 @@ class Policy:
         self._allowed_of: dict[str, tuple[str, ...]] = {}
         self._layers: tuple[RuleIndex, ...] = (_index(document, "tenant"),)
         if operator is not None:
-            self._layers = (_operator_index(operator), *self._layers)
+            shared = _OPERATOR_RULES.get(digest_of(operator), lambda: _index(operator, "operator"))
+            self._layers = (shared, *self._layers)
 
     @property
     def _rules(self) -> list[ScopedRule]:
@@ -155,7 +157,8 @@ class Policy:
         decision = ruling.conclude()
         would_be = ruling.conclude(shadow=True) if ruling.has_shadow() else decision
         changed = (would_be.verdict, would_be.rule) if would_be.verdict != decision.verdict else None
-        return replace(decision, policy_version=self.version, trace=ruling.trace(), would_be=changed)
+        asked, limits, trace = decision.asked, decision.limits, ruling.trace()
+        return Decision(decision.verdict, decision.rule, decision.reason, self.version, trace, asked, limits, changed)
 
     def _judged(self, part: Part, call: Call, grants: Grants | None, budget: Budget) -> Judged:
         hits: dict[tuple[int, str], Hit] = {}
@@ -206,10 +209,6 @@ def digest_of(document: PolicyDocument, operator: PolicyDocument | None = None) 
 
 _OPERATOR_RULES: Recent[str, RuleIndex] = Recent(16, lambda _digest, _rules: 1)
 """By the digest of the document: tenants share the rules of one operator. The last 16 are kept."""
-
-
-def _operator_index(operator: PolicyDocument) -> RuleIndex:
-    return _OPERATOR_RULES.get(digest_of(operator), lambda: _index(operator, "operator"))
 
 
 def _index(document: PolicyDocument, layer: Layer) -> RuleIndex:

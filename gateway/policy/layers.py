@@ -17,8 +17,8 @@ from gateway.policy.document import (
     QuotasSection,
     RedactionSection,
     SandboxSection,
-    Section,
 )
+from gateway.policy.fields import Section
 from gateway.policy.images import ImageRule
 
 # How what both layers say of a field becomes one value, the operator's word first; of other fields the least counts.
@@ -81,12 +81,10 @@ def _eviction(tenant: EvictionSection, operator: EvictionSection) -> EvictionSec
 
 def _fitting(sizes: Iterable[EvictionSizes]) -> dict[str, int]:
     """Return the smaller of the sizes, with head and tail made to fit in the limit."""
-    smallest = _strictest(*sizes, leaving_out="tools")
-    default = EvictionSizes()
-    limit = smallest.get("limit_chars", default.limit_chars)
-    head = min(smallest.get("head_chars", default.head_chars), limit // 2)
-    tail = min(smallest.get("tail_chars", default.tail_chars), limit - head)
-    return {"limit_chars": limit, "head_chars": head, "tail_chars": tail}
+    smallest = {**EvictionSizes().model_dump(), **_strictest(*sizes, leaving_out="tools")}
+    limit = smallest["limit_chars"]
+    head = min(smallest["head_chars"], limit // 2)
+    return {"limit_chars": limit, "head_chars": head, "tail_chars": min(smallest["tail_chars"], limit - head)}
 
 
 def _redaction(tenant: RedactionSection, operator: RedactionSection) -> RedactionSection:

@@ -7,7 +7,8 @@ from typing import Any, cast, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from gateway.policy.document import WORDS_FORM, PolicyDocument
+from gateway.policy.document import PolicyDocument
+from gateway.policy.fields import WORDS_FORM
 from gateway.policy.yaml_lines import Path
 
 _EXAMPLE = "an example is text (a command line, a path, HOST:PORT) or the arguments as a mapping"

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 import yaml
 
 from gateway.policy.decision import OPAQUE, Decision
-from gateway.policy.document import WRITING_TOOLS, Placeholder, Rule
+from gateway.policy.document import Rule
+from gateway.policy.fields import WRITING_TOOLS, Placeholder
 from gateway.policy.globs import escaped
 from gateway.policy.parts import Part, cut
 from gateway.policy.shell_line import START

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from gateway.policy.document import CONNECT, FILE_TOOLS, WRITING_TOOLS
 from gateway.policy.effects import Access, FileUse, HostUse
+from gateway.policy.fields import CONNECT, FILE_TOOLS, WRITING_TOOLS
 from gateway.policy.globs import path_problem
 from gateway.policy.hosts import canonical_host
 from gateway.policy.programs.paths import absolute

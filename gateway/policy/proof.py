@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from gateway.policy.decision import Facts
-from gateway.policy.document import CONNECT, Example, PolicyDocument, PolicyTest, Rule
+from gateway.policy.document import Example, PolicyDocument, PolicyTest, Rule
+from gateway.policy.fields import CONNECT
 from gateway.policy.judge import Policy
 from gateway.policy.scoped_rule import all_rules
 from gateway.policy.yaml_lines import Path, YamlReading

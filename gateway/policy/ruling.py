@@ -184,14 +184,16 @@ class _Outcome:
     def passed(self) -> Decision:
         """Return ask where something is asked, else allow."""
         if self.asking:
-            return replace(_by_rule("ask", self.asking), asked=tuple(self.asked), limits=self.taken())
-        return replace(_by_rule("allow", self.passing or self.passing_effects), limits=self.taken())
+            return _by_rule("ask", self.asking, tuple(self.asked), self.taken())
+        return _by_rule("allow", self.passing or self.passing_effects, limits=self.taken())
 
 
-def _by_rule(effect: Effect, hits: Iterable[Hit]) -> Decision:
-    """Return the verdict of hits with the same effect, in the name of the first rule in the file."""
+def _by_rule(
+    effect: Effect, hits: Iterable[Hit], asked: tuple[str, ...] = (), limits: tuple[RuleLimit, ...] = ()
+) -> Decision:
+    """Return the decision of hits with the same effect, in the name of the first rule in the file."""
     first = min(hits, key=lambda hit: (hit.rule.place, hit.problem is None))
-    if first.problem is None:
-        return Decision(effect, first.rule.id, first.rule.reason)
-    reason = f"the rule could not be evaluated, and then it denies: {shown(first.problem)}"
-    return Decision(effect, first.rule.id, reason)
+    reason = first.rule.reason
+    if first.problem is not None:
+        reason = f"the rule could not be evaluated, and then it denies: {shown(first.problem)}"
+    return Decision(effect, first.rule.id, reason, asked=asked, limits=limits)

@@ -18,7 +18,7 @@ from agent.hooks.hook import Hook, NextToolUse
 from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
 from agent.tool_call import Slot
-from gateway.policy import document as policy_tools
+from gateway.policy import fields as policy_tools
 from gateway.redaction.redactor import Redactor
 from gateway.telemetry import attributes as a
 from gateway.telemetry.instruments import BoundedNames

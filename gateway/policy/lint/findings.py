@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from gateway.policy.document import CONNECT, FILE_TOOLS, Condition, PolicyDocument, Rule
+from gateway.policy.document import Condition, PolicyDocument, Rule
+from gateway.policy.fields import CONNECT, FILE_TOOLS
 from gateway.policy.judge import Policy
 from gateway.policy.scoped_rule import ScopedRule, scoped_in_both
 from gateway.policy.yaml_lines import Path, YamlReading

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from gateway.policy.cover import ArgvWord, ArgvWords, alternatives, shown_argv
-from gateway.policy.document import Placeholder
+from gateway.policy.fields import Placeholder
 from gateway.policy.globs import compile_glob
 from gateway.policy.globs_cover import sample_path
 from gateway.policy.lint.findings import Finding, Linted

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from gateway.policy.cover import alternatives
-from gateway.policy.document import Condition, Placeholder
+from gateway.policy.document import Condition
+from gateway.policy.fields import Placeholder
 from gateway.policy.globs import compile_glob
 from gateway.policy.globs_cover import sample_path
 from gateway.policy.lint.findings import Finding, Linted

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.policy.argv import compile_argv
 from gateway.policy.cover import atoms, covers
-from gateway.policy.document import Condition, Placeholder, Rule
+from gateway.policy.document import Condition, Rule
+from gateway.policy.fields import Placeholder
 from gateway.policy.words import Word
 from tests.examples import examples
 

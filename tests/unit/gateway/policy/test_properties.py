@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.policy import Decision, Facts, Policy, PolicyDocument, compile_grants
 from gateway.policy.decision import STRICTNESS
-from gateway.policy.document import TOOLS
+from gateway.policy.fields import TOOLS
 from tests.examples import examples
 
 PROGRAMS = ["ls", "cat", "git", "push", "*", ["ls", "cp"], "env", "mytool"]
