@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,8 @@ from typing import Any
 
 from gateway.policy.document import ArgvPrefix as WrittenPrefix
 from gateway.policy.document import Placeholder
-from gateway.policy.globs import PathGlob, compile_glob, path_problem
+from gateway.policy.globs import PathGlob, compile_glob
+from gateway.policy.programs.paths import absolute
 from gateway.policy.regexes import compile_regex
 from gateway.policy.shell_line import START, Directories
 from gateway.policy.words import Word
@@ -27,31 +27,19 @@ class WantedPath:
 
     def surely(self, text: str, cwd: Directories) -> bool:
         """Return whether it is such a path from everywhere. What looks like an option is none."""
-        paths = _paths(text, cwd)
-        return bool(paths) and all(path is not None and self._matches(path) for path in paths)
+        return all(path is not None and self._matches(path) for path in _paths(text, cwd))
 
     def maybe(self, text: str, cwd: Directories) -> bool:
         """Return whether it could be such a path."""
-        paths = _paths(text, cwd)
-        return not paths or any(path is None or self._matches(path) for path in paths)
+        return any(path is None or self._matches(path) for path in _paths(text, cwd))
 
     def _matches(self, path: str) -> bool:
         return any(glob.matches(path) for glob in self.globs)
 
 
-def _paths(text: str, cwd: Directories) -> list[str | None]:
-    """Return the paths that a word may name, None for an unknown one; nothing when the directories are unknown."""
-    if text.startswith("/"):
-        directories: tuple[str, ...] = ("/",)
-    elif cwd is None or not text or text.startswith("-"):
-        return []
-    else:
-        directories = cwd
-    found: list[str | None] = []
-    for directory in directories:
-        path = "/" + posixpath.normpath(posixpath.join(directory, text)).lstrip("/")
-        found.append(None if ".." in text.split("/") or path_problem(path) is not None else path)
-    return found
+def _paths(text: str, cwd: Directories) -> tuple[str | None, ...]:
+    """Return the paths that a word may name, None for an unknown one."""
+    return (None,) if text.startswith("-") else absolute(text, cwd)
 
 
 @dataclass(frozen=True)
