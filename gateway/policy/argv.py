@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from typing import Any
 from gateway.policy.certainty import NO, PERHAPS, YES, Certainty
 from gateway.policy.fields import ArgvPrefix as WrittenPrefix
 from gateway.policy.fields import Between, Placeholder
-from gateway.policy.globs import PathGlob, compile_glob, path_problem
+from gateway.policy.globs import PathGlob, compile_glob
+from gateway.policy.programs.paths import absolute
 from gateway.policy.regexes import compile_regex
 from gateway.policy.shell_line import START, Directories
 from gateway.policy.words import Word
@@ -23,22 +23,11 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 def _is_path(globs: tuple[PathGlob, ...], text: str, cwd: Directories) -> Certainty:
     """Return whether a glob matches where a word leads from each directory. What looks like an option is no path."""
-    paths = _paths(text, cwd)
+    paths = (None,) if text.startswith("-") else absolute(text, cwd)
     matched = [path is None or any(glob.matches(path) for glob in globs) for path in paths]
-    if paths and None not in paths and all(matched):
+    if None not in paths and all(matched):
         return YES
-    return PERHAPS if any(matched) or not paths else NO
-
-
-def _paths(text: str, cwd: Directories) -> list[str | None]:
-    """Return the paths that a word may name, None for an unknown one; nothing when the directories are unknown."""
-    if not text.startswith("/") and (cwd is None or not text or text.startswith("-")):
-        return []
-    found: list[str | None] = []
-    for directory in ("/",) if text.startswith("/") else cwd or ():
-        path = "/" + posixpath.normpath(posixpath.join(directory, text)).lstrip("/")
-        found.append(None if ".." in text.split("/") or path_problem(path) is not None else path)
-    return found
+    return PERHAPS if any(matched) else NO
 
 
 def _is_number(between: Between, text: str, _cwd: Directories) -> Certainty:

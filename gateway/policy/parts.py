@@ -203,20 +203,18 @@ def _redirect_paths(redirect: Redirect) -> tuple[str | None, ...]:
     target = redirect.target
     if target is None or target.endswith("/"):
         return (None,)
-    paths = absolute(target, redirect.cwd)
-    return tuple(path if path is not None and path_problem(path) is None else None for path in paths)
+    return absolute(target, redirect.cwd)
 
 
 def _file_part(name: str, use: FileUse) -> Part:
-    path = use.path if use.path is not None and path_problem(use.path) is None else None
     # The glob of a shell's pattern as people write it, where a wildcard is never a leading dot.
     glob = use.glob.replace("[!.]*", "*") if use.glob is not None else None
-    target = path or glob or "a file that cannot be determined"
+    target = use.path or glob or "a file that cannot be determined"
     return Part(
         "path",
         shown(f"{name}: {use.access} {'below ' if use.below else ''}{target}"),
         _TOOL_OF[use.access],
-        path=path,
+        path=use.path,
         below=use.below,
         of_command=True,
         wrapper=use.possible,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable, Sequence
 
-from gateway.policy.shell_line import Directories
+from gateway.policy.shell_line import Directories, joined
 from gateway.policy.words import Word
 
 LIMIT_DIRECTORIES = 8
@@ -34,8 +33,8 @@ def after(words: Sequence[Word], cwd: Directories) -> Places:
     if name not in {"cd", "chdir", "pushd"} or not target or target.startswith(("-", "+")):
         return None, None
     if cwd is None:
-        return ((_joined("/", target),) if target.startswith("/") else None), None
-    return tuple(dict.fromkeys(_joined(directory, target) for directory in cwd)), cwd
+        return ((joined("/", target),) if target.startswith("/") else None), None
+    return tuple(dict.fromkeys(joined(directory, target) for directory in cwd)), cwd
 
 
 def may_move(words: Sequence[Word]) -> bool:
@@ -45,11 +44,6 @@ def may_move(words: Sequence[Word]) -> bool:
         asks = name == "command" and len(words) > 1 and words[1].literal in {"-v", "-V"}
         return not asks and any(word.literal in {None, *_MOVES} for word in words[1:])
     return name in _MOVES
-
-
-def _joined(directory: str, target: str) -> str:
-    # The shell takes ".." off the name, as this does, and does not follow links for it.
-    return "/" + posixpath.normpath(posixpath.join(directory, target)).lstrip("/")
 
 
 def union(sets: Iterable[Directories]) -> Directories:

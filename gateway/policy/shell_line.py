@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass
 
 from agent.tools.paths import WORKSPACE
@@ -16,6 +17,11 @@ Span = tuple[int, int]
 """From and up to which byte of the line."""
 Unit = tuple[str, tuple[Span, ...]]
 """A command with its words, or a redirect with its operator and its target: what two readings must have in common."""
+
+
+def joined(directory: str, path: str) -> str:
+    """Return the absolute path that a path has from a directory; links are not followed for its "..", as in shells."""
+    return "/" + posixpath.normpath(posixpath.join(directory, path)).lstrip("/")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ what the rest of the line means (alias, eval, ...) and programs that exist to ru
 
 from __future__ import annotations
 
-import posixpath
 from dataclasses import dataclass, replace
 
 from gateway.policy.effects import NO_EFFECTS, Effects, FileUse, HostUse
@@ -15,7 +14,7 @@ from gateway.policy.programs.call import LIMIT_USES, TOO_MANY
 from gateway.policy.programs.git import without_global_options
 from gateway.policy.programs.wrapping import unwrap
 from gateway.policy.shell import LIMIT_COMMANDS, parse_line
-from gateway.policy.shell_line import START, Redirect, ShellLine, SimpleCommand
+from gateway.policy.shell_line import START, Redirect, ShellLine, SimpleCommand, joined
 from gateway.policy.words import Opaque, Word
 
 LIMIT_DEPTH = 4
@@ -134,5 +133,4 @@ class Programs:
             self._refuse("it runs a program by a relative path after cd; write the absolute path")
             return command
         self.programs.append(Program(command.words, command.cwd, wrapper=True))
-        path = "/" + posixpath.normpath(posixpath.join(command.cwd[0], name)).lstrip("/")
-        return replace(command, words=(Word(path), *command.words[1:]))
+        return replace(command, words=(Word(joined(command.cwd[0], name)), *command.words[1:]))

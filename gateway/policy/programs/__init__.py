@@ -25,7 +25,7 @@ SYSTEM_DIRECTORIES = frozenset({"/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/
 
 UNREAD = frozenset(
     """ar aria2c axel base32 bsdtar bunzip2 bzcat bzip2 cksum comm cpio csplit dd expand fmt fold ftp gtar gunzip
-    gzcat gzip hd hexdump iconv install join less lftp link ln lzma mkfifo mktemp more nc ncat netcat ninja od
+    gzcat gzip hd hexdump iconv install join less lftp link ln lzma mkfifo mktemp more nc ncat netcat ninja
     patch pax ping pr rev rgrep rsync scp sftp sha224sum sha384sum shred shuf socat split sqlite3 ssh strings sum
     tar telnet tree tsort unexpand unlzma unxz unzip unzstd wget xxd xz xzcat zcat zip zipinfo zstd zstdcat""".split()  # noqa: SIM905 - one name a line would take eighty
 )

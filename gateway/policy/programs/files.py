@@ -128,6 +128,7 @@ PROGRAMS: dict[str, Describe] = {
     "head": _uses("read", "-qvz# -c: -n: --bytes= --lines= --quiet"),
     "tail": _uses("read", "-fFqvzr# -c: -n: -s: --bytes= --lines= --follow[=] --pid= --quiet --retry"),
     "nl": _uses("read", "-p -b: -n: -s: -v: -w:"),
+    "od": _uses("read", "-abcdovx -A: -j: -N: -t: -w[]"),
     "cut": _uses("read", "-nsz -b: -c: -d: -f: --characters= --complement --delimiter= --fields= --output-delimiter="),
     "paste": _uses("read", "-sz -d: --delimiters= --serial"),
     "tr": _uses("", "-cCdst --complement --delete --squeeze-repeats"),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from typing import NamedTuple
 
-from gateway.policy.globs import escaped, read_glob
+from gateway.policy.globs import escaped, path_problem, read_glob
 from gateway.policy.globs_cover import may_meet
-from gateway.policy.shell_line import Directories
+from gateway.policy.shell_line import Directories, joined
 from gateway.policy.words import Word
 
 NO_FILES = frozenset(
@@ -35,8 +34,8 @@ def absolute(text: str, directories: Directories) -> tuple[str | None, ...]:
         return (None,)
     if directories is None and not text.startswith("/"):
         return (None,)
-    paths = (_normal(posixpath.join(directory, text)) for directory in directories or ("/",))
-    return tuple(dict.fromkeys(None if _is_elsewhere(path) else path for path in paths))
+    paths = (joined(directory, text) for directory in directories or ("/",))
+    return tuple(dict.fromkeys(None if _is_elsewhere(path) or path_problem(path) else path for path in paths))
 
 
 class Place(NamedTuple):
@@ -117,10 +116,6 @@ def may_be_none(word: Word) -> bool:
 def _is_elsewhere(path: str) -> bool:
     """Return whether a path leads through a link of a process: /proc/self/cwd/x is a file here."""
     return path.startswith("/proc/") and not _LINKS.isdisjoint(path.split("/")[3:])
-
-
-def _normal(path: str) -> str:
-    return "/" + posixpath.normpath(path).lstrip("/")
 
 
 def _may_climb(part: str) -> bool:

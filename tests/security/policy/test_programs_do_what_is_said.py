@@ -44,6 +44,7 @@ head -2 a.txt
 tail -n +2 a.txt
 wc -l a.txt src/m.py
 nl a.txt
+od -c a.txt
 cut -d, -f1 a.txt
 paste a.txt b.txt
 diff a.txt b.txt

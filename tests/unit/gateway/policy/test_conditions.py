@@ -50,7 +50,7 @@ def test_ask_is_stricter_than_allow_and_laxer_than_deny_and_says_what_is_asked_a
     decision = judge.judge("execute", {"command": "ls; git push origin main"})
     assert (decision.verdict, decision.rule, decision.asked) == ("ask", "r1", ("git push origin main",))
     assert said(judge, "git push; rm x") == ("deny", "r4")
-    assert said(judge, "git push; wget http://x -O /etc/x") == ("deny", "default-deny")
+    assert said(judge, "git push; curl http://x -o /etc/x") == ("deny", "default-deny")
 
 
 def test_an_ask_that_only_might_match_asks_about_what_is_allowed_and_allows_nothing_itself() -> None:

@@ -27,7 +27,7 @@ from tests.examples import examples
 # another program. UNREAD: it is not known which files it uses.
 ROWS = [row.rsplit(" =>", 1) for row in (Path(__file__).parent / "programs.txt").read_text().splitlines()]
 
-READERS = ["cat", "tac", "head", "tail", "wc", "nl", "sort", "cut", "paste", "md5sum", "base64"]
+READERS = ["cat", "tac", "head", "tail", "wc", "nl", "od", "sort", "cut", "paste", "md5sum", "base64"]
 CHANGERS = ["rm", "rmdir", "mkdir", "touch", "truncate", "tee", "unlink"]
 GIVEN = {
     "sort": (["-o", "out"], ["-u"], ["-k2"], ["-t,"], ["--output=log"]),
