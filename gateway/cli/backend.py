@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -14,9 +15,8 @@ import typer
 from gateway.cli.command import GatewayCli, Key
 
 if TYPE_CHECKING:
-    from gateway.cli.key_backend import LocalKeys
-    from gateway.cli.policy_backend import PolicyBackend
-    from gateway.client import Client
+    from gateway.client.admin import AdminCalls
+    from gateway.config.config import Config
 
 CONFIG = Path("airlock.yaml")
 ConfigFile = Annotated[Path, typer.Option(help="Configuration file, whose database is used directly.")]
@@ -52,26 +52,20 @@ class BackendCli(GatewayCli):
     key: Key = ""
     config: ConfigFile = CONFIG
 
+    @functools.cached_property
+    def loaded(self) -> Config | None:
+        """The configuration, None if a gateway is called."""
+        from gateway.config.config import Config
+
+        return None if self.address else Config.load(self.config)
+
     @contextlib.asynccontextmanager
-    async def keys(self) -> AsyncIterator[Client | LocalKeys]:
-        """Open the keys."""
-        if self.address:
+    async def admin(self, by: str = "") -> AsyncIterator[AdminCalls]:
+        """Open the calls of AdminService. Without a gateway, `by` or else the current user is who makes them."""
+        if self.loaded is None:
             yield self.airlock
             return
-        from gateway.cli.key_backend import local_keys
-        from gateway.config.config import Config
+        from gateway.cli.local_admin import local_admin
 
-        async with local_keys(Config.load(self.config)) as keys:
-            yield keys
-
-    @contextlib.asynccontextmanager
-    async def policies(self, layer: str) -> AsyncIterator[PolicyBackend]:
-        """Open the versions of a layer: a tenant's name, or "" for the operator's."""
-        from gateway.cli.policy_backend import RemotePolicies, local_policies
-        from gateway.config.config import Config
-
-        if self.address:
-            yield RemotePolicies(self.airlock, layer)
-            return
-        async with local_policies(Config.load(self.config), layer) as policies:
-            yield policies
+        async with local_admin(self.loaded, by) as admin:
+            yield admin

@@ -175,7 +175,7 @@ class GatewayCli(Cli):
     def failure_of(self, error: AirlockError) -> Failure:
         from gateway.errors import Misconfigured, Unavailable
 
-        code = EXIT_USAGE if isinstance(error, Misconfigured) else EXIT_GATEWAY
+        code = EXIT_GATEWAY if self.address and not isinstance(error, Misconfigured) else EXIT_USAGE
         hint = ""
         if isinstance(error, Unavailable) and _no_gateway_there(error):
             hint = ". Is the gateway running? Start it with `airlock serve`"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gateway.cli.policy_backend import opened_policies
+from gateway.cli.database import opened_policies
 from gateway.config.config import Config
 from gateway.errors import Misconfigured
 from gateway.policy_versions.policies import Policies

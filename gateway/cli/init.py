@@ -94,12 +94,12 @@ def _database(url: str, password_file: str) -> str:
 
 
 async def _make_keys(config: Config) -> list[str]:
-    from gateway.cli.key_backend import local_keys
+    from gateway.cli.local_admin import local_admin
     from gateway.credentials.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
 
-    async with local_keys(config) as keys:
+    async with local_admin(config) as admin:
         return [
-            (await keys.create_key(tenant, scopes=scopes, name=name)).secret
+            (await admin.create_key(tenant, scopes=scopes, name=name)).secret
             for tenant, scopes, name in (
                 (_TENANT, ACTING_SCOPES, "services"),
                 (_TENANT, (APPROVE,), "approvers"),

@@ -52,7 +52,7 @@ async def create(
         scopes = checked_scopes(scope, operator=operator) if scope else ()
     except InvalidArgument as error:
         fail(f"--{error}")
-    async with cli.keys() as keys:
+    async with cli.admin() as keys:
         made = await keys.create_key("" if operator else tenant, scopes=scopes, name=name, expires_in_s=expires_in_s)
     _show_made(cli, made)
 
@@ -72,7 +72,7 @@ async def list_(
     for option, given, there_are in (("--scope", scope, SCOPES), ("--state", state, _STATES)):
         if given and given not in there_are:
             fail(f"{option} {given!r} is not one of {', '.join(there_are)}")
-    async with cli.keys() as keys:
+    async with cli.admin() as keys:
         found = [one async for one in keys.keys(tenant, include_ended=ended, scope=scope, state=state)]
         if tenant and not found:
             await keys.tenant(tenant)  # an unknown tenant is an error, not an empty list
@@ -90,7 +90,7 @@ async def revoke(
 
     Runs that it started continue, and their number is printed; --cancel-runs cancels them.
     """
-    async with cli.keys() as keys:
+    async with cli.admin() as keys:
         found = await keys.revoke_key(key_id, cancel_runs=cancel_runs)
     said = f"revoked {found.key.shown}{_runs_left(found, cancelled=cancel_runs)}"
     cli.show({**vars(found.key), "runs_under_way": found.runs_under_way}, said)
@@ -115,7 +115,7 @@ async def rotate(
 ) -> None:
     """Create a replacement for a key, which keeps working for a while."""
     overlap_s = span_s(overlap, "--overlap")
-    async with cli.keys() as keys:
+    async with cli.admin() as keys:
         made = await keys.rotate_key(key_id, overlap_s=overlap_s)
     _show_made(cli, made)
 

@@ -53,7 +53,7 @@ def compiled(document: PolicyDocument, operator: PolicyDocument | None) -> Polic
 
 async def stored_layers(config: Config, *layers: str) -> dict[str, PolicyDocument]:
     """Return the policies in force in a configuration's database, by layer."""
-    from gateway.cli.key_backend import local_database
+    from gateway.cli.database import local_database
     from gateway.policy.loading import read_policy
     from gateway.storage.policy_store import PolicyStore
 

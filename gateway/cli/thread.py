@@ -147,7 +147,7 @@ def _entry(text: str) -> tuple[str, Any]:
 
 async def _adopt(path: Path, engine: str, tenant: str) -> tuple[str, Mapping[str, int]]:
     """Return the id of the configuration's engine, and how many threads of each tenant moved to it."""
-    from gateway.cli.key_backend import local_database
+    from gateway.cli.database import local_database
     from gateway.config.config import Config
     from gateway.storage.engine_store import EngineServed, EngineStore
 

@@ -83,7 +83,10 @@ class PolicyText:
 
 @dataclass(frozen=True)
 class PolicyChange:
-    """A layer of policy came into force: by `apply`, `rollback` or `file`. `tenant` is "" for the operator's layer."""
+    """A layer of policy came into force: by `apply`, `rollback` or `file`. `tenant` is "" for the operator's layer.
+
+    `digest` is that of the text; the `version` of one that no longer loads is its digest.
+    """
 
     tenant: str
     version: str
@@ -91,6 +94,7 @@ class PolicyChange:
     by: str
     comment: str
     at: datetime
+    digest: str
 
 
 class AdminCalls(Wire):
@@ -191,6 +195,6 @@ class AdminCalls(Wire):
         except NotFound:
             return ""
 
-    def policy_changes(self, tenant: str) -> AsyncIterator[PolicyChange]:
-        """Yield the versions that were in force, newest first."""
-        return self._listed(reader(PolicyChange), pb.ListPolicyChangesRequest, "changes", tenant=tenant)
+    def policy_changes(self, tenant: str, *, limit: int | None = None) -> AsyncIterator[PolicyChange]:
+        """Yield the versions that were in force, newest first, at most `limit`."""
+        return self._listed(reader(PolicyChange), pb.ListPolicyChangesRequest, "changes", limit=limit, tenant=tenant)
