@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli.command import Cli
-from gateway.cli.terminal import DEFAULT_ADDRESS, err, print_json
+from gateway.cli.terminal import DEFAULT_ADDRESS, err, fail, print_json
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
@@ -53,6 +53,8 @@ def serve(  # noqa: PLR0913 - one parameter per option of the command
     from gateway.telemetry.logging import set_up_logging
 
     set_up_logging()
+    if ready_file is not None and not os.access(ready_file.absolute().parent, os.W_OK | os.X_OK):
+        fail(f"--ready-file {ready_file}: its directory does not exist or is not writable")
     if worker:
         from gateway.serving.workers import supervised_worker
 
