@@ -134,13 +134,9 @@ class ProcessCalls(Wire):
         Continues at the next byte if the connection breaks or the gateway restarts. Raises NotFound, and Unavailable if
         the gateway stays away.
         """
-        wanted: Fields = {"thread": thread, "id": process_id, "stderr": stderr, "follow": follow}
-
-        def request() -> pb.ReadProcessRequest:
-            return message(pb.ReadProcessRequest, offset=offset, **wanted)
-
-        async for piece in self._resumed(request):
-            offset = piece.offset + len(piece.data)
+        wanted: Fields = {"thread": thread, "id": process_id, "stderr": stderr, "follow": follow, "offset": offset}
+        async for piece in self._resumed(pb.ReadProcessRequest, wanted):
+            wanted["offset"] = piece.offset + len(piece.data)
             yield ProcessOutput(piece.offset, piece.data)
 
     async def write_process(

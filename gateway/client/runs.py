@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from gateway.client.messages import Fields, message, record
+from gateway.client.messages import Fields, record
 from gateway.client.wire import Wire
 from gateway.v1 import run_service_pb2 as pb
 
@@ -67,13 +67,9 @@ class RunCalls(Wire):
         Continues after the last event if the connection breaks or the gateway restarts. Raises NotFound, and
         Unavailable if the gateway stays away.
         """
-        following = from_sequence
-
-        def request() -> pb.WatchRunRequest:
-            return message(pb.WatchRunRequest, run_id=run_id, from_sequence=following)
-
-        async for said in self._resumed(request):
-            following = said.event.sequence + 1
+        asked: Fields = {"run_id": run_id, "from_sequence": from_sequence}
+        async for said in self._resumed(pb.WatchRunRequest, asked):
+            asked["from_sequence"] = said.event.sequence + 1
             yield record(Event, said.event)
 
     async def run(

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gateway.client.messages import Fields, message, reader, record
+from gateway.client.messages import Fields, reader, record
 from gateway.client.wire import Wire
 from gateway.v1 import sandbox_service_pb2 as pb
 
@@ -153,13 +153,11 @@ class SandboxCalls(Wire):
                 after_id = newest.id
                 break
 
-        def request() -> pb.WatchSandboxTransitionsRequest:
-            return message(pb.WatchSandboxTransitionsRequest, thread=thread, after_id=after_id)
-
-        async for said in self._resumed(request):
+        asked: Fields = {"thread": thread, "after_id": after_id}
+        async for said in self._resumed(pb.WatchSandboxTransitionsRequest, asked):
             if said.HasField("transition"):
                 yield _transition(said.transition)
-                after_id = said.transition.id
+                asked["after_id"] = said.transition.id
 
     async def get_sandbox(self, thread: str) -> Sandbox:
         """Return the sandbox of a thread in any state. Raises NotFound."""
@@ -202,17 +200,13 @@ class SandboxCalls(Wire):
         Ends after so many `readings`, 0 for never, and continues after a restart of the gateway as long as the Retry
         allows. Raises NotFound if the thread has no sandbox at the start.
         """
-        given = 0
-
-        def request() -> pb.WatchSandboxStatsRequest:
-            left, interval_ms = readings - given if readings else 0, round(interval_s * 1000)
-            return message(pb.WatchSandboxStatsRequest, thread=thread, interval_ms=interval_ms, readings=left)
-
-        async for reading in self._resumed(request, patient=False):
-            given += 1
+        asked: Fields = {"thread": thread, "interval_ms": round(interval_s * 1000), "readings": readings}
+        async for reading in self._resumed(pb.WatchSandboxStatsRequest, asked, patient=False):
             yield [record(SandboxStats, one) for one in reading.stats]
-            if given == readings:
-                return
+            if asked["readings"]:
+                asked["readings"] -= 1
+                if not asked["readings"]:
+                    return
 
     async def create_snapshot(self, thread: str, *, comment: str = "", request_id: str = "") -> Snapshot:
         """Save the current files of a thread, once even if the client repeats the request.
