@@ -219,18 +219,15 @@ async def _verified_by_gateway(cli: GatewayCli, tenant: str, known: Known) -> Ch
 
 async def _verified_database(config: Path, tenant: str, known: Known) -> ChainReport:
     from gateway.audit.audit import Audit
+    from gateway.cli.database import local_database
     from gateway.config.config import Config
     from gateway.storage.audit_reader import AuditReader
-    from gateway.storage.database import Database
 
     loaded = Config.load(config)
-    database = await Database.as_it_is(loaded.resolved_database_url())
-    try:
+    async with local_database(loaded, as_it_is=True) as database:
         audit = Audit(AuditReader(database), loaded.tenants)
         await audit.check_known(tenant)
         return await audit.verified(tenant, known)
-    finally:
-        await database.close()
 
 
 def _verified_file(path: Path, known: Known, slow: SlowWork) -> ChainReport:

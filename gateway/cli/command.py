@@ -7,8 +7,8 @@
         cli.show(await cli.airlock.get_run(run_id), _show)
 
 The annotation of the first parameter decides which common options the command gets: a `Cli` has --json, a
-`GatewayCli` adds --address and --key, a `BackendCli` (backend.py) adds --config. Any other parameter whose type is a
-dataclass is a group of options.
+`GatewayCli` adds --address and --key, a `BackendCli` adds --config. Any other parameter whose type is a dataclass is a
+group of options.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from inspect import Parameter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast, get_type_hints
 
 import typer
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from gateway.client import Client
+    from gateway.client.admin import AdminCalls
     from gateway.config.config import Config
     from gateway.errors import AirlockError, Unavailable
 
@@ -66,10 +68,13 @@ Since = Annotated[
 ]
 Until = Annotated[str, typer.Option("--until", help="Only before this time; same format as --since.")]
 
+CONFIG = Path("airlock.yaml")
+ConfigFile = Annotated[Path, typer.Option(help="Configuration file, whose database is used directly.")]
+
 # In the order of --help, after a command's own options.
 _COMMON = ("config", "address", "key", "as_json")
 _AGO = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 # The errors that grpc reports if nothing listens at an address, or if its name does not resolve.
@@ -175,7 +180,7 @@ class GatewayCli(Cli):
     def failure_of(self, error: AirlockError) -> Failure:
         from gateway.errors import Misconfigured, Unavailable
 
-        code = EXIT_GATEWAY if self.address and not isinstance(error, Misconfigured) else EXIT_USAGE
+        code = EXIT_USAGE if isinstance(error, Misconfigured) else EXIT_GATEWAY
         hint = ""
         if isinstance(error, Unavailable) and _no_gateway_there(error):
             hint = ". Is the gateway running? Start it with `airlock serve`"
@@ -184,6 +189,59 @@ class GatewayCli(Cli):
     async def close(self) -> None:
         if "airlock" in self.__dict__:
             await self.airlock.aclose()
+
+
+def address_of(context: typer.Context, given: str) -> str:
+    """Return the gateway's address, or "" to use the database.
+
+    AIRLOCK_ADDRESS counts only if there is neither --address nor a configuration file.
+    """
+    source = context.get_parameter_source("config")
+    if given or context.resilient_parsing or source is None or source.name != "DEFAULT" or CONFIG.exists():
+        return given
+    return os.environ.get("AIRLOCK_ADDRESS", "")
+
+
+AtAddress = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        help="Address of a gateway to use instead of the database, as HOST:PORT; needs an operator key. Without "
+        "--config and ./airlock.yaml, the default is AIRLOCK_ADDRESS.",
+        callback=address_of,
+    ),
+]
+
+
+@dataclass
+class BackendCli(GatewayCli):
+    """The context of a command that calls a gateway if it has an address, and else uses the database."""
+
+    address: AtAddress = ""
+    key: Key = ""
+    config: ConfigFile = CONFIG
+
+    @functools.cached_property
+    def loaded(self) -> Config | None:
+        """The configuration, None if a gateway is called."""
+        from gateway.config.config import Config
+
+        return None if self.address else Config.load(self.config)
+
+    @contextlib.asynccontextmanager
+    async def admin(self, by: str = "") -> AsyncIterator[AdminCalls]:
+        """Open the calls of AdminService. Without a gateway, `by` or else the current user is who makes them."""
+        if self.loaded is None:
+            yield self.airlock
+            return
+        from gateway.cli.local_admin import local_admin
+
+        async with local_admin(self.loaded, by) as admin:
+            yield admin
+
+    def failure_of(self, error: AirlockError) -> Failure:
+        failure = super().failure_of(error)
+        return failure if self.address else Failure(str(failure), EXIT_USAGE, failure.details)
 
 
 class Commands(typer.Typer):
@@ -244,7 +302,7 @@ def moment(text: str, now: datetime) -> datetime:
     ago = _AGO.fullmatch(text)
     if ago is not None:
         try:
-            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+            return now - timedelta(seconds=int(ago[1]) * UNITS_S[ago[2]])
         except OverflowError as error:
             raise typer.BadParameter(f"{text!r} is before the year 1; write 7d or less") from error
     try:

@@ -12,11 +12,15 @@ from gateway.storage.policy_store import PolicyStore
 
 
 @contextlib.asynccontextmanager
-async def local_database(config: Config, *, create: bool = False) -> AsyncIterator[Database]:
-    """Open the database of a configuration; with `create`, in a state directory that may not exist yet."""
+async def local_database(config: Config, *, create: bool = False, as_it_is: bool = False) -> AsyncIterator[Database]:
+    """Open the database of a configuration; with `create`, in a state directory that may not exist yet.
+
+    With `as_it_is`, it is neither migrated nor checked.
+    """
     if create:
         config.path(config.state_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
-    database = await Database.open(config.resolved_database_url())
+    url = config.resolved_database_url()
+    database = await (Database.as_it_is(url) if as_it_is else Database.open(url))
     try:
         yield database
     finally:

@@ -8,9 +8,10 @@ import resource
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from gateway.cli.doctor_config import (
     Finding,
@@ -38,6 +39,10 @@ _DISK_WANTED_BYTES = 5 * 1024**3
 _OPEN_FILES_WANTED = 4096
 _PYTHON_WANTED = (3, 11)
 _RUNTIME = "airlock-runtime"
+_RUNTIMES: Sequence[tuple[str, Literal["warning", "failed"], str]] = (
+    ("runc", "failed", "install runc"),
+    ("runsc", "warning", "install gVisor and register it (docs/deployment.md)"),
+)
 _IMAGES = {"airlock-sandbox": "the file system that tool code sees", _RUNTIME: "the sandbox daemon"}
 
 
@@ -146,7 +151,10 @@ class Checks:
             here = image in facts.images
             detail = role if here else f"{role}: missing"
             self.findings.append(Finding.of(f"image {image}", here, detail, "run `make setup`", "failed"))
-        self.findings += [_runtime(runtime, facts) for runtime in ("runc", "runsc")]
+        for runtime, otherwise, fix in _RUNTIMES:
+            registered = f"{'' if runtime in facts.runtimes else 'not '}registered with the engine"
+            found = Finding.of(f"runtime {runtime}", runtime in facts.runtimes, registered, fix, otherwise)
+            self.findings.append(found)
         if set(_IMAGES) <= set(facts.images):
             self.slow.at("a trial sandbox")
             named = {tenant.sandbox_spec("doctor").runtime for tenant in self.tenants.values()}
@@ -247,12 +255,3 @@ def _landlock() -> Finding:
     if not has_landlock():
         detail += ", and tool code can get its own sandbox killed for memory"
     return Finding("landlock", "warning", detail, fix)
-
-
-def _runtime(name: str, facts: EngineFacts) -> Finding:
-    ok = name in facts.runtimes
-    detail = "registered with the engine" if ok else "not registered with the engine"
-    if name == "runc":
-        return Finding.of("runtime runc", ok, detail, "install runc", "failed")
-    fix = "install gVisor and register it (docs/deployment.md)"
-    return Finding.of(f"runtime {name}", ok, detail, fix, "warning")

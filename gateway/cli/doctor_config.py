@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gateway.cli.database import opened_policies
+from gateway.cli.database import local_database, opened_policies
 from gateway.config.config import Config
 from gateway.errors import Misconfigured
 from gateway.policy_versions.policies import Policies
 from gateway.sandboxes.channel_claim import channel_use, check_channels
 from gateway.serving.directory_locks import refuse_copy
 from gateway.serving.instance import known_instance
-from gateway.storage.connecting import connect, file_of
-from gateway.storage.database import Database, identity_of
+from gateway.storage.connecting import file_of
+from gateway.storage.database import identity_of
 from gateway.storage.engine_store import ChannelStore
 from gateway.storage.migration import Revision, missing_from, revision_of, shortened
 from gateway.storage.policy_store import OPERATOR, digest_of_text
@@ -83,7 +83,7 @@ async def directory_findings(config: Config, engine: str, requests: DockerReques
     Raises SandboxError, Misconfigured, Unavailable.
     """
     channels = config.resolved_channel_dir()
-    async with _database(config) as database:
+    async with local_database(config, as_it_is=True) as database:
         instance = await known_instance(database)
         if instance is None:
             return []  # no gateway has ever served this database
@@ -113,17 +113,8 @@ async def _stored(config: Config) -> AsyncIterator[Policies | None]:
     if not is_migrated(config):
         yield None
         return
-    async with _database(config) as database, opened_policies(database) as policies:
+    async with local_database(config, as_it_is=True) as database, opened_policies(database) as policies:
         yield policies
-
-
-@contextlib.asynccontextmanager
-async def _database(config: Config) -> AsyncIterator[Database]:
-    database = Database(connect(config.resolved_database_url()))
-    try:
-        yield database
-    finally:
-        await database.close()
 
 
 async def in_force(config: Config, tenants: Mapping[str, Tenant]) -> Mapping[str, Tenant]:

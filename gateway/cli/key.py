@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.backend import BackendCli
-from gateway.cli.command import Commands
+from gateway.cli.command import UNITS_S, BackendCli, Commands
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import fail
 
@@ -22,7 +21,6 @@ KeyId = Annotated[str, typer.Argument(metavar="ID", help="Id, as listed by `airl
 _SPAN = re.compile(r"(\d{1,9})([smhdw])")
 _STATES = ("working", "expired", "revoked")
 _COLUMNS = ("id", "key", "tenant", "scopes", "name", "created", "until")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 @app.command()
@@ -127,7 +125,7 @@ def span_s(text: str, option: str) -> int:
     found = _SPAN.fullmatch(text)
     if found is None or int(found[1]) == 0:
         fail(f"{option} {text!r} is not a number with one of s, m, h, d, w, such as 90d")
-    return int(found[1]) * _SECONDS[found[2]]
+    return int(found[1]) * UNITS_S[found[2]]
 
 
 def _listed(found: Sequence[KeyInfo]) -> Rows:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.backend import BackendCli
-from gateway.cli.command import check_tenant, user_name
+from gateway.cli.command import BackendCli, check_tenant, user_name
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import EXIT_BAD_NEWS, err, fail, out
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,9 +82,8 @@ async def _serve(cli: Cli, config: Config, listen: str, ready_file: Path | None)
     stop = _stop_on_signals(config)
     async with running_gateway(config, listen) as gateway:
         metrics = [gateway.metrics] if gateway.metrics else []
-        await _answering(cli, config, gateway.address, 1, metrics, ready_file)
-        await stop.wait()
-        _not_answering(ready_file)
+        async with _ready(cli, config, gateway.address, 1, metrics, ready_file):
+            await stop.wait()
 
 
 async def _serve_as_worker(config: Config, listen: str, worker: Worker, ready_fd: int) -> None:
@@ -121,34 +121,31 @@ async def _supervise(
         try:
             await workers.start()
             if not stop.is_set():
-                await _answering(cli, config, address, count, workers.metrics, ready_file)
-                await stop.wait()
-                _not_answering(ready_file)
+                async with _ready(cli, config, address, count, workers.metrics, ready_file):
+                    await stop.wait()
         finally:
             await workers.stopped()
 
 
-async def _answering(
+@contextlib.asynccontextmanager
+async def _ready(
     cli: Cli, config: Config, address: str, workers: int, metrics: Sequence[str], ready_file: Path | None
-) -> None:
-    """Report that the gateway is ready."""
+) -> AsyncIterator[None]:
+    """Report that the gateway is ready, until the block ends."""
+    from gateway.cli.serve_banner import banner
+    from gateway.support.version import airlock_version
+
     if ready_file is not None:
         await asyncio.to_thread(_write_atomically, ready_file, address)
     if cli.as_json:
-        from gateway.support.version import airlock_version
-
         print_json({"address": address, "version": airlock_version(), "workers": workers, "metrics": list(metrics)})
-        return
-    from gateway.cli.serve_banner import banner
-
-    err.print(banner(config, address, workers, metrics))
-
-
-def _not_answering(ready_file: Path | None) -> None:
+    else:
+        err.print(banner(config, address, workers, metrics))
+    yield
     # Only the gateway that wrote the file removes it, not a second one that failed to start. Not in a thread, because
     # the pool may be busy and stopping must not wait for it.
     if ready_file is not None:
-        ready_file.unlink(missing_ok=True)
+        ready_file.unlink(missing_ok=True)  # noqa: ASYNC240
 
 
 def _raise_file_limit() -> None:

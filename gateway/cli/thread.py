@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.backend import CONFIG, ConfigFile
-from gateway.cli.command import Cli, Commands, GatewayCli, Limit, Yes, taken, user_name
+from gateway.cli.command import CONFIG, Cli, Commands, ConfigFile, GatewayCli, Limit, Yes, taken, user_name
 from gateway.cli.printable import local_time, one_line
 from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
