@@ -17,9 +17,8 @@ from gateway.cli.doctor_config import (
     Finding,
     database_finding,
     directory_findings,
-    drift_findings,
-    in_force,
     is_migrated,
+    policies_in_force,
 )
 from gateway.cli.doctor_tenants import kernel_findings, tenant_findings
 from gateway.cli.slow_work import SlowWork
@@ -97,8 +96,7 @@ class Checks:
             return
         self.migrated = is_migrated(self.config)
         try:
-            drifted = await drift_findings(self.config)
-            self.tenants = await in_force(self.config, self.tenants)
+            self.tenants, drifted = await policies_in_force(self.config, self.tenants)
             self.findings += drifted
         except (AirlockError, OSError) as error:
             detail = "unknown; the next checks use the files"

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Unpack
 
 from gateway.client.messages import Fields, message, record
-from gateway.client.programs import limit_ms, program_message
+from gateway.client.programs import ProgramOptions, program_fields
 from gateway.client.wire import Wire
 from gateway.errors import InvalidArgument
 from gateway.v1 import process_service_pb2 as pb
@@ -78,21 +79,17 @@ class ProcessOutput:
 class ProcessCalls(Wire):
     """The calls for background processes; a refusal by policy is PermissionDenied."""
 
-    async def start_process(  # noqa: PLR0913 - the public client: one keyword per option
+    async def start_process(
         self,
         argv: Sequence[str],
         *,
-        thread: str = "default",
         process_id: str = "",
-        cwd: str = "",
-        env: Mapping[str, str] | None = None,
         terminal: bool = False,
         rows: int = 24,
         columns: int = 80,
         stdin: bool = False,
         merge_stderr: bool = False,
-        timeout_s: float | None = None,
-        request_id: str = "",
+        **options: Unpack[ProgramOptions],
     ) -> Process:
         """Start a background process; without `timeout_s` it has no time limit, not even the policy's.
 
@@ -103,14 +100,12 @@ class ProcessCalls(Wire):
         """
         started = await self._ask(
             pb.StartProcessRequest,
-            program=program_message(thread, argv, cwd, env),
             id=process_id,
             terminal=terminal,
             size=message(pb.WindowSize, rows=rows, columns=columns) if terminal else None,
             stdin=stdin,
             merge_stderr=merge_stderr,
-            timeout_ms=limit_ms(timeout_s),
-            request_id=request_id,
+            **program_fields(argv, **options),
         )
         return _process(started.process)
 
