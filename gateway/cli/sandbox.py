@@ -16,8 +16,6 @@ from gateway.cli.terminal import err, fail, out, print_json
 from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gateway.client import DiskStats, Sandbox, SandboxStats, SandboxTransition
     from gateway.client.sandboxes import Fork, Snapshot
 

@@ -123,8 +123,7 @@ class AdminCalls(Wire):
     ) -> MadeKey:
         """Create a key of a tenant, or of an operator with "". No scopes means the usual ones; 0 s is unlimited.
 
-        One key is created, even if the client repeats the request. With a `request_id` of your own you may repeat it
-        within 10 minutes and get the same key with another secret; Conflict once the key was used.
+        A repeated request gets the same key with another secret, within 10 minutes; Conflict once the key was used.
         """
         asked: Fields = {"scopes": list(scopes), "name": name, "expires_in_s": expires_in_s, "request_id": request_id}
         return record(MadeKey, await self._ask(pb.CreateKeyRequest, tenant=tenant, **asked))

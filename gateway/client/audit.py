@@ -59,8 +59,7 @@ class AuditCalls(Wire):
     ) -> AsyncIterator[AuditRecord]:
         """Yield records in order from a sequence number on, with 0 only new ones; with `follow` without end.
 
-        After a broken connection or a restart of the gateway it continues after the last record, as long as the
-        client's Retry allows; without `resume` it raises Unavailable once a record has come.
+        Without `resume`, a break raises Unavailable once a record has come.
         """
         if not from_sequence:
             newest = await self.audit(tenant=tenant, limit=1)

@@ -100,7 +100,7 @@ class FileCalls(Wire):
                 yield data
 
     def list_files(self, thread: str, path: str = "", *, pattern: str = "") -> AsyncIterator[FileEntry]:
-        """Yield the entries of a directory, by default /workspace, by name, fetched in pages.
+        """Yield the entries of a directory, by default /workspace, by name.
 
         With a `pattern` relative to `path`, those that match: *.py in the directory itself, **/*.py at any depth. An
         entry may come twice or be missed if the directory changes meanwhile. Raises NotFound, NotADirectory.

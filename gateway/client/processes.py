@@ -93,10 +93,9 @@ class ProcessCalls(Wire):
     ) -> Process:
         """Start a background process; without `timeout_s` it has no time limit, not even the policy's.
 
-        It starts once, even if the client repeats the request. With a `request_id` of your own you may repeat it
-        yourself and get the process as it is now; NotFound once it was removed. At most 64 are kept, running or ended:
-        another one replaces the oldest ended one and its output. Raises StartFailed if the kernel does not start it,
-        Conflict if `process_id` is in use, Exhausted if 64 are running.
+        A repeated request gets the process as it is now; NotFound once it was removed. At most 64 are kept, running or
+        ended: another one replaces the oldest ended one and its output. Raises StartFailed if the kernel does not start
+        it, Conflict if `process_id` is in use, Exhausted if 64 are running.
         """
         started = await self._ask(
             pb.StartProcessRequest,
@@ -124,11 +123,7 @@ class ProcessCalls(Wire):
     async def process_output(
         self, thread: str, process_id: str, *, stderr: bool = False, offset: int = 0, follow: bool = False
     ) -> AsyncIterator[ProcessOutput]:
-        """Yield the output from an offset on, with `follow` until no process can write to it.
-
-        Continues at the next byte if the connection breaks or the gateway restarts. Raises NotFound, and Unavailable if
-        the gateway stays away.
-        """
+        """Yield the output from an offset on, with `follow` until no process can write to it. Raises NotFound."""
         wanted: Fields = {"thread": thread, "id": process_id, "stderr": stderr, "follow": follow, "offset": offset}
         async for piece in self._resumed(pb.ReadProcessRequest, wanted):
             wanted["offset"] = piece.offset + len(piece.data)
@@ -147,10 +142,9 @@ class ProcessCalls(Wire):
     ) -> Process:
         """Write at most 1 MiB to standard input; with `end`, then close it (on a terminal: end of file).
 
-        The bytes are written once, even if the client repeats the request. With a `request_id` of your own you may
-        repeat it yourself; or, as the only writer, with the process' `stdin_taken_bytes` before these bytes as `offset`
-        (InputGap if it is past them). Raises InputNotTaken if the process did not read all of it in time, at most 60 s,
-        and ProcessEnded if no process can read it; `details["taken_bytes"]` says how much was read.
+        Instead of a `request_id`, the only writer may repeat it with the process' `stdin_taken_bytes` before these
+        bytes as `offset` (InputGap if it is past them). Raises InputNotTaken if the process did not read all of it in
+        time, at most 60 s, and ProcessEnded if no process can read it; `details["taken_bytes"]` says how much was read.
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise InvalidArgument(f"data: bytes are expected, not {type(data).__name__}; encode a text first")

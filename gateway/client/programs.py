@@ -90,10 +90,9 @@ class ProgramCalls(Wire):
         `stdin` may be endless as long as the program reads. Without `timeout_s` the policy's maximum applies. Output is
         collected, at most 64 MiB unless `output_limit_bytes` says otherwise, or passed to `on_output`, at most 1 GiB.
 
-        It runs once, even if the client repeats the request, which needs a `stdin` that can be read again. If its
-        output was lost with a connection, raises Unavailable, whose details have its `outcome` and any `exit_code`.
-        With a `request_id` of your own you may repeat it yourself and get only its end, `repeated`. Raises
-        InvalidArgument, RequestIdReused, InProgress, PermissionDenied, Unavailable.
+        The client repeats the request only with a `stdin` that can be read again. If the output was lost with a
+        connection, raises Unavailable, whose details have the `outcome` and any `exit_code`. If you repeat it, you get
+        only its end, `repeated`. Raises InvalidArgument, RequestIdReused, InProgress, PermissionDenied, Unavailable.
         """
         if output_limit_bytes is None and on_output is None:
             output_limit_bytes = _COLLECTED_LIMIT_BYTES
