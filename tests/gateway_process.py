@@ -132,7 +132,7 @@ class Home:
         from gateway.config.config import Config
 
         async def make() -> str:
-            async with local_admin(Config.load(self.config)) as admin:
+            async with local_admin(Config.load(self.config), "test") as admin:
                 return (await admin.create_key(tenant, scopes=scopes, name="test")).secret
 
         return _in_a_loop_of_its_own(make)

@@ -236,7 +236,7 @@ class BackendCli(GatewayCli):
             return
         from gateway.cli.local_admin import local_admin
 
-        async with local_admin(self.loaded, by) as admin:
+        async with local_admin(self.loaded, by or f"local:{user_name()}") as admin:
             yield admin
 
     def failure_of(self, error: AirlockError) -> Failure:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import Cli
+from gateway.cli.command import Cli, user_name
 from gateway.cli.terminal import fail
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ async def _make_keys(config: Config) -> list[str]:
     from gateway.cli.local_admin import local_admin
     from gateway.credentials.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
 
-    async with local_admin(config) as admin:
+    async with local_admin(config, f"local:{user_name()}") as admin:
         return [
             (await admin.create_key(tenant, scopes=scopes, name=name)).secret
             for tenant, scopes, name in (

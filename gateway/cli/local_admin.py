@@ -8,7 +8,6 @@ from typing import Any, cast
 
 from structlog.testing import capture_logs
 
-from gateway.cli.command import user_name
 from gateway.cli.database import local_database, opened_policies
 from gateway.client.admin import AdminCalls
 from gateway.config.config import Config
@@ -42,12 +41,12 @@ class LocalAdmin(AdminCalls):
 
 
 @contextlib.asynccontextmanager
-async def local_admin(config: Config, by: str = "") -> AsyncIterator[LocalAdmin]:
-    """Open the calls in the name of `by`, by default of the current user."""
+async def local_admin(config: Config, by: str) -> AsyncIterator[LocalAdmin]:
+    """Open the calls, which are recorded as those of `by`."""
     async with local_database(config, create=True) as database, opened_policies(database) as policies:
         tenants = TenantAdmin(config, policies, database, erasure=_ABSENT)
         service = AdminService(tenants, KeyStore(database), PolicyAdmin(config, policies), authenticate=_ABSENT)
-        caller = CALLER.set(Caller(shown=by or f"local:{user_name()}"))
+        caller = CALLER.set(Caller(shown=by))
         try:
             with capture_logs():  # only `airlock serve` has a log
                 yield LocalAdmin(service)

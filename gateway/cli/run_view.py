@@ -91,7 +91,7 @@ class _Call:
     asked: bool = False
 
 
-class RunView:  # large: one method per event type
+class RunView:
     """Prints a run, given every event in order; unknown payloads raise no error."""
 
     def __init__(self, console: Console | None = None) -> None:

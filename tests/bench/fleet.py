@@ -92,5 +92,5 @@ async def _keys(home: Home, names: Sequence[str]) -> dict[str, str]:
     document = yaml.safe_load(home.config.read_text(encoding="utf-8"))
     document["tenants"] |= {name: dict(document["tenants"]["default"]) for name in names}
     home.config.write_text(yaml.safe_dump(document), encoding="utf-8")
-    async with local_admin(Config.load(home.config)) as admin:
+    async with local_admin(Config.load(home.config), "bench") as admin:
         return {name: (await admin.create_key(name)).secret for name in names}
