@@ -48,7 +48,6 @@ class Work:
     run: Annotated[str, typer.Option(help="Filter by run.")] = ""
 
     def query(self, **more: Any) -> AuditQuery:
-        """Return a query with these filters and more."""
         from gateway.client.audit import AuditQuery
 
         return AuditQuery(kinds=tuple(self.kind or ()), thread=self.thread, run_id=self.run, **more)
@@ -66,7 +65,6 @@ class Decision:
     until: Until = ""
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of a query."""
         times = {"since": moment_of("--since", self.since), "until": moment_of("--until", self.until)}
         return asdict(self) | times | {"verdict": self.verdict or ""}
 

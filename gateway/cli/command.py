@@ -251,7 +251,6 @@ class Commands(typer.Typer):
         super().__init__(no_args_is_help=True, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-        """Add a command, as Typer does."""
         add = super().command(name, **settings)
 
         def added(function: F) -> F:

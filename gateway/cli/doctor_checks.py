@@ -104,11 +104,12 @@ class Checks:
 
     async def _check_engine(self) -> None:
         with tempfile.TemporaryDirectory(prefix="airlock-doctor-") as directory:
+            requests = DockerRequests(self.engine_url, self.named_in)
             engine = DockerEngine(
                 instance=make_id("doctor"),
                 channel_root=_channel_root(self.config) or Path(directory),
                 runtime_image=_RUNTIME,
-                requests=DockerRequests(self.engine_url, self.named_in),
+                requests=requests,
             )
             self.slow.at("the Docker engine")
             try:
@@ -117,8 +118,11 @@ class Checks:
                 self.findings.append(Finding("engine", "failed", "does not answer", str(error)))
                 return
             try:
-                if self.config is not None:
-                    await self._check_needs(self.config, engine, facts)
+                if self.config is not None and self.migrated:
+                    self.findings += await directory_findings(self.config, await engine.id(), requests)
+                if self.config is not None and self.tenants:
+                    async for finding in tenant_findings(self.config, self.tenants, facts, requests):
+                        self.findings.append(finding)
                 await self._check_sandboxes(engine, facts)
             except SandboxError as error:
                 self.findings.append(Finding("engine", "failed", "stopped answering", str(error)))
@@ -126,17 +130,6 @@ class Checks:
                 self.findings.append(Finding("database", "failed", "stopped answering", str(error)))
             finally:
                 await engine.close()
-
-    async def _check_needs(self, config: Config, engine: DockerEngine, facts: EngineFacts) -> None:
-        requests = DockerRequests(self.engine_url, self.named_in)
-        try:
-            if self.migrated:
-                self.findings += await directory_findings(config, await engine.id(), requests)
-            if self.tenants:
-                async for finding in tenant_findings(config, self.tenants, facts, requests):
-                    self.findings.append(finding)
-        finally:
-            requests.close()
 
     async def _check_sandboxes(self, engine: DockerEngine, facts: EngineFacts) -> None:
         """Check what sandboxes need of the engine, and create one with each runtime that a policy names."""

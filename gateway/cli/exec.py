@@ -29,7 +29,6 @@ class ExecCommand(TyperCommand):
     """A command that exits with the code of what it runs, so wrong usage has a code outside 1 to 124."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:

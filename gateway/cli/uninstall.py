@@ -33,7 +33,6 @@ class Found:
 
     @property
     def in_docker(self) -> int:
-        """The number of containers and volumes."""
         return len(self.containers) + len(self.volumes)
 
 

@@ -66,7 +66,6 @@ class ToolResult(OutputText):
 
     @property
     def content(self) -> str:
-        """The result as text."""
         return self.content_bytes.decode("utf-8", "replace")
 
 

@@ -36,7 +36,6 @@ class Tls:
         return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.certificate))
 
     def options(self) -> tuple[tuple[str, str], ...]:
-        """Return the channel's options."""
         return (("grpc.ssl_target_name_override", self.server_name),) if self.server_name else ()
 
 

@@ -29,12 +29,10 @@ class OutputText:
 
     @property
     def stdout(self) -> str:
-        """Standard output."""
         return self.stdout_bytes.decode("utf-8", "replace")
 
     @property
     def stderr(self) -> str:
-        """Standard error."""
         return self.stderr_bytes.decode("utf-8", "replace")
 
 

@@ -80,7 +80,6 @@ async def streamed_program(
 
 
 async def _opening(messages: AsyncIterator[pb.RunProgramRequest]) -> pb.RunProgram:
-    """Return the request in the first message."""
     first = await in_time(anext(messages, None), "no message came", "the first must be `run`")
     if first is None or first.WhichOneof("request") != "run":
         raise InvalidArgument("the first message must be `run`, with the program; its input follows in further ones")

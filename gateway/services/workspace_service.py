@@ -78,7 +78,6 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
 
     @unary
     async def WriteFile(self, tenant: Tenant, request: AsyncIterator[pb.WriteFileRequest]) -> pb.WriteFileResponse:
-        """Replace a file atomically."""
         pieces = aiter(request)
         first = await in_time(anext(pieces, None))
         if first is None:

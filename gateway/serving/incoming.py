@@ -187,7 +187,6 @@ class Incoming:
             self._answer_bytes = size_bytes
 
     def close(self, _task: object = None) -> None:
-        """Release everything that the RPC uses."""
         self._count_request(0)
         self.count_answer(0)
         self.identified()
