@@ -42,6 +42,8 @@ from gateway.cli.terminal import (
     out,
     print_json,
 )
+from gateway.errors import AirlockError, Misconfigured, Overloaded, Unavailable
+from sandbox.errors import SandboxError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
     from gateway.client import Client
     from gateway.client.admin import AdminCalls
     from gateway.config.config import Config
-    from gateway.errors import AirlockError, Unavailable
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Address = Annotated[
@@ -139,19 +140,16 @@ class Cli:
             self._end(failure)
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
-        except Exception as error:
-            from gateway.errors import AirlockError
-            from sandbox.errors import SandboxError
-
-            if isinstance(error, AirlockError):
-                self._end(self.failure_of(error))
-            if isinstance(error, SandboxError):
-                self._end(Failure(str(error), EXIT_USAGE))
-            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-                where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-                said = error.strerror or str(error) or type(error).__name__
-                self._end(Failure(f"{where}{said}", EXIT_USAGE))
+        except AirlockError as error:
+            self._end(self.failure_of(error))
+        except SandboxError as error:
+            self._end(Failure(str(error), EXIT_USAGE))
+        except BrokenPipeError:
             raise
+        except OSError as error:
+            where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+            said = error.strerror or str(error) or type(error).__name__
+            self._end(Failure(f"{where}{said}", EXIT_USAGE))
 
     def _end(self, failure: Failure) -> NoReturn:
         if self.as_json:
@@ -172,14 +170,12 @@ class GatewayCli(Cli):
 
     @functools.cached_property
     def airlock(self) -> Client:
-        """The client, created on first use, because importing grpc is slow."""
+        """The client, created on first use, because importing it is slow."""
         from gateway.client import Client
 
         return Client(self.address, self.key)
 
     def failure_of(self, error: AirlockError) -> Failure:
-        from gateway.errors import Misconfigured, Unavailable
-
         code = EXIT_USAGE if isinstance(error, Misconfigured) else EXIT_GATEWAY
         hint = ""
         if isinstance(error, Unavailable) and _no_gateway_there(error):
@@ -347,8 +343,6 @@ def _no_gateway_there(error: Unavailable) -> bool:
 
 def _details(error: AirlockError) -> dict[str, str | float]:
     """Return an error's reason and details, such as quota or approval_id, for programs."""
-    from gateway.errors import Overloaded
-
     details: dict[str, str | float] = {"reason": error.reason}
     details |= {name: value for name, value in error.details.items() if name not in ("error", "reason")}
     if isinstance(error, Overloaded) and error.retry_after_s is not None:
@@ -358,8 +352,6 @@ def _details(error: AirlockError) -> dict[str, str | float]:
 
 def check_tenant(config: Config, tenant: str) -> None:
     """Raise Misconfigured for an unknown tenant."""
-    from gateway.errors import Misconfigured
-
     if tenant not in config.tenants:
         raise Misconfigured(f"unknown tenant {tenant!r}; configured tenants: {', '.join(sorted(config.tenants))}")
 

@@ -11,6 +11,7 @@ import typer
 
 from gateway.cli.command import Cli, user_name
 from gateway.cli.terminal import fail
+from gateway.credentials.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
@@ -95,7 +96,6 @@ def _database(url: str, password_file: str) -> str:
 
 async def _make_keys(config: Config) -> list[str]:
     from gateway.cli.local_admin import local_admin
-    from gateway.credentials.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
 
     async with local_admin(config, f"local:{user_name()}") as admin:
         return [

@@ -12,6 +12,8 @@ import typer
 from gateway.cli.command import UNITS_S, BackendCli, Commands
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import fail
+from gateway.credentials.keys import SCOPES, checked_scopes
+from gateway.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from gateway.client.admin import KeyInfo, MadeKey, RevokedKey
@@ -42,9 +44,6 @@ async def create(
     expires_in: Annotated[str, typer.Option(help="Lifetime, such as 12h, 90d or 4w; default: unlimited.")] = "",
 ) -> None:
     """Create a key and print it once; only its hash is stored."""
-    from gateway.credentials.keys import checked_scopes
-    from gateway.errors import InvalidArgument
-
     expires_in_s = span_s(expires_in, "--expires-in")
     try:
         scopes = checked_scopes(scope, operator=operator) if scope else ()
@@ -65,8 +64,6 @@ async def list_(
     ended: Annotated[bool, typer.Option("--all", help="Include revoked and expired keys.")] = False,
 ) -> None:
     """List keys, newest first, without their secrets."""
-    from gateway.credentials.keys import SCOPES
-
     for option, given, there_are in (("--scope", scope, SCOPES), ("--state", state, _STATES)):
         if given and given not in there_are:
             fail(f"{option} {given!r} is not one of {', '.join(there_are)}")

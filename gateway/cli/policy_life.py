@@ -13,6 +13,7 @@ import typer
 from gateway.cli.command import BackendCli, check_tenant, user_name
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import EXIT_BAD_NEWS, err, fail, out
+from gateway.errors import NotFound, PolicyChanged
 
 if TYPE_CHECKING:
     from gateway.cli.policy_layer import PolicyLayer
@@ -39,7 +40,6 @@ class Layer:
     async def opened(self, cli: BackendCli, by: str | None = None) -> AsyncIterator[PolicyLayer]:
         """Open the layer for an author, by default the user. Exits with 1 if a version is missing or was replaced."""
         from gateway.cli.policy_layer import PolicyLayer
-        from gateway.errors import NotFound, PolicyChanged
 
         if self.tenant is not None and self.operator_layer:
             fail("use only one of --tenant and --operator-layer")

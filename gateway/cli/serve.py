@@ -15,6 +15,7 @@ import typer
 
 from gateway.cli.command import Cli
 from gateway.cli.terminal import DEFAULT_ADDRESS, err, fail, print_json
+from gateway.support.version import airlock_version
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
@@ -133,7 +134,6 @@ async def _ready(
 ) -> AsyncIterator[None]:
     """Report that the gateway is ready, until the block ends."""
     from gateway.cli.serve_banner import banner
-    from gateway.support.version import airlock_version
 
     if ready_file is not None:
         await asyncio.to_thread(_write_atomically, ready_file, address)

@@ -14,7 +14,9 @@ from gateway.cli.printable import local_time, one_line
 from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_GATEWAY, fail, out
+from gateway.errors import AirlockError, Misconfigured
 from gateway.support.printable_text import printable
+from sandbox.errors import SandboxError
 
 if TYPE_CHECKING:
     from gateway.client import Thread, ThreadMessage
@@ -42,9 +44,6 @@ def adopt(
     whose = f" of tenant {tenant}" if tenant else ""
     question = f"Move all threads{whose} from engine {engine} to this one, with only the files that are here?"
     cli.confirm(question, yes=yes, to_stderr=False)
-    from gateway.errors import AirlockError, Misconfigured
-    from sandbox.errors import SandboxError
-
     try:
         with SlowWork(f"adopting the threads of {engine}"):
             own, moved = cli.wait(_adopt(config, engine, tenant))
