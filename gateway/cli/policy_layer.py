@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Any
 
 from gateway.cli.command import taken
 from gateway.client.admin import AdminCalls, PolicyChange
-from gateway.client.messages import Fields
 from gateway.config.config import Config
 from gateway.errors import Misconfigured, NotFound, PolicyInvalid
 from gateway.policy import Policy, PolicyError, load_policy
@@ -18,17 +17,6 @@ from gateway.policy_versions.policy_check import read_policy_file
 from gateway.storage.policy_store import OPERATOR, digest_of_text
 
 _HISTORY = 1000
-
-
-@dataclass(frozen=True)
-class PolicyEdit:
-    """A change to a layer: a text, whose `source` messages name, or an earlier version."""
-
-    text: str = ""
-    source: str = ""
-    version: str = ""
-    comment: str = ""
-    expected_version: str | None = None
 
 
 class PolicyLayer:
@@ -44,21 +32,19 @@ class PolicyLayer:
         """Return the changes as documents, newest first."""
         return [_as_document(change) for change in await self._changes(limit)]
 
-    async def apply(self, edit: PolicyEdit) -> dict[str, Any]:
-        """Apply an edit if it loads and fits the configuration; return a document with the result.
+    async def apply(self, text: str, source: str, **options: Any) -> dict[str, Any]:
+        """Apply a text, or a version (see AdminCalls), if it loads and fits the configuration; return a document.
 
-        `refused` and `errors` say why it was not applied. `watched_file_differs` names the layer's policy file if that
-        differs from the version now in force. Raises PolicyChanged if the expected version is not in force.
+        `source` names it in messages. `refused` and `errors` say why it was not applied. `watched_file_differs` names
+        the layer's policy file if that differs from the version now in force. Raises PolicyChanged if the expected
+        version is not in force.
         """
         before = await self._changes(1)
-        # An empty text would be none at all, and an empty file is one that does not load.
-        text = "" if edit.version else edit.text or "\n"
-        chosen: Fields = {"version": edit.version, "comment": edit.comment, "expected_version": edit.expected_version}
         try:
-            await self._admin.apply_policy(self._layer, text, **chosen)
+            await self._admin.apply_policy(self._layer, text, **options)
         except PolicyInvalid as error:
             refused, problems = _reasons(error)
-            refused = refused.replace("\n  text:", f"\n  {edit.source or edit.version}:")
+            refused = refused.replace("\n  text:", f"\n  {source}:")
             problems = problems or [{"line": 0, "field": "", "message": refused}]
             return {"ok": False, "errors": problems, "refused": refused}
         (change,) = await self._changes(1)
@@ -69,11 +55,10 @@ class PolicyLayer:
         differs = file is not None and file["state"] != "in force"
         return applied | ({"watched_file_differs": file["path"]} if file is not None and differs else {})
 
-    async def rollback(self, edit: PolicyEdit) -> dict[str, Any]:
+    async def rollback(self, version: str | None, comment: str) -> dict[str, Any]:
         """Put an earlier version in force again; by default, undo the last change that is not undone."""
-        if not edit.version:
-            edit = replace(edit, version=_change_before(await self._changes(_HISTORY)).digest)
-        return await self.apply(edit)
+        version = version or _change_before(await self._changes(_HISTORY)).digest
+        return await self.apply("", version, version=version, comment=comment)
 
     async def describe(self, *, with_text: bool) -> dict[str, Any]:
         """Return what is in force, as a document."""

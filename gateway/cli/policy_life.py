@@ -69,12 +69,12 @@ async def apply(
     by: By = None,
 ) -> None:
     """Put a policy in force. Exits with 1 and changes nothing if it does not load or does not fit the configuration."""
-    from gateway.cli.policy_layer import PolicyEdit
     from gateway.policy_versions.policy_check import read_policy_file
 
-    edit = PolicyEdit(read_policy_file(file, "FILE"), str(file), comment=comment, expected_version=expected_version)
+    # An empty text would be none at all, and an empty file is one that does not load.
+    text = read_policy_file(file, "FILE") or "\n"
     async with layer.opened(cli, by) as policies:
-        applied = await policies.apply(edit)
+        applied = await policies.apply(text, str(file), comment=comment, expected_version=expected_version)
     _show_applied(cli, applied)
 
 
@@ -93,13 +93,10 @@ async def rollback(
 
     Without VERSION, undo the last change that has not been undone; repeat to go back further.
     """
-    from gateway.cli.policy_layer import PolicyEdit
-
     if version == "":
         fail("VERSION is empty: leave it out to return to the previous version")
-    edit = PolicyEdit(version=version or "", comment=comment)
     async with layer.opened(cli, by) as policies:
-        applied = await policies.rollback(edit)
+        applied = await policies.rollback(version, comment)
     _show_applied(cli, applied)
 
 

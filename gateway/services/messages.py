@@ -13,7 +13,6 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from agent.filesystem import OutputStream
 from gateway.errors import DeadlineExceeded, Internal, PermissionDenied, Unavailable
 from gateway.tool_calls.program_calls import EndedProgram
 from gateway.tool_calls.tool_calls import FinishedToolCall
@@ -89,11 +88,6 @@ async def queued(queue: asyncio.Queue[T | None], *tasks: asyncio.Task[Any]) -> A
         while not queue.empty():  # a task that waits for a free slot must see that it was cancelled
             queue.get_nowait()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def output_message(stream: OutputStream, data: bytes) -> pb.RunProgramResponse:
-    """Return a piece of output."""
-    return pb.RunProgramResponse(stderr=data) if stream == "stderr" else pb.RunProgramResponse(stdout=data)
 
 
 def ended_message(ended: EndedProgram, *, repeated: bool = False) -> pb.RunProgramResponse:

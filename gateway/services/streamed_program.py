@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from agent.filesystem import OutputStream
 from gateway.errors import AirlockError, InvalidArgument, TooLarge
-from gateway.services.messages import ended_message, failure, in_time, output_message, queued
+from gateway.services.messages import ended_message, failure, in_time, queued
 from gateway.serving.request_checks import check
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.program import Program, program_of
@@ -69,7 +69,8 @@ async def streamed_program(
         async for piece in output:
             if isinstance(piece, AirlockError):
                 raise piece
-            yield output_message(*piece)
+            stream, data = piece
+            yield pb.RunProgramResponse(**{stream: data})
         finished = await call
         if request_ is not None and request_.taken:
             raise request_.in_progress()
