@@ -8,7 +8,7 @@ import inspect
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -153,7 +153,7 @@ class Wire(Connection):
         A `safe` one is repeated after failures: as often as a call, or if `patient` for as long as a stream is resumed.
         """
         _check_timeout(timeout_s)
-        attempts = self._attempts() if safe else Attempts(None)
+        attempts = Attempts(self._retry if safe else None, budget=self._budget)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
@@ -200,9 +200,6 @@ class Wire(Connection):
             if not token:
                 return
 
-    def _attempts(self) -> Attempts:
-        return Attempts(self._retry, budget=self._budget)
-
     async def _stream(self, method: Any, request: Any, timeout_s: float | None = None) -> AsyncIterator[Any]:
         _check_timeout(timeout_s)
         with self._translated():
@@ -223,7 +220,7 @@ class Wire(Connection):
         The caller updates the fields as answers come; `begin` is called before each request. Before the first answer it
         is tried again as often as a call unless `patient`. Without `resume` it is not tried again after that.
         """
-        attempts = self._attempts()
+        attempts = Attempts(self._retry, budget=self._budget)
         begun = False
         while True:
             begin()
@@ -250,7 +247,7 @@ class Wire(Connection):
         try:
             yield
         except grpc.aio.AioRpcError as error:
-            raise_error(error)
+            raise error_of(error) from error
         except grpc.aio.UsageError as error:  # the channel is closed
             raise ClientClosed(CLOSED) from error
         except asyncio.CancelledError as error:
@@ -270,11 +267,6 @@ def _check_secret(secret: str) -> str:
 def _check_timeout(timeout_s: float | None) -> None:
     if timeout_s is not None and not 0 <= timeout_s <= _TIMEOUT_LIMIT_S:  # NaN too
         raise InvalidArgument(f"timeout_s {timeout_s!r}: 0 to {_TIMEOUT_LIMIT_S:.0f} s; leave it out for none")
-
-
-def raise_error(error: grpc.aio.AioRpcError) -> NoReturn:
-    """Raise the class of gateway.errors that a status stands for."""
-    raise error_of(error) from error
 
 
 def error_of(error: grpc.aio.AioRpcError) -> AirlockError:

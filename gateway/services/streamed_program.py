@@ -70,7 +70,7 @@ async def streamed_program(
             if isinstance(piece, AirlockError):
                 raise piece
             stream, data = piece
-            yield pb.RunProgramResponse(**{stream: data})
+            yield pb.RunProgramResponse(stderr=data) if stream == "stderr" else pb.RunProgramResponse(stdout=data)
         finished = await call
         if request_ is not None and request_.taken:
             raise request_.in_progress()
