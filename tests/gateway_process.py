@@ -128,12 +128,12 @@ class Home:
 
     def make_key(self, tenant: str, *scopes: str) -> str:
         """Make a key of a tenant, or of an operator for "", in this process: `airlock key create` takes a second."""
-        from gateway.cli.key_backend import local_keys
+        from gateway.cli.local_admin import local_admin
         from gateway.config.config import Config
 
         async def make() -> str:
-            async with local_keys(Config.load(self.config)) as keys:
-                return (await keys.create_key(tenant, scopes=scopes, name="test")).secret
+            async with local_admin(Config.load(self.config), "test") as admin:
+                return (await admin.create_key(tenant, scopes=scopes, name="test")).secret
 
         return _in_a_loop_of_its_own(make)
 

@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 import typer
 from rich.text import Text
 
+from gateway.audit.export_end import ExportEnd, compared
+from gateway.audit_chain.chain import ChainCheck, ChainReport, Known
+from gateway.audit_chain.record import AuditRecord
 from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, Since, Until, moment_of
 from gateway.cli.printable import one_line
 from gateway.cli.rows import Rows
@@ -24,8 +27,6 @@ from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out, print_json
 
 if TYPE_CHECKING:
-    from gateway.audit_chain.chain import ChainReport, Known
-    from gateway.audit_chain.record import AuditRecord
     from gateway.client.audit import AuditQuery
 
 # Records between two progress reports.
@@ -48,7 +49,6 @@ class Work:
     run: Annotated[str, typer.Option(help="Filter by run.")] = ""
 
     def query(self, **more: Any) -> AuditQuery:
-        """Return a query with these filters and more."""
         from gateway.client.audit import AuditQuery
 
         return AuditQuery(kinds=tuple(self.kind or ()), thread=self.thread, run_id=self.run, **more)
@@ -66,7 +66,6 @@ class Decision:
     until: Until = ""
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of a query."""
         times = {"since": moment_of("--since", self.since), "until": moment_of("--until", self.until)}
         return asdict(self) | times | {"verdict": self.verdict or ""}
 
@@ -116,8 +115,6 @@ async def export(
 
     The last line marks the export as complete. With --to, the file appears under its name only then.
     """
-    from gateway.audit.export_end import ExportEnd
-
     with _opened(to) as file, SlowWork("exporting the chain") as slow:
         count, end = 0, ExportEnd()
         chain = cli.airlock.tail_audit(tenant=tenant, from_sequence=from_sequence, follow=False, resume=True)
@@ -204,8 +201,6 @@ def _show(report: ChainReport) -> None:
 
 
 async def _verified_by_gateway(cli: GatewayCli, tenant: str, known: Known) -> ChainReport:
-    from gateway.audit_chain.chain import ChainCheck
-
     newest = max(known, default=0)
     report = await cli.airlock.verify_audit(tenant=tenant, known=(newest, known[newest]) if newest else None)
     if len(known) <= 1 or not report.whole:
@@ -219,25 +214,18 @@ async def _verified_by_gateway(cli: GatewayCli, tenant: str, known: Known) -> Ch
 
 async def _verified_database(config: Path, tenant: str, known: Known) -> ChainReport:
     from gateway.audit.audit import Audit
+    from gateway.cli.database import local_database
     from gateway.config.config import Config
     from gateway.storage.audit_reader import AuditReader
-    from gateway.storage.database import Database
 
     loaded = Config.load(config)
-    database = await Database.as_it_is(loaded.resolved_database_url())
-    try:
+    async with local_database(loaded, as_it_is=True) as database:
         audit = Audit(AuditReader(database), loaded.tenants)
         await audit.check_known(tenant)
         return await audit.verified(tenant, known)
-    finally:
-        await database.close()
 
 
 def _verified_file(path: Path, known: Known, slow: SlowWork) -> ChainReport:
-    from gateway.audit.export_end import ExportEnd, compared
-    from gateway.audit_chain.chain import ChainCheck
-    from gateway.audit_chain.record import AuditRecord
-
     check = ChainCheck(None, known, part=True)
     number, end = 1, None
     try:

@@ -7,8 +7,8 @@
         cli.show(await cli.airlock.get_run(run_id), _show)
 
 The annotation of the first parameter decides which common options the command gets: a `Cli` has --json, a
-`GatewayCli` adds --address and --key, a `BackendCli` (backend.py) adds --config. Any other parameter whose type is a
-dataclass is a group of options.
+`GatewayCli` adds --address and --key, a `BackendCli` adds --config. Any other parameter whose type is a dataclass is a
+group of options.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from inspect import Parameter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast, get_type_hints
 
 import typer
@@ -41,13 +42,15 @@ from gateway.cli.terminal import (
     out,
     print_json,
 )
+from gateway.errors import AirlockError, Misconfigured, Overloaded, Unavailable
+from sandbox.errors import SandboxError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from gateway.client import Client
+    from gateway.client.admin import AdminCalls
     from gateway.config.config import Config
-    from gateway.errors import AirlockError, Unavailable
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Address = Annotated[
@@ -66,10 +69,13 @@ Since = Annotated[
 ]
 Until = Annotated[str, typer.Option("--until", help="Only before this time; same format as --since.")]
 
+CONFIG = Path("airlock.yaml")
+ConfigFile = Annotated[Path, typer.Option(help="Configuration file, whose database is used directly.")]
+
 # In the order of --help, after a command's own options.
 _COMMON = ("config", "address", "key", "as_json")
 _AGO = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 # The errors that grpc reports if nothing listens at an address, or if its name does not resolve.
@@ -134,19 +140,16 @@ class Cli:
             self._end(failure)
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
-        except Exception as error:
-            from gateway.errors import AirlockError
-            from sandbox.errors import SandboxError
-
-            if isinstance(error, AirlockError):
-                self._end(self.failure_of(error))
-            if isinstance(error, SandboxError):
-                self._end(Failure(str(error), EXIT_USAGE))
-            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-                where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-                said = error.strerror or str(error) or type(error).__name__
-                self._end(Failure(f"{where}{said}", EXIT_USAGE))
+        except AirlockError as error:
+            self._end(self.failure_of(error))
+        except SandboxError as error:
+            self._end(Failure(str(error), EXIT_USAGE))
+        except BrokenPipeError:
             raise
+        except OSError as error:
+            where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+            said = error.strerror or str(error) or type(error).__name__
+            self._end(Failure(f"{where}{said}", EXIT_USAGE))
 
     def _end(self, failure: Failure) -> NoReturn:
         if self.as_json:
@@ -167,14 +170,12 @@ class GatewayCli(Cli):
 
     @functools.cached_property
     def airlock(self) -> Client:
-        """The client, created on first use, because importing grpc is slow."""
+        """The client, created on first use, because importing it is slow."""
         from gateway.client import Client
 
         return Client(self.address, self.key)
 
     def failure_of(self, error: AirlockError) -> Failure:
-        from gateway.errors import Misconfigured, Unavailable
-
         code = EXIT_USAGE if isinstance(error, Misconfigured) else EXIT_GATEWAY
         hint = ""
         if isinstance(error, Unavailable) and _no_gateway_there(error):
@@ -186,6 +187,59 @@ class GatewayCli(Cli):
             await self.airlock.aclose()
 
 
+def address_of(context: typer.Context, given: str) -> str:
+    """Return the gateway's address, or "" to use the database.
+
+    AIRLOCK_ADDRESS counts only if there is neither --address nor a configuration file.
+    """
+    source = context.get_parameter_source("config")
+    if given or context.resilient_parsing or source is None or source.name != "DEFAULT" or CONFIG.exists():
+        return given
+    return os.environ.get("AIRLOCK_ADDRESS", "")
+
+
+AtAddress = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        help="Address of a gateway to use instead of the database, as HOST:PORT; needs an operator key. Without "
+        "--config and ./airlock.yaml, the default is AIRLOCK_ADDRESS.",
+        callback=address_of,
+    ),
+]
+
+
+@dataclass
+class BackendCli(GatewayCli):
+    """The context of a command that calls a gateway if it has an address, and else uses the database."""
+
+    address: AtAddress = ""
+    key: Key = ""
+    config: ConfigFile = CONFIG
+
+    @functools.cached_property
+    def loaded(self) -> Config | None:
+        """The configuration, None if a gateway is called."""
+        from gateway.config.config import Config
+
+        return None if self.address else Config.load(self.config)
+
+    @contextlib.asynccontextmanager
+    async def admin(self, by: str = "") -> AsyncIterator[AdminCalls]:
+        """Open the calls of AdminService. Without a gateway, `by` or else the current user is who makes them."""
+        if self.loaded is None:
+            yield self.airlock
+            return
+        from gateway.cli.local_admin import local_admin
+
+        async with local_admin(self.loaded, by or f"local:{user_name()}") as admin:
+            yield admin
+
+    def failure_of(self, error: AirlockError) -> Failure:
+        failure = super().failure_of(error)
+        return failure if self.address else Failure(str(failure), EXIT_USAGE, failure.details)
+
+
 class Commands(typer.Typer):
     """A group of commands, built from functions and coroutine functions as described at the top of this module."""
 
@@ -193,7 +247,6 @@ class Commands(typer.Typer):
         super().__init__(no_args_is_help=True, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-        """Add a command, as Typer does."""
         add = super().command(name, **settings)
 
         def added(function: F) -> F:
@@ -244,7 +297,7 @@ def moment(text: str, now: datetime) -> datetime:
     ago = _AGO.fullmatch(text)
     if ago is not None:
         try:
-            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+            return now - timedelta(seconds=int(ago[1]) * UNITS_S[ago[2]])
         except OverflowError as error:
             raise typer.BadParameter(f"{text!r} is before the year 1; write 7d or less") from error
     try:
@@ -290,8 +343,6 @@ def _no_gateway_there(error: Unavailable) -> bool:
 
 def _details(error: AirlockError) -> dict[str, str | float]:
     """Return an error's reason and details, such as quota or approval_id, for programs."""
-    from gateway.errors import Overloaded
-
     details: dict[str, str | float] = {"reason": error.reason}
     details |= {name: value for name, value in error.details.items() if name not in ("error", "reason")}
     if isinstance(error, Overloaded) and error.retry_after_s is not None:
@@ -301,8 +352,6 @@ def _details(error: AirlockError) -> dict[str, str | float]:
 
 def check_tenant(config: Config, tenant: str) -> None:
     """Raise Misconfigured for an unknown tenant."""
-    from gateway.errors import Misconfigured
-
     if tenant not in config.tenants:
         raise Misconfigured(f"unknown tenant {tenant!r}; configured tenants: {', '.join(sorted(config.tenants))}")
 

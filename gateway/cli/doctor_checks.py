@@ -8,17 +8,17 @@ import resource
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from gateway.cli.doctor_config import (
     Finding,
     database_finding,
     directory_findings,
-    drift_findings,
-    in_force,
     is_migrated,
+    policies_in_force,
 )
 from gateway.cli.doctor_tenants import kernel_findings, tenant_findings
 from gateway.cli.slow_work import SlowWork
@@ -38,6 +38,10 @@ _DISK_WANTED_BYTES = 5 * 1024**3
 _OPEN_FILES_WANTED = 4096
 _PYTHON_WANTED = (3, 11)
 _RUNTIME = "airlock-runtime"
+_RUNTIMES: Sequence[tuple[str, Literal["warning", "failed"], str]] = (
+    ("runc", "failed", "install runc"),
+    ("runsc", "warning", "install gVisor and register it (docs/deployment.md)"),
+)
 _IMAGES = {"airlock-sandbox": "the file system that tool code sees", _RUNTIME: "the sandbox daemon"}
 
 
@@ -92,8 +96,7 @@ class Checks:
             return
         self.migrated = is_migrated(self.config)
         try:
-            drifted = await drift_findings(self.config)
-            self.tenants = await in_force(self.config, self.tenants)
+            self.tenants, drifted = await policies_in_force(self.config, self.tenants)
             self.findings += drifted
         except (AirlockError, OSError) as error:
             detail = "unknown; the next checks use the files"
@@ -101,11 +104,12 @@ class Checks:
 
     async def _check_engine(self) -> None:
         with tempfile.TemporaryDirectory(prefix="airlock-doctor-") as directory:
+            requests = DockerRequests(self.engine_url, self.named_in)
             engine = DockerEngine(
                 instance=make_id("doctor"),
                 channel_root=_channel_root(self.config) or Path(directory),
                 runtime_image=_RUNTIME,
-                requests=DockerRequests(self.engine_url, self.named_in),
+                requests=requests,
             )
             self.slow.at("the Docker engine")
             try:
@@ -114,8 +118,11 @@ class Checks:
                 self.findings.append(Finding("engine", "failed", "does not answer", str(error)))
                 return
             try:
-                if self.config is not None:
-                    await self._check_needs(self.config, engine, facts)
+                if self.config is not None and self.migrated:
+                    self.findings += await directory_findings(self.config, await engine.id(), requests)
+                if self.config is not None and self.tenants:
+                    async for finding in tenant_findings(self.config, self.tenants, facts, requests):
+                        self.findings.append(finding)
                 await self._check_sandboxes(engine, facts)
             except SandboxError as error:
                 self.findings.append(Finding("engine", "failed", "stopped answering", str(error)))
@@ -123,17 +130,6 @@ class Checks:
                 self.findings.append(Finding("database", "failed", "stopped answering", str(error)))
             finally:
                 await engine.close()
-
-    async def _check_needs(self, config: Config, engine: DockerEngine, facts: EngineFacts) -> None:
-        requests = DockerRequests(self.engine_url, self.named_in)
-        try:
-            if self.migrated:
-                self.findings += await directory_findings(config, await engine.id(), requests)
-            if self.tenants:
-                async for finding in tenant_findings(config, self.tenants, facts, requests):
-                    self.findings.append(finding)
-        finally:
-            requests.close()
 
     async def _check_sandboxes(self, engine: DockerEngine, facts: EngineFacts) -> None:
         """Check what sandboxes need of the engine, and create one with each runtime that a policy names."""
@@ -146,7 +142,10 @@ class Checks:
             here = image in facts.images
             detail = role if here else f"{role}: missing"
             self.findings.append(Finding.of(f"image {image}", here, detail, "run `make setup`", "failed"))
-        self.findings += [_runtime(runtime, facts) for runtime in ("runc", "runsc")]
+        for runtime, otherwise, fix in _RUNTIMES:
+            registered = f"{'' if runtime in facts.runtimes else 'not '}registered with the engine"
+            found = Finding.of(f"runtime {runtime}", runtime in facts.runtimes, registered, fix, otherwise)
+            self.findings.append(found)
         if set(_IMAGES) <= set(facts.images):
             self.slow.at("a trial sandbox")
             named = {tenant.sandbox_spec("doctor").runtime for tenant in self.tenants.values()}
@@ -247,12 +246,3 @@ def _landlock() -> Finding:
     if not has_landlock():
         detail += ", and tool code can get its own sandbox killed for memory"
     return Finding("landlock", "warning", detail, fix)
-
-
-def _runtime(name: str, facts: EngineFacts) -> Finding:
-    ok = name in facts.runtimes
-    detail = "registered with the engine" if ok else "not registered with the engine"
-    if name == "runc":
-        return Finding.of("runtime runc", ok, detail, "install runc", "failed")
-    fix = "install gVisor and register it (docs/deployment.md)"
-    return Finding.of(f"runtime {name}", ok, detail, fix, "warning")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gateway.cli.policy_backend import opened_policies
+from gateway.cli.database import local_database, opened_policies
 from gateway.config.config import Config
 from gateway.errors import Misconfigured
-from gateway.policy_versions.policies import Policies
 from gateway.sandboxes.channel_claim import channel_use, check_channels
 from gateway.serving.directory_locks import refuse_copy
 from gateway.serving.instance import known_instance
-from gateway.storage.connecting import connect, file_of
-from gateway.storage.database import Database, identity_of
+from gateway.storage.connecting import file_of
+from gateway.storage.database import identity_of
 from gateway.storage.engine_store import ChannelStore
 from gateway.storage.migration import Revision, revision_of, shortened
 from gateway.storage.policy_store import OPERATOR, digest_of_text
@@ -85,7 +83,7 @@ async def directory_findings(config: Config, engine: str, requests: DockerReques
     Raises SandboxError, Misconfigured, Unavailable.
     """
     channels = config.resolved_channel_dir()
-    async with _database(config) as database:
+    async with local_database(config, as_it_is=True) as database:
         instance = await known_instance(database)
         if instance is None:
             return []  # no gateway has ever served this database
@@ -109,84 +107,47 @@ async def directory_findings(config: Config, engine: str, requests: DockerReques
     return found
 
 
-@contextlib.asynccontextmanager
-async def _stored(config: Config) -> AsyncIterator[Policies | None]:
-    """Yield the policies in the database, or None if the next start creates or upgrades it."""
-    if not is_migrated(config):
-        yield None
-        return
-    async with _database(config) as database, opened_policies(database) as policies:
-        yield policies
-
-
-@contextlib.asynccontextmanager
-async def _database(config: Config) -> AsyncIterator[Database]:
-    database = Database(connect(config.resolved_database_url()))
-    try:
-        yield database
-    finally:
-        await database.close()
-
-
-async def in_force(config: Config, tenants: Mapping[str, Tenant]) -> Mapping[str, Tenant]:
+async def policies_in_force(
+    config: Config, tenants: Mapping[str, Tenant]
+) -> tuple[Mapping[str, Tenant], list[Finding]]:
     """Return the tenants with the policies that the database has in force, including tenants without a file.
 
-    A tenant keeps its policy file if the next start will apply it. Changes nothing. Raises Misconfigured, Unavailable.
+    A tenant keeps its policy file if the next start will apply it. There is a warning for each file that the next start
+    will not apply although it differs, and for each tenant that has neither a file nor a policy. Changes nothing.
+    Raises Misconfigured, Unavailable.
     """
-    async with _stored(config) as policies:
-        if policies is None:
-            return tenants
-        stored, found = Tenants(config, policies), dict(tenants)
-        for name, settings in config.tenants.items():
-            if policies.change_in_force(name) is None:
+    files = {OPERATOR: config.operator_policy} | {name: one.policy_file for name, one in config.tenants.items()}
+    if not is_migrated(config):
+        return tenants, [_never_applied(name) for name in config.tenants if files[name] is None]
+    findings, coming = [], set()
+    async with local_database(config, as_it_is=True) as database, opened_policies(database) as policies:
+        for layer, file in files.items():
+            change = policies.change_in_force(layer)
+            if file is None:
+                findings += [_never_applied(layer)] if change is None and layer != OPERATOR else []
                 continue
-            if settings.policy_file is None or await _stays(name, config, policies):
-                found[name] = await stored.named(name)
-        return found
-
-
-async def drift_findings(config: Config) -> list[Finding]:
-    """Return a warning for each file that differs from the policy in force and will not be applied by the next start.
-
-    Also one for each tenant that has neither a file nor a policy. Raises Misconfigured, Unavailable.
-    """
-    async with _stored(config) as policies:
-        found = []
-        for layer, path in _layers(config).items():
-            what = f"policy of {layer}" if layer else "operator policy"
-            change = policies.change_in_force(layer) if policies is not None else None
-            if path is None and change is None:
-                fix = f"run `airlock policy apply FILE --tenant {layer}`; until then its calls are refused"
-                found.append(Finding(what, "warning", "managed by `airlock policy apply`, but never applied", fix))
-            if policies is None or path is None or change is None or _digest(path) == change.digest:
-                continue
-            if not await policies.store.new(layer, _digest(path)):
-                version = await policies.named(change)
-                detail = f"{path} has no effect: {version} is in force ({change.kind} by {change.by})"
+            path = config.path(file)
+            digest = _digest(path)
+            if change is None or (digest != change.digest and await policies.store.new(layer, digest)):
+                coming.add(layer)
+            elif digest != change.digest:
+                in_force = f"{await policies.named(change)} is in force ({change.kind} by {change.by})"
                 whose = f"--tenant {layer}" if layer else "--operator-layer"
                 fix = f"edit the file or run `airlock policy apply {path} {whose}`, or write `policy: managed`"
-                found.append(Finding(what, "warning", detail, fix))
-        return found
+                what = f"policy of {layer}" if layer else "operator policy"
+                findings.append(Finding(what, "warning", f"{path} has no effect: {in_force}", fix))
+        stored, found = Tenants(config, policies), dict(tenants)
+        for name in config.tenants:
+            stays = files[name] is None or not coming & {name, OPERATOR}
+            if stays and policies.change_in_force(name) is not None:
+                found[name] = await stored.named(name)
+        return found, findings
 
 
-async def _stays(tenant: str, config: Config, policies: Policies) -> bool:
-    """Return whether the next start leaves both layers of a tenant unchanged."""
-    for layer, path in _layers(config).items():
-        if path is None or layer not in (tenant, OPERATOR):
-            continue
-        change = policies.change_in_force(layer)
-        if change is None:
-            return False
-        if change.digest != _digest(path) and await policies.store.new(layer, _digest(path)):
-            return False
-    return True
-
-
-def _layers(config: Config) -> Mapping[str, Path | None]:
-    """Return the file of each layer; the operator's only if it has one."""
-    named: dict[str, Path | None] = {OPERATOR: config.operator_policy} if config.operator_policy is not None else {}
-    named |= {name: settings.policy_file for name, settings in config.tenants.items()}
-    return {layer: None if path is None else config.path(path) for layer, path in named.items()}
+def _never_applied(tenant: str) -> Finding:
+    fix = f"run `airlock policy apply FILE --tenant {tenant}`; until then its calls are refused"
+    detail = "managed by `airlock policy apply`, but never applied"
+    return Finding(f"policy of {tenant}", "warning", detail, fix)
 
 
 def _digest(path: Path) -> str:

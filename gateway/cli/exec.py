@@ -17,6 +17,7 @@ from gateway.cli.command import GatewayCli
 from gateway.cli.process import Surroundings
 from gateway.cli.safe_console import SafeBytes
 from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, err
+from gateway.errors import PermissionDenied, ScopeMissing
 
 if TYPE_CHECKING:
     from gateway.client import ProgramResult
@@ -29,7 +30,6 @@ class ExecCommand(TyperCommand):
     """A command that exits with the code of what it runs, so wrong usage has a code outside 1 to 124."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -56,8 +56,6 @@ async def exec_(
 
     Exits with 124 if the command timed out, 126 if the policy denies it, 125 if it did not run or end by itself.
     """
-    from gateway.errors import PermissionDenied, ScopeMissing
-
     cli.failure_code = EXIT_NOT_RUN
     shown = {"stdout": SafeBytes(), "stderr": SafeBytes(stderr=True)}
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import Cli
+from gateway.cli.command import Cli, user_name
 from gateway.cli.terminal import fail
+from gateway.credentials.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
@@ -94,12 +95,11 @@ def _database(url: str, password_file: str) -> str:
 
 
 async def _make_keys(config: Config) -> list[str]:
-    from gateway.cli.key_backend import local_keys
-    from gateway.credentials.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
+    from gateway.cli.local_admin import local_admin
 
-    async with local_keys(config) as keys:
+    async with local_admin(config, f"local:{user_name()}") as admin:
         return [
-            (await keys.create_key(tenant, scopes=scopes, name=name)).secret
+            (await admin.create_key(tenant, scopes=scopes, name=name)).secret
             for tenant, scopes, name in (
                 (_TENANT, ACTING_SCOPES, "services"),
                 (_TENANT, (APPROVE,), "approvers"),

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.backend import BackendCli
-from gateway.cli.command import Commands
+from gateway.cli.command import UNITS_S, BackendCli, Commands
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import fail
+from gateway.credentials.keys import SCOPES, checked_scopes
+from gateway.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from gateway.client.admin import KeyInfo, MadeKey, RevokedKey
@@ -22,7 +23,6 @@ KeyId = Annotated[str, typer.Argument(metavar="ID", help="Id, as listed by `airl
 _SPAN = re.compile(r"(\d{1,9})([smhdw])")
 _STATES = ("working", "expired", "revoked")
 _COLUMNS = ("id", "key", "tenant", "scopes", "name", "created", "until")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 @app.command()
@@ -44,15 +44,12 @@ async def create(
     expires_in: Annotated[str, typer.Option(help="Lifetime, such as 12h, 90d or 4w; default: unlimited.")] = "",
 ) -> None:
     """Create a key and print it once; only its hash is stored."""
-    from gateway.credentials.keys import checked_scopes
-    from gateway.errors import InvalidArgument
-
     expires_in_s = span_s(expires_in, "--expires-in")
     try:
         scopes = checked_scopes(scope, operator=operator) if scope else ()
     except InvalidArgument as error:
         fail(f"--{error}")
-    async with cli.keys() as keys:
+    async with cli.admin() as keys:
         made = await keys.create_key("" if operator else tenant, scopes=scopes, name=name, expires_in_s=expires_in_s)
     _show_made(cli, made)
 
@@ -67,12 +64,10 @@ async def list_(
     ended: Annotated[bool, typer.Option("--all", help="Include revoked and expired keys.")] = False,
 ) -> None:
     """List keys, newest first, without their secrets."""
-    from gateway.credentials.keys import SCOPES
-
     for option, given, there_are in (("--scope", scope, SCOPES), ("--state", state, _STATES)):
         if given and given not in there_are:
             fail(f"{option} {given!r} is not one of {', '.join(there_are)}")
-    async with cli.keys() as keys:
+    async with cli.admin() as keys:
         found = [one async for one in keys.keys(tenant, include_ended=ended, scope=scope, state=state)]
         if tenant and not found:
             await keys.tenant(tenant)  # an unknown tenant is an error, not an empty list
@@ -90,7 +85,7 @@ async def revoke(
 
     Runs that it started continue, and their number is printed; --cancel-runs cancels them.
     """
-    async with cli.keys() as keys:
+    async with cli.admin() as keys:
         found = await keys.revoke_key(key_id, cancel_runs=cancel_runs)
     said = f"revoked {found.key.shown}{_runs_left(found, cancelled=cancel_runs)}"
     cli.show({**vars(found.key), "runs_under_way": found.runs_under_way}, said)
@@ -115,7 +110,7 @@ async def rotate(
 ) -> None:
     """Create a replacement for a key, which keeps working for a while."""
     overlap_s = span_s(overlap, "--overlap")
-    async with cli.keys() as keys:
+    async with cli.admin() as keys:
         made = await keys.rotate_key(key_id, overlap_s=overlap_s)
     _show_made(cli, made)
 
@@ -127,7 +122,7 @@ def span_s(text: str, option: str) -> int:
     found = _SPAN.fullmatch(text)
     if found is None or int(found[1]) == 0:
         fail(f"{option} {text!r} is not a number with one of s, m, h, d, w, such as 90d")
-    return int(found[1]) * _SECONDS[found[2]]
+    return int(found[1]) * UNITS_S[found[2]]
 
 
 def _listed(found: Sequence[KeyInfo]) -> Rows:

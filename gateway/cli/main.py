@@ -29,13 +29,12 @@ from gateway.cli import (
 )
 from gateway.cli import exec as exec_command
 from gateway.cli.command import Commands
+from gateway.cli.terminal import out
+from gateway.support.version import airlock_version
 
 
 def _version(value: bool) -> None:
     if value:
-        from gateway.cli.terminal import out
-        from gateway.support.version import airlock_version
-
         out.print(f"airlock {airlock_version()}")
         raise typer.Exit
 

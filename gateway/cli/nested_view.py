@@ -46,7 +46,6 @@ class NestedRunView:
         self._last = self._root
 
     def feed(self, event_type: str, payload: Mapping[str, Any]) -> None:
-        """Print one event."""
         within = str(payload.get("within") or "")
         if event_type == "tool_call_started":
             self._parents[str(payload.get("call_id"))] = within

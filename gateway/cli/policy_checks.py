@@ -185,7 +185,7 @@ async def replay(
 
 
 async def _replay(candidate: Policy, config: Config, start: datetime, tenant: str | None) -> Replayed:
-    from gateway.cli.key_backend import local_database
+    from gateway.cli.database import local_database
     from gateway.policy_versions.replay import replay as replayed_over
     from gateway.storage.call_journal import recorded_calls
 

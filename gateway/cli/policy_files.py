@@ -53,16 +53,10 @@ def compiled(document: PolicyDocument, operator: PolicyDocument | None) -> Polic
 
 async def stored_layers(config: Config, *layers: str) -> dict[str, PolicyDocument]:
     """Return the policies in force in a configuration's database, by layer."""
-    from gateway.cli.key_backend import local_database
-    from gateway.policy.loading import read_policy
-    from gateway.storage.policy_store import PolicyStore
+    from gateway.cli.database import local_database, opened_policies
+    from gateway.policy_versions.policies import stored_document
 
-    found = {}
-    async with local_database(config) as database:
-        store = PolicyStore(database)
-        for layer in layers:
-            change = await store.current(layer)
-            if change is not None:
-                name = f"the policy of {layer}" if layer else "the operator's layer"
-                found[layer] = read_policy(await store.text(change.digest), name).document
-    return found
+    async with local_database(config) as database, opened_policies(database) as policies:
+        changes = {layer: policies.change_in_force(layer) for layer in layers}
+        texts = {layer: await policies.store.text(change.digest) for layer, change in changes.items() if change}
+    return {layer: stored_document(text) for layer, text in texts.items()}

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.backend import BackendCli
-from gateway.cli.command import user_name
+from gateway.cli.command import BackendCli, check_tenant, user_name
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import EXIT_BAD_NEWS, err, fail, out
+from gateway.errors import NotFound, PolicyChanged
 
 if TYPE_CHECKING:
-    from gateway.cli.policy_backend import PolicyBackend
+    from gateway.cli.policy_layer import PolicyLayer
 
 _LIVE = "in force on every gateway of this database within a second"
 
@@ -37,17 +37,20 @@ class Layer:
     )
 
     @contextlib.asynccontextmanager
-    async def opened(self, cli: BackendCli) -> AsyncIterator[PolicyBackend]:
-        """Open the versions of the layer. Exits with 1 if a version is missing or was replaced."""
-        from gateway.errors import NotFound, PolicyChanged
+    async def opened(self, cli: BackendCli, by: str | None = None) -> AsyncIterator[PolicyLayer]:
+        """Open the layer for an author, by default the user. Exits with 1 if a version is missing or was replaced."""
+        from gateway.cli.policy_layer import PolicyLayer
 
         if self.tenant is not None and self.operator_layer:
             fail("use only one of --tenant and --operator-layer")
         if (self.tenant is None) is not self.operator_layer or self.tenant == "":
             fail("one of --tenant NAME and --operator-layer is required")
+        layer = self.tenant or ""
+        if cli.loaded is not None and layer:
+            check_tenant(cli.loaded, layer)
         try:
-            async with cli.policies(self.tenant or "") as policies:
-                yield policies
+            async with cli.admin(by or user_name()) as admin:
+                yield PolicyLayer(admin, layer, cli.loaded)
         except (NotFound, PolicyChanged):
             cli.failure_code = EXIT_BAD_NEWS
             raise
@@ -66,13 +69,12 @@ async def apply(
     by: By = None,
 ) -> None:
     """Put a policy in force. Exits with 1 and changes nothing if it does not load or does not fit the configuration."""
-    from gateway.cli.policy_backend import PolicyEdit
     from gateway.policy_versions.policy_check import read_policy_file
 
-    text, author = read_policy_file(file, "FILE"), by or user_name()
-    edit = PolicyEdit(text, str(file), by=author, comment=comment, expected_version=expected_version)
-    async with layer.opened(cli) as policies:
-        applied = await policies.apply(edit)
+    # An empty text would be none at all, and an empty file is one that does not load.
+    text = read_policy_file(file, "FILE") or "\n"
+    async with layer.opened(cli, by) as policies:
+        applied = await policies.apply(text, str(file), comment=comment, expected_version=expected_version)
     _show_applied(cli, applied)
 
 
@@ -91,13 +93,10 @@ async def rollback(
 
     Without VERSION, undo the last change that has not been undone; repeat to go back further.
     """
-    from gateway.cli.policy_backend import PolicyEdit
-
     if version == "":
         fail("VERSION is empty: leave it out to return to the previous version")
-    edit = PolicyEdit(version=version or "", by=by or user_name(), comment=comment)
-    async with layer.opened(cli) as policies:
-        applied = await policies.rollback(edit)
+    async with layer.opened(cli, by) as policies:
+        applied = await policies.rollback(version, comment)
     _show_applied(cli, applied)
 
 

@@ -178,22 +178,17 @@ def signal_number(text: str) -> int:
     return number
 
 
-class _Shown:
+class _Shown(SafeBytes):
     """Prints the output of a process piece by piece."""
 
-    def __init__(self) -> None:
-        self._bytes = SafeBytes()
-        self._at = -1
+    _at = -1
 
     def add(self, piece: ProcessOutput) -> None:
         if piece.offset != self._at:
             self.end()  # the bytes in between are lost, perhaps with the rest of a character
-        self._bytes.write(piece.data)
-        self._bytes.flush()
+        self.write(piece.data)
+        self.flush()
         self._at = piece.offset + len(piece.data)
-
-    def end(self) -> None:
-        self._bytes.end()
 
 
 def _piece_as_json(piece: ProcessOutput) -> dict[str, Any]:

@@ -29,7 +29,6 @@ class Rows:
         self._cells = [[Text(name, "bold") for name in names], *([_cell(cell) for cell in row] for row in rows)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Yield the lines."""
         widths = [max(cell_len(row[column].plain) for row in self._cells) for column in range(len(self._cells[0]))]
         bounded = console.is_terminal or "COLUMNS" in os.environ
         width = options.max_width if bounded else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +67,14 @@ _BECAUSE = {
     "gateway_lost": "its gateway was lost (gateway_lost)",
     "gateway_stopped": "its gateway was stopped (gateway_stopped)",
 }
+# Events that are shown as a line of their own: its text, with fields of the event, and its style.
+_LINES = {
+    "model_waiting": ("waiting for the model: {reason}", "dim"),
+    "model_failed": ("✗ the model failed: {error}", "red"),
+    "hook_failed": ("! hook {hook} failed at {point} ({on_failure}): {error}", "magenta"),
+    "workspace_saved": ("files saved after step {step}: {snapshot_id}", "dim"),
+    "workspace_not_saved": ("! files not saved after step {step}: {reason}", "magenta"),
+}
 _TODO_SIGNS = {"pending": ("☐", ""), "in_progress": ("▸", "bold"), "done": ("☑", "dim")}
 
 
@@ -82,7 +91,7 @@ class _Call:
     asked: bool = False
 
 
-class RunView:  # large: one method per event type
+class RunView:
     """Prints a run, given every event in order; unknown payloads raise no error."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -96,13 +105,19 @@ class RunView:  # large: one method per event type
     def feed(self, event_type: str, payload: Mapping[str, Any]) -> None:
         """Print one event; ignore an unknown type."""
         show = getattr(self, f"_on_{event_type}", None)
+        if show is None and event_type not in _LINES:
+            return
+        if event_type != "model_delta":
+            self._prose.end()
+        version = one_line(payload.get("policy_version") or "", 80)
+        if version and version not in self._policies:
+            self._policies.append(version)
         if show is not None:
-            if event_type != "model_delta":
-                self._prose.end()
-            version = one_line(payload.get("policy_version") or "", 80)
-            if version and version not in self._policies:
-                self._policies.append(version)
             show(payload)
+        else:
+            text, style = _LINES[event_type]
+            fields = {name: one_line(value) for name, value in payload.items()}
+            self._print(text.format_map(defaultdict(lambda: "?", fields)), style, wrap=True)
 
     def interrupt(self) -> None:
         """End a line that was begun, because another view prints next."""
@@ -143,9 +158,6 @@ class RunView:  # large: one method per event type
         self._prose = Prose(self._console)
         self._console.print(Rule(Text(f"step {one_line(payload.get('step'))}", style="dim"), style="dim", align="left"))
 
-    def _on_model_waiting(self, payload: Mapping[str, Any]) -> None:
-        self._print(f"waiting for the model: {one_line(payload.get('reason'))}", "dim")
-
     def _on_model_delta(self, payload: Mapping[str, Any]) -> None:
         self._prose.add(str(payload.get("text", "")))
 
@@ -156,9 +168,6 @@ class RunView:  # large: one method per event type
             self._prose.end()
         for call in payload.get("tool_calls") or ():
             self._know(call.get("id"), call.get("name"), call.get("arguments"))
-
-    def _on_model_failed(self, payload: Mapping[str, Any]) -> None:
-        self._print(f"✗ the model failed: {one_line(payload.get('error'))}", "red", wrap=True)
 
     # --- tool calls ---
 
@@ -266,19 +275,7 @@ class RunView:  # large: one method per event type
                 sign, style = _TODO_SIGNS.get(str(todo.get("status")), ("·", ""))
                 self._print(f"{sign} {one_line(todo.get('title'))}", style, 2)
 
-    def _on_workspace_saved(self, payload: Mapping[str, Any]) -> None:
-        said = f"files saved after step {one_line(payload.get('step'))}: {one_line(payload.get('snapshot_id'), 80)}"
-        self._print(said, "dim")
-
     # --- what went wrong, and the end ---
-
-    def _on_workspace_not_saved(self, payload: Mapping[str, Any]) -> None:
-        said = f"! files not saved after step {one_line(payload.get('step'))}: {one_line(payload.get('reason'))}"
-        self._print(said, "magenta", wrap=True)
-
-    def _on_hook_failed(self, payload: Mapping[str, Any]) -> None:
-        where = f"hook {payload.get('hook')} failed at {payload.get('point')} ({payload.get('on_failure')})"
-        self._print(f"! {one_line(where)}: {one_line(payload.get('error'))}", "magenta", wrap=True)
 
     def _on_subagent_finished(self, payload: Mapping[str, Any]) -> None:
         completed = payload.get("status") == "completed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,15 +27,8 @@ _CUT_ANSWER_RULES = ("model_cut", "model_refused")
 _STYLES = {"completed": "green", "running": "cyan", "waiting": "yellow"}
 
 
-class Status(Enum):
-    """The values of gateway.client.RunStatus, whose import is slow and would delay every command."""
-
-    RUNNING = "running"
-    WAITING = "waiting"
-    COMPLETED = "completed"
-    STOPPED = "stopped"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
+# RunStatus of gateway.client, whose import is slow and would delay every command.
+Status = StrEnum("Status", ("running", "waiting", "completed", "stopped", "cancelled", "failed"))
 
 
 @app.command("list")
@@ -54,7 +47,7 @@ async def list_(  # noqa: PLR0913 - one parameter per option of the command
     limit: Limit = 50,
 ) -> None:
     """List runs by start time, newest first. Long tasks are cut; `get` prints a complete one."""
-    statuses: Any = [one.value for one in status or ()]
+    statuses: Any = status or ()
     times = {"since": moment_of("--since", since), "until": moment_of("--until", until)}
     runs = cli.airlock.list_runs(thread=thread, statuses=statuses, agent=agent, started_by=started_by, **times)
     found = await taken(runs, limit)

@@ -57,7 +57,6 @@ class SafeBytes:
         self._text = SafeText() if self._stream.isatty() else None
 
     def write(self, data: bytes) -> None:
-        """Write a piece."""
         if self._text is not None:
             self._stream.write(self._text.add(data))
         else:
@@ -70,7 +69,6 @@ class SafeBytes:
         self.flush()
 
     def flush(self) -> None:
-        """Flush the stream."""
         self._stream.flush()
 
 

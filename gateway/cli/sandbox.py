@@ -13,11 +13,10 @@ from gateway.cli.printable import local_time
 from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import err, fail, out, print_json
+from gateway.errors import Unavailable
 from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gateway.client import DiskStats, Sandbox, SandboxStats, SandboxTransition
     from gateway.client.sandboxes import Fork, Snapshot
 
@@ -115,8 +114,6 @@ async def history(
 
 
 async def _follow(cli: GatewayCli, thread: str | None, after: int | None) -> None:
-    from gateway.errors import Unavailable
-
     last = after
     try:
         async for one in cli.airlock.watch_sandbox_transitions(thread=thread, after_id=after):

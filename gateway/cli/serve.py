@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.cli.command import Cli
-from gateway.cli.terminal import DEFAULT_ADDRESS, err, print_json
+from gateway.cli.terminal import DEFAULT_ADDRESS, err, fail, print_json
+from gateway.support.version import airlock_version
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
@@ -47,6 +49,8 @@ def serve(  # noqa: PLR0913 - one parameter per option of the command
 
     It then refuses new calls, gives active calls drain_s to finish, and removes or keeps sandboxes (sandbox.on_stop).
     """
+    if ready_file is not None and not os.access(ready_file.absolute().parent, os.W_OK | os.X_OK):
+        fail(f"--ready-file {ready_file}: its directory does not exist or is not writable")
     from gateway.config.config import Config
     from gateway.serving.listening import refuse_taken
     from gateway.serving.startup_checks import refuse_open_files, refuse_plaintext, refuse_unconfined
@@ -79,9 +83,8 @@ async def _serve(cli: Cli, config: Config, listen: str, ready_file: Path | None)
     stop = _stop_on_signals(config)
     async with running_gateway(config, listen) as gateway:
         metrics = [gateway.metrics] if gateway.metrics else []
-        await _answering(cli, config, gateway.address, 1, metrics, ready_file)
-        await stop.wait()
-        _not_answering(ready_file)
+        async with _ready(cli, config, gateway.address, 1, metrics, ready_file):
+            await stop.wait()
 
 
 async def _serve_as_worker(config: Config, listen: str, worker: Worker, ready_fd: int) -> None:
@@ -119,34 +122,30 @@ async def _supervise(
         try:
             await workers.start()
             if not stop.is_set():
-                await _answering(cli, config, address, count, workers.metrics, ready_file)
-                await stop.wait()
-                _not_answering(ready_file)
+                async with _ready(cli, config, address, count, workers.metrics, ready_file):
+                    await stop.wait()
         finally:
             await workers.stopped()
 
 
-async def _answering(
+@contextlib.asynccontextmanager
+async def _ready(
     cli: Cli, config: Config, address: str, workers: int, metrics: Sequence[str], ready_file: Path | None
-) -> None:
-    """Report that the gateway is ready."""
+) -> AsyncIterator[None]:
+    """Report that the gateway is ready, until the block ends."""
+    from gateway.cli.serve_banner import banner
+
     if ready_file is not None:
         await asyncio.to_thread(_write_atomically, ready_file, address)
     if cli.as_json:
-        from gateway.support.version import airlock_version
-
         print_json({"address": address, "version": airlock_version(), "workers": workers, "metrics": list(metrics)})
-        return
-    from gateway.cli.serve_banner import banner
-
-    err.print(banner(config, address, workers, metrics))
-
-
-def _not_answering(ready_file: Path | None) -> None:
+    else:
+        err.print(banner(config, address, workers, metrics))
+    yield
     # Only the gateway that wrote the file removes it, not a second one that failed to start. Not in a thread, because
     # the pool may be busy and stopping must not wait for it.
     if ready_file is not None:
-        ready_file.unlink(missing_ok=True)
+        ready_file.unlink(missing_ok=True)  # noqa: ASYNC240
 
 
 def _raise_file_limit() -> None:

@@ -41,7 +41,6 @@ class SlowWork:
             self._progress.stop()
 
     def at(self, text: str) -> None:
-        """Update the progress."""
         self._update(at=text)
 
     def _update(self, **fields: Any) -> None:
@@ -73,7 +72,6 @@ class Transfer(SlowWork):
         self.size_bytes = 0
 
     def moved(self, size_bytes: int) -> None:
-        """Add transferred bytes."""
         self.size_bytes += size_bytes
         self._update(completed=self.size_bytes)
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.backend import CONFIG, ConfigFile
-from gateway.cli.command import Cli, Commands, GatewayCli, Limit, Yes, taken, user_name
+from gateway.cli.command import CONFIG, Cli, Commands, ConfigFile, GatewayCli, Limit, Yes, taken, user_name
 from gateway.cli.printable import local_time, one_line
 from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_GATEWAY, fail, out
+from gateway.errors import AirlockError, Misconfigured
 from gateway.support.printable_text import printable
+from sandbox.errors import SandboxError
 
 if TYPE_CHECKING:
     from gateway.client import Thread, ThreadMessage
@@ -43,9 +44,6 @@ def adopt(
     whose = f" of tenant {tenant}" if tenant else ""
     question = f"Move all threads{whose} from engine {engine} to this one, with only the files that are here?"
     cli.confirm(question, yes=yes, to_stderr=False)
-    from gateway.errors import AirlockError, Misconfigured
-    from sandbox.errors import SandboxError
-
     try:
         with SlowWork(f"adopting the threads of {engine}"):
             own, moved = cli.wait(_adopt(config, engine, tenant))
@@ -147,7 +145,7 @@ def _entry(text: str) -> tuple[str, Any]:
 
 async def _adopt(path: Path, engine: str, tenant: str) -> tuple[str, Mapping[str, int]]:
     """Return the id of the configuration's engine, and how many threads of each tenant moved to it."""
-    from gateway.cli.key_backend import local_database
+    from gateway.cli.database import local_database
     from gateway.config.config import Config
     from gateway.storage.engine_store import EngineServed, EngineStore
 

@@ -74,12 +74,6 @@ class LiveOutput:
             out.print(text, end="")
 
 
-# The fields of a result in JSON.
-_FIELDS = (
-    *("call_id", "thread", "verdict", "rule", "reason", "outcome", "exit_code", "content", "is_error", "evicted"),
-    *("duration_ms", "stdout", "stderr", "note", "approval_id", "policy_version", "edited_arguments"),
-)
-
 app = Commands(help="List and call tools.")
 
 
@@ -149,7 +143,8 @@ def _show(result: ToolResult, live: LiveOutput | None) -> None:
 
 
 def _as_json(result: ToolResult) -> dict[str, Any]:
-    fields: dict[str, Any] = {name: getattr(result, name) for name in _FIELDS}
+    fields: dict[str, Any] = {name: value for name, value in vars(result).items() if not isinstance(value, bytes)}
+    fields |= {"content": result.content, "stdout": result.stdout, "stderr": result.stderr}
     if result.content.encode() != result.content_bytes:
         # JSON has no bytes: content that is not UTF-8 is added in base64, beside the readable text.
         fields["content_base64"] = base64.b64encode(result.content_bytes).decode("ascii")

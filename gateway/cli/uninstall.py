@@ -15,6 +15,8 @@ import typer
 from gateway.cli.command import Cli, Yes
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out
+from gateway.errors import Misconfigured
+from sandbox.errors import SandboxError
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
@@ -33,7 +35,6 @@ class Found:
 
     @property
     def in_docker(self) -> int:
-        """The number of containers and volumes."""
         return len(self.containers) + len(self.volumes)
 
 
@@ -64,7 +65,6 @@ async def uninstall(
 
 
 async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, yes: bool) -> None:
-    from gateway.errors import Misconfigured
     from sandbox.engines.docker.docker_requests import DockerRequests
 
     found, engine = Found(_instance(config)), None
@@ -100,7 +100,6 @@ async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, 
 @contextlib.contextmanager
 def _stopped(config: Config) -> Iterator[None]:
     """Lock the state directory as a gateway does. Raises Misconfigured if a gateway uses it or its database."""
-    from gateway.errors import Misconfigured
     from gateway.serving.directory_locks import locked_state, refuse_in_use
 
     state = config.path(config.state_dir)
@@ -170,7 +169,6 @@ async def _remove(engine: DockerRequests, found: Found, runtime_image: str) -> l
     """Remove the containers and volumes; return those that are left, with reasons."""
     from sandbox.engines.docker.docker_requests import remove_container
     from sandbox.engines.docker.workspace_claims import empty_deep_volume
-    from sandbox.errors import SandboxError
 
     left = []
     for name in found.containers:

@@ -83,7 +83,10 @@ class PolicyText:
 
 @dataclass(frozen=True)
 class PolicyChange:
-    """A layer of policy came into force: by `apply`, `rollback` or `file`. `tenant` is "" for the operator's layer."""
+    """A layer of policy came into force: by `apply`, `rollback` or `file`. `tenant` is "" for the operator's layer.
+
+    `digest` is that of the text; the `version` of one that no longer loads is its digest.
+    """
 
     tenant: str
     version: str
@@ -91,6 +94,7 @@ class PolicyChange:
     by: str
     comment: str
     at: datetime
+    digest: str
 
 
 class AdminCalls(Wire):
@@ -119,8 +123,7 @@ class AdminCalls(Wire):
     ) -> MadeKey:
         """Create a key of a tenant, or of an operator with "". No scopes means the usual ones; 0 s is unlimited.
 
-        One key is created, even if the client repeats the request. With a `request_id` of your own you may repeat it
-        within 10 minutes and get the same key with another secret; Conflict once the key was used.
+        A repeated request gets the same key with another secret, within 10 minutes; Conflict once the key was used.
         """
         asked: Fields = {"scopes": list(scopes), "name": name, "expires_in_s": expires_in_s, "request_id": request_id}
         return record(MadeKey, await self._ask(pb.CreateKeyRequest, tenant=tenant, **asked))
@@ -191,6 +194,6 @@ class AdminCalls(Wire):
         except NotFound:
             return ""
 
-    def policy_changes(self, tenant: str) -> AsyncIterator[PolicyChange]:
-        """Yield the versions that were in force, newest first."""
-        return self._listed(reader(PolicyChange), pb.ListPolicyChangesRequest, "changes", tenant=tenant)
+    def policy_changes(self, tenant: str, *, limit: int | None = None) -> AsyncIterator[PolicyChange]:
+        """Yield the versions that were in force, newest first, at most `limit`."""
+        return self._listed(reader(PolicyChange), pb.ListPolicyChangesRequest, "changes", limit=limit, tenant=tenant)

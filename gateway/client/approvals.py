@@ -97,12 +97,9 @@ class ApprovalCalls(Wire):
         """
         reported = _ReportedApprovals()
 
-        def request() -> pb.WatchApprovalsRequest:
-            reported.begin()
-            return pb.WatchApprovalsRequest()
-
-        once = self._stream(self._method(pb.WatchApprovalsRequest), pb.WatchApprovalsRequest())
-        async for said in self._resumed(request) if resume else once:
+        kind = pb.WatchApprovalsRequest
+        resumed = self._resumed(kind, {}, begin=reported.begin)
+        async for said in resumed if resume else self._stream(self._method(kind), kind()):
             if said.HasField("approval") and reported.is_news(said.approval):
                 yield _approval(said.approval)
             elif said.caught_up:

@@ -59,20 +59,15 @@ class AuditCalls(Wire):
     ) -> AsyncIterator[AuditRecord]:
         """Yield records in order from a sequence number on, with 0 only new ones; with `follow` without end.
 
-        After a broken connection or a restart of the gateway it continues after the last record, as long as the
-        client's Retry allows; without `resume` it raises Unavailable once a record has come.
+        Without `resume`, a break raises Unavailable once a record has come.
         """
         if not from_sequence:
             newest = await self.audit(tenant=tenant, limit=1)
             from_sequence = newest[0].sequence + 1 if newest else 1
-        wanted: Fields = {"tenant": tenant, "filter": _filter(query), "follow": follow}
-
-        def request_now() -> pb.TailAuditRequest:
-            return message(pb.TailAuditRequest, from_sequence=from_sequence, **wanted)
-
-        async for said in self._resumed(request_now, patient=resume, resume=resume):
+        asked: Fields = {"tenant": tenant, "filter": _filter(query), "follow": follow, "from_sequence": from_sequence}
+        async for said in self._resumed(pb.TailAuditRequest, asked, patient=resume, resume=resume):
             yield _record(said.record)
-            from_sequence = said.record.sequence + 1
+            asked["from_sequence"] = said.record.sequence + 1
 
     async def verify_audit(self, *, tenant: str = "", known: tuple[int, str] | None = None) -> ChainReport:
         """Recompute the chain. `known` is the sequence number and digest of a record, noted earlier."""

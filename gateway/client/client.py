@@ -66,7 +66,6 @@ class ToolResult(OutputText):
 
     @property
     def content(self) -> str:
-        """The result as text."""
         return self.content_bytes.decode("utf-8", "replace")
 
 
@@ -85,8 +84,12 @@ class Client(
     """A connection to a gateway; use it as an async context manager, or `aclose()` it.
 
     It can be created anywhere, and belongs to the event loop that enters or first uses it: WrongEventLoop in another.
-    `api_key` is a key, or a function that returns a current token; empty with a client certificate. Safe calls are
-    retried and streams resumed as `retry` says; None means never.
+    `api_key` is a key, or a function that returns a current token; empty with a client certificate.
+
+    As `retry` says (None: never), safe calls are repeated, and streams continue after their last item if the connection
+    breaks or the gateway restarts; Unavailable if it stays away. What takes a `request_id` happens once, even if the
+    client repeats the request; with an id of your own you may repeat it yourself, also from another process, and get
+    the same answer. RequestIdReused means that the id belongs to another request. Lists are fetched in pages.
     """
 
     async def list_tools(self) -> Sequence[Tool]:
@@ -106,9 +109,8 @@ class Client(
         """Run one tool call; cancelling the await kills what it started.
 
         `on_output`, a function or coroutine function, gets (stream, bytes) as output arrives; an error that it raises
-        ends the call. `timeout_s` covers all attempts together: the call runs once, even if the client repeats the
-        request. With a `request_id` of your own you may repeat it yourself and get the same result; if its gateway was
-        lost meanwhile, the outcome is interrupted. Raises InvalidArgument, RequestIdReused, QuotaExceeded, Overloaded,
+        ends the call. `timeout_s` covers all attempts together. If you repeat a call whose gateway was lost meanwhile,
+        the outcome is interrupted. Raises InvalidArgument, RequestIdReused, QuotaExceeded, Overloaded,
         DeadlineExceeded, Unavailable.
         """
         try:

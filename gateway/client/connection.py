@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import grpc
 import grpc.aio
@@ -36,7 +36,6 @@ class Tls:
         return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.certificate))
 
     def options(self) -> tuple[tuple[str, str], ...]:
-        """Return the channel's options."""
         return (("grpc.ssl_target_name_override", self.server_name),) if self.server_name else ()
 
 
@@ -52,22 +51,29 @@ def _read(path: Path | None) -> bytes | None:
 
 
 class Connection:
-    """A channel to a gateway, created when first asked for, because a client may be created outside an event loop."""
+    """A channel to a gateway, created when first used, because a client may be created outside an event loop."""
 
-    def __init__(
-        self, address: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, Any]]
-    ) -> None:
-        """Take the gateway's address; without `credentials` the connection is not encrypted."""
+    def __init__(self, address: str, tls: Tls | None, options: Sequence[tuple[str, Any]]) -> None:
+        """Take the gateway's address; without any `tls` the connection is not encrypted."""
+        tls = tls or AMBIENT.get()
         self._address = address
-        self._credentials = credentials
-        self._options = options
+        self._credentials = None if tls is None else tls.credentials()
+        self._options = (*options, *(() if tls is None else tls.options()))
         self._channel: grpc.aio.Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.closed = False
+        self._closed = False
 
-    def channel(self) -> grpc.aio.Channel:
+    async def __aenter__(self) -> Self:
+        """Bind the client to this event loop; it connects on the first call. Raises ClientClosed, WrongEventLoop."""
+        self._open_channel()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    def _open_channel(self) -> Any:
         """Return the channel. Raises ClientClosed, and WrongEventLoop in another loop than its own."""
-        if self.closed:
+        if self._closed:
             raise ClientClosed(CLOSED)
         loop = self._checked_loop()
         if self._channel is None:
@@ -79,12 +85,15 @@ class Connection:
         return self._channel
 
     async def aclose(self) -> None:
-        """Close the channel and end active calls; a second time does nothing. Raises WrongEventLoop."""
+        """Close the connection; calls in progress end with ClientClosed. Closing again does nothing.
+
+        Raises WrongEventLoop.
+        """
         channel = self._channel
         open_ = channel is not None and not (self._loop is not None and self._loop.is_closed())
         if open_:
             self._checked_loop()
-        self.closed, self._channel = True, None
+        self._closed, self._channel = True, None
         if channel is not None and open_:  # closing a loop closes its channels
             await channel.close(None)
 

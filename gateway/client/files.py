@@ -81,28 +81,26 @@ class FileCalls(Wire):
         """
         if limit_bytes is not None and limit_bytes < 1:
             raise InvalidArgument("limit_bytes: 1 or more; leave it out to read to the end")
-        at, etag = offset, ""
-
-        def request_now() -> pb.ReadFileRequest:
-            # If all bytes came but not the end, one more is asked for: 0 would mean to the end of the file.
-            left = 0 if limit_bytes is None else max(offset + limit_bytes - at, 1)
-            return message(pb.ReadFileRequest, thread=thread, path=path, offset=at, limit_bytes=left)
-
-        async for piece in self._resumed(request_now, patient=False):
+        asked: Fields = {"thread": thread, "path": path, "offset": offset, "limit_bytes": limit_bytes or 0}
+        etag = ""
+        async for piece in self._resumed(pb.ReadFileRequest, asked, patient=False):
             if piece.HasField("file"):
                 if etag and piece.file.etag != etag:
                     raise Unavailable(
-                        f"the connection broke after byte {at:,} of {path}, and the file was written meanwhile: read "
-                        "it again from its beginning"
+                        f"the connection broke after byte {asked['offset']:,} of {path}, and the file was written "
+                        "meanwhile: read it again from its beginning"
                     )
                 etag = piece.file.etag
-            data = piece.data if limit_bytes is None else piece.data[: offset + limit_bytes - at]
-            at += len(data)
+            data = piece.data if limit_bytes is None else piece.data[: offset + limit_bytes - asked["offset"]]
+            asked["offset"] += len(data)
+            if limit_bytes is not None:
+                # If all bytes came but not the end, one more is asked for: 0 would mean to the end of the file.
+                asked["limit_bytes"] = max(offset + limit_bytes - asked["offset"], 1)
             if data:
                 yield data
 
     def list_files(self, thread: str, path: str = "", *, pattern: str = "") -> AsyncIterator[FileEntry]:
-        """Yield the entries of a directory, by default /workspace, by name, fetched in pages.
+        """Yield the entries of a directory, by default /workspace, by name.
 
         With a `pattern` relative to `path`, those that match: *.py in the directory itself, **/*.py at any depth. An
         entry may come twice or be missed if the directory changes meanwhile. Raises NotFound, NotADirectory.

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Unpack
 
 from gateway.client.messages import Fields, message, record
-from gateway.client.programs import limit_ms, program_message
+from gateway.client.programs import ProgramOptions, program_fields
 from gateway.client.wire import Wire
 from gateway.errors import InvalidArgument
 from gateway.v1 import process_service_pb2 as pb
@@ -78,39 +79,32 @@ class ProcessOutput:
 class ProcessCalls(Wire):
     """The calls for background processes; a refusal by policy is PermissionDenied."""
 
-    async def start_process(  # noqa: PLR0913 - the public client: one keyword per option
+    async def start_process(
         self,
         argv: Sequence[str],
         *,
-        thread: str = "default",
         process_id: str = "",
-        cwd: str = "",
-        env: Mapping[str, str] | None = None,
         terminal: bool = False,
         rows: int = 24,
         columns: int = 80,
         stdin: bool = False,
         merge_stderr: bool = False,
-        timeout_s: float | None = None,
-        request_id: str = "",
+        **options: Unpack[ProgramOptions],
     ) -> Process:
         """Start a background process; without `timeout_s` it has no time limit, not even the policy's.
 
-        It starts once, even if the client repeats the request. With a `request_id` of your own you may repeat it
-        yourself and get the process as it is now; NotFound once it was removed. At most 64 are kept, running or ended:
-        another one replaces the oldest ended one and its output. Raises StartFailed if the kernel does not start it,
-        Conflict if `process_id` is in use, Exhausted if 64 are running.
+        A repeated request gets the process as it is now; NotFound once it was removed. At most 64 are kept, running or
+        ended: another one replaces the oldest ended one and its output. Raises StartFailed if the kernel does not start
+        it, Conflict if `process_id` is in use, Exhausted if 64 are running.
         """
         started = await self._ask(
             pb.StartProcessRequest,
-            program=program_message(thread, argv, cwd, env),
             id=process_id,
             terminal=terminal,
             size=message(pb.WindowSize, rows=rows, columns=columns) if terminal else None,
             stdin=stdin,
             merge_stderr=merge_stderr,
-            timeout_ms=limit_ms(timeout_s),
-            request_id=request_id,
+            **program_fields(argv, **options),
         )
         return _process(started.process)
 
@@ -129,18 +123,10 @@ class ProcessCalls(Wire):
     async def process_output(
         self, thread: str, process_id: str, *, stderr: bool = False, offset: int = 0, follow: bool = False
     ) -> AsyncIterator[ProcessOutput]:
-        """Yield the output from an offset on, with `follow` until no process can write to it.
-
-        Continues at the next byte if the connection breaks or the gateway restarts. Raises NotFound, and Unavailable if
-        the gateway stays away.
-        """
-        wanted: Fields = {"thread": thread, "id": process_id, "stderr": stderr, "follow": follow}
-
-        def request() -> pb.ReadProcessRequest:
-            return message(pb.ReadProcessRequest, offset=offset, **wanted)
-
-        async for piece in self._resumed(request):
-            offset = piece.offset + len(piece.data)
+        """Yield the output from an offset on, with `follow` until no process can write to it. Raises NotFound."""
+        wanted: Fields = {"thread": thread, "id": process_id, "stderr": stderr, "follow": follow, "offset": offset}
+        async for piece in self._resumed(pb.ReadProcessRequest, wanted):
+            wanted["offset"] = piece.offset + len(piece.data)
             yield ProcessOutput(piece.offset, piece.data)
 
     async def write_process(
@@ -156,10 +142,9 @@ class ProcessCalls(Wire):
     ) -> Process:
         """Write at most 1 MiB to standard input; with `end`, then close it (on a terminal: end of file).
 
-        The bytes are written once, even if the client repeats the request. With a `request_id` of your own you may
-        repeat it yourself; or, as the only writer, with the process' `stdin_taken_bytes` before these bytes as `offset`
-        (InputGap if it is past them). Raises InputNotTaken if the process did not read all of it in time, at most 60 s,
-        and ProcessEnded if no process can read it; `details["taken_bytes"]` says how much was read.
+        Instead of a `request_id`, the only writer may repeat it with the process' `stdin_taken_bytes` before these
+        bytes as `offset` (InputGap if it is past them). Raises InputNotTaken if the process did not read all of it in
+        time, at most 60 s, and ProcessEnded if no process can read it; `details["taken_bytes"]` says how much was read.
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise InvalidArgument(f"data: bytes are expected, not {type(data).__name__}; encode a text first")

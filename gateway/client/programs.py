@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 from gateway.client.input import Input, RequestStream, Source
-from gateway.client.messages import message, record
+from gateway.client.messages import Fields, message, record
 from gateway.client.wire import OfCaller, OnOutput, Wire, give
 from gateway.errors import Internal, InvalidArgument, Unavailable
 from gateway.v1 import process_service_pb2 as pb
@@ -28,12 +29,10 @@ class OutputText:
 
     @property
     def stdout(self) -> str:
-        """Standard output."""
         return self.stdout_bytes.decode("utf-8", "replace")
 
     @property
     def stderr(self) -> str:
-        """Standard error."""
         return self.stderr_bytes.decode("utf-8", "replace")
 
 
@@ -62,42 +61,45 @@ class ProgramResult(OutputText):
     repeated: bool = False
 
 
+class ProgramOptions(TypedDict, total=False):
+    """How to start a program: its `thread`, by default "default", working directory, environment and time limit."""
+
+    thread: str
+    cwd: str
+    env: Mapping[str, str] | None
+    timeout_s: float | None
+    request_id: str
+
+
 class ProgramCalls(Wire):
     """The call that runs a program to its end; a refusal by policy is PermissionDenied."""
 
-    async def run_program(  # noqa: PLR0913 - the public client: one keyword per option
+    async def run_program(
         self,
         argv: Sequence[str],
         *,
-        thread: str = "default",
         stdin: Input | None = None,
-        cwd: str = "",
-        env: Mapping[str, str] | None = None,
-        timeout_s: float | None = None,
         output_limit_bytes: int | None = None,
         on_output: OnOutput | None = None,
-        request_id: str = "",
+        **options: Unpack[ProgramOptions],
     ) -> ProgramResult:
         """Run a program to its end; cancelling the await kills everything it started.
 
         `stdin` may be endless as long as the program reads. Without `timeout_s` the policy's maximum applies. Output is
         collected, at most 64 MiB unless `output_limit_bytes` says otherwise, or passed to `on_output`, at most 1 GiB.
 
-        It runs once, even if the client repeats the request, which needs a `stdin` that can be read again. If its
-        output was lost with a connection, raises Unavailable, whose details have its `outcome` and any `exit_code`.
-        With a `request_id` of your own you may repeat it yourself and get only its end, `repeated`. Raises
-        InvalidArgument, RequestIdReused, InProgress, PermissionDenied, Unavailable.
+        The client repeats the request only with a `stdin` that can be read again. If the output was lost with a
+        connection, raises Unavailable, whose details have the `outcome` and any `exit_code`. If you repeat it, you get
+        only its end, `repeated`. Raises InvalidArgument, RequestIdReused, InProgress, PermissionDenied, Unavailable.
         """
         if output_limit_bytes is None and on_output is None:
             output_limit_bytes = _COLLECTED_LIMIT_BYTES
         source = None if stdin is None else Source(stdin)
         opening = message(
             pb.RunProgram,
-            program=program_message(thread, argv, cwd, env),
-            timeout_ms=limit_ms(timeout_s),
             stdin=stdin is not None,
             output_limit_bytes=output_limit_bytes or 0,
-            request_id=request_id,
+            **program_fields(argv, **options),
         )
         collected = {"stdout": bytearray(), "stderr": bytearray()}
         came_bytes = 0
@@ -115,9 +117,10 @@ class ProgramCalls(Wire):
             end = await self._again(lambda _: self._ran(opening, source, take), safe=again)
         except OfCaller as caller:
             raise caller.error from None
-        if end.repeated and not request_id:
+        if end.repeated and not options.get("request_id"):
             _check_whole(end, came_bytes)
         stdout, stderr = bytes(collected["stdout"]), bytes(collected["stderr"])
+        thread = opening.program.thread
         return record(ProgramResult, end, thread=thread, stdout_bytes=stdout, stderr_bytes=stderr)
 
     async def _ran(
@@ -162,8 +165,16 @@ def _check_whole(end: pb.ProgramEnd, came_bytes: int) -> None:
     )
 
 
-def program_message(thread: str, argv: Sequence[str], cwd: str, env: Mapping[str, str] | None) -> pb.Program:
-    """Return the message of a program. Raises InvalidArgument."""
+def program_fields(
+    argv: Sequence[str],
+    *,
+    thread: str = "default",
+    cwd: str = "",
+    env: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+    request_id: str = "",
+) -> Fields:
+    """Return the fields of a request that starts a program. Raises InvalidArgument."""
     if isinstance(argv, str | bytes):
         raise InvalidArgument(
             'argv: a list of words is expected, such as ["ls", "-l"]; a line is for sh: ["sh", "-c", LINE]'
@@ -172,16 +183,13 @@ def program_message(thread: str, argv: Sequence[str], cwd: str, env: Mapping[str
         variables = dict(env or {})
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"env: a mapping of names to values is expected: {error}") from error
-    return message(pb.Program, thread=thread, argv=argv, cwd=cwd, env=variables)
-
-
-def limit_ms(timeout_s: float | None) -> int:
-    """Return a limit in milliseconds, 0 for none. Raises InvalidArgument."""
+    program = message(pb.Program, thread=thread, argv=argv, cwd=cwd, env=variables)
     if timeout_s is None:
-        return 0
+        return {"program": program, "timeout_ms": 0, "request_id": request_id}
     if not 0 < timeout_s <= _MS_LIMIT / 1000:  # NaN too
         raise InvalidArgument(
             f"timeout_s {timeout_s!r}: more than 0 and {_MS_LIMIT // 1000:,} at most; leave it out for the longest "
             "that is allowed"
         )
-    return max(math.ceil(timeout_s * 1000), 1)
+    timeout_ms = max(math.ceil(timeout_s * 1000), 1)
+    return {"program": program, "timeout_ms": timeout_ms, "request_id": request_id}

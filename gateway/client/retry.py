@@ -42,7 +42,6 @@ class RetryBudget:
         self._tokens = _TOKENS
 
     def succeeded(self) -> None:
-        """Count a call that was served."""
         self._tokens = min(_TOKENS, self._tokens + _TOKENS_OF_SUCCESS)
 
     def refused(self) -> bool:

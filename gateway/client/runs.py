@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from gateway.client.messages import Fields, message, record
+from gateway.client.messages import Fields, record
 from gateway.client.wire import Wire
 from gateway.v1 import run_service_pb2 as pb
 
@@ -54,26 +54,16 @@ class RunCalls(Wire):
     ) -> Run:
         """Start a run; an empty thread means a new one. With `follow`, policies applied later judge its next calls.
 
-        The run starts once, even if the client repeats the request. With a `request_id` of your own you may repeat it
-        yourself, also from another process, and get the same run; RequestIdReused if the id belongs to another request.
         Raises ThreadBusy, InvalidArgument, QuotaExceeded, Overloaded, Unavailable.
         """
         asked: Fields = {"thread": thread, "agent": agent, "policy_mode": policy_mode, "request_id": request_id}
         return _run((await self._ask(pb.StartRunRequest, task=task, **asked)).run)
 
     async def watch_run(self, run_id: str, from_sequence: int = 1) -> AsyncIterator[Event]:
-        """Yield a run's events in order from a sequence number on, each once, until the run has finished.
-
-        Continues after the last event if the connection breaks or the gateway restarts. Raises NotFound, and
-        Unavailable if the gateway stays away.
-        """
-        following = from_sequence
-
-        def request() -> pb.WatchRunRequest:
-            return message(pb.WatchRunRequest, run_id=run_id, from_sequence=following)
-
-        async for said in self._resumed(request):
-            following = said.event.sequence + 1
+        """Yield a run's events in order from a sequence number on, each once, until the run has finished. NotFound."""
+        asked: Fields = {"run_id": run_id, "from_sequence": from_sequence}
+        async for said in self._resumed(pb.WatchRunRequest, asked):
+            asked["from_sequence"] = said.event.sequence + 1
             yield record(Event, said.event)
 
     async def run(
@@ -98,7 +88,7 @@ class RunCalls(Wire):
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> AsyncIterator[Run]:
-        """Yield runs with cut tasks, newest first, fetched in pages. Raises InvalidArgument.
+        """Yield runs with cut tasks, newest first. Raises InvalidArgument.
 
         An empty argument matches all; several statuses mean any of them.
         """

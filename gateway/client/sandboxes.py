@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gateway.client.messages import Fields, message, reader, record
+from gateway.client.messages import Fields, reader, record
 from gateway.client.wire import Wire
 from gateway.v1 import sandbox_service_pb2 as pb
 
@@ -125,18 +125,12 @@ class SandboxCalls(Wire):
     """The calls of SandboxService."""
 
     def sandboxes(self, *, runtime: str = "", image: str = "", state: str = "") -> AsyncIterator[Sandbox]:
-        """Yield the tenant's sandboxes by id, fetched in pages.
-
-        Filtered by `runtime` (runc, runsc), by `image` as the policy names it, or by `state`.
-        """
+        """Yield the tenant's sandboxes by id; `runtime` (runc, runsc), `image` (of the policy) and `state` filter."""
         wanted: Fields = {"runtime": runtime, "image": image, "state": state or 0}
         return self._listed(_sandbox, pb.ListSandboxesRequest, "sandboxes", **wanted)
 
     def sandbox_transitions(self, *, thread: str | None = None) -> AsyncIterator[SandboxTransition]:
-        """Yield the transitions of the tenant's sandboxes, or of one thread's, newest first, fetched in pages.
-
-        Raises NotFound if there is no such thread.
-        """
+        """Yield the transitions of the tenant's sandboxes, or of one thread's, newest first. NotFound."""
         return self._listed(_transition, pb.ListSandboxTransitionsRequest, "transitions", thread=thread)
 
     async def watch_sandbox_transitions(
@@ -144,8 +138,7 @@ class SandboxCalls(Wire):
     ) -> AsyncIterator[SandboxTransition]:
         """Yield the transitions of the tenant's sandboxes, or of one thread's, as they happen, without end.
 
-        Starts after an id, 0 for all transitions; without an id, only new ones. After a broken connection or a restart
-        of the gateway it continues after the last one, as long as the client's Retry allows.
+        Starts after an id, 0 for all transitions; without an id, only new ones.
         """
         if after_id is None:
             after_id = 0
@@ -153,13 +146,11 @@ class SandboxCalls(Wire):
                 after_id = newest.id
                 break
 
-        def request() -> pb.WatchSandboxTransitionsRequest:
-            return message(pb.WatchSandboxTransitionsRequest, thread=thread, after_id=after_id)
-
-        async for said in self._resumed(request):
+        asked: Fields = {"thread": thread, "after_id": after_id}
+        async for said in self._resumed(pb.WatchSandboxTransitionsRequest, asked):
             if said.HasField("transition"):
                 yield _transition(said.transition)
-                after_id = said.transition.id
+                asked["after_id"] = said.transition.id
 
     async def get_sandbox(self, thread: str) -> Sandbox:
         """Return the sandbox of a thread in any state. Raises NotFound."""
@@ -199,35 +190,26 @@ class SandboxCalls(Wire):
     ) -> AsyncIterator[Sequence[SandboxStats]]:
         """Yield the resource usage of the tenant's sandboxes, or of a thread's, every `interval_s`, 0.5 to 60.
 
-        Ends after so many `readings`, 0 for never, and continues after a restart of the gateway as long as the Retry
-        allows. Raises NotFound if the thread has no sandbox at the start.
+        Ends after so many `readings`, 0 for never. Raises NotFound if the thread has no sandbox at the start.
         """
-        given = 0
-
-        def request() -> pb.WatchSandboxStatsRequest:
-            left, interval_ms = readings - given if readings else 0, round(interval_s * 1000)
-            return message(pb.WatchSandboxStatsRequest, thread=thread, interval_ms=interval_ms, readings=left)
-
-        async for reading in self._resumed(request, patient=False):
-            given += 1
+        asked: Fields = {"thread": thread, "interval_ms": round(interval_s * 1000), "readings": readings}
+        async for reading in self._resumed(pb.WatchSandboxStatsRequest, asked, patient=False):
             yield [record(SandboxStats, one) for one in reading.stats]
-            if given == readings:
-                return
+            if asked["readings"]:
+                asked["readings"] -= 1
+                if not asked["readings"]:
+                    return
 
     async def create_snapshot(self, thread: str, *, comment: str = "", request_id: str = "") -> Snapshot:
-        """Save the current files of a thread, once even if the client repeats the request.
+        """Save the current files of a thread.
 
-        With a `request_id` of your own you may repeat it yourself. Raises NotFound, QuotaExceeded, TooLarge, NoSpace,
-        and InProgress while another snapshot of the tenant is taken.
+        Raises NotFound, QuotaExceeded, TooLarge, NoSpace, and InProgress while another of the tenant is taken.
         """
         asked: Fields = {"thread": thread, "comment": comment, "request_id": request_id}
         return _snapshot((await self._ask(pb.CreateSnapshotRequest, **asked)).snapshot)
 
     def snapshots(self, *, thread: str = "") -> AsyncIterator[Snapshot]:
-        """Yield the tenant's snapshots, or those of a thread, newest first, fetched in pages.
-
-        Raises NotFound if there is neither such a thread nor a snapshot of one.
-        """
+        """Yield the tenant's snapshots, or those of a thread, newest first. NotFound if there is neither."""
         return self._listed(_snapshot, pb.ListSnapshotsRequest, "snapshots", thread=thread)
 
     async def get_snapshot(self, snapshot_id: str) -> Snapshot:
@@ -241,9 +223,8 @@ class SandboxCalls(Wire):
     async def restore_snapshot(self, snapshot_id: str, *, thread: str = "", request_id: str = "") -> str:
         """Replace all files of a thread, by default the snapshot's own, with a snapshot's; return the thread's name.
 
-        The thread's sandbox is removed with everything in it. Happens once, even if the client repeats the request;
-        with a `request_id` of your own you may repeat it yourself. Raises NotFound, ThreadBusy during a run or a call
-        in the thread, TooLarge, Unavailable.
+        The thread's sandbox is removed with everything in it. Raises NotFound, ThreadBusy during a run or a call in the
+        thread, TooLarge, Unavailable.
         """
         asked: Fields = {"snapshot_id": snapshot_id, "thread": thread, "request_id": request_id}
         return str((await self._ask(pb.RestoreSnapshotRequest, **asked)).thread)
@@ -260,9 +241,8 @@ class SandboxCalls(Wire):
     ) -> Fork:
         """Copy a thread with its messages, metadata and files at the end of a run or its `step`, a snapshot, or now.
 
-        The key needs the scopes files and run. Happens once, even if the client repeats the request. Raises NotFound,
-        Conflict if `new_thread` exists, WorkspaceNotSaved for a step whose files were not saved, ThreadBusy,
-        QuotaExceeded and TooLarge.
+        The key needs the scopes files and run. Raises NotFound, Conflict if `new_thread` exists, WorkspaceNotSaved for
+        a step whose files were not saved, ThreadBusy, QuotaExceeded and TooLarge.
         """
         point: Fields = {"run_id": run_id, "step": step, "snapshot_id": snapshot_id, "request_id": request_id}
         return record(Fork, await self._ask(pb.ForkThreadRequest, thread=thread, new_thread=new_thread, **point))

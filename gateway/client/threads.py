@@ -44,7 +44,7 @@ class ThreadCalls(Wire):
     """The calls of ThreadService. ScopeMissing if the key is not for runs; NotFound also for another tenant's."""
 
     def list_threads(self, *, prefix: str = "") -> AsyncIterator[Thread]:
-        """Yield threads whose names have a prefix, newest first, fetched in pages."""
+        """Yield threads whose names have a prefix, newest first."""
         return self._listed(_listed_thread, pb.ListThreadsRequest, "threads", name_prefix=prefix)
 
     async def get_thread(self, thread: str) -> Thread:
@@ -52,7 +52,7 @@ class ThreadCalls(Wire):
         return _thread((await self._ask(pb.GetThreadRequest, thread=thread)).thread)
 
     def messages(self, thread: str) -> AsyncIterator[ThreadMessage]:
-        """Yield the messages of a thread, oldest first, fetched in pages. Raises NotFound."""
+        """Yield the messages of a thread, oldest first. Raises NotFound."""
         return self._listed(_message, pb.ListMessagesRequest, "messages", thread=thread)
 
     async def set_thread_metadata(

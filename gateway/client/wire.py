@@ -8,7 +8,7 @@ import inspect
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -16,8 +16,8 @@ from google.protobuf import message_factory
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from gateway.client.connection import AMBIENT, CLOSED, Connection, Tls
-from gateway.client.messages import message
+from gateway.client.connection import CLOSED, Connection, Tls
+from gateway.client.messages import Fields, message
 from gateway.client.retry import DEFAULT_RETRY, Attempts, Retry, RetryBudget
 from gateway.errors import (
     AirlockError,
@@ -102,30 +102,24 @@ async def give(on_output: OnOutput, stream: str, data: bytes) -> None:
         raise OfCaller(error) from error
 
 
-class Wire:
+class Wire(Connection):
     """A connection to a gateway; an async context manager."""
 
     def __init__(
         self, address: str, api_key: Secret = "", *, tls: Tls | None = None, retry: Retry | None = DEFAULT_RETRY
     ) -> None:
         """Take the gateway's address and the caller's credential; without `retry` nothing is tried again."""
+        super().__init__(address, tls, _OPTIONS)
         self._retry = retry
         self._budget = RetryBudget()
         self._secret = api_key
         if isinstance(api_key, str):
             _check_secret(api_key)
-        tls = tls or AMBIENT.get()
-        credentials, options = (None, ()) if tls is None else (tls.credentials(), tls.options())
-        self._connection = Connection(address, credentials, (*_OPTIONS, *options))
         self._methods: dict[type, Any] = {}
-
-    @property
-    def _channel(self) -> Any:
-        return self._connection.channel()
 
     def _method(self, kind: type) -> Any:
         """Return the method whose requests are messages of a type."""
-        channel = self._channel  # raises if it cannot be used, also for a known method
+        channel = self._open_channel()  # raises if it cannot be used, also for a known method
         if kind not in self._methods:
             descriptor: Any = kind.DESCRIPTOR  # type: ignore[attr-defined]
             name = descriptor.name.removesuffix("Request")
@@ -146,18 +140,6 @@ class Wire:
         secret = self._secret if isinstance(self._secret, str) else _check_secret(self._secret())
         return (("authorization", f"Bearer {secret}"),) if secret else ()
 
-    async def __aenter__(self) -> Self:
-        """Bind the client to this event loop; it connects on the first call. Raises ClientClosed, WrongEventLoop."""
-        self._connection.channel()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close the connection; calls in progress end with ClientClosed. Closing again does nothing."""
-        await self._connection.aclose()
-
     async def _again(
         self,
         attempt: Callable[[float | None], Awaitable[T]],
@@ -171,7 +153,7 @@ class Wire:
         A `safe` one is repeated after failures: as often as a call, or if `patient` for as long as a stream is resumed.
         """
         _check_timeout(timeout_s)
-        attempts = self._attempts() if safe else Attempts(None)
+        attempts = Attempts(self._retry if safe else None, budget=self._budget)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
@@ -218,9 +200,6 @@ class Wire:
             if not token:
                 return
 
-    def _attempts(self) -> Attempts:
-        return Attempts(self._retry, budget=self._budget)
-
     async def _stream(self, method: Any, request: Any, timeout_s: float | None = None) -> AsyncIterator[Any]:
         _check_timeout(timeout_s)
         with self._translated():
@@ -228,19 +207,26 @@ class Wire:
                 yield answer
 
     async def _resumed(
-        self, request_now: Callable[[], Any], *, patient: bool = True, resume: bool = True
+        self,
+        kind: type,
+        fields: Fields,
+        *,
+        patient: bool = True,
+        resume: bool = True,
+        begin: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[Any]:
-        """Yield the answers of a stream; where it breaks, go on with those to `request_now()`.
+        """Yield the answers of a stream; where it breaks, go on with those to a request with `fields` as they are then.
 
-        Before the first answer it is tried again as often as a call unless `patient`. Without `resume` it is not tried
-        again after that.
+        The caller updates the fields as answers come; `begin` is called before each request. Before the first answer it
+        is tried again as often as a call unless `patient`. Without `resume` it is not tried again after that.
         """
-        attempts = self._attempts()
+        attempts = Attempts(self._retry, budget=self._budget)
         begun = False
         while True:
-            request = request_now()
+            begin()
+            request: Any = message(kind, **fields)
             try:
-                async for answer in self._stream(self._method(type(request)), request):
+                async for answer in self._stream(self._method(kind), request):
                     attempts.progressed()
                     begun = True
                     yield answer
@@ -261,13 +247,13 @@ class Wire:
         try:
             yield
         except grpc.aio.AioRpcError as error:
-            raise_error(error)
+            raise error_of(error) from error
         except grpc.aio.UsageError as error:  # the channel is closed
             raise ClientClosed(CLOSED) from error
         except asyncio.CancelledError as error:
             # Closing the channel cancels its calls, and that is no cancellation of the task that waits for one.
             task = asyncio.current_task()
-            if not self._connection.closed or (task is not None and task.cancelling()):
+            if not self._closed or (task is not None and task.cancelling()):
                 raise
             raise ClientClosed("this client was closed while the call was under way") from error
 
@@ -281,11 +267,6 @@ def _check_secret(secret: str) -> str:
 def _check_timeout(timeout_s: float | None) -> None:
     if timeout_s is not None and not 0 <= timeout_s <= _TIMEOUT_LIMIT_S:  # NaN too
         raise InvalidArgument(f"timeout_s {timeout_s!r}: 0 to {_TIMEOUT_LIMIT_S:.0f} s; leave it out for none")
-
-
-def raise_error(error: grpc.aio.AioRpcError) -> NoReturn:
-    """Raise the class of gateway.errors that a status stands for."""
-    raise error_of(error) from error
 
 
 def error_of(error: grpc.aio.AioRpcError) -> AirlockError:

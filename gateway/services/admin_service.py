@@ -9,7 +9,7 @@ from gateway.credentials.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
 from gateway.data_lifecycle.tenant_admin import TenantAdmin
 from gateway.errors import InvalidArgument
 from gateway.policy_versions.policy_admin import PolicyAdmin
-from gateway.services.messages import message, numbers
+from gateway.services.messages import message, name_of
 from gateway.serving.edge import Authenticator, unary
 from gateway.storage.key_store import KeyRequest, KeyStore
 from gateway.support.paging import page_size, paged, place_of
@@ -20,7 +20,6 @@ from gateway.v1 import admin_service_pb2_grpc as grpc_pb
 _S = 1_000_000
 _OVERLAP_S, _OVERLAP_LIMIT_S = 86_400, 30 * 86_400
 _LIFETIME_LIMIT_S = 10 * 366 * 86_400
-_STATES = {number: name for name, number in numbers(pb.KeyState, "KEY_STATE_").items()}
 
 
 @dataclass(eq=False)
@@ -92,7 +91,7 @@ class AdminService(grpc_pb.AdminServiceServicer):
             limit=size + 1,
             before=place_of(request.page_token, *query),
             scope=request.scope,
-            state=_STATES.get(request.state, ""),
+            state=name_of(pb.KeyState, request.state),
         )
         shown, token = paged(found, size, lambda key: (key.created_us, key.id), *query)
         return pb.ListKeysResponse(keys=[message(pb.Key, key) for key in shown], next_page_token=token)

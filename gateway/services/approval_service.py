@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from gateway.approvals.approvals import Approvals
 from gateway.credentials.caller import caller_shown
 from gateway.errors import InvalidArgument, Unavailable
-from gateway.services.messages import message, numbers
+from gateway.services.messages import message, name_of
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.approval_store import LISTED_LIMIT_BYTES, Approval
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import approval_service_pb2 as pb
 from gateway.v1 import approval_service_pb2_grpc as grpc_pb
 
-_STATUS = numbers(pb.ApprovalStatus, "APPROVAL_STATUS_")
-_ANSWER = numbers(pb.Answer, "ANSWER_")
-_STATUS_NAMES = {number: name for name, number in _STATUS.items()}
-_ANSWER_NAMES = {number: name for name, number in _ANSWER.items()}
 
-
+@dataclass(eq=False)
 class ApprovalService(grpc_pb.ApprovalServiceServicer):
     """Shows approvals and takes answers."""
 
     scope = "approve"
 
-    def __init__(self, approvals: Approvals, authenticate: Authenticator) -> None:
-        self._approvals = approvals
-        self.authenticate = authenticate
+    approvals: Approvals
+    authenticate: Authenticator
 
     @unary
     async def ListApprovals(self, tenant: Tenant, request: pb.ListApprovalsRequest) -> pb.ListApprovalsResponse:
-        status = _STATUS_NAMES.get(request.status)
+        status = name_of(pb.ApprovalStatus, request.status) or None
         if request.status and status is None:
             raise InvalidArgument(f"status: {request.status} is unknown to this version")
-        found, token = await self._approvals.page(
+        found, token = await self.approvals.page(
             tenant,
             status=status,
             thread=request.thread,
@@ -46,14 +42,14 @@ class ApprovalService(grpc_pb.ApprovalServiceServicer):
 
     @unary
     async def GetApproval(self, tenant: Tenant, request: pb.GetApprovalRequest) -> pb.GetApprovalResponse:
-        return pb.GetApprovalResponse(approval=_approval(await self._approvals.get(tenant, request.approval_id)))
+        return pb.GetApprovalResponse(approval=_approval(await self.approvals.get(tenant, request.approval_id)))
 
     @streaming
     async def WatchApprovals(
         self, tenant: Tenant, request: pb.WatchApprovalsRequest
     ) -> AsyncIterator[pb.WatchApprovalsResponse]:
         """Stream the pending approvals, then each change; ends with Unavailable when the gateway stops."""
-        async for approval in self._approvals.watch(tenant):
+        async for approval in self.approvals.watch(tenant):
             if approval is None:
                 yield pb.WatchApprovalsResponse(caught_up=True)
             else:
@@ -62,10 +58,10 @@ class ApprovalService(grpc_pb.ApprovalServiceServicer):
 
     @unary
     async def ResolveApproval(self, tenant: Tenant, request: pb.ResolveApprovalRequest) -> pb.ResolveApprovalResponse:
-        answer = _ANSWER_NAMES.get(request.answer)
-        if answer is None:
+        answer = name_of(pb.Answer, request.answer)
+        if not answer:
             raise InvalidArgument("answer: ALLOW_ONCE, ALLOW_RUN, ALLOW_THREAD, DENY or EDIT")
-        resolved = await self._approvals.resolve(
+        resolved = await self.approvals.resolve(
             tenant,
             request.approval_id,
             answer,
@@ -77,7 +73,7 @@ class ApprovalService(grpc_pb.ApprovalServiceServicer):
 
     @unary
     async def ListGrants(self, tenant: Tenant, request: pb.ListGrantsRequest) -> pb.ListGrantsResponse:
-        found, token = await self._approvals.grants(
+        found, token = await self.approvals.grants(
             tenant,
             thread=request.thread,
             include_ended=request.include_ended,
@@ -88,7 +84,7 @@ class ApprovalService(grpc_pb.ApprovalServiceServicer):
 
     @unary
     async def RevokeGrant(self, tenant: Tenant, request: pb.RevokeGrantRequest) -> pb.RevokeGrantResponse:
-        revoked = await self._approvals.revoke(tenant, request.grant_id, by=caller_shown())
+        revoked = await self.approvals.revoke(tenant, request.grant_id, by=caller_shown())
         return pb.RevokeGrantResponse(grant=message(pb.Grant, revoked))
 
 
@@ -101,7 +97,5 @@ def _approval(approval: Approval) -> pb.Approval:
         arguments_size_bytes=approval.arguments_bytes,
         arguments_cut=approval.cut,
         asked=approval.asked_parts,
-        status=_STATUS[approval.status],
-        answer=_ANSWER.get(approval.answer or ""),
         edited_arguments_json=approval.edited_arguments,
     )

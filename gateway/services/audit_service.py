@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from gateway.audit.audit import Audit
 from gateway.audit_chain.record import AuditRecord
@@ -15,21 +16,21 @@ from gateway.v1 import audit_service_pb2 as pb
 from gateway.v1 import audit_service_pb2_grpc as grpc_pb
 
 
+@dataclass(eq=False)
 class AuditService(grpc_pb.AuditServiceServicer):
     """Shows the audit."""
 
     scope = "audit"
     for_operators = True
 
-    def __init__(self, audit: Audit, authenticate: Authenticator) -> None:
-        self._audit = audit
-        self.authenticate = authenticate
+    audit: Audit
+    authenticate: Authenticator
 
     @unary
     async def QueryAudit(self, tenant: Tenant | None, request: pb.QueryAuditRequest) -> pb.QueryAuditResponse:
         whose = await self._whose(tenant, request.tenant)
         wanted = _filter(request.filter)
-        found, token = await self._audit.page(whose, wanted, size=request.page_size, token=request.page_token)
+        found, token = await self.audit.page(whose, wanted, size=request.page_size, token=request.page_token)
         return pb.QueryAuditResponse(records=[_record(one) for one in found], next_page_token=token)
 
     @streaming
@@ -39,7 +40,7 @@ class AuditService(grpc_pb.AuditServiceServicer):
         """Stream records; one that follows ends with Unavailable when the gateway stops."""
         whose = await self._whose(tenant, request.tenant)
         wanted = _filter(request.filter)
-        async for record in self._audit.tail(whose, wanted, from_sequence=request.from_sequence, follow=request.follow):
+        async for record in self.audit.tail(whose, wanted, from_sequence=request.from_sequence, follow=request.follow):
             yield pb.TailAuditResponse(record=_record(record))
         if request.follow:
             raise Unavailable(
@@ -51,13 +52,13 @@ class AuditService(grpc_pb.AuditServiceServicer):
         if bool(request.known_sequence) != bool(request.known_digest):
             raise InvalidArgument("known_digest: must be used with known_sequence, the number of its record")
         known = {request.known_sequence: request.known_digest} if request.known_sequence else {}
-        report = await self._audit.verified(await self._whose(tenant, request.tenant), known)
+        report = await self.audit.verified(await self._whose(tenant, request.tenant), known)
         return message(pb.VerifyAuditResponse, report)
 
     async def _whose(self, tenant: Tenant | None, asked: str) -> str:
         """Return whose records are read; NotFound for another tenant's, whether or not it exists."""
         if tenant is None:
-            await self._audit.check_known(asked)
+            await self.audit.check_known(asked)
             return asked
         if asked not in ("", tenant.name):
             raise NotFound(

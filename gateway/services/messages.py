@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable
+import functools
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, TypeVar
 
+from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from agent.filesystem import OutputStream
 from gateway.errors import DeadlineExceeded, Internal, PermissionDenied, Unavailable
 from gateway.tool_calls.program_calls import EndedProgram
 from gateway.tool_calls.tool_calls import FinishedToolCall
@@ -25,28 +26,41 @@ _NO_STREAM = ProcessOutput(size_bytes=0, ring_offset=0, path="", path_bytes=0, c
 _STREAM_PARTS = ("size_bytes", "path", "path_bytes", "closed")
 
 
-def timestamp(at_us: int) -> Timestamp:
-    """Return a database time, UTC microseconds since 1970, as a message."""
-    return Timestamp(seconds=at_us // 1_000_000, nanos=at_us % 1_000_000 * 1000)
+def timestamp(at_ns: int) -> Timestamp:
+    """Return nanoseconds since 1970 as a message."""
+    return Timestamp(seconds=at_ns // 1_000_000_000, nanos=at_ns % 1_000_000_000)
 
 
 def message(kind: type[M], source: object, /, **given: Any) -> M:
     """Return a message with the attributes of `source` that have a field's name, and the `given` fields.
 
-    A field `x_at` or `at` takes its time from `x_us` or `at_us`. What is None stays unset.
+    A field `x_at` or `at` takes its time from `x_us` or `at_us`, an enum is given by `name_of` its value. What is None
+    stays unset.
     """
-    for name in kind.DESCRIPTOR.fields_by_name.keys() - given.keys():
+    fields = kind.DESCRIPTOR.fields_by_name
+    for name in fields.keys() - given.keys():
         value = getattr(source, name, None)
         if name == "at" or name.endswith("_at"):
             at_us = getattr(source, "at_us" if name == "at" else f"{name.removesuffix('_at')}_us")
-            value = None if at_us is None else timestamp(at_us)
+            value = None if at_us is None else timestamp(at_us * 1000)
         given[name] = value
+    for name, value in given.items():
+        if isinstance(value, str) and (enum := fields[name].enum_type) is not None:
+            given[name] = _numbers(enum)[value]
     return kind(**given)
 
 
-def numbers(enum: EnumTypeWrapper, prefix: str) -> dict[str, Any]:
-    """Return the numbers of an enum's values by their names without the prefix, in lower case."""
-    return {name.removeprefix(prefix).lower(): number for name, number in enum.items() if number}
+def name_of(enum: EnumTypeWrapper, number: int) -> Any:
+    """Return the name of an enum's value in lower case and without its prefix; empty for an unset or unknown one."""
+    return next((name for name, known in _numbers(enum.DESCRIPTOR).items() if known == number), "")
+
+
+@functools.cache
+def _numbers(enum: EnumDescriptor) -> Mapping[str, int]:
+    """Return the numbers of an enum's values by name; the first value, for an unset one, has none."""
+    unset, *values = enum.values
+    prefix = unset.name.removesuffix("UNSPECIFIED")
+    return {value.name.removeprefix(prefix).lower(): value.number for value in values}
 
 
 async def in_time(awaited: Awaitable[T], problem: str = "nothing moved", advice: str = "start the transfer again") -> T:
@@ -76,11 +90,6 @@ async def queued(queue: asyncio.Queue[T | None], *tasks: asyncio.Task[Any]) -> A
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def output_message(stream: OutputStream, data: bytes) -> pb.RunProgramResponse:
-    """Return a piece of output."""
-    return pb.RunProgramResponse(stderr=data) if stream == "stderr" else pb.RunProgramResponse(stdout=data)
-
-
 def ended_message(ended: EndedProgram, *, repeated: bool = False) -> pb.RunProgramResponse:
     """Return the last message of a program; `repeated`: it ran for an earlier request."""
     result = ended.result
@@ -96,7 +105,7 @@ def process_message(process: Process) -> pb.Process:
         pb.Process,
         process,
         argv=[word.decode("utf-8", "replace") for word in process.argv],
-        started_at=Timestamp(seconds=process.started_ns // 1_000_000_000, nanos=process.started_ns % 1_000_000_000),
+        started_at=timestamp(process.started_ns),
         duration_ms=process.duration_us / 1000,
         size=pb.WindowSize(rows=process.rows, columns=process.columns) if process.terminal else None,
         **{f"{name}_{part}": getattr(stream, part) for name, stream in streams.items() for part in _STREAM_PARTS},

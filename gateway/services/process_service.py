@@ -47,6 +47,8 @@ _EMPTY_PAGE_PAUSE_S = 0.05
 _ANSWER_S = 1.0
 _ROWS, _COLUMNS, _SIZE_LIMIT = 24, 80, 4096
 _SIGNAL_LIMIT = 64
+# What makes a request to start a program another one, besides the program and the size of its terminal.
+_HOW_STARTED = ("id", "terminal", "stdin", "merge_stderr", "timeout_ms")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 log = structlog.get_logger(__name__)
 
@@ -85,14 +87,8 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     async def StartProcess(self, tenant: Tenant, request: pb.StartProcessRequest) -> pb.StartProcessResponse:
         program = program_of(request.program)
         rows, columns = _check_start(request)
-        how_started: dict[str, JsonValue] = {
-            "id": request.id,
-            "terminal": request.terminal,
-            "size": [rows, columns],
-            "stdin": request.stdin,
-            "merge_stderr": request.merge_stderr,
-            "timeout_ms": request.timeout_ms,
-        }
+        how_started: dict[str, JsonValue] = {name: getattr(request, name) for name in _HOW_STARTED}
+        how_started["size"] = [rows, columns]
         thread = request.program.thread
         request_ = program_request(request.request_id, "StartProcess", thread, program, how_started)
         process_id = request.id or (self.ids("proc") if request_ is None else made_process_id(tenant, request_))

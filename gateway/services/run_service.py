@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from gateway.errors import InvalidArgument
 from gateway.runs.requested_runs import RequestedRuns
-from gateway.runs.runs import PolicyMode, RunRequest, Runs
-from gateway.services.messages import message, numbers
+from gateway.runs.runs import RunRequest, Runs
+from gateway.services.messages import message, name_of
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.entities import Run
 from gateway.storage.thread_store import RunFilter, ThreadStore
@@ -16,14 +16,6 @@ from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import run_service_pb2 as pb
 from gateway.v1 import run_service_pb2_grpc as grpc_pb
-
-_STATUS = numbers(pb.RunStatus, "RUN_STATUS_")
-_STATUS_NAMES = {number: name for name, number in _STATUS.items()}
-_MODES: dict[int, PolicyMode] = {
-    pb.POLICY_MODE_UNSPECIFIED: "pin",
-    pb.POLICY_MODE_PIN: "pin",
-    pb.POLICY_MODE_FOLLOW: "follow",
-}
 
 
 @dataclass(eq=False)
@@ -40,10 +32,10 @@ class RunService(grpc_pb.RunServiceServicer):
 
     @unary
     async def StartRun(self, tenant: Tenant, request: pb.StartRunRequest) -> pb.StartRunResponse:
-        mode = _MODES.get(request.policy_mode)
-        if mode is None:
+        mode = name_of(pb.PolicyMode, request.policy_mode)
+        if request.policy_mode and not mode:
             raise InvalidArgument("policy_mode: PIN or FOLLOW; not set means PIN")
-        asked = RunRequest(request.task, request.thread, request.agent or "default", mode, request.request_id)
+        asked = RunRequest(request.task, request.thread, request.agent or "default", mode or "pin", request.request_id)
         return pb.StartRunResponse(run=_run(await self.requested.start(tenant, asked)))
 
     @streaming
@@ -57,7 +49,7 @@ class RunService(grpc_pb.RunServiceServicer):
 
     @unary
     async def ListRuns(self, tenant: Tenant, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
-        statuses = sorted({_STATUS_NAMES[status] for status in request.statuses if status in _STATUS_NAMES})
+        statuses = sorted({name for status in request.statuses if (name := name_of(pb.RunStatus, status))})
         since_us = request.started_since.ToMicroseconds() if request.HasField("started_since") else None
         until_us = request.started_until.ToMicroseconds() if request.HasField("started_until") else None
         query = ("runs", request.thread, statuses, request.agent, since_us, until_us, request.started_by)
@@ -77,5 +69,4 @@ def _run(run: Run) -> pb.Run:
     stop = None
     if run.stop_hook is not None:
         stop = pb.Stop(hook=run.stop_hook, rule=run.stop_rule or "", reason=run.stop_reason or "")
-    mode = pb.POLICY_MODE_FOLLOW if run.policy_mode == "follow" else pb.POLICY_MODE_PIN
-    return message(pb.Run, run, status=_STATUS[run.status], stop=stop, policy_mode=mode)
+    return message(pb.Run, run, stop=stop)

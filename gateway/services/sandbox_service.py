@@ -12,11 +12,10 @@ from gateway.errors import InvalidArgument, Unavailable
 from gateway.sandboxes.history import HistoryReader
 from gateway.sandboxes.sandbox_admin import SandboxAdmin
 from gateway.sandboxes.sandbox_usage import Disk, SandboxStats, SandboxUsage
-from gateway.services.messages import message, numbers, timestamp
+from gateway.services.messages import message, name_of, timestamp
 from gateway.serving.edge import Authenticator, require_scope, streaming, unary
 from gateway.snapshots.forks import ForkAt, Forks
 from gateway.snapshots.snapshots import Snapshots
-from gateway.storage.snapshot_store import Snapshot
 from gateway.storage.transition_store import StoredTransition
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
@@ -27,8 +26,6 @@ from sandbox.keeper.keeper import Keeper
 from sandbox.sandbox import ListedSandbox
 
 _INTERVAL_MS, _SHORTEST_MS = 2000, 500
-_STATES = numbers(pb.SandboxState, "SANDBOX_STATE_")
-_NAMES = {number: name for name, number in _STATES.items()}
 _ON_FILES = (
     *("CreateSnapshot", "ListSnapshots", "GetSnapshot", "DeleteSnapshot", "RestoreSnapshot", "ForkThread"),
     "DeleteSandbox",
@@ -54,7 +51,7 @@ class SandboxService(grpc_pb.SandboxServiceServicer):
     @unary
     async def ListSandboxes(self, tenant: Tenant, request: pb.ListSandboxesRequest) -> pb.ListSandboxesResponse:
         size = page_size(request.page_size)
-        state = _NAMES.get(request.state, "")
+        state = name_of(pb.SandboxState, request.state)
         query = ("sandboxes", tenant.name, request.runtime, request.image, state)
         after = place_of(request.page_token, *query)
         found = [
@@ -155,27 +152,29 @@ class SandboxService(grpc_pb.SandboxServiceServicer):
         made = await self.snapshots.create(
             tenant, request.thread or "default", comment=request.comment, request_id=request.request_id
         )
-        return pb.CreateSnapshotResponse(snapshot=_snapshot(made))
+        return pb.CreateSnapshotResponse(snapshot=message(pb.Snapshot, made))
 
     @unary
     async def ListSnapshots(self, tenant: Tenant, request: pb.ListSnapshotsRequest) -> pb.ListSnapshotsResponse:
         found, token = await self.snapshots.page(
             tenant, thread=request.thread, size=request.page_size, token=request.page_token
         )
-        return pb.ListSnapshotsResponse(snapshots=[_snapshot(one) for one in found], next_page_token=token)
+        return pb.ListSnapshotsResponse(snapshots=[message(pb.Snapshot, one) for one in found], next_page_token=token)
 
     @unary
     async def GetSnapshot(self, tenant: Tenant, request: pb.GetSnapshotRequest) -> pb.GetSnapshotResponse:
-        return pb.GetSnapshotResponse(snapshot=_snapshot(await self.snapshots.get(tenant, request.snapshot_id)))
+        found = await self.snapshots.get(tenant, request.snapshot_id)
+        return pb.GetSnapshotResponse(snapshot=message(pb.Snapshot, found))
 
     @unary
     async def DeleteSnapshot(self, tenant: Tenant, request: pb.DeleteSnapshotRequest) -> pb.DeleteSnapshotResponse:
-        return pb.DeleteSnapshotResponse(snapshot=_snapshot(await self.snapshots.delete(tenant, request.snapshot_id)))
+        deleted = await self.snapshots.delete(tenant, request.snapshot_id)
+        return pb.DeleteSnapshotResponse(snapshot=message(pb.Snapshot, deleted))
 
     @unary
     async def RestoreSnapshot(self, tenant: Tenant, request: pb.RestoreSnapshotRequest) -> pb.RestoreSnapshotResponse:
         restored, thread = await self.snapshots.restore(tenant, request.snapshot_id, request.thread, request.request_id)
-        return pb.RestoreSnapshotResponse(snapshot=_snapshot(restored), thread=thread)
+        return pb.RestoreSnapshotResponse(snapshot=message(pb.Snapshot, restored), thread=thread)
 
     @unary
     async def ForkThread(self, tenant: Tenant, request: pb.ForkThreadRequest) -> pb.ForkThreadResponse:
@@ -193,7 +192,6 @@ class SandboxService(grpc_pb.SandboxServiceServicer):
             one,
             created_at=_moment(one.created_s),
             calls=self.keeper.users(tenant.name, one.thread),
-            state=_STATES[one.state],
             idle_since=None if stopped else since,
             stops_at=None if stopped else ends,
             stopped_since=since if stopped else None,
@@ -211,7 +209,7 @@ def _one_thread(request: Any) -> str | None:
 
 
 def _transition_message(one: StoredTransition) -> pb.SandboxTransition:
-    return message(pb.SandboxTransition, one, sandbox_id=one.sandbox, state=_STATES[one.state])
+    return message(pb.SandboxTransition, one, sandbox_id=one.sandbox)
 
 
 def _stats_message(stats: SandboxStats) -> pb.SandboxStats:
@@ -224,12 +222,8 @@ def _stats_message(stats: SandboxStats) -> pb.SandboxStats:
 
 
 def _moment(at_s: float | None) -> Timestamp | None:
-    return None if at_s is None else timestamp(round(at_s * 1_000_000))
+    return None if at_s is None else timestamp(round(at_s * 1_000_000) * 1000)
 
 
 def _disk(disk: Disk | None) -> pb.DiskStats | None:
     return None if disk is None else message(pb.DiskStats, disk)
-
-
-def _snapshot(one: Snapshot) -> pb.Snapshot:
-    return message(pb.Snapshot, one, kind=f"SNAPSHOT_KIND_{one.kind.upper()}")

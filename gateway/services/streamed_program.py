@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from agent.filesystem import OutputStream
 from gateway.errors import AirlockError, InvalidArgument, TooLarge
-from gateway.services.messages import ended_message, failure, in_time, output_message, queued
+from gateway.services.messages import ended_message, failure, in_time, queued
 from gateway.serving.request_checks import check
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.program import Program, program_of
@@ -64,7 +64,8 @@ async def streamed_program(
         async for piece in output:
             if isinstance(piece, AirlockError):
                 raise piece
-            yield output_message(*piece)
+            stream, data = piece
+            yield pb.RunProgramResponse(stderr=data) if stream == "stderr" else pb.RunProgramResponse(stdout=data)
         finished = await call
         if request_ is not None and request_.taken:
             raise request_.in_progress()
@@ -74,7 +75,6 @@ async def streamed_program(
 
 
 async def _opening(messages: AsyncIterator[pb.RunProgramRequest]) -> pb.RunProgram:
-    """Return the request in the first message."""
     first = await in_time(anext(messages, None), "no message came", "the first must be `run`")
     if first is None or first.WhichOneof("request") != "run":
         raise InvalidArgument("the first message must be `run`, with the program; its input follows in further ones")

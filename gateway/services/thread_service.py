@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 from gateway.runs.threads import Said, Threads, WholeThread
 from gateway.services.messages import message
@@ -12,29 +13,29 @@ from gateway.v1 import thread_service_pb2 as pb
 from gateway.v1 import thread_service_pb2_grpc as grpc_pb
 
 
+@dataclass(eq=False)
 class ThreadService(grpc_pb.ThreadServiceServicer):
     """Manages threads."""
 
     scope = "run"
 
-    def __init__(self, threads: Threads, authenticate: Authenticator) -> None:
-        self._threads = threads
-        self.authenticate = authenticate
+    threads: Threads
+    authenticate: Authenticator
 
     @unary
     async def ListThreads(self, tenant: Tenant, request: pb.ListThreadsRequest) -> pb.ListThreadsResponse:
-        found, token = await self._threads.page(
+        found, token = await self.threads.page(
             tenant, prefix=request.name_prefix, size=request.page_size, token=request.page_token
         )
         return pb.ListThreadsResponse(threads=[message(pb.Thread, row) for row in found], next_page_token=token)
 
     @unary
     async def GetThread(self, tenant: Tenant, request: pb.GetThreadRequest) -> pb.GetThreadResponse:
-        return pb.GetThreadResponse(thread=_whole(await self._threads.get(tenant, request.thread)))
+        return pb.GetThreadResponse(thread=_whole(await self.threads.get(tenant, request.thread)))
 
     @unary
     async def ListMessages(self, tenant: Tenant, request: pb.ListMessagesRequest) -> pb.ListMessagesResponse:
-        found, token = await self._threads.messages(
+        found, token = await self.threads.messages(
             tenant, request.thread, size=request.page_size, token=request.page_token
         )
         return pb.ListMessagesResponse(messages=[_message(one) for one in found], next_page_token=token)
@@ -43,12 +44,12 @@ class ThreadService(grpc_pb.ThreadServiceServicer):
     async def SetThreadMetadata(
         self, tenant: Tenant, request: pb.SetThreadMetadataRequest
     ) -> pb.SetThreadMetadataResponse:
-        thread = await self._threads.set_metadata(tenant, request.thread, dict(request.set), list(request.remove))
+        thread = await self.threads.set_metadata(tenant, request.thread, dict(request.set), list(request.remove))
         return pb.SetThreadMetadataResponse(thread=_whole(thread))
 
     @unary
     async def DeleteThread(self, tenant: Tenant, request: pb.DeleteThreadRequest) -> pb.DeleteThreadResponse:
-        return pb.DeleteThreadResponse(removed=dict(await self._threads.delete(tenant, request.thread)))
+        return pb.DeleteThreadResponse(removed=dict(await self.threads.delete(tenant, request.thread)))
 
 
 def _whole(thread: WholeThread) -> pb.Thread:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from agent.filesystem import OnOutput
 from agent.state import VerdictKind
@@ -18,6 +19,7 @@ from gateway.v1 import tool_service_pb2 as pb
 from gateway.v1 import tool_service_pb2_grpc as grpc_pb
 
 
+@dataclass(eq=False)
 class ToolService(grpc_pb.ToolServiceServicer):
     """Runs single tool calls."""
 
@@ -25,14 +27,13 @@ class ToolService(grpc_pb.ToolServiceServicer):
     works = ("StreamToolCall",)
     frees = ("CancelToolCall",)
 
-    def __init__(self, tool_calls: ToolCalls, authenticate: Authenticator, requested: RequestedCalls) -> None:
-        self._tool_calls = tool_calls
-        self._requested = requested
-        self.authenticate = authenticate
+    tool_calls: ToolCalls
+    authenticate: Authenticator
+    requested: RequestedCalls
 
     @unary
     async def ListTools(self, tenant: Tenant, request: pb.ListToolsRequest) -> pb.ListToolsResponse:
-        specs = self._tool_calls.specs(tenant)
+        specs = self.tool_calls.specs(tenant)
         tools = [message(pb.Tool, spec, parameters_json=json.dumps(spec.parameters)) for spec in specs]
         return pb.ListToolsResponse(tools=tools)
 
@@ -62,14 +63,14 @@ class ToolService(grpc_pb.ToolServiceServicer):
 
     @unary
     async def CancelToolCall(self, tenant: Tenant, request: pb.CancelToolCallRequest) -> pb.CancelToolCallResponse:
-        self._requested.cancel(tenant, request.request_id)
+        self.requested.cancel(tenant, request.request_id)
         return pb.CancelToolCallResponse()
 
     async def _call(
         self, tenant: Tenant, asked: pb.CallToolRequest, on_output: OnOutput | None = None
     ) -> FinishedToolCall:
         new = NewCall(asked.thread, asked.name, asked.arguments_json, on_output)
-        return await self._requested.call(tenant, new, asked.request_id, deadline_s=deadline_s())
+        return await self.requested.call(tenant, new, asked.request_id, deadline_s=deadline_s())
 
 
 def _result(finished: FinishedToolCall, thread: str) -> pb.ToolResult:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import posixpath
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from pydantic import JsonValue
@@ -15,7 +16,7 @@ from pydantic import JsonValue
 from agent import errors as agent_errors
 from agent.tools.paths import WORKSPACE, resolve
 from gateway.errors import InvalidArgument, InvalidPath, NotFound, TooLarge
-from gateway.services.messages import STALL_LIMIT_S, in_time, numbers, queued, raise_refused
+from gateway.services.messages import STALL_LIMIT_S, in_time, message, queued, raise_refused, timestamp
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.support.paging import page_size, place_of, token_of
 from gateway.tenancy.tenants import Tenant
@@ -37,19 +38,18 @@ from sandbox.protocols import Entry
 _CHUNKS_IN_FLIGHT = 4
 _CHUNK_LIMIT_BYTES = 1024 * 1024
 _PAGE, _PAGE_LIMIT = 200, 1000
-_KINDS = numbers(pb.FileKind, "FILE_KIND_")
 
 F = TypeVar("F", bound=FileCall)
 
 
+@dataclass(eq=False)
 class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
     """Transfers files."""
 
     scope = "files"
 
-    def __init__(self, tool_calls: ToolCalls, authenticate: Authenticator) -> None:
-        self._tool_calls = tool_calls
-        self.authenticate = authenticate
+    tool_calls: ToolCalls
+    authenticate: Authenticator
 
     @streaming
     async def ReadFile(self, tenant: Tenant, request: pb.ReadFileRequest) -> AsyncIterator[pb.ReadFileResponse]:
@@ -74,7 +74,6 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
 
     @unary
     async def WriteFile(self, tenant: Tenant, request: AsyncIterator[pb.WriteFileRequest]) -> pb.WriteFileResponse:
-        """Replace a file atomically."""
         pieces = aiter(request)
         first = await in_time(anext(pieces, None))
         if first is None:
@@ -149,7 +148,7 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
         """
         work.asked = arguments
         new = NewCall(thread, tool, arguments, executor=work, past_stored=past_stored)
-        finished = await self._tool_calls.call(tenant, new)
+        finished = await self.tool_calls.call(tenant, new)
         raise_refused(finished)
         if work.error is not None:
             raise work.error
@@ -167,16 +166,15 @@ def _checked(piece: pb.WriteFileRequest) -> bytes:
 def entry_message(entry: Entry, *, below: str = "") -> pb.FileEntry:
     """Return an entry under its base name, or under its path relative to the directory `below`."""
     name = posixpath.relpath(entry.name, below) if below else posixpath.basename(entry.name) or "/"
-    message = pb.FileEntry(
+    return message(
+        pb.FileEntry,
+        entry,
         # Readable: a protobuf string cannot have bytes that are not UTF-8.
         name=name.encode(errors="surrogateescape").decode(errors="backslashreplace"),
-        kind=_KINDS[entry.type],
-        size_bytes=entry.size_bytes,
-        mode=entry.mode,
+        kind=entry.type,
+        modified_at=timestamp(entry.modified_ns),
         etag=f"{entry.modified_ns:x}-{entry.size_bytes:x}",
     )
-    message.modified_at.FromNanoseconds(entry.modified_ns)
-    return message
 
 
 def judged(path: str, **asked: JsonValue) -> dict[str, JsonValue]:

@@ -19,8 +19,8 @@ import functools
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from gateway.config.operation_settings import AdmissionSettings
@@ -114,13 +114,13 @@ class Admission:
 
         return end
 
-    def stream(self, tenant: str) -> AbstractContextManager[None]:
-        """Count a stream of the tenant that waits more than it works; raises Overloaded."""
+    def stream(self, tenant: str) -> Callable[[], None]:
+        """Count a stream that waits more than it works, until the returned function is called; raises Overloaded."""
         limit = self._settings.streams_per_tenant
         return self._counted(self._streams, tenant, limit, f"{limit} streams of this tenant are open, the limit")
 
-    def cancellation(self, tenant: str) -> AbstractContextManager[None]:
-        """Count a call that ends work and therefore waits for no place; raises Overloaded."""
+    def cancellation(self, tenant: str) -> Callable[[], None]:
+        """Count a call that ends work, and so waits for no place, in the same way; raises Overloaded."""
         limit = _CANCELLATIONS_PER_TENANT
         return self._counted(self._cancelling, tenant, limit, f"{limit} cancellations of this tenant are in progress")
 
@@ -178,15 +178,11 @@ class Admission:
         now = self._total, self._limit.now, self._waiting(), self._streams.total(), *sizes
         return AdmissionSnapshot(*now, self._service_time_s, self._admitted, self._refused, self._waited)
 
-    @contextmanager
-    def _counted(self, counter: Tally, tenant: str, limit: int, why: str) -> Iterator[None]:
+    def _counted(self, counter: Tally, tenant: str, limit: int, why: str) -> Callable[[], None]:
         if counter[tenant] >= limit:
             raise self._overloaded(tenant, why)
         counter.add(tenant)
-        try:
-            yield
-        finally:
-            counter.add(tenant, -1)
+        return functools.partial(counter.add, tenant, -1)
 
     async def _place(self, tenant: str, remaining_s: float | None) -> object:
         if tenant not in self._queues and self._may_begin(tenant):

@@ -153,11 +153,11 @@ async def _take_place(
     """Take the place that a unary call needs until `stack` closes."""
     name = _name(PRINCIPAL.get().tenant)
     if method in getattr(service, "frees", ()):
-        stack.enter_context(ADMISSION.cancellation(name))
+        stack.callback(ADMISSION.cancellation(name))
     elif method in getattr(service, "waits", ()):
-        stack.enter_context(ADMISSION.stream(name))
+        stack.callback(ADMISSION.stream(name))
     elif hasattr(request, "__anext__"):
-        stack.enter_context(ADMISSION.stream(name))
+        stack.callback(ADMISSION.stream(name))
         stack.callback(await ADMISSION.upload(name))
     else:
         stack.callback(await _at_work(name, request, context))
@@ -208,7 +208,7 @@ def streaming(
         try:
             with contextlib.ExitStack() as stack:
                 tenant, request = await _begin(self, name, stack, request, context)
-                stack.enter_context(ADMISSION.stream(_name(tenant)))
+                stack.callback(ADMISSION.stream(_name(tenant)))
                 guard = stack.enter_context(GUARD.call(self.authenticate, CallCredentials.by(context)))
                 if name in getattr(self, "works", ()):
                     stack.callback(await _at_work(_name(tenant), request, context))

@@ -48,7 +48,7 @@ class FirstMessageTimeout(WrappingInterceptor):
         inner, encode = _function_of(handler), handler.response_serializer
 
         def begin(context: Context) -> Incoming:
-            end = self._unidentified.begin(context.peer())
+            end = self._unidentified.one(context.peer()).close
             decode, streams = handler.request_deserializer, handler.request_streaming
             incoming = Incoming(context, decode, self._reads, end, streams=streams)
             call_task().add_done_callback(incoming.close)
@@ -82,8 +82,8 @@ class FirstMessageTimeout(WrappingInterceptor):
             return await read_request(self._anonymous_reads, host, context, handler.request_deserializer)
 
         async def answer(_requests: object, context: Context) -> Any:
-            end = await _or_refused(context, lambda context: self._anonymous.begin(context.peer()))
-            call_task().add_done_callback(lambda _: end())
+            counted = await _or_refused(context, lambda context: self._anonymous.one(context.peer()))
+            call_task().add_done_callback(lambda _: counted.close())
             raw: bytes = encode(await inner(await _or_refused(context, arrived), context))
             self._anonymous_sending.begin(call_task(), len(raw))
             return raw

@@ -82,7 +82,7 @@ class Health:
         self._needs = needs
         self._missing: set[str] = set()
         self._published: dict[str, bool] = {}
-        self._checks: dict[str, asyncio.Task[str | None]] = {}
+        self._checks: dict[str, asyncio.Future[object]] = {}
         self._publishing = asyncio.Lock()
 
     @contextlib.asynccontextmanager
@@ -94,9 +94,10 @@ class Health:
         try:
             yield
         finally:
-            for task in (*tasks, *self._checks.values()):
-                task.cancel()
-            await asyncio.gather(*tasks, *self._checks.values(), return_exceptions=True)
+            started: list[asyncio.Future[Any]] = [*tasks, *self._checks.values()]
+            for one in started:
+                one.cancel()
+            await asyncio.gather(*started, return_exceptions=True)
 
     async def _follow(self, need: Need) -> None:
         while True:
@@ -117,12 +118,13 @@ class Health:
         """Return why it does not answer; None if it does."""
         check = self._checks.get(need.name)
         if check is None:
-            check = self._checks[need.name] = asyncio.create_task(_result(need.check))
+            check = self._checks[need.name] = asyncio.ensure_future(need.check())
         await asyncio.wait({check}, timeout=need.limit_s)
         if not check.done():
             return f"no answer for {need.limit_s:g} s"
         del self._checks[need.name]
-        return check.result()
+        error = check.exception()  # any failure means that there is no sign of life
+        return None if error is None else f"{type(error).__name__}: {error}"
 
     async def _publish(self) -> None:
         async with self._publishing:  # otherwise a delayed update could overwrite a newer one
@@ -131,14 +133,6 @@ class Health:
                 if self._published.get(service) != serves:
                     await self._service.set(service, SERVING if serves else NOT_SERVING)
                     self._published[service] = serves
-
-
-async def _result(check: Check) -> str | None:
-    try:
-        await check()
-    except Exception as error:  # any failure means that there is no sign of life
-        return f"{type(error).__name__}: {error}"
-    return None
 
 
 def _limited(of_host: int, in_all: int) -> AnonymousConnections:

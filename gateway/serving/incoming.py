@@ -12,13 +12,14 @@ import contextlib
 import contextvars
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 from grpc.aio import EOF  # type: ignore[attr-defined]  # grpc-stubs do not know it
 
 from gateway.errors import DeadlineExceeded, InvalidArgument, Overloaded
-from gateway.serving.limits import Budget, Tally
+from gateway.serving.admission import Admission
+from gateway.serving.limits import Tally
 from sandbox.fair_semaphore import FairSemaphore
 
 TIMEOUT_S = 20.0
@@ -103,13 +104,6 @@ class Reads:
             self._set_timer()
 
 
-class Bytes(Protocol):
-    """Counts a tenant's messages in memory."""
-
-    requests: Budget
-    answers: Budget
-
-
 class SendTimeouts:
     """Cancels RPCs whose peer does not read the answer."""
 
@@ -161,11 +155,11 @@ class Incoming:
     after: contextlib.ExitStack = field(init=False, default_factory=contextlib.ExitStack)
     """Closed when the answer was sent or the RPC is gone."""
     _tenant: str = field(init=False, default="")
-    _bytes: Bytes | None = field(init=False, default=None)
+    _bytes: Admission | None = field(init=False, default=None)
     _request_bytes: int = field(init=False, default=0)
     _answer_bytes: int = field(init=False, default=0)
 
-    def identify(self, tenant: str, counted: Bytes) -> None:
+    def identify(self, tenant: str, counted: Admission) -> None:
         """Read for a tenant from now on."""
         self.identified()
         self._tenant, self._bytes = tenant, counted
@@ -193,7 +187,6 @@ class Incoming:
             self._answer_bytes = size_bytes
 
     def close(self, _task: object = None) -> None:
-        """Release everything that the RPC uses."""
         self._count_request(0)
         self.count_answer(0)
         self.identified()

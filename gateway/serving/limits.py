@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from gateway.errors import Overloaded
@@ -144,15 +144,8 @@ class AnonymousConnections:
         self._limits = of_connection, of_host, in_all
         self._open = Tally()
 
-    @contextlib.contextmanager
-    def one(self, peer: str) -> Iterator[None]:
-        """Count a call of a peer until the block ends; raises Overloaded."""
-        with contextlib.ExitStack() as stack:
-            stack.callback(self.begin(peer))
-            yield
-
-    def begin(self, peer: str) -> Callable[[], None]:
-        """Count a call of a peer until the returned function is called, once or more often; raises Overloaded."""
+    def one(self, peer: str) -> contextlib.ExitStack:
+        """Count a call of a peer until the returned stack is closed, once or more often; raises Overloaded."""
         names = f"connection {peer}", f"host {host_of(peer)}", "all"
         wheres = "on this connection", "from this address", "on this gateway"
         for name, limit, where in zip(names, self._limits, wheres, strict=True):
@@ -162,4 +155,4 @@ class AnonymousConnections:
         for name in names:
             self._open.add(name)
             stack.callback(self._open.add, name, -1)
-        return stack.close
+        return stack

@@ -84,17 +84,16 @@ async def following(tick: Callable[[float, float], None]) -> AsyncIterator[None]
 @contextlib.contextmanager
 def _waited_s() -> Iterator[Callable[[], float]]:
     """Return a function for the total time that something waited for a processor; 0 without PSI."""
-    with contextlib.ExitStack() as stack:
-        try:
-            psi = os.open(_PSI, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            yield lambda: 0.0
-            return
-        stack.callback(os.close, psi)
+    try:
+        psi = _PSI.open("rb", buffering=0)
+    except OSError:
+        yield lambda: 0.0
+        return
+    with psi:
 
         def read() -> float:
             try:
-                found = _PSI_TOTAL_US.match(os.pread(psi, _PSI_BYTES, 0))
+                found = _PSI_TOTAL_US.match(os.pread(psi.fileno(), _PSI_BYTES, 0))
             except OSError:  # a kernel with PSI switched off opens the file but does not read it
                 found = None
             return int(found[1]) / 1_000_000 if found else 0.0

@@ -135,7 +135,6 @@ class Workers:
             await waiting
 
     async def _wait_ready(self, index: int, readable: int) -> None:
-        """Wait until a worker serves, or ends."""
         with open(readable, "rb", buffering=0) as pipe:  # noqa: ASYNC230 - a pipe's end, read when it is ready
             reader = asyncio.StreamReader(limit=_READY_LIMIT_BYTES)
             transport, _ = await asyncio.get_running_loop().connect_read_pipe(

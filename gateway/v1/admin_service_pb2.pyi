@@ -256,20 +256,22 @@ class ApplyPolicyResponse(_message.Message):
     def __init__(self, version: _Optional[str] = ...) -> None: ...
 
 class PolicyChange(_message.Message):
-    __slots__ = ("tenant", "version", "kind", "by", "comment", "at")
+    __slots__ = ("tenant", "version", "kind", "by", "comment", "at", "digest")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
     COMMENT_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     version: str
     kind: str
     by: str
     comment: str
     at: _timestamp_pb2.Timestamp
-    def __init__(self, tenant: _Optional[str] = ..., version: _Optional[str] = ..., kind: _Optional[str] = ..., by: _Optional[str] = ..., comment: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    digest: str
+    def __init__(self, tenant: _Optional[str] = ..., version: _Optional[str] = ..., kind: _Optional[str] = ..., by: _Optional[str] = ..., comment: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class ListPolicyChangesRequest(_message.Message):
     __slots__ = ("tenant", "page_size", "page_token")

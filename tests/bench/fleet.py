@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from gateway.cli.key_backend import local_keys
+from gateway.cli.local_admin import local_admin
 from gateway.client import Client
 from gateway.config.config import Config
 from tests.gateway_process import Home, Served, make_home, served
@@ -92,5 +92,5 @@ async def _keys(home: Home, names: Sequence[str]) -> dict[str, str]:
     document = yaml.safe_load(home.config.read_text(encoding="utf-8"))
     document["tenants"] |= {name: dict(document["tenants"]["default"]) for name in names}
     home.config.write_text(yaml.safe_dump(document), encoding="utf-8")
-    async with local_keys(Config.load(home.config)) as keys:
-        return {name: (await keys.create_key(name)).secret for name in names}
+    async with local_admin(Config.load(home.config), "bench") as admin:
+        return {name: (await admin.create_key(name)).secret for name in names}

@@ -14,8 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from gateway.cli.backend import BackendCli
-from gateway.cli.command import Cli, Commands, GatewayCli
+from gateway.cli.command import BackendCli, Cli, Commands, GatewayCli
 from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_DENIED, EXIT_INTERRUPTED, EXIT_USAGE, fail, out
 from gateway.errors import Misconfigured, ThreadBusy
 

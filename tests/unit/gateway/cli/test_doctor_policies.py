@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.cli.doctor_config import drift_findings, in_force
+from gateway.cli.doctor_config import Finding, policies_in_force
 from gateway.config.config import Config
 from gateway.storage.database import Database
 from gateway.storage.policy_store import PolicyStore
@@ -22,8 +22,12 @@ def _config(directory: Path, url: str) -> tuple[Config, Path]:
 
 
 async def _images(config: Config) -> list[str]:
-    found = await in_force(config, load_tenants(config))
+    found, _ = await policies_in_force(config, load_tenants(config))
     return [tenant.sandbox_spec("t").image for tenant in found.values()]
+
+
+async def _drift(config: Config) -> list[Finding]:
+    return (await policies_in_force(config, load_tenants(config)))[1]
 
 
 async def test_what_was_applied_counts_until_a_file_is_edited(tmp_path: Path, empty_url: str) -> None:
@@ -34,16 +38,16 @@ async def test_what_was_applied_counts_until_a_file_is_edited(tmp_path: Path, em
         assert await _images(config) == ["filed"]  # no gateway has looked yet
         store = PolicyStore(database)
         await store.apply("t", file.read_text(encoding="utf-8"), "file", "file t.yaml")
-        assert await drift_findings(config) == []
+        assert await _drift(config) == []
         await store.apply("t", POLICY.format("applied", "applied"), "apply", "operator")
         assert await _images(config) == ["applied"]
-        (drift,) = await drift_findings(config)
+        (drift,) = await _drift(config)
         assert (drift.what, drift.state) == ("policy of t", "warning")
         assert f"{file} has no effect" in drift.detail
         assert f"airlock policy apply {file} --tenant t" in drift.fix
         file.write_text(POLICY.format("edited", "edited"), encoding="utf-8")
         assert await _images(config) == ["edited"]
-        assert await drift_findings(config) == []  # the next start takes it
+        assert await _drift(config) == []  # the next start takes it
     finally:
         await database.close()
 
@@ -55,14 +59,14 @@ async def test_a_tenant_without_a_file_is_judged_by_what_was_applied(tmp_path: P
     database = await Database.open(database_url)
     try:
         assert await _images(config) == []
-        (none,) = await drift_findings(config)
+        (none,) = await _drift(config)
         assert (none.detail, "policy apply FILE --tenant t" in none.fix) == (
             "managed by `airlock policy apply`, but never applied",
             True,
         )
         await PolicyStore(database).apply("t", POLICY.format("applied", "applied"), "apply", "operator")
         assert await _images(config) == ["applied"]
-        assert await drift_findings(config) == []
+        assert await _drift(config) == []
     finally:
         await database.close()
 

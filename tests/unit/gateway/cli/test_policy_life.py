@@ -105,6 +105,16 @@ def test_a_bad_policy_changes_nothing_and_every_problem_is_reported(line: Line) 
     assert (code, "nothing changed" in output) == (1, True)
 
 
+def test_all_problems_are_reported_with_the_name_of_the_file_and_an_empty_file_is_one(line: Line) -> None:
+    bad = line.file("version: 1\nrules:\n" + "- {id: a}\n" * 60)
+    said = line.policy("apply", bad, "--tenant", "default", code=1)
+    assert {error["line"] for error in said["errors"]} >= set(range(3, 63))
+    _, output = line.run("policy", "apply", bad, "--tenant", "default", "--config", line.config)
+    assert f"{bad}:62: " in output
+    empty = line.policy("apply", line.file(""), "--tenant", "default", code=1)
+    assert "the file is empty" in empty["errors"][0]["message"]
+
+
 def test_a_policy_that_an_agent_cannot_be_made_with_is_refused(line: Line) -> None:
     limited = line.file("version: 1\nlimits: {cost_usd: 1.0}\n")
     assert "input_usd_per_mtok" in line.policy("apply", limited, "--tenant", "default", code=1)["errors"][0]["message"]

@@ -350,6 +350,8 @@ async def test_a_policy_is_checked_applied_read_and_taken_back(world: World) -> 
             ("apply", second),
             ("apply", first.version),
         ]
+        assert changes[0].digest == changes[2].digest != changes[1].digest
+        assert [change async for change in operator.policy_changes("acme", limit=2)] == changes[:2]
         assert changes[1].comment == "tighter"
         assert changes[1].by.startswith("alk_")
         for chain in ("acme", ""):

@@ -198,13 +198,12 @@ async def test_work_without_its_caller_is_in_its_tenants_share() -> None:
 async def test_cancellations_wait_for_no_place_and_a_tenant_has_so_many_at_once() -> None:
     async with _calls(calls_at_once=1, calls_at_once_per_tenant=1) as calls:
         await calls.ask("a", 2)
-        with contextlib.ExitStack() as held:
-            for _ in range(32):
-                held.enter_context(calls.admission.cancellation("a"))
-            with pytest.raises(Overloaded, match="32 cancellations"), calls.admission.cancellation("a"):
-                pass
-            with calls.admission.cancellation("b"):
-                pass
+        ends = [calls.admission.cancellation("a") for _ in range(32)]
+        with pytest.raises(Overloaded, match="32 cancellations"):
+            calls.admission.cancellation("a")
+        calls.admission.cancellation("b")()
+        ends[0]()
+        calls.admission.cancellation("a")
 
 
 def test_all_rpcs_that_are_open_stay_below_the_servers_limit_with_a_part_for_others_and_for_operators() -> None:
@@ -299,13 +298,13 @@ async def test_large_requests_of_a_tenant_are_bounded_together_and_one_is_always
 async def test_streams_are_counted_apart_and_given_back() -> None:
     admission = Admission(AdmissionSettings(streams_per_tenant=1))
     for _ in range(2):
-        with admission.stream("a"):
-            with pytest.raises(Overloaded, match="1 streams of this tenant"), admission.stream("a"):
-                pass
-            with admission.stream("b"):
-                pass
-            async with _work(admission, "a"):
-                assert admission.snapshot().streams == 1
+        end = admission.stream("a")
+        with pytest.raises(Overloaded, match="1 streams of this tenant"):
+            admission.stream("a")
+        admission.stream("b")()
+        async with _work(admission, "a"):
+            assert admission.snapshot().streams == 1
+        end()
 
 
 def test_a_share_larger_than_the_whole_is_refused() -> None:

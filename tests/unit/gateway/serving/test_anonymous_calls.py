@@ -60,10 +60,10 @@ def test_one_host_has_a_part_of_the_streams_and_all_hosts_together_have_so_many(
         for port in range(STREAMS_OF_A_HOST):
             opened.enter_context(streams.one(f"ipv4:10.0.0.1:{port}"))
         with pytest.raises(Overloaded):
-            streams.begin("ipv4:10.0.0.1:999")
+            streams.one("ipv4:10.0.0.1:999")
         for host in range(STREAMS - STREAMS_OF_A_HOST):
             opened.enter_context(streams.one(f"ipv4:10.0.1.{host}:1"))
         with pytest.raises(Overloaded):
-            streams.begin("ipv4:10.0.2.1:1")
+            streams.one("ipv4:10.0.2.1:1")
     with streams.one("ipv4:10.0.0.1:1"):
         pass

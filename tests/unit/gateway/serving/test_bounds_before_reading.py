@@ -52,18 +52,18 @@ async def test_no_more_are_read_at_once_than_all_may_have_together() -> None:
 
 def test_calls_of_strangers_are_bounded_by_connection_address_and_in_all() -> None:
     strangers = AnonymousConnections(of_connection=1, of_host=2, in_all=3)
-    first = strangers.begin("ipv4:10.0.0.1:1")
+    first = strangers.one("ipv4:10.0.0.1:1")
     with pytest.raises(Overloaded, match="on this connection"):
-        strangers.begin("ipv4:10.0.0.1:1")
-    strangers.begin("ipv4:10.0.0.1:2")
+        strangers.one("ipv4:10.0.0.1:1")
+    strangers.one("ipv4:10.0.0.1:2")
     with pytest.raises(Overloaded, match="from this address"):
-        strangers.begin("ipv4:10.0.0.1:3")
-    strangers.begin("ipv4:10.0.0.2:1")
+        strangers.one("ipv4:10.0.0.1:3")
+    strangers.one("ipv4:10.0.0.2:1")
     with pytest.raises(Overloaded, match="on this gateway"):
-        strangers.begin("ipv4:10.0.0.3:1")
-    first()
-    first()
-    strangers.begin("ipv4:10.0.0.3:1")
+        strangers.one("ipv4:10.0.0.3:1")
+    first.close()
+    first.close()
+    strangers.one("ipv4:10.0.0.3:1")
 
 
 @pytest.mark.parametrize("peer", ["ipv6:%5B2001:db8::1%5D:7", "ipv6:[2001:db8::ffff]:9"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from gateway.client.wire import raise_error
+from gateway.client.wire import error_of
 from gateway.credentials.keys import make_key
 from gateway.errors import AirlockError, Unauthenticated, Unavailable
 from gateway.identity.call_guard import CallGuard
@@ -50,7 +50,7 @@ async def test_an_upload_ends_when_its_key_is_revoked(tmp_path: Path) -> None:
                 try:
                     await call
                 except grpc.aio.AioRpcError as error:
-                    raise_error(error)
+                    raise error_of(error) from error
 
 
 async def test_a_call_that_takes_its_time_ends_when_its_key_is_revoked_and_that_of_another_key_goes_on(
