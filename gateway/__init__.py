@@ -1,4 +1,4 @@
-"""The gateway: the service and what it stands on. See ARCHITECTURE.md.
+"""The gateway: the server process, its client and its command line. See ARCHITECTURE.md.
 
 Start at `server.py`. Imports agent and sandbox.
 """

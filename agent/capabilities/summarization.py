@@ -4,6 +4,9 @@ The thread stays complete; the model sees the summary, which is in the thread's 
 summary is due when the estimate exceeds 85 % of the window, or when the endpoint says that a request is too long; the
 step then runs again, at most twice in a row, keeping fewer messages each time. A failed summary is retried some steps
 later; until one succeeds, the metadata keeps the error under FAILED, so that it is an event.
+
+There are two hooks because a hook that raises leaves no trace: Summarizer asks the model and may fail; SummarizedInput
+runs after it, replaces the messages, counts them, and notices when a summary is still due.
 """
 
 from __future__ import annotations
@@ -65,6 +68,9 @@ _SHORTENED_ARGUMENTS = frozenset({"content", "old_text", "new_text"})
 _PIECE_CHARS = 20_000
 _LEAST_PIECE_CHARS = 200
 
+# Outside all hooks that append messages, and before the error policy at on_error.
+_PRIORITY = 1_000
+
 _log = logging.getLogger(__name__)
 
 _PROMPT = f"""You summarise the earlier part of an agent's work, for the agent itself: what you leave out it will not
@@ -103,17 +109,14 @@ class Summary(Value):
 
 @dataclass(eq=False)
 class Summarizer(Hook):
-    """Asks a model for a summary when one is due, shows it, and measures requests and retries those that were too long.
-
-    A summary that fails is no failure of the hook: the model is shown the earlier one.
-    """
+    """Asks a model for a summary when one is due, and retries requests that were too long."""
 
     model: Model
     files: FileSystem
     context_window_tokens: int
     model_timeout_s: float
     name = "summarization"
-    priority = 1_000  # outside all hooks that append messages, and before the error policy at on_error
+    priority = _PRIORITY
     on_failure = "open"
 
     def __post_init__(self) -> None:
@@ -131,19 +134,9 @@ class Summarizer(Hook):
         return _cut(state, _KEPT_PERCENT[forced if pending else 0])
 
     async def before_inference(self, state: AgentState) -> AgentState:
-        due = self.due(state)
-        state = state if due is None else await self._with_summary(state, due)
-        if self.due(state) is not None:
-            # The summary failed, or the kept messages alone are too long: do not retry at each step.
-            failures = min(_tried(state)[1] + 1, _LONGEST_PAUSE)
-            state = state.with_note(_TRIED, {"steps": state.steps, "failures": failures})
-        summary, given, covered = Summary.of(state), state.current.input_messages, _covered(state)
-        if summary is None or (given is not state.messages and given[:covered] != state.messages[:covered]):
-            return state  # no summary, or a hook further out has replaced the messages
-        return state.with_messages((summary.message(), *given[covered:]))
-
-    async def _with_summary(self, state: AgentState, covered: int) -> AgentState:
-        """Return the state with a summary of the first `covered` messages, or with the reason why there is none."""
+        covered = self.due(state)
+        if covered is None:
+            return state
         estimate = input_estimate(state)
         model = MeteredModel(self.model)
         try:
@@ -204,6 +197,26 @@ class Summarizer(Hook):
             _log.warning("the history of thread %s was not written to %s: %s", state.thread, path, error)
             return ""
         return path
+
+
+@dataclass(eq=False)
+class SummarizedInput(Hook):
+    """Replaces the summarized messages, and notes the size of the request."""
+
+    summarizer: Summarizer
+    name = "summarized_input"
+    priority = _PRIORITY
+    on_failure = "open"
+
+    async def before_inference(self, state: AgentState) -> AgentState:
+        if self.summarizer.due(state) is not None:
+            # The summary failed, or the kept messages alone are too long: do not retry at each step.
+            failures = min(_tried(state)[1] + 1, _LONGEST_PAUSE)
+            state = state.with_note(_TRIED, {"steps": state.steps, "failures": failures})
+        summary, given, covered = Summary.of(state), state.current.input_messages, _covered(state)
+        if summary is None or (given is not state.messages and given[:covered] != state.messages[:covered]):
+            return state  # no summary, or a hook further out has replaced the messages
+        return state.with_messages((summary.message(), *given[covered:]))
 
     async def after_inference(self, state: AgentState) -> AgentState:
         response = state.current.response
@@ -275,13 +288,14 @@ def _bounded(text: str) -> str:
 def summarization(
     model: Model, files: FileSystem, *, context_window_tokens: int = 128_000, timeout_s: float = 120.0
 ) -> Capability:
-    """Return the hook that keeps a thread within `context_window_tokens`, with summaries by `model`.
+    """Return the hooks that keep a thread within `context_window_tokens`, with summaries by `model`.
 
     The history is written to `files`. `timeout_s` bounds each summary.
     """
     if context_window_tokens <= 0:
         raise ValueError(f"context_window_tokens is {context_window_tokens}: it is more than 0")
-    return Capability("summarization", hooks=(Summarizer(model, files, context_window_tokens, timeout_s),))
+    summarizer = Summarizer(model, files, context_window_tokens, timeout_s)
+    return Capability("summarization", hooks=(summarizer, SummarizedInput(summarizer)))
 
 
 def shortened(message: Message) -> Message:

@@ -90,7 +90,10 @@ class Capability:
 
 
 class ToolExecutor(Protocol):
-    """The one way to a tool. It returns a result for every failure the model can act on and raises for none of them."""
+    """The one way to a tool. It returns a result for every failure the model can act on.
+
+    It raises Withheld, which the runner turns into a result, where what a tool gave back must not be shown.
+    """
 
     def specs(self) -> Sequence[ToolSpec]: ...
     def prepare(self, call: ToolCall) -> JudgedCall:

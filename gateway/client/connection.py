@@ -55,10 +55,9 @@ class Connection:
 
     def __init__(self, address: str, tls: Tls | None, options: Sequence[tuple[str, Any]]) -> None:
         """Take the gateway's address; without any `tls` the connection is not encrypted."""
-        tls = tls or AMBIENT.get()
         self._address = address
-        self._credentials = None if tls is None else tls.credentials()
-        self._options = (*options, *(() if tls is None else tls.options()))
+        self._tls = tls or AMBIENT.get()
+        self._options = (*options, *(() if self._tls is None else self._tls.options()))
         self._channel: grpc.aio.Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -78,10 +77,11 @@ class Connection:
         loop = self._checked_loop()
         if self._channel is None:
             self._loop = loop
-            if self._credentials is None:
+            if self._tls is None:
                 self._channel = grpc.aio.insecure_channel(self._address, options=self._options)
             else:
-                self._channel = grpc.aio.secure_channel(self._address, self._credentials, options=self._options)
+                credentials = self._tls.credentials()
+                self._channel = grpc.aio.secure_channel(self._address, credentials, options=self._options)
         return self._channel
 
     async def aclose(self) -> None:

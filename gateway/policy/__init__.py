@@ -1,4 +1,4 @@
-"""The policy: one YAML file per tenant that says which tool calls may run. Nothing matched means deny.
+"""The policy: one YAML file per tenant that says which tool calls may run. A call that no rule matches is denied.
 
 Start at `document.py`, what a policy says, and `judge.py`, which applies it. Imports agent and sandbox.file_rules,
 and nothing else of gateway.

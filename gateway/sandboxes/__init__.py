@@ -3,7 +3,7 @@
     sandbox_admin                      creates, stops, resumes and removes sandboxes on request
     counted_creation                   counts creations against the policy's quota
     sandbox_usage                      what sandboxes use
-    channel_claim                      the directory of their sockets and locks; a start with another is refused
+    channel_claim                      the directory of their sockets and locks, the same for all gateways
     history                            their state transitions, written, and listed or watched
 
 sandbox/keeper/sandbox_keeper.py leases a sandbox to each thread; a call gets it from

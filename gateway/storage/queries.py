@@ -65,16 +65,17 @@ class Queries:
     async def _drain(self, table: Table, which: ColumnElement[bool], change: Update | Delete | None = None) -> int:
         """Delete rows, or change them so that they match no more; return how many.
 
-        A reader finds them, and the writer changes a batch in each transaction, namely the rows that still match.
+        A reader finds them, and the writer changes a batch in each transaction, namely the rows that still match:
+        another process may drain the same rows.
         """
         columns, removed = table.primary_key.columns, 0
         found, key = select(*columns).where(which).limit(BATCH_ROWS), tuple_(*columns)
         change = delete(table) if change is None else change
-        while rows := await self._database.rows(found):
-            gone = await self._execute(change.where(which, key.in_([tuple(row) for row in rows])))
-            removed += gone
-            if not gone:
-                break
+        before: Sequence[Row[Any]] = ()
+        # The same batch again is one whose rows the writer does not see as the reader does.
+        while (rows := await self._database.rows(found)) and rows != before:
+            removed += await self._execute(change.where(which, key.in_([tuple(row) for row in rows])))
+            before = rows
         return removed
 
 

@@ -179,7 +179,9 @@ class Writer:
                 if not error.connection_invalidated:
                     raise
                 said = driver_message(error)
-                raise _Unknown(f"the database was lost in a commit, and whether it was done is open: {said}") from error
+                raise _Unknown(
+                    f"the database was lost in a commit, and it is unknown whether the change was made: {said}"
+                ) from error
         except BaseException:
             self._let_go()
             raise

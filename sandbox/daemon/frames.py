@@ -22,12 +22,13 @@ class FrameSocket:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self._rest = b""
+        self._rest = b""  # received, and read up to `_start`: a copy for each of many small frames would cost more
+        self._start = 0
         self._large = bytearray()
 
     @property
     def buffered_bytes(self) -> int:
-        return len(self._rest) + len(self._large)
+        return len(self._rest) - self._start + len(self._large)
 
     async def read(self) -> bytes | None:
         """Return the next frame, None at the end of the stream. BrokenFrame if it is too long or truncated."""
@@ -42,27 +43,29 @@ class FrameSocket:
     async def read_view(self) -> memoryview | None:
         """Return the next frame of a stream without a copy, valid until the next call; otherwise as read()."""
         loop = asyncio.get_running_loop()
-        data = self._rest
-        self._rest = b""
-        while len(data) < 4:
+        data, start = self._rest, self._start
+        self._rest, self._start = b"", 0
+        while len(data) - start < 4:
             more = await loop.sock_recv(self.connection, _RECEIVE_BYTES)
-            if not more and data:
+            if not more and len(data) > start:
                 raise BrokenFrame("a part of a frame")
             if not more:
                 return None
-            data += more
-        size = int.from_bytes(data[:4], "big")
+            data, start = data[start:] + more, 0
+        begin = start + 4
+        size = int.from_bytes(data[start:begin], "big")
         if size > MAX_FRAME_BYTES:
             raise BrokenFrame(f"a frame of {size} bytes; {MAX_FRAME_BYTES} are allowed")
-        if len(data) >= 4 + size:
-            self._rest = data[4 + size :]
-            return memoryview(data)[4 : 4 + size]
+        if len(data) >= begin + size:
+            if len(data) > begin + size:
+                self._rest, self._start = data, begin + size
+            return memoryview(data)[begin : begin + size]
         # Receives exactly what is missing: the next frame stays in the socket.
         if len(self._large) < size:
             self._large = bytearray(size)
         frame = memoryview(self._large)[:size]
-        done = len(data) - 4
-        frame[:done] = memoryview(data)[4:]
+        done = len(data) - begin
+        frame[:done] = memoryview(data)[begin:]
         while done < size:
             count = await loop.sock_recv_into(self.connection, frame[done:])
             if not count:

@@ -1,10 +1,11 @@
 """What known programs do with their arguments: the files they read and write, the hosts they speak to.
 
-Each module is a group of programs with a table PROGRAMS, from a program's name to what describes a call of it. The
-tables have the everyday options of everyday programs: with any other, or with a program of UNREAD, it is unknown which
-files are used. A program in no table has no effects: the argv rules are what there is to say about it.
+`files`, `git`, `network`, `scripts` and `search` are groups of programs, each with a table PROGRAMS from a program's
+name to the function that describes a call of it. The tables know the usual options of common programs. For any other
+option, and for a program in UNREAD, it is unknown which files are used, and the line is opaque. Of a program in no
+table nothing is known: only argv rules judge it.
 
-With `enforcement: kernel` files are no question, and only what starts other programs (starts.py) counts.
+With `enforcement: kernel`, files are not read from the line; only what starts other programs matters (`starts.py`).
 
 Start at `call.py`. Imports gateway.policy.
 """

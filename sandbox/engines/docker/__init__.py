@@ -3,10 +3,10 @@
     docker_engine                                    the engine, put together from the parts below
     parts                                            what they share: attached sandboxes, lifetimes, gates of threads
     creation, boot, handshake, build                 how a sandbox comes up: its configuration, start and first messages
-    endings, stopped_containers                      how sandboxes are stopped and removed, and all of a tenant
+    endings, stopped_containers                      how sandboxes are stopped and removed, one or all of a tenant
     reconciliation                                   what dead processes left
-    docker_pool                                      sandboxes that are made ahead
-    sandbox_listing                                  what is shown of them
+    docker_pool                                      sandboxes created ahead of demand
+    sandbox_listing                                  what lists show of sandboxes
     workspace_transfer, engine_disk                  a thread's files as a whole, and the reserve of the engine's disk
     workspace_claims                                 which volume has a thread's files, and its removal, however deep
     containers, docker_requests, request_threads     what Docker is asked, in threads; one module imports docker

@@ -69,7 +69,8 @@ class Endings:
     async def remove_idle(self, tenant: str | None, *, stop: bool = False) -> bool:
         end = self._stop_unused if stop else self._remove_unused
         for owner in self.parts.locks.owners():
-            lock = self.parts.locks.try_enter(owner) if tenant in (None, owner[0]) else None
+            # Another process may have removed it since: a lock made here would count as a sandbox.
+            lock = self.parts.locks.try_enter(owner, make=False) if tenant in (None, owner[0]) else None
             if lock is None:
                 continue
             with closing(lock):

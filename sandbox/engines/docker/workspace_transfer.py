@@ -168,7 +168,7 @@ class WorkspaceTransfer:
         for container in await self.parts.containers.of_kind("carrier"):
             await self._remove_unused(config.owner_in(container["Labels"]))
         for _, name in self.locks.found():  # their process died before there was a container, or after it
-            lock = self.locks.try_enter(name)
+            lock = self.locks.try_enter(name, make=False)
             if lock is not None:
                 lock.retire()
         self.locks.close()

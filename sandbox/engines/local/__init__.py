@@ -11,7 +11,7 @@
     local_fs, file_worker_process   the files of this machine, and the process that makes its file calls
     local_workspaces                the files of all threads
 
-It contains nothing, and a gateway that uses it listens on loopback only.
+It isolates nothing, so a gateway that uses it listens on loopback only.
 
 Start at `memory_engine.py`. Imports sandbox.engines and sandbox layers below 6.
 """

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Column, insert, select, update
+from sqlalchemy import Column, Select, delete, insert, select, tuple_, update
 
 from agent.messages import Message
 from gateway.config.config import Config
@@ -395,6 +396,25 @@ async def test_gateways_that_prune_at_once_take_everything_once(database: Databa
         await _add_run(database, n, "completed", 11, sequences=20)
     both = await asyncio.gather(*(_retention(database).prune() for _ in range(2)))
     assert sum(one["events"] for one in both) == 4 * 19
+
+
+async def test_a_batch_that_another_gateway_removed_first_does_not_end_a_round(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _add_run(database, 0, "completed", 11, sequences=20)
+    real, key = database.rows, tuple_(*events.primary_key.columns)
+    removed: list[tuple[Any, ...]] = []
+
+    async def rows(query: Select[Any]) -> Sequence[Any]:
+        found = await real(query)
+        if len(found) == queries.BATCH_ROWS and not removed and "FROM events" in str(query):
+            removed.extend(tuple(row) for row in found)
+            await database.write((delete(events).where(key.in_(removed)), None))
+        return found
+
+    monkeypatch.setattr(Database, "rows", lambda _, query: rows(query))
+    assert (await _retention(database, RetentionSettings(runs_days=10)).prune())["runs"] == 1
+    assert len(removed) == queries.BATCH_ROWS
 
 
 async def test_it_goes_on_after_the_database_refused(database: Database) -> None:

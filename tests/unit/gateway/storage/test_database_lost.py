@@ -92,7 +92,7 @@ async def test_a_write_whose_commit_was_lost_is_not_done_again_and_says_so(
             _end_session(postgres_url, connection.connection.driver_connection.info.backend_pid)
 
     event.listen(database._engine, "commit", lose)
-    with pytest.raises(Unavailable, match="whether it was done is open"):
+    with pytest.raises(Unavailable, match="it is unknown whether the change was made"):
         await database.write((insert(threads), _row("a")))
     assert len(commits) == 1
     await database.write((insert(threads), _row("b")))
