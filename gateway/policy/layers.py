@@ -5,8 +5,8 @@ Only what a file says counts: a default is what holds where neither says anythin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
 
 from gateway.policy.decision import STRICTNESS
 from gateway.policy.document import (
@@ -22,14 +22,15 @@ from gateway.policy.fields import Section
 from gateway.policy.images import ImageRule
 
 # How what both layers say of a field becomes one value, the operator's word first; of other fields the least counts.
-_MERGED: dict[str, Callable[[list[Any]], Any]] = {
+_Merged: TypeAlias = Mapping[str, Callable[[list[Any]], Any]]
+_SANDBOX: _Merged = {
     "image": lambda said: said[0],
     "runtime": lambda said: said[0],
     "home": lambda said: max(said, key=("workspace", "read_only").index),
     "snapshots": lambda said: min(said, key=("asked", "run", "step").index),  # what keeps less
     "require_digest": any,
-    "well_known": any,
 }
+_REDACTION: _Merged = {"well_known": any}
 
 
 def effective_document(tenant: PolicyDocument, operator: PolicyDocument | None) -> PolicyDocument:
@@ -51,19 +52,19 @@ def effective_document(tenant: PolicyDocument, operator: PolicyDocument | None) 
     return tenant.model_copy(update=sections)
 
 
-def _strictest(*sections: Section, leaving_out: str = "") -> dict[str, Any]:
+def _strictest(*sections: Section, leaving_out: str = "", merged: _Merged | None = None) -> dict[str, Any]:
     """Return the strictest value for each field that one of the sections writes."""
-    merged = {}
+    strictest = {}
     for name in type(sections[0]).model_fields:
         values = [getattr(section, name) for section in sections if name in section.model_fields_set]
         said = [value for value in values if value is not None]
         if said and name != leaving_out:
-            merged[name] = _MERGED.get(name, min)(said)
-    return merged
+            strictest[name] = (merged or {}).get(name, min)(said)
+    return strictest
 
 
 def _sandbox(tenant: SandboxSection, operator: SandboxSection) -> SandboxSection:
-    section = SandboxSection(**_strictest(operator, tenant, leaving_out="images"))
+    section = SandboxSection(**_strictest(operator, tenant, leaving_out="images", merged=_SANDBOX))
     # An image must be on both lists. There is one image, so the list that refuses it, if one does, says all.
     lists = [images for images in (operator.images, tenant.images) if images is not None]
     refusing = [images for images in lists if ImageRule(images).refusal(section.image)]
@@ -88,6 +89,6 @@ def _fitting(sizes: Iterable[EvictionSizes]) -> dict[str, int]:
 
 
 def _redaction(tenant: RedactionSection, operator: RedactionSection) -> RedactionSection:
-    section = RedactionSection(**_strictest(operator, tenant, leaving_out="patterns"))
+    section = RedactionSection(**_strictest(operator, tenant, leaving_out="patterns", merged=_REDACTION))
     # A copy, because both files together may name more patterns than one.
     return section.model_copy(update={"patterns": tuple(dict.fromkeys((*operator.patterns, *tenant.patterns)))})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -23,6 +23,9 @@ from gateway.policy.globs import LIMIT_PATH_BYTES, PathGlob, ancestors, compile_
 from gateway.policy.globs_cover import covers, may_meet
 from gateway.policy.hosts import HostPattern, compile_host
 from gateway.policy.parts import Part
+
+# A path is compared with a glob in a fraction of what a comparison costs.
+_PATHS_PER_COMPARISON = 16
 
 Found = Iterable[tuple[CompiledRule, Certainty]]
 """Rules whose names (paths, argv, hosts) match a part, and how surely."""
@@ -98,22 +101,26 @@ class ToolRules:
             # Only "/**" allows whatever file it is, and its root is the root.
             unknown = chain(self.by_root.get("", ()), self.tightening)
             return ((rule, YES if glob.text == "/**" else PERHAPS) for glob, rule in unknown)
-        return self._below(path) if part.kind == "below" or part.below else self._at(path)
+        return self._below(path, budget) if part.kind == "below" or part.below else self._at(path, budget)
 
-    def _at(self, path: str) -> Found:
+    def _around(self, path: str, budget: Budget) -> Iterator[tuple[PathGlob, CompiledRule]]:
         for root in ancestors(path):
-            for glob, rule in self.by_root.get(root, ()):
-                if glob.matches(path):
-                    yield rule, YES
+            found = self.by_root.get(root, ())
+            budget.spend(len(found) // _PATHS_PER_COMPARISON)
+            yield from found
 
-    def _below(self, path: str) -> Found:
+    def _at(self, path: str, budget: Budget) -> Found:
+        for glob, rule in self._around(path, budget):
+            if glob.matches(path):
+                yield rule, YES
+
+    def _below(self, path: str, budget: Budget) -> Found:
         """Yield what allows everything below a directory, and what tightens anything in it."""
-        for root in ancestors(path):
-            for glob, rule in self.by_root.get(root, ()):
-                if glob.covers_below(path):
-                    yield rule, YES
-                elif rule.effect != "allow" and glob.may_match_below(path):
-                    yield rule, PERHAPS
+        for glob, rule in self._around(path, budget):
+            if glob.covers_below(path):
+                yield rule, YES
+            elif rule.effect != "allow" and glob.may_match_below(path):
+                yield rule, PERHAPS
         # What is rooted inside is met, and never all that is met.
         yield from ((rule, PERHAPS) for _, rule in self._inside(path))
 

@@ -76,12 +76,13 @@ _STARTS = (
     " --open-files-in-pager --edit --edit-description --edit-todo"
 )
 _MORE_STARTS = {
-    "add": "-e -i --interactive",
+    "add": "-e -i -p --interactive --patch",
     "am": "-S -i --interactive",
     "cat-file": "--filters",
+    "checkout": "-p --patch",
     "cherry-pick": "-e -S --strategy",
     "clone": "-u -c --config --template",
-    "commit": "-e -S --interactive --template",
+    "commit": "-e -p -S --interactive --patch --template",
     "commit-tree": "-S",
     "grep": "-O",
     "init": "--template",
@@ -89,11 +90,17 @@ _MORE_STARTS = {
     "pull": "-e -S -s --strategy",
     "push": "--signed",
     "replace": "-e",
+    "reset": "-p --patch",
+    "restore": "-p --patch",
     "rebase": "-x -i -S -s --interactive --strategy",
     "revert": "-e -S --strategy",
+    "stash": "-p --patch",
     "tag": "-e -s -u --sign --local-user",
 }
+_LIMIT_GLOBAL_WORDS = 64
 _PLAIN_PATH = re.compile(r"[^:*?\[\\][^*?\[\\]*")
+# With any value but these, git pull may rebase as `git rebase -i` does.
+_REBASES = re.compile(r"--reb[a-z]*=(?!(?:true|false|merges|m)\Z)|-[a-zA-Z46]*r.")
 _FORMATS = ("--format", "--pretty", "--sort")
 _REMOTES = ("clone", "fetch", "ls-remote", "pull", "push", "remote", "submodule")
 # Where the first word says what is done, what does not run other programs.
@@ -116,6 +123,8 @@ def without_global_options(command: SimpleCommand) -> tuple[SimpleCommand, Effec
     call = Call("git", words[1:], command.cwd)
     place = 1
     while place < len(words) and words[place].text.startswith("-"):
+        if place > _LIMIT_GLOBAL_WORDS:
+            return command, NO_EFFECTS
         value = words[place + 1] if place + 1 < len(words) else None
         if words[place].literal in _GLOBAL_FLAGS:
             place += 1
@@ -168,8 +177,8 @@ def _refuse_starts(call: Call, name: str) -> None:
     verb = next((word for word in call.words if not word.text.startswith("-")), None)
     if name in _VERBS and verb is not None and verb.literal not in _VERBS[name].split():
         call.refuse(f"git {name} can run other programs")
-    if name in ("checkout", "restore", "reset", "stash") and any(w.literal in ("-p", "--patch") for w in call.words):
-        call.refuse(f"git {name} asks what to do, and may run a program for that")
+    if name == "pull" and any(_REBASES.match(word.text) for word in call.words):
+        call.refuse("git pull may rebase interactively, which runs an editor")
     if name in _REMOTES and any("::" in word.text for word in call.words):
         call.refuse("the remote of git names a program")
 

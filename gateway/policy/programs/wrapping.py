@@ -85,12 +85,12 @@ def unwrap(command: SimpleCommand) -> Inner | None:
         if name in ("export", "unset", "read"):
             raise Opaque(f"{name} of a variable may change what the rest of the line runs; use a name in lower case")
         raise Opaque(f"{name} changes what the rest of the line means")
+    if directory and directory not in _SYSTEM_DIRECTORIES and (known or name in ("make", "gmake")):
+        raise Opaque(f"{words[0].text} has the name of a program that runs others")
     if not known:
         if not directory:
             _check_builtin(name, words)
         return None
-    if directory and directory not in _SYSTEM_DIRECTORIES:
-        raise Opaque(f"{words[0].text} has the name of a program that runs others")
     if wrapper is None:
         raise Opaque(f"{name} runs other programs")
     return wrapper(command)

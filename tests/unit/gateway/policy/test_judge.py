@@ -512,3 +512,22 @@ def test_a_line_at_the_edge_of_the_budget_is_judged_or_refused_and_never_an_erro
     found = [verdict(judge, line) for line in lines]
     assert found[-1] == ("deny", "too-complex")
     assert found[0] != found[-1]
+
+
+def test_many_files_against_many_globs_of_their_directory_are_refused_in_time() -> None:
+    rules = [
+        {"tools": ["write"], "paths": [f"/workspace/f{glob}*{number}" for glob in range(500)]} for number in range(10)
+    ]
+    judge = policy({"argv": [["rm"]]}, FILES, *rules)
+    line = "rm -r " + " ".join(f"d{number}" for number in range(900))
+    assert verdict(judge, line) == ("deny", "too-complex")
+    assert _cpu_s(lambda: judge.judge("execute", {"command": line})) < 1
+    assert verdict(judge, "rm f1a2") == ("allow", "rule-0")
+
+
+def test_many_global_options_of_git_are_refused_in_time() -> None:
+    judge = policy({"argv": [["git", "status"]]}, FILES)
+    line = f"git {'-C a ' * 1_400} status"
+    assert verdict(judge, line)[0] == "deny"
+    assert _cpu_s(lambda: judge.judge("execute", {"command": line})) < 0.5
+    assert verdict(judge, "git -C a -C b --no-pager status")[0] == "allow"

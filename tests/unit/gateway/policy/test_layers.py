@@ -143,3 +143,21 @@ def test_tests_of_a_file_are_judged_with_the_operators_layer() -> None:
     with pytest.raises(PolicyError, match=r"tests\[0\]: expected allow, and it is deny by operator/no"):
         load_policy(text, "p", document(rules=[{"id": "no", "tools": ["ls"], "effect": "deny", "reason": "r"}]))
     assert load_document(text, "p").tests
+
+
+def test_sections_of_both_layers_may_have_fields_of_the_same_name() -> None:
+    fields = {
+        "sandbox": {"image": "a", "runtime": "runc", "memory_mib": 512, "home": "read_only", "snapshots": "run"},
+        "limits": {"steps": 5, "run_s": 10.0},
+        "eviction": {"limit_chars": 50_000, "tools": {"execute": {"limit_chars": 40_000}}},
+        "quotas": {"runs_at_once": 2, "snapshots": 5},
+        "redaction": {"well_known": True},
+    }
+    # The same name with two meanings.
+    assert fields["quotas"].keys() & fields["sandbox"].keys() == {"snapshots"}
+    both = Policy(document(**fields), document(quotas={"snapshots": 3}, sandbox={"snapshots": "asked"})).document
+    assert (both.quotas.snapshots, both.sandbox.snapshots) == (3, "asked")
+    twice = Policy(document(**fields), document(**fields)).document
+    assert (twice.quotas, twice.limits, twice.sandbox) == tuple(
+        getattr(document(**fields), section) for section in ("quotas", "limits", "sandbox")
+    )

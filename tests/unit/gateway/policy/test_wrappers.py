@@ -172,6 +172,8 @@ def test_a_wrapped_command_stands_in_the_wrappers_place(line: str, expected: lis
         ("env " * 10 + "ls", "too deep"),
         ("vim x", "run other programs"),
         ("sed 's/a/b/e' x", "may open a file or run"),
+        ("./make x SHELL=frob", "has the name of a program that runs others"),
+        ("/opt/timeout 5 make", "has the name of a program that runs others"),
     ],
 )
 def test_what_cannot_be_read_is_opaque_and_says_why(line: str, reason: str) -> None:
