@@ -357,6 +357,24 @@ async def test_a_later_summary_that_fails_leaves_the_earlier_one(tmp_path: Path)
     assert model.requests[-1].messages[1:] == final.messages[36:-1]
 
 
+async def test_a_driver_that_raises_what_no_driver_should_leaves_the_earlier_summary_and_pauses(tmp_path: Path) -> None:
+    class Exits:
+        name = "exits"
+        requests = 0
+
+        async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
+            self.requests += 1
+            if self.requests == 1:
+                return says("the first")
+            raise SystemExit
+
+    model, exits = SaysInTurn(*[says("", call("big")) for _ in range(19)], says("done")), Exits()
+    final, _ = await run(model, small(exits, LocalFS(tmp_path)), thread_of(40))
+    assert summary_in(final)["text"] == "the first"
+    assert all("the first" in request.messages[0].content for request in model.requests)
+    assert 1 < exits.requests < 10
+
+
 async def test_a_failing_summary_is_not_tried_at_each_step(tmp_path: Path) -> None:
     model = SaysInTurn(*[says("", call("t")) for _ in range(39)], says("done"))
     summariser = SaysInTurn(ModelRefused("bad key"))
