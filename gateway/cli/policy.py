@@ -64,7 +64,7 @@ def explain(
     from agent.tools.toolbox import Toolbox
     from gateway.policy.decision import Facts
     from gateway.policy.explain import near_misses
-    from gateway.policy.proof import moment
+    from gateway.policy.fields import moment
     from gateway.policy.resolved import resolve
     from sandbox.engines.local.local_fs import LocalFS
 

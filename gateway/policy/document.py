@@ -21,6 +21,7 @@ from gateway.policy.fields import (
     Host,
     Image,
     ImageGlobs,
+    Moment,
     Placeholder,
     Regex,
     RuleId,
@@ -34,7 +35,9 @@ from gateway.policy.fields import (
 )
 from gateway.policy.images import ImageRule
 
-RESERVED_RULES = frozenset({"default-deny", "opaque", "invalid-arguments", "quota", "approval", "redaction"})
+RESERVED_RULES = frozenset(
+    {"default-deny", "opaque", "too-complex", "invalid-arguments", "quota", "approval", "redaction"}
+)
 _TOOL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -359,7 +362,7 @@ class PolicyTest(Section):
     args: dict[str, Any] = Field(default_factory=dict)
     verdict: Literal["allow", "ask", "deny"]
     rule: str | None = Field(None, max_length=128)
-    at: Annotated[str, Field(max_length=64)] | None = None
+    at: Moment | None = None
 
 
 class PolicyDocument(Section):

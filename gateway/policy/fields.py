@@ -6,6 +6,7 @@ Every model is frozen and refuses unknown fields. Types are strict: `no` is not 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, get_args
 from zoneinfo import ZoneInfo
 
@@ -54,6 +55,17 @@ def check_program_name(name: str) -> None:
         raise ValueError(f"{name!r} is not one word; write the words apart: [git, status]")
 
 
+def moment(text: str | None) -> datetime | None:
+    """Return a moment from ISO 8601, in UTC unless it names a zone. Raises ValueError that says how to write it."""
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a time; write it as 2026-11-21T03:00:00+00:00") from error
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
 def _compiles(compile_text: Callable[[str], object]) -> AfterValidator:
     """Return a validator that takes the texts that `compile_text` takes, as they are."""
 
@@ -83,6 +95,7 @@ def _whole_tool_sets(tools: Any) -> Any:
 
 
 Glob = Annotated[str, Field(max_length=1024), _compiles(compile_glob)]
+Moment = Annotated[str, Field(max_length=64), _compiles(moment)]
 Host = Annotated[str, Field(max_length=300), _compiles(compile_host)]
 Regex = Annotated[str, _compiles(compile_regex)]
 Image = Annotated[str, Field(min_length=1), _compiles(read_image)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.policy import STARTER_POLICY, PolicyDocument, PolicyError, check_policy_file, load_policy
+from gateway.policy import STARTER_POLICY, PolicyDocument, PolicyError, check_policy_file, load_document, load_policy
 from gateway.policy.loading import LIMIT_BYTES
 
 DENY = "{id: d, tools: [execute], effect: deny, reason: r"
@@ -274,3 +274,8 @@ def test_the_tutorial_is_true() -> None:
     assert len(pasted) == 1
     policy = load_policy(policies[0] + pasted[0], "docs/policy.md")
     assert policy.judge("execute", {"command": "git push origin main"}).verdict == "ask"
+
+
+def test_a_test_at_no_time_is_refused_where_tests_are_not_judged_either() -> None:
+    with pytest.raises(PolicyError, match=r"tests\[0\].at: 'noon' is not a time"):
+        load_document("version: 1\ntests:\n- {tool: ls, verdict: deny, at: noon}", "p.yaml")
