@@ -78,6 +78,13 @@ async def stub(seen: Seen, servicer: Runs) -> AsyncIterator[Any]:
     await server.stop(None)
 
 
+async def _span_ended(seen: Seen) -> None:
+    """Wait for the end of a call on the server, which may come after the client has its error."""
+    async with asyncio.timeout(10):
+        while not seen.spans:
+            await asyncio.sleep(0)
+
+
 def get(run_id: str = "r1") -> Any:
     return run_service_pb2.GetRunRequest(run_id=run_id)
 
@@ -110,6 +117,7 @@ async def test_an_error_is_counted_by_its_code_and_its_reason(
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await stub.GetRun(get(run_id))
     assert raised.value.code().name == code
+    await _span_ended(seen)
     ((labels, _),) = seen.points("rpc.server.call.duration")
     assert (labels[a.RPC_STATUS], labels[a.ERROR_TYPE]) == (code, reason)
     assert not seen.span(GET).status.is_ok
@@ -139,9 +147,7 @@ async def test_a_stream_that_is_left_is_cancelled(seen: Seen, stub: Any, service
     await call.read()
     call.cancel()
     await servicer.cancelled.wait()
-    async with asyncio.timeout(10):
-        while not seen.spans:
-            await asyncio.sleep(0)
+    await _span_ended(seen)
     assert (seen.span(WATCH).attributes or {})[a.RPC_STATUS] == "CANCELLED"
 
 
