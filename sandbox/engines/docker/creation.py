@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -19,6 +20,9 @@ from sandbox.transition import MADE_OTHERWISE
 
 log = logging.getLogger(__name__)
 
+_REFILL_PAUSES_S = 0.0, 1.0
+"""Another process may be filling the runtime volume, which takes a moment."""
+
 
 @dataclass(frozen=True)
 class Creation:
@@ -29,12 +33,14 @@ class Creation:
     stopped: StoppedContainers
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        try:
-            return await self._create(spec)
-        except BundleBroken as error:
-            log.warning("making sandbox again after filling the runtime volume: %s", error)
-            await self.parts.setup.refill()
-            return await self._create(spec)
+        for pause_s in _REFILL_PAUSES_S:
+            try:
+                return await self._create(spec)
+            except BundleBroken as error:
+                log.warning("making sandbox again after filling the runtime volume: %s", error)
+                await asyncio.sleep(pause_s)
+                await self.parts.setup.refill()
+        return await self._create(spec)
 
     async def find(self, spec: SandboxSpec) -> Sandbox | None:
         if not self.parts.locks.has(owner_of(spec)):
