@@ -20,7 +20,7 @@ from sandbox.transition import MADE_OTHERWISE
 
 log = logging.getLogger(__name__)
 
-_REFILL_PAUSES_S = 0.0, 1.0
+_REFILL_PAUSES_S = 0.5, 5.0
 """Another process may be filling the runtime volume, which takes a moment."""
 
 

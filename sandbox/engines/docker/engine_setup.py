@@ -29,7 +29,7 @@ from sandbox.thread_lock import ThreadLock
 
 log = logging.getLogger(__name__)
 
-_FILL_ATTEMPTS = 20
+_FILL_ATTEMPTS = 120
 _FILL_PAUSE_S = 0.25
 _BUILD = PurePosixPath(config.RUNTIME_DIRECTORY, BUILD_FILE)
 
