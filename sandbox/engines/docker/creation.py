@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -20,9 +19,6 @@ from sandbox.transition import MADE_OTHERWISE
 
 log = logging.getLogger(__name__)
 
-_REFILL_PAUSES_S = 0.5, 5.0
-"""Another process may be filling the runtime volume, which takes a moment."""
-
 
 @dataclass(frozen=True)
 class Creation:
@@ -33,14 +29,12 @@ class Creation:
     stopped: StoppedContainers
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        for pause_s in _REFILL_PAUSES_S:
-            try:
-                return await self._create(spec)
-            except BundleBroken as error:
-                log.warning("making sandbox again after filling the runtime volume: %s", error)
-                await asyncio.sleep(pause_s)
-                await self.parts.setup.refill()
-        return await self._create(spec)
+        try:
+            return await self._create(spec)
+        except BundleBroken as error:
+            log.warning("making sandbox again after filling the runtime volume: %s", error)
+            await self.parts.setup.refill()
+            return await self._create(spec)
 
     async def find(self, spec: SandboxSpec) -> Sandbox | None:
         if not self.parts.locks.has(owner_of(spec)):

@@ -219,6 +219,16 @@ def create_container(client: Client, body: dict[str, Any], name: str | None = No
     return str(client.create_container_from_config(body, name)["Id"])  # type: ignore[no-untyped-call]
 
 
+def create_unless_taken(client: Client, body: dict[str, Any], name: str) -> str | None:
+    """Create a container; return its id, None while another one has the name."""
+    try:
+        return create_container(client, body, name)
+    except APIError as error:
+        if error.status_code != _CONFLICT_STATUS:
+            raise
+        return None
+
+
 def start_container(client: Client, body: dict[str, Any], name: str, *, image: str) -> None:
     """Create and start a container; ImageMissing names `image`, StartRefused has the engine's own reason."""
     try:

@@ -29,8 +29,9 @@ from sandbox.thread_lock import ThreadLock
 
 log = logging.getLogger(__name__)
 
-_FILL_ATTEMPTS = 120
-_FILL_PAUSE_S = 0.25
+_FILL_ATTEMPTS = 600
+_ABANDONED_ATTEMPTS = 100
+_FILL_PAUSE_S = 0.05
 _BUILD = PurePosixPath(config.RUNTIME_DIRECTORY, BUILD_FILE)
 
 
@@ -104,7 +105,7 @@ def release_runtime(client: Client, volume: str) -> None:
 
 def _fill(client: Client, image_id: str, volume: str, instance: str) -> str:
     """Fill a volume from the runtime image if it is empty; return what it says of its build."""
-    filler = _filler(client, config.filler_config(image_id, volume, instance))
+    filler = _filler(client, config.filler_config(image_id, volume, instance), f"{volume}-filler")
     try:
         build = docker_requests.read_file(client, filler, _BUILD)
     finally:
@@ -112,20 +113,21 @@ def _fill(client: Client, image_id: str, volume: str, instance: str) -> str:
     return build.decode("ascii", "replace").strip() if build is not None else ""
 
 
-def _filler(client: Client, filler_config: dict[str, Any]) -> str:
+def _filler(client: Client, filler_config: dict[str, Any], name: str) -> str:
     """Create the container whose creation fills the volume.
 
-    The engine copies into every empty volume, also where another gateway has it copy into the same one: then one of
-    the two requests fails on what the other one wrote, and succeeds once that is complete.
+    Its name is taken from before the engine copies until the container is removed, so one process of all gateways
+    fills at a time, and each finds a volume that is empty or complete.
     """
-    for _ in range(_FILL_ATTEMPTS - 1):
-        try:
-            return docker_requests.create_container(client, filler_config)
-        except SandboxUnavailable as error:
-            if "file exists" not in str(error):
-                raise
-            time.sleep(_FILL_PAUSE_S)
-    return docker_requests.create_container(client, filler_config)
+    for attempt in range(_FILL_ATTEMPTS):
+        filler = docker_requests.create_unless_taken(client, filler_config, name)
+        if filler is not None:
+            return filler
+        if attempt >= _ABANDONED_ATTEMPTS:
+            # Its process died. One that is still copying is not there yet, and stays.
+            docker_requests.remove_container(client, name)
+        time.sleep(_FILL_PAUSE_S)
+    return docker_requests.create_container(client, filler_config, name)
 
 
 class EngineSetup:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.engines.docker import engine_setup
 from sandbox.engines.docker.build import own_build
 from sandbox.engines.docker.container_config import RUNTIME_DIRECTORY
 from sandbox.engines.docker.docker_engine import DockerEngine
@@ -182,17 +183,40 @@ def _containers(engine: DockerEngine, sandbox_id: str) -> list[str]:
 async def test_gateways_that_fill_one_new_runtime_volume_at_once_all_succeed() -> None:
     volume, instance = f"airlock-fill-{instance_id()}", instance_id()
 
-    def fill() -> str:
-        requests = DockerRequests()
-        try:
-            return requests.ask_here(_fill, RUNTIME_IMAGE, volume, instance)
-        finally:
-            requests.close()
+    def fill() -> tuple[str, int]:
+        build = _filled(volume, instance)
+        return build, len(_files_of(volume))
 
     try:
         for _ in range(3):
-            builds = await asyncio.gather(*(asyncio.to_thread(fill) for _ in range(8)))
-            assert set(builds) == {own_build()}
+            found = await asyncio.gather(*(asyncio.to_thread(fill) for _ in range(8)))
+            assert set(found) == {(own_build(), len(_files_of(volume)))}  # each saw all of it
             subprocess.run(["docker", "volume", "rm", volume], check=True, capture_output=True)
     finally:
+        subprocess.run(["docker", "volume", "rm", "-f", volume], check=False, capture_output=True)
+
+
+def _filled(volume: str, instance: str) -> str:
+    requests = DockerRequests()
+    try:
+        return requests.ask_here(_fill, RUNTIME_IMAGE, volume, instance)
+    finally:
+        requests.close()
+
+
+def _files_of(volume: str) -> list[Path]:
+    shown = ["docker", "volume", "inspect", "--format", "{{.Mountpoint}}", volume]
+    where = subprocess.run(shown, check=True, capture_output=True, text=True).stdout.strip()
+    return [path for path in Path(where).rglob("*") if path.is_file()]
+
+
+async def test_a_filler_that_a_dead_gateway_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_setup, "_ABANDONED_ATTEMPTS", 3)
+    volume, instance = f"airlock-fill-{instance_id()}", instance_id()
+    left = ["docker", "create", "--name", f"{volume}-filler", "--label", "airlock.kind=runtime", RUNTIME_IMAGE, "none"]
+    subprocess.run(left, check=True, capture_output=True)
+    try:
+        assert await asyncio.to_thread(_filled, volume, instance) == own_build()
+    finally:
+        subprocess.run(["docker", "rm", "-f", f"{volume}-filler"], check=False, capture_output=True)
         subprocess.run(["docker", "volume", "rm", "-f", volume], check=False, capture_output=True)
