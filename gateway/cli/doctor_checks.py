@@ -96,7 +96,7 @@ class Checks:
             return
         self.migrated = is_migrated(self.config)
         try:
-            self.tenants, drifted = await policies_in_force(self.config, self.tenants)
+            self.tenants, drifted = await policies_in_force(self.config, self.tenants, migrated=self.migrated)
             self.findings += drifted
         except (AirlockError, OSError) as error:
             detail = "unknown; the next checks use the files"

@@ -108,16 +108,16 @@ async def directory_findings(config: Config, engine: str, requests: DockerReques
 
 
 async def policies_in_force(
-    config: Config, tenants: Mapping[str, Tenant]
+    config: Config, tenants: Mapping[str, Tenant], *, migrated: bool
 ) -> tuple[Mapping[str, Tenant], list[Finding]]:
     """Return the tenants with the policies that the database has in force, including tenants without a file.
 
     A tenant keeps its policy file if the next start will apply it. There is a warning for each file that the next start
-    will not apply although it differs, and for each tenant that has neither a file nor a policy. Changes nothing.
-    Raises Misconfigured, Unavailable.
+    will not apply although it differs, and for each tenant that has neither a file nor a policy. In a database that is
+    not `migrated` (is_migrated) no policy is in force. Changes nothing. Raises Misconfigured, Unavailable.
     """
     files = {OPERATOR: config.operator_policy} | {name: one.policy_file for name, one in config.tenants.items()}
-    if not is_migrated(config):
+    if not migrated:
         return tenants, [_never_applied(name) for name in config.tenants if files[name] is None]
     findings, coming = [], set()
     async with local_database(config, as_it_is=True) as database, opened_policies(database) as policies:

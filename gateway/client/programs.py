@@ -184,12 +184,12 @@ def program_fields(
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"env: a mapping of names to values is expected: {error}") from error
     program = message(pb.Program, thread=thread, argv=argv, cwd=cwd, env=variables)
-    if timeout_s is None:
-        return {"program": program, "timeout_ms": 0, "request_id": request_id}
-    if not 0 < timeout_s <= _MS_LIMIT / 1000:  # NaN too
-        raise InvalidArgument(
-            f"timeout_s {timeout_s!r}: more than 0 and {_MS_LIMIT // 1000:,} at most; leave it out for the longest "
-            "that is allowed"
-        )
-    timeout_ms = max(math.ceil(timeout_s * 1000), 1)
+    timeout_ms = 0
+    if timeout_s is not None:
+        if not 0 < timeout_s <= _MS_LIMIT / 1000:  # NaN too
+            raise InvalidArgument(
+                f"timeout_s {timeout_s!r}: more than 0 and {_MS_LIMIT // 1000:,} at most; leave it out for the longest "
+                "that is allowed"
+            )
+        timeout_ms = max(math.ceil(timeout_s * 1000), 1)
     return {"program": program, "timeout_ms": timeout_ms, "request_id": request_id}

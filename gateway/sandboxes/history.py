@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from gateway.errors import NotFound, Unavailable
+from gateway.errors import Unavailable
 from gateway.storage.thread_store import ThreadStore
 from gateway.storage.transition_store import NewTransition, StoredTransition, TransitionStore, Unfinished
 from gateway.support.background import in_background, pause
@@ -84,8 +84,8 @@ class HistoryReader:
         self.closing.set()
 
     async def _refuse_unknown(self, tenant: str, thread: str | None) -> None:
-        if thread is not None and await self.threads.get(tenant, thread) is None:
-            raise NotFound(f"thread {thread[:64]!r} not found: `airlock thread list` lists the threads")
+        if thread is not None:
+            await self.threads.known(tenant, thread)
 
 
 class HistoryWriter:

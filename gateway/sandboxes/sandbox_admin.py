@@ -10,9 +10,9 @@ import structlog
 from agent.cancellation import to_the_end
 from gateway.credentials.caller import actor
 from gateway.data_lifecycle.erasure import remove_files
-from gateway.errors import NotFound, ThreadBusy, Unavailable
+from gateway.errors import NotFound, Unavailable
 from gateway.storage.audit_store import AuditEntry
-from gateway.storage.thread_store import ThreadStore
+from gateway.storage.thread_store import ThreadStore, busy_with, no_thread
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.tool_calls import ToolCalls
 from sandbox.engines.engine import Listing, Removal
@@ -55,7 +55,7 @@ class SandboxAdmin:
                 "`, or make a call in the thread"
             )
         if await self._threads.get(tenant.name, thread) is None:
-            return NotFound(f"thread {thread[:64]!r} not found: `airlock thread list` lists the threads")
+            return no_thread(thread)
         return NotFound(f"thread {thread!r} has no sandbox; its next call creates one with the same files")
 
     async def create(self, tenant: Tenant, thread: str) -> ListedSandbox:
@@ -115,9 +115,7 @@ class SandboxAdmin:
         if row is None:
             raise _nothing(thread)
         if row.run_id is not None:
-            raise ThreadBusy(
-                f"thread {thread!r} is busy with run {row.run_id}: wait for it or cancel it", run_id=row.run_id
-            )
+            raise busy_with(thread, row.run_id)
         await self._tool_calls.thread(tenant, thread)  # OtherEngine, if its files are on another engine
         await self._tool_calls.take_place(tenant)
 

@@ -148,6 +148,8 @@ class Quotas:
         while self._to_give_back:
             taken = self._to_give_back.pop()
             await self._release(taken.hold_ids)
+            if not taken.takes:
+                continue
             try:
                 await self._store.give_back(taken.tenant, taken.takes)
             except Unavailable as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.cli.doctor_config import Finding, policies_in_force
+from gateway.cli.doctor_config import Finding, is_migrated, policies_in_force
 from gateway.config.config import Config
 from gateway.storage.database import Database
 from gateway.storage.policy_store import PolicyStore
@@ -22,12 +22,12 @@ def _config(directory: Path, url: str) -> tuple[Config, Path]:
 
 
 async def _images(config: Config) -> list[str]:
-    found, _ = await policies_in_force(config, load_tenants(config))
+    found, _ = await policies_in_force(config, load_tenants(config), migrated=is_migrated(config))
     return [tenant.sandbox_spec("t").image for tenant in found.values()]
 
 
 async def _drift(config: Config) -> list[Finding]:
-    return (await policies_in_force(config, load_tenants(config)))[1]
+    return (await policies_in_force(config, load_tenants(config), migrated=is_migrated(config)))[1]
 
 
 async def test_what_was_applied_counts_until_a_file_is_edited(tmp_path: Path, empty_url: str) -> None:
