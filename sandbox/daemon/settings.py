@@ -22,13 +22,24 @@ class Settings:
     `users` are the tool user's uid and gid, and the server's uid.
     """
 
-    workspace_bytes = workspace_files = disk_reserve_bytes = seccomp_filters = 0
-
-    def __init__(self, socket: str, workspace: str, users: tuple[int, int, int], **amounts: int) -> None:
+    def __init__(
+        self,
+        socket: str,
+        workspace: str,
+        users: tuple[int, int, int],
+        *,
+        workspace_bytes: int = 0,
+        workspace_files: int = 0,
+        disk_reserve_bytes: int = 0,
+        seccomp_filters: int = 0,
+    ) -> None:
         self.socket = socket
         self.workspace = workspace
         self.tool_uid, self.tool_gid, self.daemon_uid = users
-        vars(self).update(amounts)
+        self.workspace_bytes = workspace_bytes
+        self.workspace_files = workspace_files
+        self.disk_reserve_bytes = disk_reserve_bytes
+        self.seccomp_filters = seccomp_filters
 
     @property
     def contained(self) -> bool:

@@ -68,9 +68,9 @@ class Endings:
 
     async def remove_idle(self, tenant: str | None, *, stop: bool = False) -> bool:
         end = self._stop_unused if stop else self._remove_unused
-        for owner in self.parts.locks.owners():
+        for owner in self.parts.locks.owners(tenant):
             # Another process may have removed it since: a lock made here would count as a sandbox.
-            lock = self.parts.locks.try_enter(owner, make=False) if tenant in (None, owner[0]) else None
+            lock = self.parts.locks.try_enter(owner, make=False)
             if lock is None:
                 continue
             with closing(lock):
@@ -170,12 +170,12 @@ class Endings:
         parts, mine = self.parts, digest(tenant)
         await self.transfer.remove_left()  # a carrier that a dead process left would keep its volume in use
         left = await self.pool.reconcile()
-        for owner in [one for one in parts.locks.owners() if one[0] == mine]:
+        for owner in parts.locks.owners(mine):
             async with parts.gate(owner) as gate:
                 if gate is not None:
                     await parts.containers.remove(gate.note.sandbox)
                     gate.lock.retire()
-        for owner in [one for one in parts.stopped.owners() if one[0] == mine]:
+        for owner in parts.stopped.owners(mine):
             await self.stopped.remove(owner, DELETED)
         await parts.containers.remove_each(await self._containers_of(mine))
         volumes = await parts.claims.workspaces({config.TENANT_LABEL: mine})

@@ -54,14 +54,16 @@ class NamedFiles:
                         name = entry.name.removeprefix(self.prefix).removesuffix(self.suffix)
                         yield entry.stat().st_mtime, name
 
-    def found_owners(self) -> list[tuple[float, Owner]]:
-        """Return what found() yields, for names that owners have, the earliest first."""
+    def found_owners(self, tenant: str | None = None) -> list[tuple[float, Owner]]:
+        """Return what found() yields, for names that owners have, of all or of one tenant, the earliest first."""
         names = ((changed_s, name.partition("-")) for changed_s, name in self.found())
-        return sorted((changed_s, (tenant, thread)) for changed_s, (tenant, _, thread) in names if thread)
+        return sorted(
+            (changed_s, (of, thread)) for changed_s, (of, _, thread) in names if thread and tenant in (None, of)
+        )
 
-    def owners(self) -> Sequence[Owner]:
-        """Return the owners that have a file, that of the earliest change first."""
-        return [owner for _, owner in self.found_owners()]
+    def owners(self, tenant: str | None = None) -> Sequence[Owner]:
+        """Return the owners that have a file, or those of one tenant, a digest; that of the earliest change first."""
+        return [owner for _, owner in self.found_owners(tenant)]
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -160,8 +162,8 @@ class LockDirectory(LockFiles):
     def looked_at(self, tenant: str | None = None) -> Sequence[Look]:
         """Return a look at the lock of each sandbox, or of those of one tenant, a digest; no gate is needed."""
         found = []
-        for used_s, owner in self.found_owners():
-            lock = ThreadLock.open_existing(self.path(owner)) if tenant in (None, owner[0]) else None
+        for used_s, owner in self.found_owners(tenant):
+            lock = ThreadLock.open_existing(self.path(owner))
             if lock is not None:
                 with contextlib.closing(lock):
                     if (note := lock.read()) is not None:

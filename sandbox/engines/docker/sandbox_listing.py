@@ -52,9 +52,7 @@ class SandboxListing:
         """Return the sandboxes of a tenant by id: running, stopped, being made, or dead and not yet removed."""
         mine = digest(tenant)
         noted = {look.note.sandbox: look for look in self.parts.locks.looked_at(mine)}
-        at_rest = {
-            one.id: one for owner in self.parts.stopped.owners() if owner[0] == mine if (one := self.at_rest(owner))
-        }
+        at_rest = {one.id: one for owner in self.parts.stopped.owners(mine) if (one := self.at_rest(owner))}
         if not noted and not at_rest:
             return []
         containers = await self._containers_of(mine, {*noted, *at_rest})

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from sandbox.daemon.files import tree_files
+from sandbox.daemon.paths import closing
 from sandbox.engines.workspace_archive import (
     PERMISSIONS,
     PIECE_BYTES,
@@ -98,12 +99,8 @@ def fill_directory(root: Path, contents: Contents) -> None:
 
 def remove_directory(path: Path) -> None:
     """Remove a directory of any depth; what cannot be removed stays."""
-    with suppress(OSError):
-        above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            tree_files.remove_directory(above, path.name)
-        finally:
-            os.close(above)
+    with suppress(OSError), closing(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as above:
+        tree_files.remove_directory(above, path.name)
     if path.exists():  # something could not be removed, and removal stopped there
         with suppress(RecursionError):
             shutil.rmtree(path, ignore_errors=True)

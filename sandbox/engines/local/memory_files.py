@@ -60,8 +60,9 @@ class MemoryFiles:
         return sum([await self.workspaces.delete(owner) for owner in self.workspaces.owners(tenant)])
 
     async def left_of(self, tenant: str) -> Mapping[str, int]:
+        theirs = digest(tenant)
         owners = {*self.sandboxes.running, *self.sandboxes.ending, *self.sandboxes.at_rest}
-        containers = sum(owner[0] == digest(tenant) for owner in owners)
+        containers = sum(owner[0] == theirs for owner in owners)
         return {"volumes": len(self.workspaces.owners(tenant)), "containers": containers}
 
     async def remove_workspaces(self) -> None:

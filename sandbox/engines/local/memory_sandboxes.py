@@ -40,7 +40,8 @@ class MemorySandboxes:
         return list(self.running)
 
     async def listed(self, tenant: str) -> Sequence[ListedSandbox]:
-        found = [one.listed() for one in self._all() if one.owner[0] == digest(tenant)]
+        theirs = digest(tenant)
+        found = [one.listed() for one in self._all() if one.owner[0] == theirs]
         return sorted(found, key=lambda sandbox: sandbox.id)
 
     async def usage(self, sandbox: ListedSandbox) -> Usage | None:
