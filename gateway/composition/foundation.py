@@ -25,7 +25,6 @@ from gateway.telemetry.gauges import counted
 from gateway.telemetry.telemetry import Telemetry, opened
 from gateway.tenancy.tenants import Tenants
 
-_NO_TELEMETRY = Telemetry.off()
 log = structlog.get_logger(__name__)
 
 
@@ -62,9 +61,7 @@ async def open_foundation(stack: AsyncExitStack, config: Config, worker: Worker)
 
 
 @contextlib.asynccontextmanager
-async def policies_in_force(
-    config: Config, database: Database, telemetry: Telemetry = _NO_TELEMETRY
-) -> AsyncIterator[Policies]:
+async def policies_in_force(config: Config, database: Database, telemetry: Telemetry) -> AsyncIterator[Policies]:
     """Load the policies in force, and follow their files and the database until the block ends."""
     policies = Policies(PolicyStore(database))
     files = PolicyFiles(config, policies)

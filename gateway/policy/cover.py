@@ -26,7 +26,8 @@ from gateway.policy.hosts import compile_host
 from gateway.policy.scoped_rule import ScopedRule
 from gateway.policy.words import Word
 
-LIMIT_COMPARISONS = 20_000
+_LIMIT_COMPARISONS = 20_000
+"""Pieces of rules, one path, prefix or host with another, that are compared."""
 _LIMIT_CHOICES = 64
 _ANY = ""
 ArgvWord = str | tuple[str, ...] | Placeholder
@@ -122,10 +123,9 @@ class Covering(Generic[T]):
 class Denials:
     """Deny rules that have no conditions but paths, argv and hosts, and no unless."""
 
-    def __init__(self, rules: Iterable[ScopedRule], limit: int = LIMIT_COMPARISONS) -> None:
-        """At most `limit` pieces of rules, one path, prefix or host with another, are compared."""
+    def __init__(self, rules: Iterable[ScopedRule]) -> None:
         self._rules: Covering[ScopedRule] = Covering()
-        self._left = limit
+        self._left = _LIMIT_COMPARISONS
         for placed in rules:
             if placed.rule.unless is None and placed.rule.given() <= {"paths", "argv", "hosts"}:
                 for tool in dict.fromkeys(placed.rule.tools):

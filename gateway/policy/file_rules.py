@@ -18,6 +18,7 @@ from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.fields import Placeholder
 from gateway.policy.globs import ancestors, compile_glob
 from gateway.policy.scoped_rule import ScopedRule, scoped_rules
+from gateway.policy.shell_line import joined
 from gateway.policy.yaml_lines import Path
 from sandbox.file_rules import FileRules
 
@@ -203,7 +204,7 @@ def refusal_note(granted: FileRules, rules: Sequence[ScopedRule], text: str, dir
     forbidden = [(verb, _forbidding(rules, tool)) for tool, verb in ((_READ, "read"), (_WRITE, "write"))]
     for line in refused:
         for name in (_QUOTED.findall(line) or _BEFORE.findall(line))[:_LIMIT_NAMES]:
-            path = "/" + posixpath.normpath(posixpath.join(directory, name)).lstrip("/")
+            path = joined(directory, name)
             for verb, by_path in forbidden:
                 found = next((above for one in ancestors(path) if (above := one or "/") in by_path), None)
                 if found is not None:

@@ -25,13 +25,17 @@ def does_nothing(words: Sequence[Word]) -> bool:
     )
 
 
+def behind_nuls(words: Sequence[Word]) -> str:
+    """Return words as one text for a pattern, each behind a NUL; one that is not known is "(unknown)"."""
+    return "".join(f"\0{word.literal if word.literal is not None else '(unknown)'}" for word in words)
+
+
 def keeps_meaning(words: Sequence[Word]) -> bool:
     """Return whether a builtin of the shell leaves the rest of the line what it is.
 
     Such a one sets harmless variables only, ends a loop or the script, or makes the script stop at errors.
     """
     arguments = words[1:]
-    text = "".join(f"\0{word.literal if word.literal is not None else '(unknown)'}" for word in arguments)
     match words[0].literal:
         case "break" | "continue" | "exit" | "shift":
             numbers = [word.one_word and (word.literal is None or word.literal.isdigit()) for word in arguments]
@@ -43,10 +47,10 @@ def keeps_meaning(words: Sequence[Word]) -> bool:
         case "unset":
             return bool(arguments) and all(_names(word) or _PROXY.fullmatch(word.literal or "") for word in arguments)
         case "read":
-            found = _READ.fullmatch(text)
+            found = _READ.fullmatch(behind_nuls(arguments))
             return found is not None and all(may_assign(name) for name in found.group(1).split("\0")[1:])
         case "set":
-            return _SET.fullmatch(text) is not None
+            return _SET.fullmatch(behind_nuls(arguments)) is not None
     return False
 
 

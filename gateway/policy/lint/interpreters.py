@@ -74,9 +74,7 @@ def _samples(linted: Linted) -> Iterator[str]:
 def _fixed(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
     found: list[str] = []
     for prefix in placed.rule.argv or ():
-        runs = [
-            name for name in alternatives(prefix[0]) if name.rpartition("/")[2] in _INTERPRETERS | _STARTERS | _BUILDERS
-        ]
+        runs = [name for name in alternatives(prefix[0]) if name.rpartition("/")[2] in _RUN_CODE]
         if not runs or (len(prefix) > 1 and prefix[1] in _HARMLESS):
             continue
         if placed.name in (linted.runs(sample_command((runs[0], *prefix[1:]))) or ()):

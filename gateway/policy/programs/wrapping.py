@@ -13,7 +13,7 @@ from gateway.policy.programs.options import Parsed, read_options
 from gateway.policy.programs.paths import is_stream
 from gateway.policy.programs.search import starting_points
 from gateway.policy.shell_line import SimpleCommand
-from gateway.policy.shell_names import keeps_meaning
+from gateway.policy.shell_names import behind_nuls, keeps_meaning
 from gateway.policy.variables import may_assign
 from gateway.policy.words import Opaque, Word
 
@@ -164,8 +164,7 @@ def _shell(command: SimpleCommand) -> Inner | None:
     begins = words[1].literal or "-" if len(words) > 1 else "-"
     if name.rpartition("/")[2] in _OTHER_SHELLS and begins.startswith(("-", "+", "/c", "/C")):
         raise Opaque(f"{name} runs commands in a language that is not read here; use sh or bash")
-    text = "".join(f"\0{word.literal if word.literal is not None else '(unknown)'}" for word in words[1:])
-    options = _SHELL_OPTIONS.match(text)
+    options = _SHELL_OPTIONS.match(behind_nuls(words[1:]))
     position = 1 + (options.group().count("\0") if options else 0)
     if position == len(words):
         raise Opaque(f"{name} runs the commands that it reads")

@@ -229,6 +229,14 @@ def create_unless_taken(client: Client, body: dict[str, Any], name: str) -> str 
         return None
 
 
+def container_id(client: Client, name: str) -> str:
+    """Return the id of the container that has a name, "" if there is none or it is still being created."""
+    try:
+        return str(client.inspect_container(name)["Id"])
+    except NotFound:
+        return ""
+
+
 def start_container(client: Client, body: dict[str, Any], name: str, *, image: str) -> None:
     """Create and start a container; ImageMissing names `image`, StartRefused has the engine's own reason."""
     try:

@@ -119,13 +119,16 @@ def _filler(client: Client, filler_config: dict[str, Any], name: str) -> str:
     Its name is taken from before the engine copies until the container is removed, so one process of all gateways
     fills at a time, and each finds a volume that is empty or complete.
     """
-    for attempt in range(_FILL_ATTEMPTS):
+    other, seen = "", 0
+    for _ in range(_FILL_ATTEMPTS):
         filler = docker_requests.create_unless_taken(client, filler_config, name)
         if filler is not None:
             return filler
-        if attempt >= _ABANDONED_ATTEMPTS:
-            # Its process died. One that is still copying is not there yet, and stays.
-            docker_requests.remove_container(client, name)
+        # The container of another process is there from when the engine has copied; then it is removed in a moment.
+        found = docker_requests.container_id(client, name)
+        other, seen = found, seen + 1 if found == other else 0
+        if other and seen >= _ABANDONED_ATTEMPTS:
+            docker_requests.remove_container(client, other)  # its process died
         time.sleep(_FILL_PAUSE_S)
     return docker_requests.create_container(client, filler_config, name)
 

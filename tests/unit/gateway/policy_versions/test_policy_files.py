@@ -19,6 +19,7 @@ from gateway.policy_versions.policies import Policies
 from gateway.policy_versions.policy_files import PolicyFiles
 from gateway.storage.database import Database
 from gateway.storage.policy_store import PolicyStore
+from gateway.telemetry.telemetry import Telemetry
 from gateway.tenancy.tenants import Tenants
 
 BAD = "version: 1\nrules:\n- {id: a, tools: [execute], effect: maybe, reason: r}\n- {id: b}\n"
@@ -40,7 +41,7 @@ async def _gateway(directory: Path, config: Config) -> AsyncIterator[Policies]:
     """What a gateway has of policies, watching."""
     database = await Database.open(f"sqlite:///{directory}/airlock.db")
     try:
-        async with policies_in_force(config, database) as policies:
+        async with policies_in_force(config, database, Telemetry.off()) as policies:
             yield policies
     finally:
         await database.close()
