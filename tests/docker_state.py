@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 
 def containers_of(instance: str) -> list[str]:
@@ -13,6 +14,12 @@ def containers_of(instance: str) -> list[str]:
 def volumes_of(instance: str) -> list[str]:
     """Return the names of an instance's volumes."""
     return _ids("volume ls", "-q", instance)
+
+
+def mountpoint_of(volume: str) -> Path:
+    """Return where the host has a volume's files."""
+    asked = ["docker", "volume", "inspect", "--format", "{{.Mountpoint}}", volume]
+    return Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
 
 
 def _ids(command: str, flag: str, instance: str) -> list[str]:

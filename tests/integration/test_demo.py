@@ -7,8 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,18 +16,12 @@ from pathlib import Path
 import pytest
 
 from tests.docker_state import containers_of, volumes_of
+from tests.waiting import eventually
 
 REPOSITORY = Path(__file__).parents[2]
 DEMO = (sys.executable, "-m", "examples.demo")
 RUN_S = 120
 STOP_S = 40
-
-
-def poll(condition: Callable[[], object], timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s"
-        time.sleep(0.02)
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ def running_demo(directory: Path, command: Sequence[str] = DEMO) -> Iterator[Dem
         return [text for path in temporary.glob("*/gateway/state/instance") if (text := path.read_text("ascii"))]
 
     try:
-        poll(lambda: identities() or process.poll() is not None, timeout_s=60)
+        assert eventually(lambda: identities() or process.poll() is not None, 60)
         assert process.poll() is None, output.read_text(encoding="utf-8")
         yield Demo(process, output, temporary, identities()[0])
     finally:
@@ -88,7 +81,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_demo_does_all_of_the_main_job_and_leaves_nothing_behind(directory: Path) -> None:
     with running_demo(directory) as demo:
-        poll(lambda: containers_of(demo.instance), timeout_s=30)  # so that finding none at the end means something
+        assert eventually(lambda: containers_of(demo.instance), 30)  # so that finding none at the end means something
         code = demo.process.wait(RUN_S)
         shown = demo.shown
     assert code == 0, shown
@@ -129,7 +122,7 @@ def test_an_interrupted_demo_stops_its_gateway_and_leaves_nothing_behind(
     number: signal.Signals, directory: Path
 ) -> None:
     with running_demo(directory) as demo:
-        poll(lambda: "step 2" in demo.shown or demo.process.poll() is not None, timeout_s=60)
+        assert eventually(lambda: "step 2" in demo.shown or demo.process.poll() is not None, 60)
         demo.process.send_signal(number)
         assert demo.process.wait(STOP_S) == 130, demo.shown
     demo.assert_left_nothing()

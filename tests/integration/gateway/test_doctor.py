@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from tests.gateway_process import airlock, make_home
-from tests.security.daemon.daemon_container import eventually
+from tests.waiting import eventually
 
 
 def test_doctor_tries_a_sandbox_and_leaves_nothing() -> None:

@@ -21,6 +21,7 @@ from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.engine_setup import _fill
 from sandbox.errors import EngineUnavailable, ImageMissing, NoSpace, SandboxUnavailable, TooLarge
+from tests.docker_state import mountpoint_of
 from tests.integration.sandbox.live_engine import (
     IMAGE,
     LIMITS,
@@ -205,9 +206,7 @@ def _filled(volume: str, instance: str) -> str:
 
 
 def _files_of(volume: str) -> list[Path]:
-    shown = ["docker", "volume", "inspect", "--format", "{{.Mountpoint}}", volume]
-    where = subprocess.run(shown, check=True, capture_output=True, text=True).stdout.strip()
-    return [path for path in Path(where).rglob("*") if path.is_file()]
+    return [path for path in mountpoint_of(volume).rglob("*") if path.is_file()]
 
 
 async def test_a_filler_that_a_dead_gateway_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:

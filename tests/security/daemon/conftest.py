@@ -11,7 +11,8 @@ import google.protobuf
 import pytest
 
 from sandbox.v1 import channel_pb2 as wire
-from tests.security.daemon.daemon_container import Client, Sandbox, eventually
+from tests.security.daemon.daemon_container import Client, Sandbox
+from tests.waiting import eventually
 
 REPOSITORY = Path(__file__).parents[3]
 PROTOBUF = Path(google.protobuf.__file__).parents[1]

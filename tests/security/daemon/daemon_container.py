@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from docker.models.containers import Container
@@ -88,16 +87,6 @@ class Sandbox:
     def close_clients(self) -> None:
         while self._clients:
             self._clients.pop().close()
-
-
-def eventually(condition: Callable[[], bool], within_s: float) -> bool:
-    """Return whether the condition came true in time."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def text(pieces: Iterable[wire.Output]) -> bytes:

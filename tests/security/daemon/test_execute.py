@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sandbox.v1 import channel_pb2 as wire
-from tests.security.daemon.daemon_container import Client, Sandbox, eventually, text
+from tests.security.daemon.daemon_container import Client, Sandbox, text
+from tests.waiting import eventually
 
 SPILL = "/workspace/.airlock/output/call.txt"
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from sandbox.v1 import channel_pb2 as wire
-from tests.security.daemon.daemon_container import Client, Sandbox, eventually, text
+from tests.security.daemon.daemon_container import Client, Sandbox, text
 from tests.security.daemon.server_memory import ServerMemory
+from tests.waiting import eventually
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB

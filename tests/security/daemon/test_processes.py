@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from sandbox.v1 import channel_pb2 as wire
-from tests.security.daemon.daemon_container import Client, Sandbox, eventually
+from tests.security.daemon.daemon_container import Client, Sandbox
+from tests.waiting import eventually
 
 DIRECTORY = "/workspace/.airlock/processes"
 STDOUT, STDERR = wire.OUTPUT_STREAM_STDOUT, wire.OUTPUT_STREAM_STDERR

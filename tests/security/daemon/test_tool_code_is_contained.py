@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sandbox.v1 import channel_pb2 as wire
-from tests.security.daemon.daemon_container import Client, Sandbox, eventually
+from tests.security.daemon.daemon_container import Client, Sandbox
+from tests.waiting import eventually
 
 FIND_SERVER = """
 import os, signal

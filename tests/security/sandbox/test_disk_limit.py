@@ -15,7 +15,6 @@ import subprocess
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
-import docker
 import pytest
 import pytest_asyncio
 
@@ -24,6 +23,7 @@ from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import NoSpace, PermissionDenied
 from sandbox.protocols import ExecResult, ProcessSpec
 from sandbox.sandbox import Sandbox, SandboxLimits, owner_by_name
+from tests.docker_state import mountpoint_of
 from tests.integration.sandbox.live_engine import run, spec, text
 from tests.security.sandbox.hostile_guest import TOOLS, Guest
 
@@ -287,7 +287,7 @@ async def emptied(sandbox: Sandbox) -> None:
 def volume(engine: DockerEngine) -> Path:
     """Return where the host has the files of the sandbox's workspace."""
     name = volume_of(engine.instance, owner_by_name(SPEC.tenant, SPEC.thread)[1])
-    return Path(docker.from_env().volumes.get(name).attrs["Mountpoint"])
+    return mountpoint_of(name)
 
 
 def python(program: str) -> str:
@@ -511,7 +511,7 @@ async def test_a_stop_before_each_command_leads_no_further_than_far_past_the_lim
                 assert (said.outcome, text(said)) == ("disk_limit", "")
             else:
                 name = volume_of(engine.instance, owner_by_name(asked.tenant, asked.thread)[1])
-                file = Path(docker.from_env().volumes.get(name).attrs["Mountpoint"]) / "put-there"
+                file = mountpoint_of(name) / "put-there"
                 with file.open("wb") as opened:
                     os.posix_fallocate(opened.fileno(), 0, 400 * MIB)
                 await engine.stop(asked.tenant, asked.thread)

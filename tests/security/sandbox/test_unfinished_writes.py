@@ -17,7 +17,7 @@ import pytest_asyncio
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import DaemonLost
 from sandbox.sandbox import Sandbox
-from tests.docker_state import containers_of, volumes_of
+from tests.docker_state import containers_of, mountpoint_of, volumes_of
 from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id, removed, run, spec
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -38,7 +38,7 @@ def docker(*words: str) -> str:
 
 def workspace(instance: str) -> Path:
     (volume,) = (name for name in volumes_of(instance) if "-workspace-" in name)
-    return Path(docker("volume", "inspect", "--format", "{{.Mountpoint}}", volume))
+    return mountpoint_of(volume)
 
 
 def files_in(directory: Path) -> dict[str, bytes]:

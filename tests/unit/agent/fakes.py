@@ -322,3 +322,10 @@ class ListRecorder:
             yield span
         finally:
             span.duration_s = self._clock() - started_s
+
+
+def kinds_of(kind: type[Hook]) -> Iterator[type[Hook]]:
+    """Yield all classes derived from a class of hooks."""
+    for derived in kind.__subclasses__():
+        yield derived
+        yield from kinds_of(derived)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 from pydantic import BaseModel, JsonValue
 
@@ -29,7 +28,7 @@ from agent.state import AgentState, ModelResponse
 from agent.subagents.capability import Subagent, subagents
 from agent.subagents.subagent import SubagentBudget
 from agent.tools.tool import Capability
-from tests.unit.agent.fakes import FakeExec, FakeFiles, FakeShell, ListRecorder, says, tool
+from tests.unit.agent.fakes import FakeExec, FakeFiles, FakeShell, ListRecorder, kinds_of, says, tool
 
 _AT_ONCE = 64
 _CALLS: dict[str, dict[str, JsonValue]] = {
@@ -59,12 +58,6 @@ class Works:
         if any(message.role == "tool" for message in request.messages):
             return says('{"n": 1}')
         return says("", *(ToolCall(id=name, name=name, arguments=arguments) for name, arguments in _CALLS.items()))
-
-
-def _kinds_of(kind: type[Hook]) -> Iterator[type[Hook]]:
-    for derived in kind.__subclasses__():
-        yield derived
-        yield from _kinds_of(derived)
 
 
 def _kept(hook: Hook) -> dict[str, object]:
@@ -100,7 +93,7 @@ async def test_hooks_used_by_many_runs_at_once_have_no_attribute_that_changed() 
         ),
     )
     # Each subagent has a budget of its own.
-    every = {kind for kind in _kinds_of(Hook) if kind.__module__.startswith("agent.")} - {SubagentBudget}
+    every = {kind for kind in kinds_of(Hook) if kind.__module__.startswith("agent.")} - {SubagentBudget}
     assert {type(hook) for hook in agent.hooks.hooks} == every
     before = [_kept(hook) for hook in agent.hooks.hooks]
     finished: list[Event] = []

@@ -16,6 +16,7 @@ from gateway.storage.database import Database
 from gateway.storage.store import Store
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls
+from tests.unit.agent.fakes import kinds_of
 from tests.unit.gateway.made_parts import made_quotas
 from tests.unit.gateway.telemetry.seen import watching
 from tests.unit.gateway.tool_calls.test_requested_calls import Sandbox
@@ -38,12 +39,6 @@ def _kept(thing: object, depth: int = 0) -> object:
     if depth == 0 or (depth < 3 and type(thing).__module__.startswith(("gateway.tool_calls", "gateway.redaction"))):
         return {name: _kept(value, depth + 1) for name, value in vars(thing).items()}
     return id(thing)
-
-
-def _kinds_of(kind: type[Hook]) -> Iterator[type[Hook]]:
-    for derived in kind.__subclasses__():
-        yield derived
-        yield from _kinds_of(derived)
 
 
 def _texts_in(thing: object, seen: set[int]) -> Iterator[str]:
@@ -78,7 +73,7 @@ async def test_hooks_used_by_many_calls_at_once_hold_nothing_that_changed(sqlite
         path = await calls._tool_path(_TENANT, "t")
         # That of a run's thread keeps the thread, serves this run alone, and sees none of its calls.
         assert vars(ThreadHistoryHook).keys().isdisjoint(("before_tool_use", "around_tool_use", "after_tool_use"))
-        every = {kind for kind in _kinds_of(Hook) if kind.__module__.startswith("gateway.")} - {ThreadHistoryHook}
+        every = {kind for kind in kinds_of(Hook) if kind.__module__.startswith("gateway.")} - {ThreadHistoryHook}
         assert {type(hook) for hook in path.hooks} == every
         before = [_kept(hook) for hook in path.hooks]
         sandbox.free.clear()

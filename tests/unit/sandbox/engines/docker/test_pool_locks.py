@@ -53,9 +53,14 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def pool(engine: FakeEngine, tmp_path: Path) -> DockerPool:
-    locks = (LockDirectory(tmp_path, "gw"), PoolLocks(tmp_path, "gw"), StoppedSandboxes(tmp_path, "gw"))
-    named = dict(zip(("locks", "pool_locks", "stopped"), locks, strict=True))
-    return DockerPool(cast(Any, SimpleNamespace(claims=engine, containers=engine, **named)), cast(Any, None))
+    parts = SimpleNamespace(
+        claims=engine,
+        containers=engine,
+        locks=LockDirectory(tmp_path, "gw"),
+        pool_locks=PoolLocks(tmp_path, "gw"),
+        stopped=StoppedSandboxes(tmp_path, "gw"),
+    )
+    return DockerPool(cast(Any, parts), cast(Any, None))
 
 
 async def cancelled_look(pool: DockerPool, engine: FakeEngine) -> None:
