@@ -71,7 +71,8 @@ class Engines(ABC):
             await last.remove_workspaces()
         finally:
             await last.close()
-        assert self.left() == []
+        left = self.left()
+        assert not left, left
 
     @abstractmethod
     def _engine(self) -> Innermost: ...

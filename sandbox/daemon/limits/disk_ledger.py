@@ -162,6 +162,10 @@ class DiskLedger:  # large: the ledger's invariants need one object
     def fits(self, size_bytes: int, files: int) -> bool:
         return not _over(_sum(self._most(), (self._unseen_bytes + size_bytes, files)), self._limit)
 
+    def fits_counted(self, size_bytes: int, files: int) -> bool:
+        """Return fits(), as if nothing had been written since the last count, nor been hidden from it."""
+        return not _over(_sum(self._known(), (size_bytes, files)), self._limit)
+
     def is_count_due(self, free: Free) -> bool:
         if self._used is None:
             return True

@@ -42,11 +42,14 @@ _DISK_BLOCK_BYTES = 4096
 _SECOND_LOOK_S = 0.03
 # A workspace is over its limit when so many counts in a row say so.
 _LOOKS = 3
+# A file that fits if a program hides nothing is refused after so many.
+_DOUBTFUL_LOOKS = 10
 # The interval between counts of sockets, terminals and open files.
 _KERNEL_INTERVAL_S = 0.1
 
 SHORT = "the host's disk has less than its reserve left, so nothing may grow"
 SPENT = "the host's disk has less than half of its reserve left, so no program is started"
+_DOUBT = "and more if running programs that cannot be inspected have written it"
 HOST_DISK = (SHORT, SPENT)
 """Refusals for other reasons than the workspace's own limit."""
 
@@ -155,14 +158,25 @@ class DiskWatch:
         size_bytes = -(-size_bytes // _DISK_BLOCK_BYTES) * _DISK_BLOCK_BYTES  # as the next count sees it
         if not self.ledger.counted:
             await self._count_first()
-        if not self.ledger.fits(size_bytes, files):
-            await self._count_still()
-            if not self.ledger.fits(size_bytes, files):
-                raise _no_space(self.ledger.full_message)
+        if not await self._fits(size_bytes, files):
+            doubt = f" ({_DOUBT})" if self.ledger.fits_counted(size_bytes, files) else ""
+            raise _no_space(self.ledger.full_message + doubt)
         free_bytes, free_files = self._disk()
         if self.ledger.is_short((free_bytes - size_bytes, free_files - files)):
             raise _no_space(SHORT)
         self.ledger.expect(size_bytes, files)
+
+    async def _fits(self, size_bytes: int, files: int) -> bool:
+        """Return whether so much more fits, by a count of now unless it is clear without one."""
+        for _ in range(_DOUBTFUL_LOOKS):
+            if self.ledger.fits(size_bytes, files):
+                return True
+            await self._count_still()
+            if self.ledger.fits(size_bytes, files) or not self.ledger.fits_counted(size_bytes, files):
+                break
+            # A process that is dying cannot be inspected, and may have whatever the disk shrank by.
+            await asyncio.sleep(_SECOND_LOOK_S)
+        return self.ledger.fits(size_bytes, files)
 
     def _concerns(self, path: str) -> bool:
         # File calls follow no links, so the path is where it is written.

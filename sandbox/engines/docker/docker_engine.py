@@ -104,6 +104,7 @@ class DockerEngine:
         parts = self._parts
         try:
             await parts.background.settled()
+            await parts.setup.settled()
             if parts.requests.connected:
                 await self._remove_all(keep_sandboxes=keep_sandboxes)
         except EngineUnavailable as error:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from sandbox.engines.background import over
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.build import BUILD_FILE, own_build
@@ -141,7 +142,7 @@ class EngineSetup:
         self._locks = locks
         self._instance = instance
         self._runtime_image = runtime_image
-        self._preparing = asyncio.Lock()
+        self._preparing: asyncio.Future[EngineContext] | None = None
         self.context: EngineContext | None = None  # once prepared() has asked
         self._engine_id = ""
         self._serving: ThreadLock | None = None
@@ -154,17 +155,28 @@ class EngineSetup:
         return self._engine_id
 
     async def prepared(self) -> EngineContext:
-        """Return the context of all sandboxes, the runtime volume filled; asks the engine once."""
+        """Return the context of all sandboxes, the runtime volume filled; asks the engine once.
+
+        A cancelled caller does not stop the work: what fills the volume is removed by the same request.
+        """
         if self.context is None:
-            async with self._preparing:
-                if self.context is None:
-                    self.close()
-                    self._serving = serving = await self._locks.enter_serving()
-                    try:
-                        self.context = await self._requests.ask(prepare, self._runtime_image, self._instance)
-                    finally:
-                        serving.hold()
-                        serving.leave()
+            if self._preparing is None or self._preparing.done():
+                self._preparing = asyncio.ensure_future(self._prepare())
+            return await asyncio.shield(self._preparing)
+        return self.context
+
+    async def settled(self) -> None:
+        """Wait until nothing is being prepared."""
+        await over(self._preparing)
+
+    async def _prepare(self) -> EngineContext:
+        self.close()
+        self._serving = serving = await self._locks.enter_serving()
+        try:
+            self.context = await self._requests.ask(prepare, self._runtime_image, self._instance)
+        finally:
+            serving.hold()
+            serving.leave()
         return self.context
 
     def forget(self) -> None:

@@ -9,6 +9,7 @@ import io
 import json
 import subprocess
 import tarfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +19,10 @@ from sandbox.engines.docker import engine_setup
 from sandbox.engines.docker.build import own_build
 from sandbox.engines.docker.container_config import RUNTIME_DIRECTORY
 from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.engines.docker.docker_requests import DockerRequests
-from sandbox.engines.docker.engine_setup import _fill
+from sandbox.engines.docker.docker_requests import Client, DockerRequests
+from sandbox.engines.docker.engine_setup import EngineContext, _fill
 from sandbox.errors import EngineUnavailable, ImageMissing, NoSpace, SandboxUnavailable, TooLarge
-from tests.docker_state import mountpoint_of
+from tests.docker_state import containers_of, mountpoint_of
 from tests.integration.sandbox.live_engine import (
     IMAGE,
     LIMITS,
@@ -219,3 +220,28 @@ async def test_a_filler_that_a_dead_gateway_left_is_removed(monkeypatch: pytest.
     finally:
         subprocess.run(["docker", "rm", "-f", f"{volume}-filler"], check=False, capture_output=True)
         subprocess.run(["docker", "volume", "rm", "-f", volume], check=False, capture_output=True)
+
+
+async def test_an_engine_closes_when_what_its_cancelled_caller_began_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = DockerEngine(instance=instance_id(), channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
+    began, goes_on, prepare = threading.Event(), threading.Event(), engine_setup.prepare
+
+    def slow(client: Client, image: str, instance: str) -> EngineContext:
+        began.set()
+        assert goes_on.wait(60)
+        return prepare(client, image, instance)
+
+    monkeypatch.setattr(engine_setup, "prepare", slow)
+    creating = asyncio.ensure_future(engine.create(spec()))
+    assert await asyncio.to_thread(began.wait, 60)
+    creating.cancel()
+    await asyncio.wait([creating])
+    closing = asyncio.ensure_future(engine.close())
+    await asyncio.sleep(0.1)
+    assert not closing.done()
+    goes_on.set()
+    await closing
+    assert containers_of(engine.instance) == []
+    assert list(tmp_path.iterdir()) == []

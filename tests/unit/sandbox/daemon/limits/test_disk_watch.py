@@ -392,8 +392,20 @@ async def test_what_an_unsuspected_call_hides_is_not_attributed_to_others(
     monkeypatch.setattr(disk_watch, "count_unlinked", lambda _, use: iter([use.hiding.add(3)]))
     watched.free[0] -= 7 * MIB
     watched.watch.ledger.look((watched.free[0], watched.free[1]))
-    with pytest.raises(Fault, match="its limit"):
+    with pytest.raises(Fault, match="its limit.*cannot be inspected"):
         await watched.watch.admit(f"{watched.top}/file", 2 * MIB)
+
+
+async def test_a_file_is_not_refused_for_what_a_program_hides_while_it_dies(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await watched.look()
+    looks = iter([{3}, {3}, {3}, {3}, set()])
+    monkeypatch.setattr(disk_watch, "count_unlinked", lambda _, use: iter([use.hiding.update(next(looks))]))
+    watched.free[0] -= 7 * MIB
+    watched.watch.ledger.look((watched.free[0], watched.free[1]))
+    await watched.watch.admit(f"{watched.top}/file", 2 * MIB)
+    assert watched.spawner.done == []
 
 
 async def test_below_half_of_the_reserve_calls_that_keep_removed_files_are_killed(
