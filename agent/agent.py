@@ -1,7 +1,5 @@
 """An agent: a model, its tools and its hooks; a run of it as a stream of events. The loop is agent.loop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import deque

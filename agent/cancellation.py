@@ -1,7 +1,5 @@
 """Cancellation: whether this task was cancelled, work that finishes regardless, and work with a time limit."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math

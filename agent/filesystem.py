@@ -3,8 +3,6 @@
 Paths are absolute POSIX paths as str; bytes that are not UTF-8 are surrogate-escaped.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from typing import Literal, Protocol
 

@@ -3,8 +3,6 @@
 They read like a dict or a list, also for json and pydantic; to change one, make a copy: {**value, "key": 1}.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Annotated, Any, NoReturn, Self

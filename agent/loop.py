@@ -10,8 +10,6 @@ with `pending` and resumes that step when it gets the state again; so does a run
 (agent.tools.recovery). A step costs the same whatever the length of the thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -7,8 +7,6 @@ The server raises these errors anywhere, and gateway/serving/edge.py translates 
 a status back into the same class. str() says what is wrong and how to fix it.
 """
 
-from __future__ import annotations
-
 import errno
 import re
 from collections.abc import Mapping

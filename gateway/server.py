@@ -1,7 +1,5 @@
 """Runs a gateway: builds its parts in order (gateway/composition) and closes them in reverse order."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -5,8 +5,6 @@ So a tenant without a place waits for the end of one turn, and one more for each
 others have asked for. Where one tenant may not have all places, it does not even wait for the first.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """Which files programs may use, enforced by the kernel in the sandbox (Landlock)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 FILE_RULES_LANDLOCK_VERSION = 3

@@ -1,7 +1,5 @@
 """What a sandbox is: what it may use, what it is made of, whose it is, what it offers, and how lists show it."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -11,8 +11,6 @@ process that still has it open knows before the next call. The kernel drops the 
 dies. They are locks of the open file (F_OFD_SETLK), whose change from shared to exclusive is one step.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl

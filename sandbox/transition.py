@@ -8,8 +8,6 @@ Each process reports what it does itself. What no process did, or one did and di
 the process that finds it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

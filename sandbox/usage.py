@@ -1,7 +1,5 @@
 """What a sandbox uses: as the kernel counts it, as a Docker engine reports it, and as its daemon says; all bounded."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The execute tool over a Shell: a command line in the workspace, and the agent's own policy for commands."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

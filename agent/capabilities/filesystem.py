@@ -4,8 +4,6 @@ Paths become absolute before policy judges them (agent.tools.paths). Long result
 page's note contains the exact next call. Long results of other tools are evicted to files here (agent.tools.eviction).
 """
 
-from __future__ import annotations
-
 import codecs
 import json
 import shlex

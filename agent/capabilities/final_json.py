@@ -1,7 +1,5 @@
 """Finds the one JSON value in a model's answer, which may be in a code fence or in prose."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

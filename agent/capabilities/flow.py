@@ -1,7 +1,5 @@
 """What continues or ends a run apart from limits: tool calls, the finish reason, and errors."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A value is checked in a separate process with a time limit: a regular expression
 its process and cannot be interrupted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

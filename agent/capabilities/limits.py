@@ -4,8 +4,6 @@ They are mandatory. Two also apply within a step: tool calls past the limit are 
 model or the tools in progress are cancelled. All but the time count for the run and its subagents together.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -4,8 +4,6 @@ The run's notes keep the text. It is read again after the agent writes to one of
 by another run) take effect in the next run.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

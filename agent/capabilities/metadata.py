@@ -4,8 +4,6 @@ The agent sees keys without a dot, its own and those of services; keys with a do
 checked again when they are stored, because several calls of one step may together exceed the limit.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ the answer stands, and the stop says so. It is further out than structured_outpu
 not at all if a step was already requested or forbidden.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ finish_skill ends it, only its allowed tools run. Anything that can write to the
 guide a model and are no security boundary: policy is. Invalid ones are listed in the metadata, skills.broken.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

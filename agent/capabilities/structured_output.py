@@ -6,8 +6,6 @@ not fit. The validators of a pydantic model run in a thread of this process: the
 they take.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping

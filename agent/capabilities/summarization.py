@@ -9,8 +9,6 @@ There are two hooks because a hook that raises leaves no trace: Summarizer asks 
 runs after it, replaces the messages, counts them, and notices when a summary is still due.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

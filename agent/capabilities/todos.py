@@ -4,8 +4,6 @@ The reminder is the last message of an inference and never part of the thread: t
 step to step, and so does the endpoint's cache.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable

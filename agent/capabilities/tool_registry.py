@@ -4,8 +4,6 @@ Calls to tools that are neither in `always` nor loaded are blocked. A loaded too
 because the model has not seen its parameters before. A tool that another hook removed stays removed and is not found.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence

@@ -9,8 +9,6 @@ The rings are outermost: a span covers everything inside, such as retries. Rings
 hooks do, so a recorder that stores attributes must redact them.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager

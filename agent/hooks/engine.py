@@ -6,8 +6,6 @@ one at most) is inside all others, so that it judges the final arguments. A hook
 its failure policy applies (see Hook), and the hooks after it still run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

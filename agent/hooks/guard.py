@@ -8,8 +8,6 @@ A change that a hook may not make is reverted without an error; its other change
 - The counters that limits are measured by belong to the loop; a hook may raise one (a subagent's tokens), not lower it.
 """
 
-from __future__ import annotations
-
 import inspect
 
 from agent.frozen import FrozenDict, freeze

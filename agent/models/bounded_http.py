@@ -9,8 +9,6 @@ Limits count decoded bytes and apply as bytes arrive, before anything buffers th
 Requests ask for no compression. gzip and deflate are decoded anyway, in small pieces; other encodings are refused.
 """
 
-from __future__ import annotations
-
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator

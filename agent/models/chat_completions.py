@@ -3,8 +3,6 @@
 Endpoints are untrusted: any part of an answer may be missing, of the wrong type, or endless.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import uuid

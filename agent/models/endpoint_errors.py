@@ -3,8 +3,6 @@
 People and models see an endpoint's message, so it is bounded, and credentials in it are removed.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """One inference: the request goes through the rings to the model, and the response gets our call ids."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The protocol of a model, and a model that counts the usage of every attempt."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable

@@ -4,8 +4,6 @@ The client library connects, authenticates and sends. Answers are read here, wit
 agent.models.bounded_http, because the library buffers without a limit and loses error messages.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math

@@ -9,8 +9,6 @@ ScriptedModel plays it in this process, ScriptedModelServer over HTTP. A turn's 
 the last assistant message: tool results in call order, the task on turn 0.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -4,8 +4,6 @@ It serves `POST /v1/chat/completions` over HTTP/1.1 on loopback, with and withou
 expectation is answered with HTTP 400 of type script_expectation_failed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -3,8 +3,6 @@
 The run's notes carry an InputEstimate from step to step, so that only new messages are counted.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from typing import Self

@@ -4,8 +4,6 @@ A subagent works on the same files, through the parent's tools and all its manda
 leave. Background subagents end with the run that started them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

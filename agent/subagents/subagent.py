@@ -1,7 +1,5 @@
 """A subagent: its definition, what it runs with, and what its parent sees of it in the background."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Sequence
 from contextlib import suppress

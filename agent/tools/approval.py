@@ -10,8 +10,6 @@
 A suspended run is nothing but its state. A subagent is not suspended: calls that need an approval are blocked.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """The events of a tool call: its start, its verdict, its output while it runs, and its end."""
 
-from __future__ import annotations
-
 import asyncio
 import codecs
 import logging

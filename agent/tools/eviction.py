@@ -4,8 +4,6 @@ execute evicts its output in the sandbox. EvictionHook serves every other tool b
 come in pages. A marker between head and tail says what is left out, and which calls read it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -4,8 +4,6 @@ A model's output and a service's request are read many times. Absurd ones are re
 remedy. What passes is strict JSON that every store returns unchanged.
 """
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -3,8 +3,6 @@
 Paths are resolved lexically, without looking at files. The sandbox refuses symbolic links.
 """
 
-from __future__ import annotations
-
 import posixpath
 from collections.abc import Sequence
 

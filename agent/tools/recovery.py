@@ -9,8 +9,6 @@ ran before: they are neither judged nor run again, and after_tool_use sees their
 calls run normally, under the same id.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol

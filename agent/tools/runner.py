@@ -7,8 +7,6 @@ execution         allowed calls concurrently (bounded), inside the rings; no cal
 after_tool_use    in call order, for blocked calls too
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -1,7 +1,5 @@
 """The tools of an agent: validated arguments in, a result for every failure out."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect

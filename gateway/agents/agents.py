@@ -4,8 +4,6 @@ Every agent has the eviction of large results, a flow, and the limits of its ten
 and policy (gateway.tool_calls.tool_calls). An agent's settings can neither remove nor reorder these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 

@@ -1,7 +1,5 @@
 """The agents of each tenant, checked when the configuration is read and again with each new policy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from gateway.agents.agents import check

@@ -4,8 +4,6 @@ The first answer counts. An answer that allows more than the one call applies to
 is stored as a grant: a narrow allow rule that takes effect only where the policy asks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -5,8 +5,6 @@ once it is approved, so that call is identified by its digest. The digest is wha
 arguments, or under another version of the policy, is another call and needs its own approval.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence

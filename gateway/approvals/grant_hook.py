@@ -4,8 +4,6 @@ A call that passes by a grant carries the id of the approval that granted it. Th
 first place; when that call has run, the approval is used, and the grant remains.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

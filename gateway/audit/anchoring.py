@@ -1,7 +1,5 @@
 """Writes the heads of the audit chains to where the database's owner cannot change them: a file or a program."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

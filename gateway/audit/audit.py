@@ -1,7 +1,5 @@
 """Reads the audit for those who answer for what happened: pages, a live tail, and verification."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 

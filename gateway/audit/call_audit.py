@@ -1,7 +1,5 @@
 """The audit entries of tool calls, without arguments and results, and of operations on background processes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

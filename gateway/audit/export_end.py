@@ -1,7 +1,5 @@
 """The last line of an export, which marks it as complete and states where it ends."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self

@@ -4,8 +4,6 @@ It proves that between two known digests nothing was changed, removed, added or 
 enough to write a whole new chain; only a digest that was noted elsewhere reveals that.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """An audit record and its digest. docs/audit.md shows the computation in ten lines for others."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`airlock approvals watch`: a stream of approvals that survives restarts of the gateway, and a prompt for answers."""
 
-from __future__ import annotations
-
 import asyncio
 import codecs
 import contextlib

@@ -3,8 +3,6 @@
 `make bench` in a clone measures more, compared with more peers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import shutil

@@ -1,7 +1,5 @@
 """The database of a configuration, and the policies in it, for commands that use them without a gateway."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 

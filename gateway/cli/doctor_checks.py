@@ -1,7 +1,5 @@
 """The checks of `airlock doctor`: this machine, a configuration and its engine."""
 
-from __future__ import annotations
-
 import os
 import platform
 import resource

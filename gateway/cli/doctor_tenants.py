@@ -1,7 +1,5 @@
 """The checks of each tenant by `airlock doctor`: whether the engine can run the sandboxes of its policy in force."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import replace

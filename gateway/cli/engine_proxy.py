@@ -1,7 +1,5 @@
 """`airlock engine-proxy`: a Docker socket that does not give a gateway root access to the engine's host."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """The client's calls of AdminService on the database of a configuration, without a gateway and without a key."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """`airlock`: the command line, with one module per subcommand."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Annotated

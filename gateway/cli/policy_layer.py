@@ -1,7 +1,5 @@
 """The versions of a layer of policy, as AdminService reports them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -3,8 +3,6 @@
 Everything printed passes `printable` anyway (safe_console.py); here it is called first so that lengths are right.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from datetime import datetime

@@ -3,8 +3,6 @@
 A file or pipe gets one line per row unless COLUMNS sets a width.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Live view of a run: RunView prints its events as they arrive, Prose the text of the model."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping

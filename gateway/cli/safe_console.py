@@ -5,8 +5,6 @@ printable as it is rendered, including table cells and progress bars, and interp
 `style=` or `Text`. `SafeBytes` does the same for bytes, which a file or pipe gets unchanged.
 """
 
-from __future__ import annotations
-
 import codecs
 import json
 import sys

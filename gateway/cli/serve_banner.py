@@ -1,7 +1,5 @@
 """The banner that `airlock serve` prints when it is ready."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.text import Text

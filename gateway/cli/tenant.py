@@ -1,7 +1,5 @@
 """`airlock tenant`: list the tenants of a gateway and delete their data. Needs an operator key."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

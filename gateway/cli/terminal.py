@@ -6,8 +6,6 @@ configuration, 3 the gateway refused the request or does not answer, 4 the model
 timed out, 125 did not run or did not end by itself, 126 denied.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from typing import NoReturn

@@ -13,8 +13,6 @@ A tool call that was refused or failed is a result, not an exception.
 Start at `client.py`. Imports gateway.errors, gateway.audit_chain, gateway.v1 and gateway.telemetry.client_span only.
 """
 
-from __future__ import annotations
-
 from gateway.audit_chain.record import AuditRecord as AuditRecord
 from gateway.client.approvals import Approval as Approval
 from gateway.client.approvals import Grant as Grant

@@ -1,7 +1,5 @@
 """Tenants, keys and policies in the Python client. Needs an operator key."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Approvals and grants in the Python client. Needs an approver's key."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The key must have the scope `audit`. A tenant's key reads its own chain; an oper
 operators' own chain.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The client: tool calls, and the calls of the other modules."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

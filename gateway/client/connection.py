@@ -1,7 +1,5 @@
 """The channel of a client: its TLS, and the event loop that it belongs to."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextvars import ContextVar

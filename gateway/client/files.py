@@ -1,7 +1,5 @@
 """Files of a thread's sandbox in the Python client."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import datetime

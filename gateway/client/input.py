@@ -1,7 +1,5 @@
 """What a client sends in streams: the input that a caller gives, and requests beside the answers that come in."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

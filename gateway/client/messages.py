@@ -1,7 +1,5 @@
 """Requests and answers of the gateway as the Python client's own types."""
 
-from __future__ import annotations
-
 import functools
 import json
 import uuid

@@ -5,8 +5,6 @@ async for piece in airlock.process_output("t1", server.id, follow=True):
     ...
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import AsyncIterator, Sequence

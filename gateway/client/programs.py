@@ -3,8 +3,6 @@
 result = await airlock.run_program(["wc", "-c"], thread="t1", stdin=data)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ quota is left to the caller. While most of a client's calls are refused for over
 attempts of every call would be five times the load.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Runs in the Python client: start, follow, list and cancel them."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Sandboxes and snapshots in the Python client."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime

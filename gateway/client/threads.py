@@ -1,7 +1,5 @@
 """Threads in the Python client: their messages and metadata."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass

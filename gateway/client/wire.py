@@ -1,7 +1,5 @@
 """What all calls of the Python client share: one channel, the credential, retries, and errors made of statuses."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect

@@ -1,7 +1,5 @@
 """Builds the foundation: the database, telemetry and the policies in force."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """Builds the engine that creates sandboxes, and the keeper that leases one to each thread."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection

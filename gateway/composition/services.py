@@ -1,7 +1,5 @@
 """Creates the services and adds them to a server."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Builds tool calls, runs, approvals, and this process' lease on the runs that it hosts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ such as env, timeout and sh -c. With any rule, a line that cannot be parsed reli
 judges the paths of redirects; but with an `allow` list no command may write a file by one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any
 

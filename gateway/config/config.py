@@ -1,7 +1,5 @@
 """The gateway's configuration: one YAML file, created by `airlock init`. Relative paths start at its directory."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any, Literal, Self

@@ -1,7 +1,5 @@
 """The sections `identity` and `tls`: token issuers, client certificates and the listener's certificate."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """The sections about operating a gateway: `admission`, `audit`, `recovery`, `retention`, `runs` and `telemetry`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """The base class of sections, and error messages that name the field's path and the expected value."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin

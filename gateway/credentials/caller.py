@@ -1,7 +1,5 @@
 """The credential of a call, as it is displayed and recorded."""
 
-from __future__ import annotations
-
 from contextvars import ContextVar
 from dataclasses import dataclass
 

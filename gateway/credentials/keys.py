@@ -3,8 +3,6 @@
 A key has scopes. A key that makes agents act cannot also approve their calls, and only operators' keys have `operate`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from collections.abc import Iterable

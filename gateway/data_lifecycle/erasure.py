@@ -5,8 +5,6 @@ the row is marked, and no call starts in the thread any more: such a call would 
 row.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass

@@ -1,7 +1,5 @@
 """Operations of operators on tenants: list them, show what is stored of one, delete it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

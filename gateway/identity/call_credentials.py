@@ -4,8 +4,6 @@ A guard checks the credential again while the call is in progress. The call may 
 an ended call points to freed memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self

@@ -4,8 +4,6 @@ The listener has verified the chain and the possession of the key (gateway/ident
 handshakes, so each call checks the certificate's validity period again.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Records denied calls in the log and the operators' audit, at a limited rate."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Authenticates API keys."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """An issuer's public keys (JWKS, RFC 7517): fetched, cached, and fetched again for an unknown key id."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import json

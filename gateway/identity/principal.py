@@ -1,7 +1,5 @@
 """The authenticated caller: tenant, credential and scopes. Never taken from a request."""
 
-from __future__ import annotations
-
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 

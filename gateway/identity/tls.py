@@ -1,7 +1,5 @@
 """TLS of the listener. The files are checked before each handshake, so a renewed certificate needs no restart."""
 
-from __future__ import annotations
-
 import os
 import ssl
 import tempfile

@@ -1,7 +1,5 @@
 """Authenticates signed tokens (JWT, RFC 7519, as in OpenID Connect) of configured issuers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

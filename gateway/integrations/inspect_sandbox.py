@@ -6,8 +6,6 @@ the key; `sandbox=("airlock", AirlockConfig(...))` names other variables. See do
 Failures of the gateway or a sandbox are raised, never returned: a result is what the program itself did.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import posixpath

@@ -1,7 +1,5 @@
 """The argv of a rule made ready: the first words that a command has, each a text, one of several, or a placeholder."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

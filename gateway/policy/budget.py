@@ -1,7 +1,5 @@
 """How much of one call is compared with rules: a long line against many rules is refused before it takes long."""
 
-from __future__ import annotations
-
 LIMIT_COMPARISONS = 12_000
 """About a microsecond each; a glob against a glob counts for more."""
 

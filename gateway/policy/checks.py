@@ -1,7 +1,5 @@
 """What types cannot say of a policy file: ids given twice, groups in a circle, rules that contradict each other."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

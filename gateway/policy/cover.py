@@ -8,8 +8,6 @@ host of the covered one lies. That keeps a policy of a thousand rules at millise
 all the same is compared up to a limit, and no further.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the policy says of one call, and the facts that it was given."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal

@@ -1,7 +1,5 @@
 """What changes from one policy to another: verdicts of calls, counted by rule, and what the files say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

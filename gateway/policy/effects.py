@@ -1,7 +1,5 @@
 """What a simple command does besides running: the files it reads and writes, and the hosts it speaks to."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

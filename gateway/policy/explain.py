@@ -1,7 +1,5 @@
 """Which rules came near: those about a part of the call that failed in one condition only, and in which."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile

@@ -6,8 +6,6 @@ An expression sees the variables of VARIABLES and the functions of _FUNCTIONS, n
 long, too deep or too large to be seen (see `visible`) is absent; using what is absent is an error, and an error denies.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

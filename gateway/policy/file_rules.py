@@ -5,8 +5,6 @@ is allowed without conditions for whole directories; what is denied, or asked ab
 rule goes on. check_kernel() finds the rules that would be weaker for commands than for the file tools.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence

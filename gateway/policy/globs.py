@@ -7,8 +7,6 @@ Matching takes time linear in the path for each wildcard: pieces between wildcar
 (atomic groups), so no glob that a tenant writes can make a decision slow.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

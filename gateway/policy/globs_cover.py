@@ -5,8 +5,6 @@ are written very differently may be called different; the answer never includes 
 are said to have nothing in common only when that is sure.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache

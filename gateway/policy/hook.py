@@ -1,7 +1,5 @@
 """The policy as a hook: mandatory, innermost, always closed. It sees the arguments that the tool will get."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple

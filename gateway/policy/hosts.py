@@ -4,8 +4,6 @@ One host has many spellings: PyPI.org, pypi.org. with a dot, 127.1, 0x7f000001, 
 its one canonical spelling, so that no other spelling of it passes by a rule.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import socket

@@ -5,8 +5,6 @@ In a glob `*` stops at a slash and `**` does not; without a tag it is about ever
 digest says nothing, for the engine goes by the digest: only a glob without a tag, or with that digest, matches it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

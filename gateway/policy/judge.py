@@ -15,8 +15,6 @@ With `enforcement: kernel` the sandbox's kernel holds the rules on files for all
 and hosts are out of its reach. Then a command line is judged for its programs and their arguments alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping

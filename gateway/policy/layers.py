@@ -3,8 +3,6 @@
 Only what a file says counts: a default is what holds where neither says anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 

@@ -1,7 +1,5 @@
 """Loading a policy: text in, a Policy out, or every problem with its line, its field and what is allowed there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath

@@ -1,7 +1,5 @@
 """Pydantic's errors in the words of a policy file: one problem for each field, with what is allowed there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, cast, get_origin
 

@@ -4,8 +4,6 @@ No rule says what is written: one about a file to be written allows any content,
 arguments. Its reason says so, for those who grant it.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 

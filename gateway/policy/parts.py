@@ -1,7 +1,5 @@
 """A call cut into the parts that are judged: a path, each simple command, each file and host that a command names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial

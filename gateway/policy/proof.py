@@ -1,7 +1,5 @@
 """What a policy file promises of itself: examples, each judged by its rule alone, and tests, by the whole policy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """What was made of the last texts, so that the same one is not read again: bounded in bytes, safe between threads."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock

@@ -3,8 +3,6 @@
 Python's own engine can take years over a short text; so no pattern from a policy ever reaches it.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a tenant ends up with: the rules of both layers with groups written out, and each setting with who said it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -4,8 +4,6 @@ Path rules are found by the leading directory of their globs, argv rules by thei
 part of the name. What the index finds is then asked for all its conditions.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 Loading checks more than a schema can say (globs, patterns, examples); what loads is always valid by the schema.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """The rules that a policy file applies, groups written out: each with its layer, its group and its place."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ tree-sitter-bash, and it is understood only where both see the same words in the
 An opaque line still lists the commands that were seen in it, so that deny rules can match them. They are no promise.
 """
 
-from __future__ import annotations
-
 import re
 
 from gateway.policy.shell_grammar import LIMIT_COMMANDS, read_line

@@ -1,7 +1,5 @@
 """Where `cd` and the like lead: the directories in which what comes after a command may run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from gateway.policy.shell_line import Directories, joined

@@ -8,8 +8,6 @@ On the way it follows where each `cd` leads (shell_flow.py): what is read next s
 returns where the shell may stand after it.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """What the shell reader hands to the other rooms: the simple commands of a line, and the files the shell opens."""
 
-from __future__ import annotations
-
 import posixpath
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Builtins that change nothing but variables which change nothing about what later words run (variables.py)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 It gives the same units as shell_grammar.py, or None where its tree holds anything that has no place in them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator
 

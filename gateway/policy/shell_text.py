@@ -1,7 +1,5 @@
 """A position in a command line: gaps between words, keywords, and here-documents."""
 
-from __future__ import annotations
-
 import re
 
 from gateway.policy.shell_line import Span

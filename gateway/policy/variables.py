@@ -1,7 +1,5 @@
 """Variables whose value changes nothing about what the words after them run."""
 
-from __future__ import annotations
-
 import re
 
 # Lower-case names are a script's own, except those that programs read.

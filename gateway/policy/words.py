@@ -8,8 +8,6 @@ expanded by bash and is plain text to dash: such a word is an expansion. Everyth
 Source text is the line's UTF-8 bytes decoded as latin-1, one character a byte, so that positions are offsets of bytes.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Only what a policy needs: one document of mappings, sequences and plain scalars.
 are refused (an alias can name a billion entries), and so are duplicate keys, which YAML readers resolve in silence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Operations of operators on policies: read a layer, put one in force, list its changes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

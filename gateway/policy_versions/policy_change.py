@@ -1,7 +1,5 @@
 """Applies a change to a policy layer, unconditionally or only over an expected version."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gateway.errors import PolicyChanged

@@ -1,7 +1,5 @@
 """Checks that a policy may come into force: it loads, fits the other layer, and every agent can be built with it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import Executor

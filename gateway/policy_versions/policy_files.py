@@ -6,8 +6,6 @@ not in force since the file was last read. Any other text that differs from the 
 counted and reported by `airlock doctor`, and changes nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor

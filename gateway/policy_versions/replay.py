@@ -4,8 +4,6 @@ Each call is judged with its original arguments and as of its original time. Rat
 replayed: a call that waited for an approval counts as asked, whatever the answer was.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable

@@ -4,8 +4,6 @@ In the content of a result the streams alternate, so a secret may be made of the
 Where a stream takes over in the middle of a line, the bytes around that place are scanned once more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 

@@ -1,7 +1,5 @@
 """Events without secrets: in the arguments of calls, and in whatever else their payloads hold."""
 
-from __future__ import annotations
-
 from agent.events import Event, EventSink
 from gateway.redaction.finders import RedactionFailed
 from gateway.redaction.redactor import WITHHELD, Redactor

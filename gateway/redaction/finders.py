@@ -4,8 +4,6 @@ A finder is given a buffer again and again, each time with more bytes at its end
 it finds is the same however the bytes are cut into pieces. Positions are absolute: `base` is where the buffer begins.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

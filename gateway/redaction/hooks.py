@@ -6,8 +6,6 @@ of what a call ends with, the verdict's words and results that never came to a r
 the journal's included, so nothing reads what it has not been through.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from agent.filesystem import Redacted

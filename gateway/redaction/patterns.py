@@ -9,8 +9,6 @@ no more than plain text. RE2 stays fast where few candidates can be under way at
 beginnings leave out a character that their own lead-in has, and none asks for more than is needed to be sure.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

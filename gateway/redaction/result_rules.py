@@ -1,7 +1,5 @@
 """Rules on results: what one is against is withheld. What was evicted is read back and looked through whole."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Sequence

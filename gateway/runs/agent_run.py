@@ -5,8 +5,6 @@ stopped, or cut off from the database, may still have calls in the thread's sand
 sandbox with the same files, and the old calls have no further effect.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@
 The results of a step's calls are in the journal (gateway/tool_calls/journal.py) until the step is stored.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field

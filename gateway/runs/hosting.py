@@ -4,8 +4,6 @@ A run that waited, or that a lost gateway left, is taken by exactly one gateway:
 itself ends the calls that the lost gateway may still have, before it continues (gateway/runs/agent_run.py).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from dataclasses import replace

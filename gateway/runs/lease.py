@@ -4,8 +4,6 @@ A process that cannot renew it in time, because the database is unreachable or t
 without writing anything: another gateway may have them. It takes a new lease as soon as it can.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

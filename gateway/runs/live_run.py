@@ -1,7 +1,5 @@
 """LiveRun: a run hosted here, the events that it emits, and the ends that the gateway gives runs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Between gateways, the unique constraint on runs.request_id ensures that; within 
 first.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 from gateway.errors import AirlockError, InProgress, RequestIdReused

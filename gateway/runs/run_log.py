@@ -5,8 +5,6 @@ Each transaction also stores the state that the run continues from if this proce
 see only what is kept. Watchers read the database, never this buffer: a slow one costs the run nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence

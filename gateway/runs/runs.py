@@ -8,8 +8,6 @@ last checkpoint (gateway/runs/checkpoints.py); writes of its old gateway are the
     live_run.py    the events that a run emits                       checkpoints.py  what a run continues from
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

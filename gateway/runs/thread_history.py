@@ -8,8 +8,6 @@ A metadata value over a limit (key, size, number, total) is logged and not store
 run continues. A tool that wrote too much must not cost the run its work.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from typing import Protocol

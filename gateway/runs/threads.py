@@ -1,7 +1,5 @@
 """Threads as their tenant sees them: list, read, set metadata, delete. A run's writes are in thread_history.py."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

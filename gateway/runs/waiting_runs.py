@@ -3,8 +3,6 @@
 Those are the runs whose approvals are answered, and the runs whose gateway is lost or handed them over when it stopped.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping

@@ -5,8 +5,6 @@ for orphans and removes them. So the database has a record for each engine, the 
 containers are labelled with it: a mismatch is refused before anything is adopted or removed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Sequence

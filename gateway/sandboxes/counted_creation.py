@@ -4,8 +4,6 @@ A sandbox that lives, or that was stopped and starts again, is not counted. A cr
 much.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 

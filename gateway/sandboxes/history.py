@@ -1,7 +1,5 @@
 """The state transitions of tenants' sandboxes: written without delaying calls, and read from the database alone."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

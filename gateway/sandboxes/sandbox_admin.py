@@ -1,7 +1,5 @@
 """Creates a thread's sandbox ahead of its calls, stops it, and removes it with its files, each with its audit entry."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Protocol
 

@@ -4,8 +4,6 @@ A sandbox of this process is read through its daemon, any other through the engi
 daemon can count what files take. Reading does not reset a sandbox's idle timer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """AdminService: tenants, policies and keys, for operators."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gateway.credentials.caller import actor

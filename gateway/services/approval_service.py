@@ -1,7 +1,5 @@
 """ApprovalService over gateway.approvals.approvals."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """AuditService over gateway.audit.audit. A tenant's key reads its own records; an operator names the tenant."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Messages: made from the objects that the services return, awaited from clients, and queued to them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

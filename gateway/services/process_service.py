@@ -4,8 +4,6 @@ Starting one is a judged call. The other RPCs act on processes that the tenant i
 policy does not judge them again. Those that are audited count against the tenant's rate limit, as calls do.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

@@ -1,7 +1,5 @@
 """RunService over gateway.runs."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 

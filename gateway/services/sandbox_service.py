@@ -1,7 +1,5 @@
 """SandboxService: a tenant's sandboxes, whichever gateway of the engine created them."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar

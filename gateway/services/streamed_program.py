@@ -1,7 +1,5 @@
 """RunProgram: one program in a thread's sandbox, with its input and output as streams."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator

@@ -1,7 +1,5 @@
 """ThreadService over gateway.runs.threads."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """ToolService over gateway.tool_calls.tool_calls."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

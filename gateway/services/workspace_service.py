@@ -3,8 +3,6 @@
 Nothing is redacted here: the caller is the tenant's own service, not a model, and files must come back unchanged.
 """
 
-from __future__ import annotations
-
 import asyncio
 import posixpath
 from collections.abc import AsyncIterator, Mapping

@@ -12,8 +12,6 @@ client's speed) are counted separately, as are the bytes of requests and all ope
 without its caller counts as its tenant's, but does not keep the tenant's next call out.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import os

@@ -4,8 +4,6 @@ A gateway of several workers counts as one. Its parent locks the directory, and 
 of its process, locked while it lives. An id in an unlocked slot is that of a dead process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -8,8 +8,6 @@ An RPC is written as `async def CallTool(self, tenant, request)`; what it raises
 google.rpc.ErrorInfo whose reason a client can branch on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

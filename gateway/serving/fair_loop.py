@@ -9,8 +9,6 @@ private `_ready` (CPython 3.11 to 3.14). A loop without such a queue stays as it
 tests/unit/gateway/serving/test_fair_loop.py fails.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

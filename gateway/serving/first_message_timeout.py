@@ -4,8 +4,6 @@ Nothing of a call is read before its caller is known; then gateway/serving/edge.
 reflection, which need no credential, few requests are read at a time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 from collections.abc import AsyncIterator, Callable

@@ -4,8 +4,6 @@ All services, and the server as a whole (""), need the database; those that work
 need is checked periodically, one check at a time: a check that hangs is never started a second time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

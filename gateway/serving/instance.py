@@ -1,7 +1,5 @@
 """The instance id in the labels of containers and volumes. All gateways of a database share it, and so workspaces."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

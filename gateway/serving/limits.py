@@ -1,7 +1,5 @@
 """Counts and limits by tenant, or by peer, and in all: bytes of messages, uploads, open RPCs, anonymous calls."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress

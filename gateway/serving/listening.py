@@ -1,7 +1,5 @@
 """The address where a gateway listens, the options of its server, and a port shared by several workers."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import ipaddress

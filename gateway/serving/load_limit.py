@@ -10,8 +10,6 @@ grows by a quarter, up to `most`. It applies to calls that started a moment ago 
 build or a program that sleeps, keep no other out.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import contextvars

@@ -5,8 +5,6 @@ from all of its rules and states what is expected: "thread: 256 printable charac
 the first message is checked, by the servicer that reads it.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable
 from typing import Any

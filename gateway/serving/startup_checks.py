@@ -1,7 +1,5 @@
 """Startup checks: refuse configurations that are open to more callers than the operator intends."""
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Iterator
 from pathlib import Path

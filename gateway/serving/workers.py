@@ -4,8 +4,6 @@ The parent serves nothing. It locks the state directory, reserves the port and s
 kernel sends them PARENT_DIED.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

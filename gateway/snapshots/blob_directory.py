@@ -4,8 +4,6 @@ A name exists only with all of its bytes, even if this process is killed. What i
 disk that loses bytes causes an error, never a wrong file.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import hashlib

@@ -6,8 +6,6 @@ removed when one starts, and before the tenant's next fork. Runs, approvals and 
 the thread in which they were made.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

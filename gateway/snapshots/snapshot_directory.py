@@ -10,8 +10,6 @@ dies. A snapshot that the database does not list was interrupted: its files are 
 if `used` is missing, or is about other snapshots.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl

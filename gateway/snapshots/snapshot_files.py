@@ -7,8 +7,6 @@
 The manifest gets its name last, when everything it refers to is on the disk. It never changes after that.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

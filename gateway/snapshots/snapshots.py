@@ -4,8 +4,6 @@ A snapshot exists once its row does, which is written last; what a crash leaves 
 snapshot, or at the next start. Automatic snapshots are removed for newer ones, and with their thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -4,8 +4,6 @@ A snapshot taken on request is never removed for another. Automatic ones are: th
 reached, and the thread's oldest beyond `sandbox.snapshots_kept`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The queries of approvals. Each change is conditional: the first answer wins."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Changes of approvals: the statuses, a time after all changes so far, and the audit entries."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any

@@ -1,7 +1,5 @@
 """Reads the audit: pages, what follows a record, and whole chains slice by slice."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -6,8 +6,6 @@ in the order of the tenants' names, so a chain has no forks and no gaps, and gat
 deadlock.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The journal of tool calls: which calls begin to execute, their outcomes, and the calls of lost gateways."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ PostgreSQL refuses text with NUL, and some of SQLite's functions cut it there. T
 it, so it is stored as U+FFFD in either, as half of a surrogate pair is.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ first sees all earlier writes, and no two deadlock on each other's rows.
 A lost connection costs nothing, unless it is lost during a commit: see gateway/storage/writer.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The queries of engines: which threads' workspaces each has, moving them off one that is gone, channel directories."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What queries return: a thread, a run, and an event of a run's log."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

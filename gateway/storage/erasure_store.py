@@ -3,8 +3,6 @@
 A row's owner follows from its table's columns: tenant, else thread_id, else run_id.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The queries of grants: rules that approvers granted to a thread or a run, until they are revoked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

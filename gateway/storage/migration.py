@@ -1,7 +1,5 @@
 """The revisions of the schema: which one a database has, migrating it, and whether it has what the revision needs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

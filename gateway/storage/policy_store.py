@@ -1,7 +1,5 @@
 """The versions of policies, and who applied which one when. Only texts that were loaded are stored."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ the cost of a small write. The text is the one that SQLAlchemy would send, so a 
 Parameters and results are the driver's own, so only types without conversion work: text, integers, written booleans.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections import namedtuple
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What every group of queries has: the database, the audit, a clock; rows as dataclasses, filters, pages and slices."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import copy_context

@@ -4,8 +4,6 @@ A counter counts within one window of the clock. A hold is one of a limited numb
 are released when it starts again. Everything that is taken together is taken in one transaction, all or nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter

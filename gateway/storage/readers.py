@@ -4,8 +4,6 @@ A tenant has at most a share of the threads at a time, and so have operators tog
 to background reads, which need no share. Authentication reads in a thread of its own, so tenants' reads never delay it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The queries of request ids: which call or run has one, and what is remembered of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

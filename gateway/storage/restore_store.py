@@ -6,8 +6,6 @@ from the beginning, so that its name is taken, with a mark that hides it (thread
 and the end of the mark are written in one transaction.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

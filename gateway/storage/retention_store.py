@@ -1,7 +1,5 @@
 """The queries of retention: what is too old is found by a reader, and deleted in small batches by the writer."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from sqlalchemy import ColumnElement, Connection, Select, delete, exists, func, or_, select, update

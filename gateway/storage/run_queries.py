@@ -1,7 +1,5 @@
 """The queries of one run and its events. Each takes the tenant, or a run that the caller has checked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -5,8 +5,6 @@ writer's epoch: a gateway that was thought lost and is back can no longer write.
 (gateway/storage/database.py), so no takeover comes between the check and the write.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType

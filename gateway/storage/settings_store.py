@@ -1,7 +1,5 @@
 """The settings that all gateways of a database share, as values by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from sqlalchemy import Connection, insert, select, update

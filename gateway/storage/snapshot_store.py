@@ -1,7 +1,5 @@
 """The queries of snapshots. See also restore_store.py."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 

@@ -1,7 +1,5 @@
 """What calls and runs write: threads, runs with their events, and the journal of calls."""
 
-from __future__ import annotations
-
 from gateway.storage.call_journal import CallJournal
 from gateway.storage.run_queries import RunQueries
 from gateway.storage.thread_queries import ThreadQueries

@@ -3,8 +3,6 @@
 Neither direction fails, as one bad message would cost the whole thread.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import NamedTuple

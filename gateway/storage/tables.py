@@ -4,8 +4,6 @@ A new database is created from them and `triggers.py`, an older one is migrated 
 columns has no meaning.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text, text

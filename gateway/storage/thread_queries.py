@@ -1,7 +1,5 @@
 """The queries of one thread: created, and read whole. Each takes the tenant; lists are in thread_store.py."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

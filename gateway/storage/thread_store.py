@@ -1,7 +1,5 @@
 """Lists: a tenant's threads with their messages and metadata, and its runs; marks of threads that are closed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The queries of sandboxes' history: state transitions, written in batches and read in pages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Each is the text after `CREATE TRIGGER name`, by its name. In PostgreSQL they ca
 SQLite replace a table (batch_alter_table) loses the table's triggers, and must create them again.
 """
 
-from __future__ import annotations
-
 TRIGGERS: dict[str, dict[str, str]] = {"sqlite": {}, "postgresql": {}}
 FUNCTIONS: dict[str, str] = {}
 """The bodies of PostgreSQL's functions, by their names."""

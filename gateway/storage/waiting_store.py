@@ -5,8 +5,6 @@ usually a machine and its clock. Otherwise, a clock that is ahead by more than a
 gateway lives. That costs an interruption, but nothing happens twice: the previous gateway can no longer write.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

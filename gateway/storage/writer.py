@@ -7,8 +7,6 @@ A connection that is lost before the commit costs nothing: the transaction is re
 commit leaves open whether it was done. It is not repeated; the callers get an error that says so.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import queue

@@ -1,7 +1,5 @@
 """Runs work in the background, repeats it, and retries database reads."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

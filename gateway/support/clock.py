@@ -1,7 +1,5 @@
 """Time and ids, injected so that tests can control them."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The tenant that the current task works for: its callbacks and its database reads are scheduled fairly by tenant."""
 
-from __future__ import annotations
-
 from contextvars import ContextVar
 
 CURRENT_TENANT: ContextVar[str | None] = ContextVar("current_tenant", default=None)

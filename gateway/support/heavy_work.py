@@ -5,8 +5,6 @@ sets a short switch interval so that the event loop gets its time. A turn cannot
 turns of some ten milliseconds.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

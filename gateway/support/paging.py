@@ -4,8 +4,6 @@ A token is base64 of the sort key of a page's last entry and of a digest of the 
 only selects a position within the caller's tenant. A token of another query is INVALID_ARGUMENT.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

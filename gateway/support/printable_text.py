@@ -1,7 +1,5 @@
 """Makes text from outside safe for a terminal: no cursor moves, hidden characters or reversed direction."""
 
-from __future__ import annotations
-
 import unicodedata
 
 # A control character is shown as its picture: ESC as ␛.

@@ -1,7 +1,5 @@
 """The version of Airlock, from the installed package's metadata."""
 
-from __future__ import annotations
-
 import functools
 from importlib.metadata import PackageNotFoundError, version
 

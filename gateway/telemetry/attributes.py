@@ -3,8 +3,6 @@
 docs/telemetry.md lists the attributes of each span and metric; tests compare them.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 # From the conventions' incubating part; a test compares each with opentelemetry.semconv.

@@ -4,8 +4,6 @@ The client has no settings of its own: set OpenTelemetry's tracer provider, as f
 nothing is recorded or sent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

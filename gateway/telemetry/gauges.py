@@ -3,8 +3,6 @@
 The disks are the engine's, which has the workspaces, and the state directory's; one that runs short is also logged.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

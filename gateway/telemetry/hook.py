@@ -4,8 +4,6 @@ The hook is mandatory, so that subagents' calls have spans too, and it never fai
 context as a note of the run, so that another gateway continues the trace.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

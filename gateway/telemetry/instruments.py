@@ -1,7 +1,5 @@
 """Defines every metric. docs/telemetry.md lists their labels; a test compares the names and units."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -5,8 +5,6 @@ exception it has the class and, for each frame, file, line and function: the tex
 parameters of a statement. Only gateway.errors keep their messages.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

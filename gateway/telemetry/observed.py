@@ -3,8 +3,6 @@
 No trace continues inside a sandbox: the gateway measures the time between request and answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Exports spans to an OTLP receiver and metrics to scrapers. The only module that uses the SDK."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -4,8 +4,6 @@ The interceptor wraps Airlock's own services, and only if telemetry is on. gatew
 and the error of an RPC with `admitted` and `refused`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping

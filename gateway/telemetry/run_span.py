@@ -1,7 +1,5 @@
 """Observes runs: one span for each time a gateway hosts one, in the trace that it started in; spans as log lines."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """What the other packages record with: a tracer, the metrics and the settings."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager

@@ -7,8 +7,6 @@ hours and days of the clock in UTC. What is not limited is not counted, and cost
 the database and read every two seconds, so a tenant may exceed that quota by what it stores meanwhile.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

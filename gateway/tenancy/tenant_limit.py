@@ -1,7 +1,5 @@
 """Limits what one tenant may have in progress at once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager

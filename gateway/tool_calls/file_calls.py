@@ -4,8 +4,6 @@ Each class runs one call in place of the tools: the policy judges its path, and 
 bytes do not pass through the result, and nothing is redacted.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing

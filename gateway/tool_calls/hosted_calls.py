@@ -3,8 +3,6 @@
 The journal tells a gateway that takes a run over what became of the run's calls.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -10,8 +10,6 @@ it continues. The row of a run's call has its result until the step is kept, so 
 does not make the call again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable

@@ -7,8 +7,6 @@ marks it interrupted. Until then a repetition of the call gets the error that it
 A call that did not execute is queued too, once for each request id.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 from collections import OrderedDict

@@ -4,8 +4,6 @@ A program that prints byte by byte then costs the memory of its bytes, which the
 of as many messages.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 

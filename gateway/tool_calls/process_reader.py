@@ -1,7 +1,5 @@
 """Reads the output of background processes, redacted: each page with the bytes around it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from gateway.redaction import Redactor

@@ -5,8 +5,6 @@ the kernel as it is, nothing in it is ever expanded, and so there is no second r
 one. Where a shell has a builtin or a keyword of argv[0]'s name, policy judges that, which is the stricter reading.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ Each class runs one call in place of the tools: the policy judges the program as
 the line and how it ended. The streams do not pass through the result.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """What `enforcement: kernel` needs of a sandbox: Landlock, and the programs that the policy names."""
 
-from __future__ import annotations
-
 import logging
 
 from gateway.policy import Policy

@@ -4,8 +4,6 @@ The policy hook calls `take` last. A denied call has used its place in the minut
 refuses is blocked, and journaled like one that the policy blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -13,8 +13,6 @@ Such a call outlives its connection for a moment, so that a caller whose connect
 It does not outlive the deadline of its last caller; `cancel` and the end of the gateway end it at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace

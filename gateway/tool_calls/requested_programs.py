@@ -12,8 +12,6 @@
 Unlike a tool call (requested_calls.py) a program ends with its connection, the only reader of its output.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

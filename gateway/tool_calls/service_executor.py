@@ -1,7 +1,5 @@
 """Runs a service's call in place of the tools; the service has made and checked the arguments itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

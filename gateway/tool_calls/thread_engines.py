@@ -3,8 +3,6 @@
 A gateway on another engine would find no files and make a second, empty workspace. It refuses the thread instead.
 """
 
-from __future__ import annotations
-
 from gateway.errors import OtherEngine
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.entities import Thread

@@ -5,8 +5,6 @@
 `ToolPath` is the path for one thread: the mandatory hooks, and the tools over its sandbox.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial

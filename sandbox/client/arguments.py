@@ -3,8 +3,6 @@
 Programs have the limits of the kernel and of a frame.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from sandbox.daemon.frames import MAX_FRAME_BYTES

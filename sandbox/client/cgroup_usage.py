@@ -3,8 +3,6 @@
 Tool code cannot write there, but the daemon could lie: the numbers are bounded, and concern its own sandbox only.
 """
 
-from __future__ import annotations
-
 from sandbox.errors import NotFound
 from sandbox.sandbox import Sandbox
 from sandbox.usage import PIDS_LIMIT, Usage, counted

@@ -5,8 +5,6 @@ final frame. Leaving it earlier, by an exception or cancellation, closes the con
 call started. A protocol violation marks the whole channel lost: the sandbox is never trusted again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

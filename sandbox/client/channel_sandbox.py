@@ -1,7 +1,5 @@
 """A running sandbox whose daemon is reached through a channel, whatever engine made it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The daemon is hostile. A frame that is too long, truncated or not a Reply is Dae
 than one frame and one receive. Raw sockets save a task and a copy per call compared to asyncio streams.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

@@ -4,8 +4,6 @@ Memory is one frame of output and one piece of input: while `on_output` is await
 and the program blocks.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field

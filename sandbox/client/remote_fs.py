@@ -4,8 +4,6 @@ Methods raise FileError subclasses for what the sandbox's kernel refuses, and Da
 Paths, patterns and answers are validated on this side too; memory is bounded by one frame.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each function takes the request's bounds and the reply, returns a frozen value, 
 an honest daemon cannot send.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from typing import Any, NamedTuple, NoReturn, TypeVar

@@ -1,7 +1,5 @@
 """Frames on a connected Unix socket: a 4-byte big-endian length, then that many bytes; and input made of them."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 

@@ -4,8 +4,6 @@ The engine opens a descriptor for each level of a tree and fails at its limit. T
 is. Started as root, it switches to the owner of the workspace.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

@@ -3,8 +3,6 @@
 Unknown fields are refused: the engine ignores the case of names, and each release adds fields.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 import stat

@@ -3,8 +3,6 @@
 Requests and validated bodies are encoded again from their parsed form: the engine reads what was validated.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The requests that a gateway makes (docker_requests.py), and what is validated in each. All others are refused."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass

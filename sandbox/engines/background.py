@@ -1,7 +1,5 @@
 """Tasks in the background that their owner waits for before it closes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from typing import Any

@@ -30,8 +30,6 @@ Pooling, limits and metrics are creators around a creator, for no other operatio
 gateway/composition/sandboxes.py. Every engine passes tests/conformance.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar

@@ -5,8 +5,6 @@ machine has processors for, and the others wait for a place (sandbox/fair_semaph
 one tenant may have waiting is bounded.
 """
 
-from __future__ import annotations
-
 import os
 
 from sandbox.engines.engine import Creator

@@ -11,8 +11,6 @@ never before. It is claimed once, for one thread, and never comes back from ther
 SandboxPool decides how many there are.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 

@@ -15,8 +15,6 @@ Dead, old and surplus ones are removed; all of them when the engine is full, and
     pool.begin()                                # without it, only tend() makes any
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

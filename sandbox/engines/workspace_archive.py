@@ -8,8 +8,6 @@ names are checked here, sizes and counts by the caller. A symbolic link is kept 
 code ever follows it, and tool code may make any.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import tarfile

@@ -3,8 +3,6 @@
 SandboxKeeper implements both. Concerns of leasing, such as ImageGate, are Leases around Leases.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass

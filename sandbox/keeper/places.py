@@ -4,8 +4,6 @@ Sandboxes of other processes count as of a moment ago, so a limit may be exceede
 time. An idle sandbox gives way to a new one, of the tenant with the most first.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -14,8 +14,6 @@ Sandboxes that an earlier process left alive count as live and idle from the sta
 them. Where several processes have a thread's sandbox, the last to find it idle removes it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

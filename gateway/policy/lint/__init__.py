@@ -3,8 +3,6 @@
 Start at `__init__.py`. Imports gateway.policy and agent.tools.
 """
 
-from __future__ import annotations
-
 from gateway.policy.document import PolicyDocument
 from gateway.policy.lint.effectless import effectless
 from gateway.policy.lint.findings import Finding, Linted

@@ -1,7 +1,5 @@
 """Rules that change nothing: dead ones, which a stricter rule overrules, and shadowed ones, which say it again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from gateway.policy.cover import Atom, Covering, atoms, covers

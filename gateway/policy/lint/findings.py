@@ -1,7 +1,5 @@
 """What the checks look at, and what they say."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal

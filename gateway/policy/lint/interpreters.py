@@ -3,8 +3,6 @@
 Commands are tried out against the policy, so what a deny rule takes away again is not found.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator

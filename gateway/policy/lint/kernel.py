@@ -1,7 +1,5 @@
 """Where rules on files and programs bind commands less than they seem to, and how the kernel can enforce them."""
 
-from __future__ import annotations
-
 import posixpath
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Slips of the pen: globs that no path matches, patterns that match nothing, denials that a bare name escapes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Paths that one tool is kept from and another reaches: grep shows what read_file may not, and so does a command."""
 
-from __future__ import annotations
-
 import posixpath
 from collections.abc import Iterator
 from typing import Any

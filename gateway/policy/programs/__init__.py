@@ -10,8 +10,6 @@ With `enforcement: kernel`, files are not read from the line; only what starts o
 Start at `call.py`. Imports gateway.policy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gateway.policy.effects import NO_EFFECTS, Effects

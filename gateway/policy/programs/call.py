@@ -1,7 +1,5 @@
 """One call of a known program while it is looked at: what it is given, and what it turns out to use."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import cast
 

@@ -1,7 +1,5 @@
 """Programs that read, list, copy, make and remove the files that are their operands."""
 
-from __future__ import annotations
-
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.options import Parsed, after_text, read_options
 from gateway.policy.programs.paths import leads_with_dash, may_be_none

@@ -7,8 +7,6 @@ Settings, hooks and aliases of a repository can run programs; that too is nothin
 and so is a line that changes other settings than a few harmless ones.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Programs that speak to other hosts."""
 
-from __future__ import annotations
-
 import re
 
 from gateway.policy.programs.call import Call, Describe

@@ -12,8 +12,6 @@ Roles: text (left empty), read, write, list; with `_below` for all that is in a 
 names of files. An option that is not written there could use any file.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Callable, Iterator

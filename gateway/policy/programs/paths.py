@@ -1,7 +1,5 @@
 """Which file a written path means, seen from the directories that a command may run in."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Of make the options and the variables are read, and of other interpreters only the name of the script.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

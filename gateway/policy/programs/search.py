@@ -1,7 +1,5 @@
 """find: what it lists, tests, deletes and writes. What it runs (-exec) is unwrapped in wrappers.py."""
 
-from __future__ import annotations
-
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.paths import may_be_none
 from gateway.policy.words import Word

@@ -4,8 +4,6 @@ They count under every enforcement. A word that might become one of them counts 
 letter in a cluster that could be the text of another option.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

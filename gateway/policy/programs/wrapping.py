@@ -1,7 +1,5 @@
 """Programs that run other programs: what they run, or why that cannot be determined."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Callable

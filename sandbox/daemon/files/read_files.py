@@ -1,7 +1,5 @@
 """Reads files: as a stream of bytes, or as pages of lines."""
 
-from __future__ import annotations
-
 import asyncio
 import codecs
 import os

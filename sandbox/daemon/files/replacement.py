@@ -7,8 +7,6 @@ it has a temporary name from the start. Temporary names are at the top of the wo
 them at the next start, or beside the target if that is on another file system.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

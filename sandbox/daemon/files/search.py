@@ -9,8 +9,6 @@ that overlap by 64 KiB. Matches up to that size are found anywhere, ^ and $ matc
 only, and the line is reported once. Longer matches may be missed.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import os
 import re

@@ -1,7 +1,5 @@
 """Describes, lists, creates, removes and renames paths; entries of replies, and pages of entries and matches."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

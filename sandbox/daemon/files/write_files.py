@@ -1,7 +1,5 @@
 """Writes files: the bytes are in the request or follow as input, and replace the file at their end."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -3,8 +3,6 @@
 It does no I/O and never waits: the watch (disk_watch.py) reports free space and counts, and asks.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from operator import add, sub

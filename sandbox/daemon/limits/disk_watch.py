@@ -19,8 +19,6 @@ space. The growth that each sandbox is allowed then could add up: so below half 
 The numbers, and the decisions from them, are in disk_ledger.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

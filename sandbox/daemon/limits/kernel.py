@@ -1,7 +1,5 @@
 """What the kernel counts and limits in this sandbox: its cgroup, and objects that no cgroup limits."""
 
-from __future__ import annotations
-
 import os
 import time
 

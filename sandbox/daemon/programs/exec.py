@@ -1,7 +1,5 @@
 """exec: one program, from its start to its outcome."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

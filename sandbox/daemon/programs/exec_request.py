@@ -1,7 +1,5 @@
 """Validates requests of exec, and builds the environment of programs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from functools import lru_cache

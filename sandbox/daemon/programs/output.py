@@ -4,8 +4,6 @@ Output is evicted here, at the source: beyond the limit only head and tail cross
 however much the program writes.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 

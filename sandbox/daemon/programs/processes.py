@@ -3,8 +3,6 @@
 A process does not depend on a connection: any caller finds it by its id, and its output by offset.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import signal

@@ -4,8 +4,6 @@ The file system user of the server is the tool user, so the kernel makes the too
 never becomes the server's controlling terminal: O_NOCTTY, and the server leads no session.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import struct

@@ -1,7 +1,5 @@
 """One call on a connection: its answer or failure as a reply, and its end when the caller hangs up."""
 
-from __future__ import annotations
-
 import asyncio
 import select
 import socket

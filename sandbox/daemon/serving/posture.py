@@ -1,7 +1,5 @@
 """The isolation of this sandbox as reported by the kernel, never from the requested configuration."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """The server's end of the line to init: starts processes, learns of their end, signals and kills call trees."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

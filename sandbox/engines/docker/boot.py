@@ -1,7 +1,5 @@
 """Boot: what a sandbox of a spec is made of, and the start of its container. Nothing stays of one that fails."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import logging

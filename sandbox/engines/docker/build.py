@@ -4,8 +4,6 @@ deploy/bundle.py writes the digest into the bundle, the daemon says it at hello,
 sources installed, compares it with its own. So two releases with one protocol version are distinguished.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from pathlib import Path

@@ -4,8 +4,6 @@ The identity is a random id in a file of the directory. It moves with the direct
 their sockets there, so two directories are distinguished whatever their paths are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -3,8 +3,6 @@
 Nothing here talks to Docker. Names are derived from hashes, so no text of a tenant reaches a name or a label.
 """
 
-from __future__ import annotations
-
 import json
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence

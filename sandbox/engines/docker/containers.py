@@ -1,7 +1,5 @@
 """Containers: those of one gateway instance, each with its channel directory."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping

@@ -1,7 +1,5 @@
 """Creation: how a thread gets its sandbox: one that lives, one that was stopped, or a new one."""
 
-from __future__ import annotations
-
 import logging
 from contextlib import closing
 from dataclasses import dataclass, replace

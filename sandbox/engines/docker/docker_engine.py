@@ -3,8 +3,6 @@
 What is inside a container is decided in container_config.py, and docker_requests.py talks to Docker.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -12,8 +12,6 @@ The steps of a claim, all behind the gate of the thread's lock, and what a crash
     the pool's lock file goes          the same; a claim counts for more than a lock file
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import logging

@@ -4,8 +4,6 @@ The docker package blocks, so requests run in threads. DockerRequests.ask() runs
 such as those below, each of which is one request.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Endings: how sandboxes are stopped and removed, and everything of a tenant; always behind the gate of a lock."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from contextlib import closing

@@ -4,8 +4,6 @@ The engine reports its data directory. A gateway that does not see that director
 is on the same machine's disk, since both see the channel directories.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ sandbox, and shared by all gateways of an engine. Each function runs as one requ
 caller leaves no container behind.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

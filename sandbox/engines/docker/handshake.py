@@ -1,7 +1,5 @@
 """The handshake with a sandbox's daemon: its release, and its posture. No sandbox is used before."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 

@@ -5,8 +5,6 @@ a registry that is out of reach costs each call a lookup only. A few pulls run a
 other request waits for and that do not keep a process from ending.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

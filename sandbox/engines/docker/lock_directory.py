@@ -3,8 +3,6 @@
 The names of the files say whose the sandboxes are, so counting them asks no engine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """What the collaborators of a Docker engine share: the parts that own one thing each, and the gates of threads."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing

@@ -1,7 +1,5 @@
 """What holds a sandbox, compared with what its spec asks. The kernel's word, read by the daemon, decides."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Reconciliation: what dead processes left. What is alive is adopted, the rest is removed; workspaces stay."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The threads that requests to a Docker engine block, apart by purpose, with each tenant's turns."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

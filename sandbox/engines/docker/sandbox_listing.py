@@ -3,8 +3,6 @@
 The notes in the files of locks and of stopped sandboxes are compared with the containers that the engine has.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import signal
 from collections.abc import Collection, Mapping, Sequence

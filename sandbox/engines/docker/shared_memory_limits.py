@@ -5,8 +5,6 @@ code frees nothing and the kernel comes for the daemon. So all of it together st
 half is the daemon's reserve: whatever else fills it belongs to processes, and tool code's are killed first.
 """
 
-from __future__ import annotations
-
 from sandbox.sandbox import SandboxLimits
 
 _MIB = 1024 * 1024

@@ -5,8 +5,6 @@ of its thread, so no process counts it as live, and a process with an old connec
 StoppedSandboxes says that it exists. All that is done here to a thread's sandbox is done behind the gate of its lock.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from dataclasses import dataclass, replace

@@ -12,8 +12,6 @@ What holds the files goes first and the claim last, so that whatever is left of 
 Files that replace others are written to such a volume, too: nothing of the old ones goes before the new ones are whole.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import logging

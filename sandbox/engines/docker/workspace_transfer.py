@@ -6,8 +6,6 @@ lock file says that a carrier is in use: one whose lock no process has was left 
 next that finds it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable

@@ -5,8 +5,6 @@ one has none. Its control socket, the descriptor FD, receives a connection for e
 worker exits when the other end is closed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -8,8 +8,6 @@ everything that was started here.
 Besides sandbox.daemon it imports only the standard library.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -7,8 +7,6 @@ The worker starts with the first call, serves this process alone and exits with 
 which may have threads, never does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import os

@@ -1,7 +1,5 @@
 """LocalProcess: a daemon as a process of this machine, from its start to its end. See local_daemon.py."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

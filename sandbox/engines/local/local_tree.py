@@ -5,8 +5,6 @@ the daemon. Tool processes have their own sessions, and an environment variable 
 it belongs to its parent's call, and to STRAYS once it is an orphan. Other processes are never signalled.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

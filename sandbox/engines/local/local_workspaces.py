@@ -6,8 +6,6 @@ root/workspaces/TENANT/THREAD/tmp           removed with the sandbox
 root/tmp                                    sockets, and incomplete or deleted files; emptied at the next start
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """MemoryCreation: how a thread gets its sandbox: one that runs, one that was stopped, or a new one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """MemoryEndings: how sandboxes of an in-memory engine are stopped and removed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from sandbox.engines.engine import surplus

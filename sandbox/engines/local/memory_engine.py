@@ -17,8 +17,6 @@ It keeps the Engine protocol except for isolation: tests/conformance runs on bot
     - one process at a time uses a root, and locks it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import tempfile

@@ -1,7 +1,5 @@
 """MemoryFiles: the files of threads of an in-memory engine as a whole, apart from the sandboxes that use them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

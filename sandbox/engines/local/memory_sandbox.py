@@ -1,7 +1,5 @@
 """One sandbox of the in-memory engine: a directory, and programs of this machine that use it as their workspace."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable

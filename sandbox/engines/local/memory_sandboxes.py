@@ -1,7 +1,5 @@
 """MemorySandboxes: the sandboxes of an in-memory engine, running and stopped, and which are ending."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

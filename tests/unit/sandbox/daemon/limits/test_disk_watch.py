@@ -392,7 +392,7 @@ async def test_what_an_unsuspected_call_hides_is_not_attributed_to_others(
     monkeypatch.setattr(disk_watch, "count_unlinked", lambda _, use: iter([use.hiding.add(3)]))
     watched.free[0] -= 7 * MIB
     watched.watch.ledger.look((watched.free[0], watched.free[1]))
-    with pytest.raises(Fault, match="its limit.*cannot be inspected"):
+    with pytest.raises(Fault, match=r"its limit.*cannot be inspected"):
         await watched.watch.admit(f"{watched.top}/file", 2 * MIB)
 
 
