@@ -159,7 +159,10 @@ async def test_what_runs_goes_on_under_its_rules_when_others_take_their_place(st
     (tree / "src" / "go").touch()
     status, output = await waiting
     assert (status, output.endswith(b"over\n"), b"secrets/key" in output.split()) == (0, True, False)
-    assert len(starts.children()) <= FILE_RULES_LIMIT + 2  # the one without rules, and what stands for the server
+    most = FILE_RULES_LIMIT + 2  # the one without rules, and what stands for the server
+    async with asyncio.timeout(20):
+        while len(starts.children()) > most:  # what has ended is there until init reaps it
+            await asyncio.sleep(0.01)
 
 
 async def test_many_at_once_under_different_rules_are_each_restricted_by_their_own(starts: Starts, tree: Path) -> None:
