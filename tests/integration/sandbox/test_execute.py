@@ -91,7 +91,7 @@ async def test_a_timeout_kills_everything_the_command_started_and_returns_what_i
     result = await run(sandbox.shell, FAMILY, timeout_s=0.5)
     assert result.outcome == "timed_out"
     assert text(result) == "started\n"
-    assert await none_left_within(sandbox, 1.0)
+    assert await none_left_within(sandbox, 20.0)
 
 
 async def test_cancelling_the_call_kills_everything_the_command_started(sandbox: Sandbox) -> None:
@@ -112,15 +112,16 @@ async def test_cancelling_the_call_kills_everything_the_command_started(sandbox:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert await none_left_within(sandbox, 1.0)
+    assert await none_left_within(sandbox, 20.0)
     assert sandbox.alive
 
 
 async def test_a_child_that_keeps_the_output_open_does_not_hold_the_call(sandbox: Sandbox) -> None:
     before_s = time.monotonic()
-    result = await run(sandbox.shell, "sleep 5 & echo done")
+    result = await run(sandbox.shell, "sleep 60 & echo done")
     assert (result.outcome, text(result)) == ("exited", "done\n")
-    assert time.monotonic() - before_s < 3
+    assert time.monotonic() - before_s < 30
+    await run(sandbox.shell, "kill -9 -1")
 
 
 async def test_a_command_out_of_memory_is_distinguished_from_one_that_was_killed(sandbox: Sandbox) -> None:
@@ -160,5 +161,5 @@ async def test_a_hundred_commands_at_once_do_not_wait_for_each_other(engine: Doc
     before_s = time.monotonic()
     results = await asyncio.gather(*(run(wide.shell, "sleep 1", call_id=f"c{number}") for number in range(100)))
     assert {result.outcome for result in results} == {"exited"}
-    assert time.monotonic() - before_s < 20
+    assert time.monotonic() - before_s < 50, "one after the other, they take 100 seconds"
     await engine.remove(wide.id)

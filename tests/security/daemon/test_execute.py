@@ -161,7 +161,7 @@ SURVIVORS = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o 'slee
 def test_a_timeout_kills_everything_and_returns_the_partial_output(client: Client) -> None:
     started_s = time.monotonic()
     reply = client.execute(TREE, timeout_ms=300)
-    assert time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s < 60
     assert (reply.outcome, reply.remaining) == (wire.OUTCOME_TIMED_OUT, 0)
     assert text(reply.output) == b"started\n"
     assert client.output(SURVIVORS).strip() == "0"
@@ -174,10 +174,7 @@ def test_hanging_up_kills_everything(sandbox: Sandbox, client: Client) -> None:
         pass
     assert int(client.output(SURVIVORS)) >= 4
     other.close()
-    deadline = time.monotonic() + 1
-    while (left := int(client.output(SURVIVORS))) and time.monotonic() < deadline:
-        pass
-    assert left == 0
+    assert eventually(lambda: int(client.output(SURVIVORS)) == 0, 20)
 
 
 def stuff(client: Client) -> None:
@@ -192,39 +189,36 @@ def test_hanging_up_is_noticed_while_stdin_is_stuffed(sandbox: Sandbox, client: 
     with pytest.raises(TimeoutError):
         stuff(other)
     other.close()
-    deadline = time.monotonic() + 1
-    while (left := int(client.output(SURVIVORS))) and time.monotonic() < deadline:
-        pass
-    assert left == 0
+    assert eventually(lambda: int(client.output(SURVIVORS)) == 0, 20)
 
 
 def test_a_background_child_that_holds_the_pipe_does_not_hold_the_call(client: Client) -> None:
     started_s = time.monotonic()
-    reply = client.execute("sleep 5 & echo done")
-    assert time.monotonic() - started_s < 4
+    reply = client.execute("sleep 60 & echo done")
+    assert time.monotonic() - started_s < 30
     assert text(reply.output) == b"done\n"
+    client.execute("kill -9 -1")
 
 
 def test_a_background_child_lives_on_and_can_go_on_writing(client: Client) -> None:
     client.execute("rm -f /tmp/alive; (for i in 1 2 3 4 5 6; do echo noise; sleep 0.1; done; touch /tmp/alive) & echo")
-    deadline = time.monotonic() + 5
-    while client.call(stat=wire.StatRequest(path="/tmp/alive")).WhichOneof("reply") != "entry":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    alive = wire.StatRequest(path="/tmp/alive")
+    assert eventually(lambda: client.call(stat=alive).WhichOneof("reply") == "entry", 20)
 
 
 def test_a_background_child_that_never_stops_writing_does_not_hold_the_call(client: Client) -> None:
     started_s = time.monotonic()
-    reply = client.execute("timeout 10 yes & echo done", output_limit=limit(spill_limit_bytes=1 << 20))
-    assert time.monotonic() - started_s < 8
+    reply = client.execute("timeout 60 yes & echo done", output_limit=limit(spill_limit_bytes=1 << 20))
+    assert time.monotonic() - started_s < 30
     assert reply.outcome == wire.OUTCOME_EXITED
+    client.execute("kill -9 -1")
 
 
 def test_a_hundred_calls_go_on_at_once(sandbox: Sandbox) -> None:
     started_s = time.monotonic()
     with ThreadPoolExecutor(100) as pool:
         replies = list(pool.map(lambda _: sandbox.connect().execute("sleep 1"), range(100)))
-    assert time.monotonic() - started_s < 30
+    assert time.monotonic() - started_s < 50, "one after the other, they take 100 seconds"
     assert {reply.outcome for reply in replies} == {wire.OUTCOME_EXITED}
 
 
