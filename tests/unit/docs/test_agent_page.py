@@ -35,7 +35,8 @@ _CAPABILITIES = {
     name: function
     for module in [*_MODULES, subagents]
     for name, function in inspect.getmembers(module, inspect.isfunction)
-    if function.__module__ == module.__name__ and inspect.signature(function, eval_str=True).return_annotation is Capability
+    if function.__module__ == module.__name__
+    and inspect.signature(function, eval_str=True).return_annotation is Capability
 }
 
 
