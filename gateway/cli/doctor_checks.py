@@ -11,13 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gateway.cli.doctor_config import (
-    Finding,
-    database_finding,
-    directory_findings,
-    is_migrated,
-    policies_in_force,
-)
+from gateway.cli.doctor_config import Finding, database_finding, directory_findings, is_migrated, policies_in_force
 from gateway.cli.doctor_tenants import kernel_findings, tenant_findings
 from gateway.cli.slow_work import SlowWork
 from gateway.config.config import Config

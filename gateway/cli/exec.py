@@ -42,8 +42,7 @@ class ExecCommand(TyperCommand):
 async def exec_(
     cli: GatewayCli,
     argv: Annotated[
-        list[str],
-        typer.Argument(metavar="-- CMD [ARGS]...", help="Program and arguments; no shell interprets them."),
+        list[str], typer.Argument(metavar="-- CMD [ARGS]...", help="Program and arguments; no shell interprets them.")
     ],
     *,
     surroundings: Surroundings,

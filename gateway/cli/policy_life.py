@@ -63,8 +63,7 @@ async def apply(
     layer: Layer,
     comment: Comment = "",
     expected_version: Annotated[
-        str | None,
-        typer.Option(metavar="VERSION", help='Apply only if this version is in force; "" if none ever was.'),
+        str | None, typer.Option(metavar="VERSION", help='Apply only if this version is in force; "" if none ever was.')
     ] = None,
     by: By = None,
 ) -> None:
@@ -81,8 +80,7 @@ async def apply(
 async def rollback(
     cli: BackendCli,
     version: Annotated[
-        str | None,
-        typer.Argument(metavar="VERSION", help="Version, as listed by history; default: the previous one."),
+        str | None, typer.Argument(metavar="VERSION", help="Version, as listed by history; default: the previous one.")
     ] = None,
     *,
     layer: Layer,

@@ -51,8 +51,7 @@ class Surroundings:
 async def start(
     cli: GatewayCli,
     argv: Annotated[
-        list[str],
-        typer.Argument(metavar="PROGRAM [ARGS]...", help="Program and arguments; no shell interprets them."),
+        list[str], typer.Argument(metavar="PROGRAM [ARGS]...", help="Program and arguments; no shell interprets them.")
     ],
     *,
     surroundings: Surroundings,

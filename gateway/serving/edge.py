@@ -170,9 +170,7 @@ def _name(tenant: Tenant | None) -> str:
     return OPERATORS if tenant is None else tenant.name
 
 
-def unary(
-    method: Callable[[S, T, Q], Awaitable[A]],
-) -> Callable[[S, Q, Context], Awaitable[A]]:
+def unary(method: Callable[[S, T, Q], Awaitable[A]]) -> Callable[[S, Q, Context], Awaitable[A]]:
     """Wrap a unary RPC. It keeps its place until the peer has read the answer."""
     name = method.__name__
 
@@ -195,9 +193,7 @@ def unary(
     return rpc
 
 
-def streaming(
-    method: Callable[[S, T, Q], AsyncIterator[A]],
-) -> Callable[[S, Q, Context], AsyncIterator[A]]:
+def streaming(method: Callable[[S, T, Q], AsyncIterator[A]]) -> Callable[[S, Q, Context], AsyncIterator[A]]:
     """Wrap an RPC that returns a stream."""
     name = method.__name__
 
