@@ -26,7 +26,7 @@ from examples.demo.script import INVESTIGATOR, INVESTIGATOR_TURNS, TASK, TEST_CO
 from examples.demo.workspace_diff import diff, is_source, project_files
 from gateway.cli.nested_view import NestedRunView
 from gateway.cli.printable import stop_line
-from gateway.cli.safe_console import SafeConsole
+from gateway.cli.terminal import SafeConsole
 from gateway.client import AirlockError, Client, InvalidPath, IsADirectory
 
 THREAD = "demo"

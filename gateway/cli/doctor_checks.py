@@ -13,7 +13,7 @@ from typing import Literal
 
 from gateway.cli.doctor_config import Finding, database_finding, directory_findings, is_migrated, policies_in_force
 from gateway.cli.doctor_tenants import kernel_findings, tenant_findings
-from gateway.cli.slow_work import SlowWork
+from gateway.cli.terminal import SlowWork
 from gateway.config.config import Config
 from gateway.errors import AirlockError, Misconfigured
 from gateway.support.clock import make_id

@@ -15,8 +15,7 @@ from typer.core import TyperCommand
 
 from gateway.cli.command import GatewayCli
 from gateway.cli.process import Surroundings
-from gateway.cli.safe_console import SafeBytes
-from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, err
+from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, SafeBytes, err
 from gateway.errors import PermissionDenied, ScopeMissing
 
 if TYPE_CHECKING:

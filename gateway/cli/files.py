@@ -12,9 +12,7 @@ import typer
 
 from gateway.cli.command import Commands, GatewayCli, InThread
 from gateway.cli.printable import one_line
-from gateway.cli.safe_console import SafeBytes
-from gateway.cli.slow_work import Transfer
-from gateway.cli.terminal import err, fail, out
+from gateway.cli.terminal import SafeBytes, Transfer, err, fail, out
 
 if TYPE_CHECKING:
     from gateway.client import FileEntry

@@ -10,8 +10,7 @@ from rich.text import Text
 
 from gateway.cli.printable import one_line
 from gateway.cli.run_view import RunView
-from gateway.cli.safe_console import SafeConsole
-from gateway.cli.terminal import out, print_json
+from gateway.cli.terminal import SafeConsole, out, print_json
 
 if TYPE_CHECKING:
     from gateway.cli.command import GatewayCli

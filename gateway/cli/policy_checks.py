@@ -22,8 +22,7 @@ from gateway.cli.policy_files import (
     stored_layers,
 )
 from gateway.cli.printable import one_line
-from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import out
+from gateway.cli.terminal import SlowWork, out
 
 if TYPE_CHECKING:
     from gateway.config.config import Config

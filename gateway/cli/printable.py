@@ -1,6 +1,6 @@
 """Untrusted text, shortened for a terminal: a line, the arguments of a call, the reason why a run stopped.
 
-Everything printed passes `printable` anyway (safe_console.py); here it is called first so that lengths are right.
+Everything printed passes `printable` anyway (terminal.py); here it is called first so that lengths are right.
 """
 
 import json

@@ -12,8 +12,7 @@ import typer
 from gateway.cli.command import Commands, GatewayCli, InThread
 from gateway.cli.printable import local_time
 from gateway.cli.rows import Rows
-from gateway.cli.safe_console import SafeBytes
-from gateway.cli.terminal import err, fail, out, print_json
+from gateway.cli.terminal import SafeBytes, err, fail, out, print_json
 
 if TYPE_CHECKING:
     from gateway.client import Process, Processes, ProcessOutput

@@ -20,7 +20,7 @@ from gateway.cli.printable import (
     short_arguments,
     stop_line,
 )
-from gateway.cli.safe_console import SafeConsole
+from gateway.cli.terminal import SafeConsole
 from gateway.support.printable_text import printable
 
 

@@ -11,8 +11,7 @@ import typer
 from gateway.cli.command import Commands, GatewayCli, OfThread, Yes, taken
 from gateway.cli.printable import local_time
 from gateway.cli.rows import Rows
-from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import err, fail, out, print_json
+from gateway.cli.terminal import SlowWork, err, fail, out, print_json
 from gateway.errors import Unavailable
 from gateway.support.printable_text import printable
 

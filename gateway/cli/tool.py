@@ -12,8 +12,7 @@ import typer
 
 from gateway.cli.command import Commands, GatewayCli, InThread, json_object
 from gateway.cli.rows import Rows
-from gateway.cli.safe_console import SafeBytes, SafeText
-from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, err, out
+from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, SafeBytes, SafeText, err, out
 
 if TYPE_CHECKING:
     from gateway.client import ToolResult
