@@ -10,8 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from gateway.cli.printable import one_line, short_arguments
-from gateway.cli.rows import Rows
+from gateway.cli.printable import Rows, one_line, short_arguments
 from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:

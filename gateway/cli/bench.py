@@ -17,7 +17,7 @@ import typer
 from rich.progress import track
 
 from gateway.cli.command import GatewayCli
-from gateway.cli.rows import Rows
+from gateway.cli.printable import Rows
 from gateway.cli.terminal import err
 
 _PAGE = b"x" * 4095 + b"\n"

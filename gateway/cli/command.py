@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from gateway.client import Client
     from gateway.client.admin import AdminCalls
     from gateway.config.config import Config
+    from gateway.storage.database import Database
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Address = Annotated[
@@ -348,6 +349,24 @@ def _details(error: AirlockError) -> dict[str, str | float]:
     if isinstance(error, Overloaded) and error.retry_after_s is not None:
         details["retry_after_s"] = error.retry_after_s
     return details
+
+
+@contextlib.asynccontextmanager
+async def local_database(config: Config, *, create: bool = False, as_it_is: bool = False) -> AsyncIterator[Database]:
+    """Open the database of a configuration; with `create`, in a state directory that may not exist yet.
+
+    With `as_it_is`, it is neither migrated nor checked.
+    """
+    from gateway.storage.database import Database
+
+    if create:
+        config.path(config.state_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
+    url = config.resolved_database_url()
+    database = await (Database.as_it_is(url) if as_it_is else Database.open(url))
+    try:
+        yield database
+    finally:
+        await database.close()
 
 
 def check_tenant(config: Config, tenant: str) -> None:

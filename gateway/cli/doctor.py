@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from gateway.cli.command import Cli
-from gateway.cli.rows import Rows
+from gateway.cli.printable import Rows
 from gateway.cli.terminal import SlowWork, out
 
 if TYPE_CHECKING:

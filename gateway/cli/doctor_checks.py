@@ -11,8 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gateway.cli.doctor_config import Finding, database_finding, directory_findings, is_migrated, policies_in_force
-from gateway.cli.doctor_tenants import kernel_findings, tenant_findings
+from gateway.cli.doctor_config import (
+    Finding,
+    database_finding,
+    directory_findings,
+    is_migrated,
+    kernel_findings,
+    policies_in_force,
+    tenant_findings,
+)
 from gateway.cli.terminal import SlowWork
 from gateway.config.config import Config
 from gateway.errors import AirlockError, Misconfigured

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli.command import UNITS_S, BackendCli, Commands
-from gateway.cli.rows import Rows
+from gateway.cli.printable import Rows
 from gateway.cli.terminal import fail
 from gateway.credentials.keys import SCOPES, checked_scopes
 from gateway.errors import InvalidArgument

@@ -25,7 +25,6 @@ from gateway.cli import (
     tool,
     uninstall,
 )
-from gateway.cli import exec as exec_command
 from gateway.cli.command import Commands
 from gateway.cli.terminal import out
 from gateway.support.version import airlock_version
@@ -81,7 +80,7 @@ app.callback()(global_options)
 app.command("init")(init.init)
 app.command("serve")(serve.serve)
 app.command("run")(runs.run)
-app.command("exec", cls=exec_command.ExecCommand, context_settings=process.START_SETTINGS)(exec_command.exec_)
+app.command("exec", cls=process.ExecCommand, context_settings=process.START_SETTINGS)(process.exec_)
 app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
 app.command("uninstall")(uninstall.uninstall)

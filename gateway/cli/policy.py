@@ -11,19 +11,9 @@ import typer
 from rich.text import Text
 
 from gateway.cli import policy_checks, policy_life
-from gateway.cli.command import Cli, Commands, check_tenant, json_object
-from gateway.cli.policy_files import (
-    DEFAULT_CONFIG,
-    ConfigFile,
-    File,
-    OperatorFile,
-    compiled,
-    read,
-    read_operator,
-    stored_layers,
-)
-from gateway.cli.printable import one_line
-from gateway.cli.rows import Cell, Rows
+from gateway.cli.command import CONFIG, Cli, Commands, check_tenant, json_object
+from gateway.cli.policy_checks import ConfigFile, File, OperatorFile, compiled, read, read_operator, stored_layers
+from gateway.cli.printable import Cell, Rows, one_line
 from gateway.cli.terminal import fail, out
 
 if TYPE_CHECKING:
@@ -141,7 +131,7 @@ async def show(
     *,
     operator: OperatorFile = None,
     tenant: Annotated[str | None, typer.Option(help="Show the policy in force for this tenant.")] = None,
-    config: ConfigFile = DEFAULT_CONFIG,
+    config: ConfigFile = CONFIG,
     resolved: Annotated[
         bool, typer.Option("--resolved/--own", help="Show both layers together, or only the tenant's.")
     ] = True,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli.command import BackendCli, check_tenant, user_name
-from gateway.cli.rows import Rows
+from gateway.cli.printable import Rows
 from gateway.cli.terminal import EXIT_BAD_NEWS, err, fail, out
 from gateway.errors import NotFound, PolicyChanged
 

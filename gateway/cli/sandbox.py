@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli.command import Commands, GatewayCli, OfThread, Yes, taken
-from gateway.cli.printable import local_time
-from gateway.cli.rows import Rows
+from gateway.cli.printable import Rows, local_time
 from gateway.cli.terminal import SlowWork, err, fail, out, print_json
 from gateway.errors import Unavailable
 from gateway.support.printable_text import printable

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from gateway.cli.command import Cli
 from gateway.cli.terminal import DEFAULT_ADDRESS, err, fail, print_json
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 # The time that a stop takes in addition to drain_s.
 _STOP_LIMIT_S = 25.0
 _WORKERS_LIMIT = 256
+# Of the banner: the most names in a line, and the width of its first column.
+_SHOWN, _NAME_CHARS = 6, 11
 
 
 def serve(  # noqa: PLR0913 - one parameter per option of the command
@@ -133,8 +136,6 @@ async def _ready(
     cli: Cli, config: Config, address: str, workers: int, metrics: Sequence[str], ready_file: Path | None
 ) -> AsyncIterator[None]:
     """Report that the gateway is ready, until the block ends."""
-    from gateway.cli.serve_banner import banner
-
     if ready_file is not None:
         await asyncio.to_thread(_write_atomically, ready_file, address)
     if cli.as_json:
@@ -204,3 +205,37 @@ def _write_atomically(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
+
+
+def banner(config: Config, address: str, workers: int, metrics: Sequence[str]) -> Text:
+    """Return what is printed when the gateway is ready; `metrics` are the metrics addresses of the workers."""
+    from gateway.serving.listening import is_loopback
+    from gateway.storage.connecting import shown
+
+    engine = f"Docker at {config.sandbox.engine_url or 'DOCKER_HOST or the default socket'}"
+    if config.sandbox.engine == "memory":
+        engine = "memory: commands run unconfined on this machine"
+    if config.tls is not None:
+        transport = "TLS with client certificates" if config.tls.requires_certificates else "TLS"
+    elif is_loopback(address):
+        transport = "plain text, loopback only"
+    else:
+        transport = "plain text beyond loopback: use a proxy that encrypts"
+    lines = {
+        "tenants": _few(list(config.tenants)),
+        "database": shown(config.resolved_database_url()),
+        "engine": engine,
+        "workers": str(workers),
+        "transport": transport,
+        "metrics": _few(metrics),
+    }
+    said = Text.assemble(("airlock", "bold green"), f" {airlock_version()} is listening on ", (address, "bold"))
+    said.append("; press Ctrl-C to stop")
+    for name, value in lines.items():
+        said.append("\n").append(f"{name:<{_NAME_CHARS}}", "dim").append(value)
+    return said
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}" if names else "off"

@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.command import CONFIG, Cli, Commands, ConfigFile, GatewayCli, Limit, Yes, taken, user_name
-from gateway.cli.printable import local_time, one_line
-from gateway.cli.rows import Rows
+from gateway.cli.command import (
+    CONFIG,
+    Cli,
+    Commands,
+    ConfigFile,
+    GatewayCli,
+    Limit,
+    Yes,
+    local_database,
+    taken,
+    user_name,
+)
+from gateway.cli.printable import Rows, local_time, one_line
 from gateway.cli.terminal import EXIT_GATEWAY, SlowWork, fail, out
 from gateway.errors import AirlockError, Misconfigured
 from gateway.support.printable_text import printable
@@ -144,7 +154,6 @@ def _entry(text: str) -> tuple[str, Any]:
 
 async def _adopt(path: Path, engine: str, tenant: str) -> tuple[str, Mapping[str, int]]:
     """Return the id of the configuration's engine, and how many threads of each tenant moved to it."""
-    from gateway.cli.database import local_database
     from gateway.config.config import Config
     from gateway.storage.engine_store import EngineServed, EngineStore
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from gateway.cli.command import Commands, GatewayCli, InThread, json_object
-from gateway.cli.rows import Rows
+from gateway.cli.printable import Rows
 from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, SafeBytes, SafeText, err, out
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 import gateway.cli
-from gateway.cli.rows import Rows
+from gateway.cli.printable import Rows
 from gateway.cli.terminal import SafeBytes, SafeConsole, SafeText, safe_json
 
 # A cleared screen, a window's title, the one-byte form of ESC [, a reversed direction, markup and an emoji's name.
