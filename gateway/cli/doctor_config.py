@@ -176,12 +176,16 @@ async def tenant_findings(
     """Yield a finding for each tenant, the pool, the disk and the snapshots. Raises EngineUnavailable."""
     for name, tenant in tenants.items():
         yield await _tenant(f"tenant {name}", tenant.sandbox_spec("doctor"), config, facts, requests)
-        policy = tenant.policy
-        if problem := subagents_problem(config, [name], policy.tenant_document, policy.operator_document):
-            yield Finding(f"subagents {name}", "warning", problem, SUBAGENTS_FIX)
+        if subagents := _subagents(name, config, tenant):
+            yield subagents
     yield _pool(config, {PoolKind.of(tenant.sandbox_spec("doctor")) for tenant in tenants.values()})
     yield _reserve(await EngineDisk(requests).free_bytes(), config.sandbox.disk_reserve_mib)
     yield _snapshots(config.resolved_snapshots_dir())
+
+
+def _subagents(name: str, config: Config, tenant: Tenant) -> Finding | None:
+    problem = subagents_problem(config, [name], tenant.policy.tenant_document, tenant.policy.operator_document)
+    return Finding(f"subagents {name}", "warning", problem, SUBAGENTS_FIX) if problem else None
 
 
 def _reserve(free_bytes: int, reserve_mib: int) -> Finding:

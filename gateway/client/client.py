@@ -12,8 +12,7 @@ from gateway.client.approvals import ApprovalCalls
 from gateway.client.audit import AuditCalls
 from gateway.client.files import FileCalls
 from gateway.client.messages import Fields, message, record
-from gateway.client.processes import ProcessCalls
-from gateway.client.programs import OutputText, ProgramCalls
+from gateway.client.processes import OutputText, ProcessCalls
 from gateway.client.runs import RunCalls
 from gateway.client.sandboxes import SandboxCalls
 from gateway.client.threads import ThreadCalls
@@ -76,9 +75,7 @@ class Tool:
     parameters: Mapping[str, Any]
 
 
-class Client(
-    RunCalls, ThreadCalls, FileCalls, ProgramCalls, ProcessCalls, ApprovalCalls, AuditCalls, SandboxCalls, AdminCalls
-):
+class Client(RunCalls, ThreadCalls, FileCalls, ProcessCalls, ApprovalCalls, AuditCalls, SandboxCalls, AdminCalls):
     """A connection to a gateway; use it as an async context manager, or `aclose()` it.
 
     It can be created anywhere, and belongs to the event loop that enters or first uses it: WrongEventLoop in another.

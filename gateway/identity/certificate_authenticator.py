@@ -15,8 +15,7 @@ from cryptography import x509
 from gateway.config.identity_settings import CertificateSettings
 from gateway.credentials.caller import Caller, shown_of
 from gateway.errors import Unauthenticated
-from gateway.identity.call_credentials import Context
-from gateway.identity.principal import Principal
+from gateway.identity.principal import Context, Principal
 from gateway.tenancy.tenants import Tenants
 
 _CACHE_LIMIT = 1000
