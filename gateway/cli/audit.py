@@ -19,7 +19,7 @@ from rich.text import Text
 from gateway.audit.export_end import ExportEnd, compared
 from gateway.audit_chain.chain import ChainCheck, ChainReport, Known
 from gateway.audit_chain.record import AuditRecord
-from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, Since, Until, local_database, moment_of
+from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, Since, Until, moment_of
 from gateway.cli.printable import Rows, one_line
 from gateway.cli.terminal import EXIT_BAD_NEWS, SafeBytes, SlowWork, fail, out, print_json
 
@@ -211,6 +211,7 @@ async def _verified_by_gateway(cli: GatewayCli, tenant: str, known: Known) -> Ch
 
 async def _verified_database(config: Path, tenant: str, known: Known) -> ChainReport:
     from gateway.audit.audit import Audit
+    from gateway.cli.database import local_database
     from gateway.config.config import Config
     from gateway.storage.audit_reader import AuditReader
 

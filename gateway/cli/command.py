@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from gateway.client import Client
     from gateway.client.admin import AdminCalls
     from gateway.config.config import Config
-    from gateway.storage.database import Database
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Address = Annotated[
@@ -79,7 +78,7 @@ _AGO = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-# The errors that grpc reports if nothing listens at an address, or if its name does not resolve.
+# What grpc reports if nothing listens at an address, or if its name does not resolve; a gateway sends others.
 _NO_CONNECTION = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
 
@@ -179,7 +178,7 @@ class GatewayCli(Cli):
     def failure_of(self, error: AirlockError) -> Failure:
         code = EXIT_USAGE if isinstance(error, Misconfigured) else EXIT_GATEWAY
         hint = ""
-        if isinstance(error, Unavailable) and _no_gateway_there(error):
+        if isinstance(error, Unavailable) and str(error).removeprefix("UNAVAILABLE: ").startswith(_NO_CONNECTION):
             hint = ". Is the gateway running? Start it with `airlock serve`"
         return Failure(f"{error}{hint}", code, _details(error))
 
@@ -337,11 +336,6 @@ def _options(group: type) -> list[Parameter]:
     ]
 
 
-def _no_gateway_there(error: Unavailable) -> bool:
-    """Return whether the connection failed, judging by the text of grpc's error; a gateway sends other texts."""
-    return str(error).removeprefix("UNAVAILABLE: ").startswith(_NO_CONNECTION)
-
-
 def _details(error: AirlockError) -> dict[str, str | float]:
     """Return an error's reason and details, such as quota or approval_id, for programs."""
     details: dict[str, str | float] = {"reason": error.reason}
@@ -349,24 +343,6 @@ def _details(error: AirlockError) -> dict[str, str | float]:
     if isinstance(error, Overloaded) and error.retry_after_s is not None:
         details["retry_after_s"] = error.retry_after_s
     return details
-
-
-@contextlib.asynccontextmanager
-async def local_database(config: Config, *, create: bool = False, as_it_is: bool = False) -> AsyncIterator[Database]:
-    """Open the database of a configuration; with `create`, in a state directory that may not exist yet.
-
-    With `as_it_is`, it is neither migrated nor checked.
-    """
-    from gateway.storage.database import Database
-
-    if create:
-        config.path(config.state_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
-    url = config.resolved_database_url()
-    database = await (Database.as_it_is(url) if as_it_is else Database.open(url))
-    try:
-        yield database
-    finally:
-        await database.close()
 
 
 def check_tenant(config: Config, tenant: str) -> None:

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from gateway.cli.command import local_database
-from gateway.cli.policy_checks import SUBAGENTS_FIX, opened_policies, subagents_problem
+from gateway.cli.database import local_database, opened_policies
+from gateway.cli.policy_checks import SUBAGENTS_FIX, subagents_problem
 from gateway.config.config import Config
 from gateway.errors import Misconfigured
 from gateway.sandboxes.channel_claim import channel_use, check_channels
-from gateway.serving.directory_locks import refuse_copy
-from gateway.serving.instance import known_instance
+from gateway.serving.directory_locks import known_instance, refuse_copy
 from gateway.storage.connecting import file_of
 from gateway.storage.database import identity_of
 from gateway.storage.engine_store import ChannelStore

@@ -6,8 +6,7 @@ from typing import Any, cast
 
 from structlog.testing import capture_logs
 
-from gateway.cli.command import local_database
-from gateway.cli.policy_checks import opened_policies
+from gateway.cli.database import local_database, opened_policies
 from gateway.client.admin import AdminCalls
 from gateway.config.config import Config
 from gateway.credentials.caller import CALLER, Caller

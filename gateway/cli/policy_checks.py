@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import CONFIG, Cli, check_tenant, local_database, moment
+from gateway.cli.command import CONFIG, Cli, check_tenant, moment
 from gateway.cli.printable import one_line
 from gateway.cli.terminal import SlowWork, fail, out
 
@@ -23,9 +22,7 @@ if TYPE_CHECKING:
     from gateway.policy.lint import Finding
     from gateway.policy.loading import PolicyText
     from gateway.policy.proof import Outcome
-    from gateway.policy_versions.policies import Policies
     from gateway.policy_versions.replay import Replayed
-    from gateway.storage.database import Database
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Policy file.")]
 OperatorFile = Annotated[
@@ -67,22 +64,9 @@ def compiled(document: PolicyDocument, operator: PolicyDocument | None) -> Polic
     return Policy(document, operator)
 
 
-@contextlib.asynccontextmanager
-async def opened_policies(database: Database) -> AsyncIterator[Policies]:
-    """Open the policies of a database."""
-    from gateway.policy_versions.policies import Policies
-    from gateway.storage.policy_store import PolicyStore
-
-    policies = Policies(PolicyStore(database))
-    try:
-        await policies.open()
-        yield policies
-    finally:
-        policies.close()
-
-
 async def stored_layers(config: Config, *layers: str) -> dict[str, PolicyDocument]:
     """Return the policies in force in a configuration's database, by layer."""
+    from gateway.cli.database import local_database, opened_policies
     from gateway.policy_versions.policies import stored_document
 
     async with local_database(config) as database, opened_policies(database) as policies:
@@ -256,6 +240,7 @@ async def replay(
 
 
 async def _replay(candidate: Policy, config: Config, start: datetime, tenant: str | None) -> Replayed:
+    from gateway.cli.database import local_database
     from gateway.policy_versions.replay import replay as replayed_over
     from gateway.storage.call_journal import recorded_calls
 

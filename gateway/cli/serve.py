@@ -55,8 +55,7 @@ def serve(  # noqa: PLR0913 - one parameter per option of the command
     if ready_file is not None and not os.access(ready_file.absolute().parent, os.W_OK | os.X_OK):
         fail(f"--ready-file {ready_file}: its directory does not exist or is not writable")
     from gateway.config.config import Config
-    from gateway.serving.listening import refuse_taken
-    from gateway.serving.startup_checks import refuse_open_files, refuse_plaintext, refuse_unconfined
+    from gateway.serving.listening import refuse_open_files, refuse_plaintext, refuse_taken, refuse_unconfined
     from gateway.telemetry.logging import set_up_logging
 
     set_up_logging()

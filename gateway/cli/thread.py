@@ -17,7 +17,6 @@ from gateway.cli.command import (
     GatewayCli,
     Limit,
     Yes,
-    local_database,
     taken,
     user_name,
 )
@@ -154,6 +153,7 @@ def _entry(text: str) -> tuple[str, Any]:
 
 async def _adopt(path: Path, engine: str, tenant: str) -> tuple[str, Mapping[str, int]]:
     """Return the id of the configuration's engine, and how many threads of each tenant moved to it."""
+    from gateway.cli.database import local_database
     from gateway.config.config import Config
     from gateway.storage.engine_store import EngineServed, EngineStore
 

@@ -18,11 +18,9 @@ from pydantic import JsonValue
 from gateway.config.identity_settings import IdentitySettings
 from gateway.credentials.keys import PREFIX
 from gateway.errors import AirlockError, Unauthenticated
-from gateway.identity.certificate_authenticator import CertificateAuthenticator
-from gateway.identity.key_authenticator import KeyAuthenticator
+from gateway.identity.authenticators import CertificateAuthenticator, Issuer, KeyAuthenticator, TokenAuthenticator
 from gateway.identity.key_set import KeySet, from_file, from_url
 from gateway.identity.principal import Context, Principal
-from gateway.identity.token_authenticator import Issuer, TokenAuthenticator
 from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore

@@ -15,7 +15,7 @@ from typing import Any, Self
 from gateway.errors import AirlockError, Unauthenticated
 from gateway.identity.principal import CallCredentials
 
-# Together with the authenticators' cache (key_authenticator.py) this is less than the promised second.
+# Together with the authenticators' cache (authenticators.py) this is less than the promised second.
 _EVERY_S = 0.4
 Authenticate = Callable[[Any], Awaitable[object]]
 

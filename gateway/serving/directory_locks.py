@@ -1,7 +1,8 @@
 """Locks: one gateway per state directory, as two would end each other's runs; one database per shared directory.
 
 A gateway of several workers counts as one. Its parent locks the directory, and each worker a slot: a file with the id
-of its process, locked while it lives. An id in an unlocked slot is that of a dead process.
+of its process, locked while it lives. An id in an unlocked slot is that of a dead process. All gateways of a database
+share the instance id in the labels of containers and volumes, and so workspaces.
 """
 
 import contextlib
@@ -18,7 +19,9 @@ import structlog
 
 from gateway.errors import Misconfigured
 from gateway.serving.workers import Worker
-from gateway.storage.database import DatabaseIdentity
+from gateway.storage.database import Database, DatabaseIdentity
+from gateway.storage.settings_store import agreed, value_of
+from gateway.support.clock import MakeId, make_id
 
 _ID_LIMIT_BYTES = 128
 _SLOT = re.compile(r"slot-(\d{1,6})")
@@ -190,3 +193,51 @@ def _is_copy(directory: Path, holder: DatabaseIdentity, database: DatabaseIdenti
         "Point both gateways at one database, or stop the other gateway if this database replaces its own. A copy for "
         "tests needs an engine, a channel_dir and a snapshots_dir of its own"
     )
+
+
+_NAME = "instance"
+_ID = re.compile(r"gw_[0-9a-f]{24}")
+
+
+async def shared_instance(database: Database, state_dir: Path, ids: MakeId = make_id) -> str:
+    """Return the database's instance id; `state_dir` gets a copy.
+
+    A database without one adopts the id that an earlier version stored in the state directory.
+    """
+    path = state_dir / _NAME
+    own = _own(path)
+    instance = await agreed(database, _NAME, offered=own or ids("gw"))
+    if own not in (None, instance):
+        raise Misconfigured(
+            f"{path} names other containers and workspaces ({own}) than the database does ({instance}), and theirs "
+            "would be lost. Give this gateway its own database, or remove that file if they are not needed"
+        )
+    if own is None:
+        try:
+            temporary = path.with_name(f".{_NAME}.{ids('new')}")
+            temporary.write_text(instance, encoding="ascii")
+            temporary.replace(path)
+        except OSError as error:
+            raise Misconfigured(f"{path}: {error}") from error
+    return instance
+
+
+async def known_instance(database: Database) -> str | None:
+    """Return the database's id; None if no gateway has served it yet."""
+    return await value_of(database, _NAME)
+
+
+def _own(path: Path) -> str | None:
+    """Return the id in the state directory; None if there is none."""
+    try:
+        instance = path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misconfigured(f"{path}: {error}") from error
+    if not _ID.fullmatch(instance):
+        raise Misconfigured(
+            f"{path} is damaged: it names this gateway's containers and workspaces. Restore it from the label "
+            "airlock.instance of one of them (`docker volume inspect`); without it their files are lost"
+        )
+    return instance
