@@ -66,7 +66,8 @@ class Keys:
 
     def __init__(self) -> None:
         self._descriptor = sys.stdin.fileno()
-        self._typed: asyncio.Queue[str] = asyncio.Queue()
+        self.typed: asyncio.Queue[str] = asyncio.Queue()
+        """The keys; at the end of the input, Ctrl-D."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._as_it_was: list[Any] = []
 
@@ -88,10 +89,6 @@ class Keys:
         finally:
             self._take()
 
-    async def next(self) -> str:
-        """Return the next key; at the end of the input, Ctrl-D."""
-        return await self._typed.get()
-
     def _take(self) -> None:
         tty.setcbreak(self._descriptor)
         mode = termios.tcgetattr(self._descriptor)
@@ -110,7 +107,7 @@ class Keys:
         # An escape sequence, such as that of an arrow key, is one key without a meaning.
         typed = self._decoder.decode(data) or ("" if data else "\x04")
         for key in [typed] if typed.startswith("\x1b") and len(typed) > 1 else typed:
-            self._typed.put_nowait(key)
+            self.typed.put_nowait(key)
 
 
 class ApprovalPrompt:
@@ -202,7 +199,7 @@ class ApprovalPrompt:
 
     async def _key_or_change(self, keys: Keys, watching: asyncio.Task[None]) -> str | None:
         self._changed.clear()
-        key, change = asyncio.create_task(keys.next()), asyncio.create_task(self._changed.wait())
+        key, change = asyncio.create_task(keys.typed.get()), asyncio.create_task(self._changed.wait())
         await asyncio.wait({key, change, watching}, return_when=asyncio.FIRST_COMPLETED)
         change.cancel()
         if key.done():
@@ -238,7 +235,7 @@ class ApprovalPrompt:
         """Read a line, key by key; None if it was abandoned with Escape or Ctrl-C."""
         self._console.print(prompt, end="")
         typed = ""
-        while (key := await keys.next()) not in ("\r", "\n"):
+        while (key := await keys.typed.get()) not in ("\r", "\n"):
             if key in ("\x1b", "\x03", "\x04"):
                 self._console.print()
                 return None

@@ -57,7 +57,6 @@ class Checks:
     findings: list[Finding] = field(default_factory=list)
 
     async def run(self, path: Path | None) -> None:
-        """Check this machine, then the configuration, then its engine."""
         self.slow.at("this machine")
         self.findings += [Finding("airlock", "ok", airlock_version()), *_python_and_disk(), _open_files()]
         if path is not None:

@@ -16,12 +16,13 @@ from gateway.cli.policy_checks import SUBAGENTS_FIX, subagents_problem
 from gateway.config.config import Config
 from gateway.errors import Misconfigured
 from gateway.sandboxes.channel_claim import channel_use, check_channels
-from gateway.serving.directory_locks import known_instance, refuse_copy
+from gateway.serving.directory_locks import INSTANCE, refuse_copy
 from gateway.storage.connecting import file_of
 from gateway.storage.database import identity_of
 from gateway.storage.engine_store import ChannelStore
 from gateway.storage.migration import Revision, revision_of, shortened
 from gateway.storage.policy_store import OPERATOR, digest_of_text
+from gateway.storage.settings_store import value_of
 from gateway.tenancy.tenants import Tenant, Tenants
 from gateway.tool_calls.program_check import missing_programs
 from sandbox.engines.docker.docker_engine import DockerEngine
@@ -96,7 +97,7 @@ async def directory_findings(config: Config, engine: str, requests: DockerReques
     """
     channels = config.resolved_channel_dir()
     async with local_database(config, as_it_is=True) as database:
-        instance = await known_instance(database)
+        instance = await value_of(database, INSTANCE)
         if instance is None:
             return []  # no gateway has ever served this database
         identity = await identity_of(database)
@@ -139,7 +140,7 @@ async def policies_in_force(
                 findings += [_never_applied(layer)] if change is None and layer != OPERATOR else []
                 continue
             path = config.path(file)
-            digest = _digest(path)
+            digest = digest_of_text(path.read_text(encoding="utf-8"))
             if change is None or (digest != change.digest and await policies.store.new(layer, digest)):
                 coming.add(layer)
             elif digest != change.digest:
@@ -160,10 +161,6 @@ def _never_applied(tenant: str) -> Finding:
     fix = f"run `airlock policy apply FILE --tenant {tenant}`; until then its calls are refused"
     detail = "managed by `airlock policy apply`, but never applied"
     return Finding(f"policy of {tenant}", "warning", detail, fix)
-
-
-def _digest(path: Path) -> str:
-    return digest_of_text(path.read_text(encoding="utf-8"))
 
 
 _RUNTIME_FIX = "register it with the engine (docs/deployment.md), or write `runtime: runc` in its policy"

@@ -119,7 +119,6 @@ async def mkdir(cli: GatewayCli, path: RemotePath, *, thread: InThread = "defaul
 
 @contextlib.contextmanager
 def _target(to: Path | None) -> Iterator[Callable[[bytes], object]]:
-    """Yield a function that writes to a file or to standard output."""
     if to is not None:
         with to.open("wb") as file:
             yield file.write

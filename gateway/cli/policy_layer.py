@@ -27,7 +27,6 @@ class PolicyLayer:
         self._config = config
 
     async def history(self, limit: int) -> list[dict[str, Any]]:
-        """Return the changes as documents, newest first."""
         return [_as_document(change) for change in await self._changes(limit)]
 
     async def apply(self, text: str, source: str, **options: Any) -> dict[str, Any]:
@@ -59,7 +58,6 @@ class PolicyLayer:
         return await self.apply("", version, version=version, comment=comment)
 
     async def describe(self, *, with_text: bool) -> dict[str, Any]:
-        """Return what is in force, as a document."""
         found = await self._changes(1)
         if not found:
             raise NotFound("no policy is in force here: run `airlock policy apply`")

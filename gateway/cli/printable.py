@@ -93,13 +93,8 @@ class Rows:
 
 def _cell(cell: Cell) -> Text:
     """Return a cell as one line of printable text with a known width."""
-    if isinstance(cell, Text):
-        return Text(_plain(cell.plain), cell.style)
-    return Text(_plain(cell))
-
-
-def _plain(text: str) -> str:
-    return printable(text).translate(_SPACES)
+    text, style = (cell.plain, cell.style) if isinstance(cell, Text) else (cell, "")
+    return Text(printable(text).translate(_SPACES), style)
 
 
 def _groups(widths: Sequence[int], width: int) -> list[range]:

@@ -183,8 +183,6 @@ def signal_number(text: str) -> int:
 
 
 class _Shown(SafeBytes):
-    """Prints the output of a process piece by piece."""
-
     _at = -1
 
     def add(self, piece: ProcessOutput) -> None:

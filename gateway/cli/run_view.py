@@ -111,7 +111,6 @@ class RunView:
         self._prose = Prose(self.console)
 
     def feed(self, event_type: str, payload: Mapping[str, Any]) -> None:
-        """Print one event; ignore an unknown type."""
         show = getattr(self, f"_on_{event_type}", None)
         if show is None and event_type not in _LINES:
             return
@@ -235,7 +234,6 @@ class RunView:
             call.shown_lines += 1
 
     def _output_line(self, line: str, limit_chars: int = 0) -> None:
-        """Show a line of output, cut at the limit or the console's width."""
         self._print(f"│ {output_line(line, limit_chars or self.console.width - 4)}", "dim", 2)
 
     def _on_tool_call_finished(self, payload: Mapping[str, Any]) -> None:

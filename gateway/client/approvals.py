@@ -160,7 +160,6 @@ class _ReportedApprovals:
         self.unseen: set[str] = set()
 
     def begin(self) -> None:
-        """Start a new stream."""
         self._reported = {id_: said for id_, said in self._reported.items() if said[0] == pb.APPROVAL_STATUS_PENDING}
         self.unseen = set(self._reported)
 

@@ -59,8 +59,6 @@ log = structlog.get_logger(__name__)
 
 
 class _OfProcess(Protocol):
-    """A request about one process."""
-
     thread: str
     id: str
 

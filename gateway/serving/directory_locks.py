@@ -20,7 +20,7 @@ import structlog
 from gateway.errors import Misconfigured
 from gateway.serving.workers import Worker
 from gateway.storage.database import Database, DatabaseIdentity
-from gateway.storage.settings_store import agreed, value_of
+from gateway.storage.settings_store import agreed
 from gateway.support.clock import MakeId, make_id
 
 _ID_LIMIT_BYTES = 128
@@ -195,7 +195,7 @@ def _is_copy(directory: Path, holder: DatabaseIdentity, database: DatabaseIdenti
     )
 
 
-_NAME = "instance"
+INSTANCE = "instance"
 _ID = re.compile(r"gw_[0-9a-f]{24}")
 
 
@@ -204,9 +204,9 @@ async def shared_instance(database: Database, state_dir: Path, ids: MakeId = mak
 
     A database without one adopts the id that an earlier version stored in the state directory.
     """
-    path = state_dir / _NAME
+    path = state_dir / INSTANCE
     own = _own(path)
-    instance = await agreed(database, _NAME, offered=own or ids("gw"))
+    instance = await agreed(database, INSTANCE, offered=own or ids("gw"))
     if own not in (None, instance):
         raise Misconfigured(
             f"{path} names other containers and workspaces ({own}) than the database does ({instance}), and theirs "
@@ -214,7 +214,7 @@ async def shared_instance(database: Database, state_dir: Path, ids: MakeId = mak
         )
     if own is None:
         try:
-            temporary = path.with_name(f".{_NAME}.{ids('new')}")
+            temporary = path.with_name(f".{INSTANCE}.{ids('new')}")
             temporary.write_text(instance, encoding="ascii")
             temporary.replace(path)
         except OSError as error:
@@ -222,13 +222,7 @@ async def shared_instance(database: Database, state_dir: Path, ids: MakeId = mak
     return instance
 
 
-async def known_instance(database: Database) -> str | None:
-    """Return the database's id; None if no gateway has served it yet."""
-    return await value_of(database, _NAME)
-
-
 def _own(path: Path) -> str | None:
-    """Return the id in the state directory; None if there is none."""
     try:
         instance = path.read_text(encoding="ascii").strip()
     except FileNotFoundError:

@@ -55,7 +55,6 @@ class Periodic:
         return in_background(self.repeat(at_once=at_once), name)
 
     async def repeat(self, *, at_once: bool = True) -> None:
-        """Repeat the work until cancelled."""
         if not at_once:
             await asyncio.sleep(self.every_s)
         while True:
@@ -63,7 +62,6 @@ class Periodic:
             await asyncio.sleep(self.every_s)
 
     async def once(self) -> None:
-        """Run one round."""
         try:
             await self.work()
         except self.expected as error:
