@@ -171,20 +171,13 @@ async def _in_force(config_path: Path, tenant: str) -> tuple[PolicyDocument, Pol
 
 
 def _resolved_as_json(found: Resolved) -> dict[str, Any]:
-    return {
-        "version": found.version,
-        "rules": [
-            {
-                "rule": scoped.name,
-                "layer": scoped.layer,
-                "group": scoped.group,
-                "enforced_by": found.enforced_by(scoped),
-                **scoped.rule.model_dump(mode="json", exclude={"id", "examples"}, exclude_defaults=True),
-            }
-            for scoped in found.rules
-        ],
-        "settings": {setting.name: {"value": setting.value, "who": setting.who} for setting in found.settings},
-    }
+    rules = []
+    for scoped in found.rules:
+        about = {"rule": scoped.name, "layer": scoped.layer, "group": scoped.group}
+        fields = scoped.rule.model_dump(mode="json", exclude={"id", "examples"}, exclude_defaults=True)
+        rules.append(about | {"enforced_by": found.enforced_by(scoped)} | fields)
+    settings = {setting.name: {"value": setting.value, "who": setting.who} for setting in found.settings}
+    return {"version": found.version, "rules": rules, "settings": settings}
 
 
 def _print_resolved(found: Resolved) -> None:

@@ -70,14 +70,8 @@ async def start(
     ] = None,
 ) -> None:
     """Start a program in the background and print its id; the policy judges it as the same command line."""
-    started = await cli.airlock.start_process(
-        argv,
-        process_id=process_id,
-        terminal=terminal,
-        merge_stderr=merge_stderr,
-        timeout_s=timeout_s,
-        **surroundings.fields(),
-    )
+    options = surroundings.fields() | {"terminal": terminal, "merge_stderr": merge_stderr, "timeout_s": timeout_s}
+    started = await cli.airlock.start_process(argv, process_id=process_id, **options)
     cli.show(started, started.id)
     if not cli.as_json:
         err.print(
@@ -248,13 +242,8 @@ async def exec_(
         shown[stream].flush()
 
     try:
-        result = await cli.airlock.run_program(
-            argv,
-            stdin=_standard_input() if stdin else None,
-            timeout_s=timeout_s,
-            on_output=None if cli.as_json else show,
-            **surroundings.fields(),
-        )
+        options = surroundings.fields() | {"timeout_s": timeout_s, "on_output": None if cli.as_json else show}
+        result = await cli.airlock.run_program(argv, stdin=_standard_input() if stdin else None, **options)
     except ScopeMissing:
         raise
     except PermissionDenied:

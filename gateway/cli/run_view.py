@@ -293,11 +293,8 @@ class RunView:
         if self._policies:
             self._print(f"judged by {', then '.join(self._policies)}", "dim", wrap=True)
         completed = payload.get("status") == "completed"
-        self._print(
-            f"■ {one_line(payload.get('status'))}: {stop_line(payload.get('stop'))}",
-            "bold green" if completed else "bold red",
-            wrap=True,
-        )
+        said = f"■ {one_line(payload.get('status'))}: {stop_line(payload.get('stop'))}"
+        self._print(said, "bold green" if completed else "bold red", wrap=True)
 
 
 def _eviction_lines(evicted: Mapping[str, Any], content: object) -> tuple[str, str]:

@@ -262,25 +262,15 @@ async def top(
 def _table(found: Sequence[SandboxStats]) -> Rows:
     """Return a row per sandbox, highest CPU usage first."""
     names = ("thread", "cpus", "cpu time", "memory", "pids", "workspace", "tmp", "calls")
-    rows = [
-        (
-            one.thread,
-            _cpus(one),
-            _UNKNOWN if one.cpu_s is None else f"{one.cpu_s:,.1f}s",
-            _of(_size(one.memory_bytes), one.memory_limit_bytes and _size(one.memory_limit_bytes)),
-            _of(_UNKNOWN if one.pids is None else str(one.pids), one.pids_limit),
-            _disk(one.workspace),
-            _disk(one.tmp),
-            str(one.calls),
-        )
-        for one in sorted(found, key=lambda one: (-(one.cpus or 0.0), one.thread))
-    ]
+    rows = []
+    for one in sorted(found, key=lambda one: (-(one.cpus or 0.0), one.thread)):
+        used = _UNKNOWN if one.cpus is None else f"{one.cpus:.2f}"
+        cpus = _of(used, None if one.cpus_limit is None else f"{one.cpus_limit:g}")
+        cpu_time = _UNKNOWN if one.cpu_s is None else f"{one.cpu_s:,.1f}s"
+        memory = _of(_size(one.memory_bytes), one.memory_limit_bytes and _size(one.memory_limit_bytes))
+        pids = _of(_UNKNOWN if one.pids is None else str(one.pids), one.pids_limit)
+        rows.append((one.thread, cpus, cpu_time, memory, pids, _disk(one.workspace), _disk(one.tmp), str(one.calls)))
     return Rows(names, rows)
-
-
-def _cpus(one: SandboxStats) -> str:
-    used = _UNKNOWN if one.cpus is None else f"{one.cpus:.2f}"
-    return _of(used, None if one.cpus_limit is None else f"{one.cpus_limit:g}")
 
 
 def _of(used: str, limit: str | int | None) -> str:

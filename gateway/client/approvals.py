@@ -125,14 +125,9 @@ class ApprovalCalls(Wire):
         """Answer. `text` is for people and, with deny, for the model; `arguments` are for edit."""
         if answer not in _ANSWERS:
             raise InvalidArgument(f"answer: {answer!r} is not one of {', '.join(_ANSWERS)}")
-        resolved = await self._ask(
-            pb.ResolveApprovalRequest,
-            approval_id=approval_id,
-            answer=_ANSWERS[answer],
-            message=text,
-            arguments_json="" if arguments is None else json.dumps(arguments),
-        )
-        return _approval(resolved.approval)
+        edited = "" if arguments is None else json.dumps(arguments)
+        asked: Fields = {"answer": _ANSWERS[answer], "message": text, "arguments_json": edited}
+        return _approval((await self._ask(pb.ResolveApprovalRequest, approval_id=approval_id, **asked)).approval)
 
     async def grants(self, *, thread: str = "", include_ended: bool = False, limit: int = 50) -> Sequence[Grant]:
         """Return grants, newest first; with `include_ended` also those no longer in force."""

@@ -209,12 +209,8 @@ class ProcessCalls(Wire):
         if output_limit_bytes is None and on_output is None:
             output_limit_bytes = _COLLECTED_LIMIT_BYTES
         source = None if stdin is None else Source(stdin)
-        opening = message(
-            pb.RunProgram,
-            stdin=stdin is not None,
-            output_limit_bytes=output_limit_bytes or 0,
-            **program_fields(argv, **options),
-        )
+        asked = program_fields(argv, **options) | {"output_limit_bytes": output_limit_bytes or 0}
+        opening = message(pb.RunProgram, stdin=stdin is not None, **asked)
         collected = {"stdout": bytearray(), "stderr": bytearray()}
         came_bytes = 0
 
@@ -270,15 +266,9 @@ class ProcessCalls(Wire):
         ended: another one replaces the oldest ended one and its output. Raises StartFailed if the kernel does not start
         it, Conflict if `process_id` is in use, Exhausted if 64 are running.
         """
-        started = await self._ask(
-            pb.StartProcessRequest,
-            id=process_id,
-            terminal=terminal,
-            size=message(pb.WindowSize, rows=rows, columns=columns) if terminal else None,
-            stdin=stdin,
-            merge_stderr=merge_stderr,
-            **program_fields(argv, **options),
-        )
+        size = message(pb.WindowSize, rows=rows, columns=columns) if terminal else None
+        asked = program_fields(argv, **options) | {"id": process_id, "terminal": terminal, "size": size}
+        started = await self._ask(pb.StartProcessRequest, stdin=stdin, merge_stderr=merge_stderr, **asked)
         return _process(started.process)
 
     async def processes(self, thread: str = "default", *, running: bool | None = None) -> Processes:

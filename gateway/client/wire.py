@@ -52,18 +52,8 @@ _OPTIONS = (
 )
 _ERRORS = all_errors()
 # For a status that grpc itself made, which has no reason; other codes stand for several classes.
-_BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {
-    kind.code: kind
-    for kind in (
-        Unauthenticated,
-        InvalidArgument,
-        NotFound,
-        PermissionDenied,
-        Overloaded,
-        Unavailable,
-        DeadlineExceeded,
-    )
-} | {
+_OF_A_CODE = (Unauthenticated, InvalidArgument, NotFound, PermissionDenied, Overloaded, Unavailable, DeadlineExceeded)
+_BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {kind.code: kind for kind in _OF_A_CODE} | {
     # A client that cancels a call gets no status, so this one is from the gateway's grpc, which stops or is overloaded.
     grpc.StatusCode.CANCELLED: Unavailable
 }

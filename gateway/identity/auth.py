@@ -123,12 +123,9 @@ def authentication(
     for one in settings.jwt:
         fetch = from_file(path_of(one.jwks_file)) if one.jwks_file is not None else from_url(str(one.jwks_url))
         issuers.append(Issuer(one, KeySet(one.issuer, fetch)))
-    return Authentication(
-        KeyAuthenticator(KeyStore(database), tenants),
-        TokenAuthenticator(issuers, tenants) if issuers else None,
-        CertificateAuthenticator(settings.certificates, tenants),
-        Denials(AuditStore(database)),
-    )
+    keys, tokens = KeyAuthenticator(KeyStore(database), tenants), TokenAuthenticator(issuers, tenants)
+    certificates = CertificateAuthenticator(settings.certificates, tenants)
+    return Authentication(keys, tokens if issuers else None, certificates, Denials(AuditStore(database)))
 
 
 def _secret_in(context: Context) -> str | None:

@@ -119,14 +119,10 @@ class AdminService(grpc_pb.AdminServiceServicer):
 
     @unary
     async def ApplyPolicy(self, _: Tenant | None, request: pb.ApplyPolicyRequest) -> pb.ApplyPolicyResponse:
+        expected = request.expected_version if request.HasField("expected_version") else None
+        texts = {"text": request.text, "version": request.version, "comment": request.comment}
         version = await self.policies.apply(
-            request.tenant,
-            text=request.text,
-            version=request.version,
-            comment=request.comment,
-            by=actor(),
-            check_only=request.check_only,
-            expected_version=request.expected_version if request.HasField("expected_version") else None,
+            request.tenant, **texts, by=actor(), check_only=request.check_only, expected_version=expected
         )
         return pb.ApplyPolicyResponse(version=version)
 

@@ -206,12 +206,13 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
 
         async def write(sandbox: ThreadSandbox) -> Process:
             log.debug("process input", **_whose(tenant, request.thread, request.id), bytes=len(request.data))
+            offset = request.offset if request.HasField("offset") else None
             return await sandbox.write_process(
                 request.id,
                 request.data,
                 end=request.end,
                 wait_s=_wait_s(),
-                offset=request.offset if request.HasField("offset") else None,
+                offset=offset,
                 request_id=request.request_id,
             )
 
