@@ -57,7 +57,6 @@ async def watched(
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-_SEEN_AT_FIRST = 1000
 _END = ("\x03", "\x04", "q")
 
 
@@ -122,7 +121,7 @@ class ApprovalPrompt:
 
     async def run(self) -> None:
         """Ask until the user quits. Raises the gateway's errors."""
-        newest_first = await self._airlock.approvals(status="pending", limit=_SEEN_AT_FIRST)
+        newest_first = await self._airlock.approvals(status="pending", limit=1000)
         self._waiting = {approval.id: approval for approval in reversed(newest_first)}
         watching = asyncio.create_task(self._watch())
         try:

@@ -33,9 +33,7 @@ from sandbox.errors import SandboxError
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.sandbox import Sandbox, SandboxSpec
 
-_DISK_WANTED_BYTES = 5 * 1024**3
 _OPEN_FILES_WANTED = 4096
-_PYTHON_WANTED = (3, 11)
 _RUNTIME = "airlock-runtime"
 _RUNTIMES: Sequence[tuple[str, Literal["warning", "failed"], str]] = (
     ("runc", "failed", "install runc"),
@@ -219,11 +217,11 @@ def _workspace(engine: DockerEngine) -> Finding:
 
 
 def _python_and_disk() -> list[Finding]:
-    ok, free = sys.version_info >= _PYTHON_WANTED, shutil.disk_usage("/").free
+    ok, free = sys.version_info >= (3, 11), shutil.disk_usage("/").free
     detail, fix = f"{free / 1024**3:.1f} GiB free on /", "free some space for images and workspaces"
     return [
         Finding.of("python", ok, platform.python_version(), "install Python 3.11", "failed"),
-        Finding.of("disk", free >= _DISK_WANTED_BYTES, detail, fix, "warning"),
+        Finding.of("disk", free >= 5 * 1024**3, detail, fix, "warning"),
     ]
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 app = Commands(help="Files of a thread's sandbox.")
 RemotePath = Annotated[str, typer.Argument(metavar="PATH", help="Absolute path, or relative to /workspace.")]
-_CHUNK_BYTES = 512 * 1024
 # A longer path is cut.
 _NAME_LIMIT_CHARS = 4096
 
@@ -157,6 +156,6 @@ def _print_entries(entries: list[FileEntry], *, long: bool) -> None:
 
 async def _chunks(source: str, transfer: Transfer) -> AsyncIterator[bytes]:
     with sys.stdin.buffer if source == "-" else Path(source).open("rb") as file:  # noqa: ASYNC230 - as above
-        while chunk := file.read(_CHUNK_BYTES):
+        while chunk := file.read(512 * 1024):
             yield chunk
             transfer.moved(len(chunk))

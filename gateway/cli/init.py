@@ -82,18 +82,11 @@ async def make_starter(directory: Path, database_url: str = "", database_passwor
     config, policy = directory / "airlock.yaml", directory / "policies" / f"{_TENANT}.yaml"
     policy.parent.mkdir(parents=True, exist_ok=True)
     policy.write_text(STARTER_POLICY, encoding="utf-8")
-    config.write_text(_CONFIG + _database(database_url, database_password_file), encoding="utf-8")
-    keys = (
-        (_TENANT, ACTING_SCOPES, "services"),
-        (_TENANT, (APPROVE,), "approvers"),
-        ("", OPERATOR_SCOPES, "operators"),
-    )
+    given = {"database_url": database_url, "database_password_file": database_password_file}
+    database = "".join(f"\n{name}: {json.dumps(value)}\n" for name, value in given.items() if value)  # JSON is YAML
+    config.write_text(_CONFIG + database, encoding="utf-8")
     async with local_admin(Config.load(config), f"local:{user_name()}") as admin:
-        made = [await admin.create_key(tenant, scopes=scopes, name=name) for tenant, scopes, name in keys]
-    return Starter(config, policy, *(key.secret for key in made))
-
-
-def _database(url: str, password_file: str) -> str:
-    """Return the configuration of a database other than SQLite; JSON strings are valid YAML."""
-    given = {"database_url": url, "database_password_file": password_file}
-    return "".join(f"\n{name}: {json.dumps(value)}\n" for name, value in given.items() if value)
+        services = await admin.create_key(_TENANT, scopes=ACTING_SCOPES, name="services")
+        approvers = await admin.create_key(_TENANT, scopes=(APPROVE,), name="approvers")
+        operators = await admin.create_key("", scopes=OPERATOR_SCOPES, name="operators")
+    return Starter(config, policy, services.secret, approvers.secret, operators.secret)

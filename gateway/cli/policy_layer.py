@@ -14,8 +14,6 @@ from gateway.policy_versions.policies import stored_document
 from gateway.policy_versions.policy_check import read_policy_file
 from gateway.storage.policy_store import OPERATOR, digest_of_text
 
-_HISTORY = 1000
-
 
 class PolicyLayer:
     """One layer: a tenant's, or the operator's, which is "". Raises NotFound for others."""
@@ -54,7 +52,7 @@ class PolicyLayer:
 
     async def rollback(self, version: str | None, comment: str) -> dict[str, Any]:
         """Put an earlier version in force again; by default, undo the last change that is not undone."""
-        version = version or _change_before(await self._changes(_HISTORY)).digest
+        version = version or _change_before(await self._changes(1000)).digest
         return await self.apply("", version, version=version, comment=comment)
 
     async def describe(self, *, with_text: bool) -> dict[str, Any]:

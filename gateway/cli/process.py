@@ -201,10 +201,6 @@ def _state(process: Process) -> str:
     return process.outcome if detail is None else f"{process.outcome} {detail}"
 
 
-_SIGNALLED = 128
-_CHUNK_BYTES = 64 * 1024
-
-
 class ExecCommand(TyperCommand):
     """A command that exits with the code of what it runs, so wrong usage has a code outside 1 to 124."""
 
@@ -253,13 +249,10 @@ async def exec_(
         for stream in shown.values():
             stream.end()
     fields = {name: value for name, value in asdict(result).items() if not isinstance(value, bytes)}
-    cli.show(fields | {"stdout": result.stdout, "stderr": result.stderr}, lambda _: _show_end(result))
-    raise typer.Exit(_exit_code(result))
-
-
-def _show_end(result: ProgramResult) -> None:
-    if result.outcome != "exited":
+    cli.show(fields | {"stdout": result.stdout, "stderr": result.stderr})
+    if result.outcome != "exited" and not cli.as_json:
         err.print(f"{result.outcome}: {result.message}" if result.message else result.outcome, style="red")
+    raise typer.Exit(_exit_code(result))
 
 
 async def _standard_input() -> AsyncIterator[bytes]:
@@ -268,7 +261,7 @@ async def _standard_input() -> AsyncIterator[bytes]:
 
     def read() -> None:
         while True:
-            data = os.read(sys.stdin.fileno(), _CHUNK_BYTES)
+            data = os.read(sys.stdin.fileno(), 64 * 1024)
             try:
                 asyncio.run_coroutine_threadsafe(pieces.put(data), loop).result()
             except RuntimeError:  # the loop is closed
@@ -286,4 +279,4 @@ def _exit_code(result: ProgramResult) -> int:
         return result.exit_code
     if result.outcome == "timed_out":
         return EXIT_TIMED_OUT
-    return EXIT_NOT_RUN if result.signal is None else _SIGNALLED + result.signal
+    return EXIT_NOT_RUN if result.signal is None else 128 + result.signal

@@ -65,7 +65,6 @@ class Prose:
 
 
 _INDENT = "┆ "
-_NARROWEST = 20
 # Views kept at once; beyond that, later lines of the oldest subagent start a new view.
 _VIEWS_LIMIT = 256
 HEAD_LINES = 4
@@ -343,7 +342,7 @@ class NestedRunView:
             outer = self._nested.get(self._parents.get(within, ""), self._root).console
             indented = SafeConsole(
                 file=cast(Any, _IndentedFile(outer)),
-                width=max(_NARROWEST, outer.width - len(_INDENT)),
+                width=max(20, outer.width - len(_INDENT)),
                 force_terminal=outer.is_terminal,
                 color_system=cast(Any, outer.color_system),
             )

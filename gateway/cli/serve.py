@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 # The time that a stop takes in addition to drain_s.
 _STOP_LIMIT_S = 25.0
-_WORKERS_LIMIT = 256
 # Of the banner: the most names in a line, and the width of its first column.
 _SHOWN, _NAME_CHARS = 6, 11
 
@@ -38,9 +37,7 @@ def serve(  # noqa: PLR0913 - one parameter per option of the command
     listen: Annotated[
         str, typer.Option(help="Address to listen on, as HOST:PORT; port 0 picks a free port.")
     ] = DEFAULT_ADDRESS,
-    workers: Annotated[
-        int, typer.Option(min=1, max=_WORKERS_LIMIT, help="Number of processes that serve the port.")
-    ] = 1,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="Number of processes that serve the port.")] = 1,
     insecure_plaintext: Annotated[
         bool, typer.Option(help="Allow a non-loopback address without TLS, behind a proxy that encrypts.")
     ] = False,

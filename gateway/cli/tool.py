@@ -17,14 +17,13 @@ from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, Safe
 if TYPE_CHECKING:
     from gateway.client import ToolResult
 
-_QUIET_S = 1.0
 _STREAMS = ("stdout", "stderr")
 
 
 class LiveOutput:
     """Collects output and, from a second after the block was entered, prints it in order of arrival."""
 
-    def __init__(self, quiet_s: float = _QUIET_S) -> None:
+    def __init__(self, quiet_s: float = 1.0) -> None:
         self._quiet_s = quiet_s
         self._pending: list[tuple[str, bytes]] | None = []
         # One per stream: a character may be split between two pieces with a piece of the other stream in between.

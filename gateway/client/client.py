@@ -20,8 +20,6 @@ from gateway.client.wire import OfCaller, OnOutput, give
 from gateway.errors import AirlockError, InProgress, Internal, InvalidArgument, Overloaded, Unavailable
 from gateway.v1 import tool_service_pb2 as pb
 
-_CANCEL_S = 2.0
-
 
 @dataclass(frozen=True)
 class Evicted:
@@ -158,7 +156,7 @@ class Client(RunCalls, ThreadCalls, FileCalls, ProcessCalls, ApprovalCalls, Audi
     async def _cancel_call(self, request_id: str) -> None:
         """End a call that its caller does not wait for; the broken connection alone would end it a little later."""
         with contextlib.suppress(AirlockError, asyncio.CancelledError):
-            cancel = self._ask(pb.CancelToolCallRequest, safe=False, timeout_s=_CANCEL_S, request_id=request_id)
+            cancel = self._ask(pb.CancelToolCallRequest, safe=False, timeout_s=2.0, request_id=request_id)
             await asyncio.shield(cancel)
 
 

@@ -29,7 +29,6 @@ from gateway.tenancy.tenants import Tenants
 # How long a key is not looked up again: together with the call guard's interval (call_guard.py) less than the second
 # in which a revoked key stops working.
 _KEY_CACHE_S = 0.5
-_KEY_CACHE_LIMIT = 10_000
 
 
 @dataclass(eq=False)
@@ -61,7 +60,7 @@ class KeyAuthenticator:
                     "--config FILE`",
                     audit_details=details,
                 )
-            if len(self._cache) >= _KEY_CACHE_LIMIT:
+            if len(self._cache) >= 10_000:
                 self._cache.clear()
             cached = self._cache[digest] = (self.clock() + _KEY_CACHE_S, key)
         key = cached[1]
@@ -78,9 +77,6 @@ class KeyAuthenticator:
             return {"key_state": "unknown"}
         state = KEY_EXPIRED if over.revoked_us is None else KEY_REVOKED
         return {"key_state": state, "key_id": over.id, "shown": over.shown, "tenant": over.tenant}
-
-
-_CERTIFICATE_CACHE_LIMIT = 1000
 
 
 class CertificateAuthenticator:
@@ -114,7 +110,7 @@ class CertificateAuthenticator:
         )
 
 
-@lru_cache(_CERTIFICATE_CACHE_LIMIT)
+@lru_cache(1000)
 def _parsed(pem: bytes) -> tuple[x509.Certificate, str, list[str]]:
     """Return a certificate, its id, and its names."""
     try:
@@ -137,7 +133,6 @@ def _names(certificate: x509.Certificate) -> list[str]:
 _REQUIRED = ("exp", "nbf", "aud", "iss", "sub")
 # A token is verified again after this time, in case its issuer has withdrawn the key.
 _TOKEN_CACHE_S = 30.0
-_TOKEN_CACHE_LIMIT = 10_000
 _SUBJECT_LIMIT_CHARS = 256
 
 
@@ -185,7 +180,7 @@ class TokenAuthenticator:
         if found is None or now_s > found.until_s or self._monotonic_s() - found.verified_s > _TOKEN_CACHE_S:
             self._cache.pop(digest, None)
             found = await self._verified(token, now_s)
-            if len(self._cache) >= _TOKEN_CACHE_LIMIT:
+            if len(self._cache) >= 10_000:
                 self._cache.clear()
             self._cache[digest] = found
         return Principal(await self._tenants.named(found.tenant), found.caller, found.scopes)

@@ -35,7 +35,6 @@ from gateway.v1 import process_service_pb2_grpc as grpc_pb
 from sandbox.client.replies import PROCESSES_LIMIT
 from sandbox.protocols import Process, ProcessSpec, ProgramSpec
 
-_CHUNKS_IN_FLIGHT = 4
 _INPUT_LIMIT_BYTES = 512 * 1024
 _OUTPUT_LIMIT_BYTES = 1024**3
 _OUTPUT_LIMIT_MOST_BYTES = 1024**4
@@ -47,7 +46,6 @@ _TIMEOUT_LIMIT_MS = 7 * 86_400_000
 _WAIT_LIMIT_S = 60.0
 # How long to wait for a page of followed output; each wait marks the thread's sandbox as in use.
 _FOLLOW_WAIT_S = 20.0
-_EMPTY_PAGE_PAUSE_S = 0.05
 # The answer to a wait must be sent before the caller's deadline.
 _ANSWER_S = 1.0
 _ROWS, _COLUMNS, _SIZE_LIMIT = 24, 80, 4096
@@ -93,7 +91,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         if earlier is not None:
             yield ended_message(earlier, repeated=True)
             return
-        pieces: asyncio.Queue[_Piece | None] = asyncio.Queue(_CHUNKS_IN_FLIGHT)
+        pieces: asyncio.Queue[_Piece | None] = asyncio.Queue(4)
         started = ProgramRun(program, spec, pieces, _input(messages) if run.stdin else None)
 
         async def work() -> FinishedToolCall:
@@ -191,7 +189,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
             if page.data:
                 yield pb.ReadProcessResponse(offset=page.offset, data=page.data)
             elif request.follow and not page.end:
-                await asyncio.sleep(_EMPTY_PAGE_PAUSE_S)  # a daemon that does not wait must not spin the gateway
+                await asyncio.sleep(0.05)  # a daemon that does not wait must not spin the gateway
             offset = page.offset + len(page.data)
             if stop_at < 0:
                 stop_at = page.size_bytes  # else a process that writes as fast as it is read would never end

@@ -50,7 +50,6 @@ _NEWEST_TICK = 0.15
 _DOWN, _UP = 10, 4
 _PSI = Path("/proc/pressure/cpu")
 _PSI_TOTAL_US = re.compile(rb"^some .*total=(\d+)")
-_PSI_BYTES = 256
 
 
 class LoadLimit:
@@ -111,7 +110,7 @@ def _waited_s() -> Iterator[Callable[[], float]]:
 
         def read() -> float:
             try:
-                found = _PSI_TOTAL_US.match(os.pread(psi.fileno(), _PSI_BYTES, 0))
+                found = _PSI_TOTAL_US.match(os.pread(psi.fileno(), 256, 0))
             except OSError:  # a kernel with PSI switched off opens the file but does not read it
                 found = None
             return int(found[1]) / 1_000_000 if found else 0.0
@@ -121,9 +120,6 @@ def _waited_s() -> Iterator[Callable[[], float]]:
 
 # The weight of the newest call in the average service time.
 _NEWEST = 0.05
-_RETRY_AT_LEAST_S = 0.05
-_RETRY_AT_MOST_S = 30.0
-_RESERVE = 4
 # A call that runs for longer waits for something other than the processors, or has had its share of them.
 _RECENT_S = 5.0
 # So many calls keep a processor busy: much of a call's time is waiting for its sandbox and for the database.
@@ -310,7 +306,7 @@ class Admission:
         at_work, settings = self._at_work[tenant], self._settings
         limits = ((self._total, settings.calls_at_once), (len(self._recent), self._limit.now))
         if not at_work:
-            return all(count < limit + max(1, limit // _RESERVE) for count, limit in limits)
+            return all(count < limit + max(1, limit // 4) for count, limit in limits)
         if self._recent_of[tenant] >= _TENANT_CALLS_OF_A_PROCESSOR * (os.cpu_count() or 1) and self._is_contended():
             return False
         own = at_work + self._lingering[tenant]
@@ -369,7 +365,7 @@ class Admission:
         tenants = max(1, len(self._at_work.keys() | self._queues.keys()))
         share = max(1, min(self._settings.calls_at_once_per_tenant, self._limit.now // tenants))
         before = len(self._queues.get(tenant, ())) + self._at_work[tenant]
-        retry_s = min(_RETRY_AT_MOST_S, max(_RETRY_AT_LEAST_S, self._service_time_s * (before + 1) / share))
+        retry_s = min(30.0, max(0.05, self._service_time_s * (before + 1) / share))
         return Overloaded(f"{why}: make fewer calls at once, or try again in {retry_s:.2f} s", retry_s)
 
 

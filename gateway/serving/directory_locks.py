@@ -23,12 +23,9 @@ from gateway.storage.database import Database, DatabaseIdentity
 from gateway.storage.settings_store import agreed
 from gateway.support.clock import MakeId, make_id
 
-_ID_LIMIT_BYTES = 128
 _SLOT = re.compile(r"slot-(\d{1,6})")
 log = structlog.get_logger(__name__)
-_LIMIT_BYTES = 4096
 _TRIES = 10
-_RETRY_S = 0.01
 
 
 @contextlib.contextmanager
@@ -121,7 +118,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def _id_in(descriptor: int) -> str:
-    return os.pread(descriptor, _ID_LIMIT_BYTES, 0).decode("ascii", "replace").strip()
+    return os.pread(descriptor, 128, 0).decode("ascii", "replace").strip()
 
 
 @contextlib.contextmanager
@@ -165,7 +162,7 @@ def _lock(descriptor: int, directory: Path, database: DatabaseIdentity) -> None:
         if not try_lock(descriptor):
             if holder is not None and attempt == _TRIES:
                 raise _is_copy(directory, holder, database)
-            time.sleep(_RETRY_S)  # another process of this gateway may be doing the same
+            time.sleep(0.01)  # another process of this gateway may be doing the same
             continue
         if holder is not None and holder.shown != database.shown:
             log.warning("the database was moved or restored", directory=str(directory), before=holder.shown)
@@ -176,7 +173,7 @@ def _lock(descriptor: int, directory: Path, database: DatabaseIdentity) -> None:
 
 def _read(descriptor: int) -> DatabaseIdentity | None:
     try:
-        found = json.loads(os.pread(descriptor, _LIMIT_BYTES, 0))
+        found = json.loads(os.pread(descriptor, 4096, 0))
         return DatabaseIdentity(str(found["id"]), str(found["shown"]))
     except (ValueError, TypeError, KeyError):
         return None

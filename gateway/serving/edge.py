@@ -52,7 +52,6 @@ from gateway.tenancy.tenants import Tenant
 from sandbox.errors import SandboxError
 
 log = structlog.get_logger(__name__)
-_DOMAIN = "airlock"
 ADMISSION = Admission()
 """Of this process, whose memory and processors it protects; gateway/server.py configures it."""
 GUARD = CallGuard()
@@ -246,7 +245,8 @@ async def abort_with(context: Context, error: AirlockError) -> NoReturn:
 
 def status_of(error: AirlockError) -> status_pb2.Status:
     """Return the google.rpc.Status of an error."""
-    messages: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=error.details)]
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain="airlock", metadata=error.details)
+    messages: list[Message] = [info]
     if isinstance(error, InvalidArgument) and error.violations:
         violations = [{"field": field, "description": text} for field, text in error.violations.items()]
         messages.append(error_details_pb2.BadRequest(field_violations=violations))
@@ -269,7 +269,6 @@ UNIDENTIFIED = 768
 """Calls whose credential is being checked."""
 ANONYMOUS = 256
 """Calls of health in progress."""
-_ANONYMOUS_SEND_S = 5.0
 _ANONYMOUS_READS_OF_A_HOST, _ANONYMOUS_READS = 4, 16
 
 
@@ -283,7 +282,7 @@ class FirstMessageTimeout(WrappingInterceptor):
         self._unidentified = AnonymousConnections(of_connection=256, of_host=384, in_all=UNIDENTIFIED)
         self._anonymous = AnonymousConnections(of_connection=16, of_host=64, in_all=ANONYMOUS)
         self._sending = sending or SendTimeouts()
-        self._anonymous_sending = SendTimeouts(min(_ANONYMOUS_SEND_S, self._sending.send_s))
+        self._anonymous_sending = SendTimeouts(min(5.0, self._sending.send_s))
 
     def _ours(self, handler: Any) -> Any:
         """Return the handler of a method whose edge asks for the caller and then for the request."""

@@ -39,9 +39,6 @@ STREAMS_OF_A_HOST = 32
 # Each may be reading a message of up to 4 MiB, which nothing else limits.
 REFLECTIONS = 16
 REFLECTIONS_OF_A_HOST = 4
-_WATCH_S = 3600.0
-_REFLECTION_S = 60.0
-VERSION_METADATA = "airlock-version"
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -72,7 +69,7 @@ class BoundedHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it
     after an hour, after which clients start another, and sooner if its peer does not read.
     """
 
-    def __init__(self, watch_s: float = _WATCH_S, send_s: float = SEND_S) -> None:
+    def __init__(self, watch_s: float = 3600.0, send_s: float = SEND_S) -> None:
         super().__init__()
         self._streams = AnonymousConnections(of_connection=STREAMS_OF_A_HOST, of_host=STREAMS_OF_A_HOST, in_all=STREAMS)
         self._watch_s = watch_s
@@ -83,7 +80,7 @@ class BoundedHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> Any:  # noqa: N802
         """Return a service's status, with the gateway's version in the trailing metadata."""
-        context.set_trailing_metadata(((VERSION_METADATA, airlock_version()),))
+        context.set_trailing_metadata((("airlock-version", airlock_version()),))
         status = self._statuses.get(request.service)
         if status is None:
             await context.abort(grpc.StatusCode.NOT_FOUND)
@@ -205,7 +202,7 @@ class BoundedReflection(ReflectionServicer):  # type: ignore[misc]  # it has no 
     ) -> AsyncIterator[Any]:
         try:
             with self._streams.one(context.peer()):
-                async with asyncio.timeout(_REFLECTION_S):
+                async with asyncio.timeout(60.0):
                     async for answer in super().ServerReflectionInfo(request_iterator, context):
                         yield answer
         except Overloaded as error:

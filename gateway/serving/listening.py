@@ -41,7 +41,6 @@ _STREAMS_OF_A_CONNECTION = 1000
 _REQUEST_LIMIT_BYTES = 4 * 1024 * 1024
 # A policy may allow large results.
 _ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
-_LAST_PORT = 65_535
 # Detects a peer that disappeared, even between calls.
 _KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 30_000, 10_000
 # The default of five minutes would end the connection of a waiting client at its third ping.
@@ -85,7 +84,7 @@ def bind(server: PrefetchingServer, listen: str, config: Config) -> str:
 def host_and_port(listen: str) -> tuple[str, int]:
     """Split HOST:PORT; Misconfigured for anything else."""
     host, _, port = listen.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > _LAST_PORT:
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
         raise Misconfigured(f"--listen {listen!r}: must be HOST:PORT, such as 127.0.0.1:7443")
     return host, int(port)
 
@@ -148,7 +147,8 @@ KNOWN_KEYS = ("alk_...", "alk_x", "alk_guess", "alk_wrong", "alk_nobodys", "alk_
 
 def refuse_open_files(config: Config) -> None:
     """Raise Misconfigured for a state directory or a database that every user of the machine can read."""
-    for path in _private(config):
+    database = file_of(config.resolved_database_url())
+    for path in (config.path(one) for one in (config.state_dir, database) if one is not None):
         try:
             mode = path.stat().st_mode
         except OSError:
@@ -200,13 +200,6 @@ async def refuse_known_keys(database: Database) -> None:
                 f"{found.tenant or 'of operators'}: revoke it with `airlock key revoke {found.id}` and create "
                 "another with `airlock key create`"
             )
-
-
-def _private(config: Config) -> Iterator[Path]:
-    yield config.path(config.state_dir)
-    file = file_of(config.resolved_database_url())
-    if file is not None:
-        yield config.path(file)
 
 
 def _reachable(path: Path) -> bool:
