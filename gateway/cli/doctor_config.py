@@ -34,6 +34,8 @@ from sandbox.errors import ImageMissing, SandboxError, SandboxUnavailable
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.sandbox import SandboxSpec
 
+_RUNTIME_FIX = "register it with the engine (docs/deployment.md), or write `runtime: runc` in its policy"
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -161,9 +163,6 @@ def _never_applied(tenant: str) -> Finding:
     fix = f"run `airlock policy apply FILE --tenant {tenant}`; until then its calls are refused"
     detail = "managed by `airlock policy apply`, but never applied"
     return Finding(f"policy of {tenant}", "warning", detail, fix)
-
-
-_RUNTIME_FIX = "register it with the engine (docs/deployment.md), or write `runtime: runc` in its policy"
 
 
 async def tenant_findings(

@@ -20,6 +20,12 @@ ARGUMENT_CHARS = 160
 
 # The arguments that are printed first and without their names.
 SUBJECTS = ("command", "path")
+_GAP, _INDENT = "  ", "    "
+# The last column is wrapped beside the others if it has this width, otherwise below them.
+_WRAPS_BESIDE = 32
+_SPACES = str.maketrans("\t\n", "  ")
+
+Cell = str | Text
 
 
 def one_line(text: object, limit_chars: int = LINE_CHARS) -> str:
@@ -65,14 +71,6 @@ def kept_out_bytes(evicted: Mapping[str, Any], content: object) -> int:
 def local_time(at: datetime, *, seconds: bool = False) -> str:
     """Return a time in the local zone."""
     return f"{at.astimezone():%Y-%m-%d %H:%M:%S}" if seconds else f"{at.astimezone():%Y-%m-%d %H:%M}"
-
-
-_GAP, _INDENT = "  ", "    "
-# The last column is wrapped beside the others if it has this width, otherwise below them.
-_WRAPS_BESIDE = 32
-_SPACES = str.maketrans("\t\n", "  ")
-
-Cell = str | Text
 
 
 class Rows:

@@ -29,6 +29,26 @@ if TYPE_CHECKING:
     from gateway.cli.command import GatewayCli
     from gateway.client import Event
 
+_INDENT = "┆ "
+# Views kept at once; beyond that, later lines of the oldest subagent start a new view.
+_VIEWS_LIMIT = 256
+HEAD_LINES = 4
+TAIL_LINES = 3
+_BECAUSE = {
+    "approval": "its approval was answered (approval)",
+    "gateway_lost": "its gateway was lost (gateway_lost)",
+    "gateway_stopped": "its gateway was stopped (gateway_stopped)",
+}
+# Events that are shown as a line of their own: its text, with fields of the event, and its style.
+_LINES = {
+    "model_waiting": ("waiting for the model: {reason}", "dim"),
+    "model_failed": ("✗ the model failed: {error}", "red"),
+    "hook_failed": ("! hook {hook} failed at {point} ({on_failure}): {error}", "magenta"),
+    "workspace_saved": ("files saved after step {step}: {snapshot_id}", "dim"),
+    "workspace_not_saved": ("! files not saved after step {step}: {reason}", "magenta"),
+}
+_TODO_SIGNS = {"pending": ("☐", ""), "in_progress": ("▸", "bold"), "done": ("☑", "dim")}
+
 
 class Prose:
     """Prints text that arrives in pieces, wrapped between words at the console's width."""
@@ -62,27 +82,6 @@ class Prose:
 
     def _print(self, text: str) -> None:
         self._console.print(Text(text), end="", soft_wrap=True)
-
-
-_INDENT = "┆ "
-# Views kept at once; beyond that, later lines of the oldest subagent start a new view.
-_VIEWS_LIMIT = 256
-HEAD_LINES = 4
-TAIL_LINES = 3
-_BECAUSE = {
-    "approval": "its approval was answered (approval)",
-    "gateway_lost": "its gateway was lost (gateway_lost)",
-    "gateway_stopped": "its gateway was stopped (gateway_stopped)",
-}
-# Events that are shown as a line of their own: its text, with fields of the event, and its style.
-_LINES = {
-    "model_waiting": ("waiting for the model: {reason}", "dim"),
-    "model_failed": ("✗ the model failed: {error}", "red"),
-    "hook_failed": ("! hook {hook} failed at {point} ({on_failure}): {error}", "magenta"),
-    "workspace_saved": ("files saved after step {step}: {snapshot_id}", "dim"),
-    "workspace_not_saved": ("! files not saved after step {step}: {reason}", "magenta"),
-}
-_TODO_SIGNS = {"pending": ("☐", ""), "in_progress": ("▸", "bold"), "done": ("☑", "dim")}
 
 
 @dataclass

@@ -29,6 +29,11 @@ from gateway.tenancy.tenants import Tenants
 # How long a key is not looked up again: together with the call guard's interval (call_guard.py) less than the second
 # in which a revoked key stops working.
 _KEY_CACHE_S = 0.5
+# Those that every token must have.
+_CLAIMS = ("exp", "nbf", "aud", "iss", "sub")
+# A token is verified again after this time, in case its issuer has withdrawn the key.
+_TOKEN_CACHE_S = 30.0
+_SUBJECT_LIMIT_CHARS = 256
 
 
 @dataclass(eq=False)
@@ -130,12 +135,6 @@ def _names(certificate: x509.Certificate) -> list[str]:
     return uris + [name for name in names.get_values_for_type(x509.DNSName) if ":" not in name]
 
 
-_REQUIRED = ("exp", "nbf", "aud", "iss", "sub")
-# A token is verified again after this time, in case its issuer has withdrawn the key.
-_TOKEN_CACHE_S = 30.0
-_SUBJECT_LIMIT_CHARS = 256
-
-
 @dataclass(frozen=True)
 class Issuer:
     """A trusted issuer and its signature keys."""
@@ -205,7 +204,7 @@ class TokenAuthenticator:
                 algorithms=list(settings.algorithms),
                 audience=settings.audience,
                 issuer=settings.issuer,
-                options={"require": list(_REQUIRED), "verify_exp": False, "verify_nbf": False, "verify_iat": False},
+                options={"require": list(_CLAIMS), "verify_exp": False, "verify_nbf": False, "verify_iat": False},
             )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             raise Unauthenticated(f"the token is not valid: {error}") from error

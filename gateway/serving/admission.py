@@ -50,6 +50,17 @@ _NEWEST_TICK = 0.15
 _DOWN, _UP = 10, 4
 _PSI = Path("/proc/pressure/cpu")
 _PSI_TOTAL_US = re.compile(rb"^some .*total=(\d+)")
+# The weight of the newest call in the average service time.
+_NEWEST = 0.05
+# A call that runs for longer waits for something other than the processors, or has had its share of them.
+_RECENT_S = 5.0
+# So many calls keep a processor busy: much of a call's time is waiting for its sandbox and for the database.
+_CALLS_OF_A_PROCESSOR = 8
+# So few of one tenant nearly do; with more, each step of another tenant's call waits for more of them.
+_TENANT_CALLS_OF_A_PROCESSOR = 2
+_CONTENDED_S = 1.0
+# Cancellations take no time and wait for no place; more of one tenant at once would end nothing sooner.
+_CANCELLATIONS_PER_TENANT = 32
 
 
 class LoadLimit:
@@ -116,19 +127,6 @@ def _waited_s() -> Iterator[Callable[[], float]]:
             return int(found[1]) / 1_000_000 if found else 0.0
 
         yield read
-
-
-# The weight of the newest call in the average service time.
-_NEWEST = 0.05
-# A call that runs for longer waits for something other than the processors, or has had its share of them.
-_RECENT_S = 5.0
-# So many calls keep a processor busy: much of a call's time is waiting for its sandbox and for the database.
-_CALLS_OF_A_PROCESSOR = 8
-# So few of one tenant nearly do; with more, each step of another tenant's call waits for more of them.
-_TENANT_CALLS_OF_A_PROCESSOR = 2
-_CONTENDED_S = 1.0
-# Cancellations take no time and wait for no place; more of one tenant at once would end nothing sooner.
-_CANCELLATIONS_PER_TENANT = 32
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ from gateway.support.clock import MakeId, make_id
 _SLOT = re.compile(r"slot-(\d{1,6})")
 log = structlog.get_logger(__name__)
 _TRIES = 10
+INSTANCE = "instance"
+_ID = re.compile(r"gw_[0-9a-f]{24}")
 
 
 @contextlib.contextmanager
@@ -190,10 +192,6 @@ def _is_copy(directory: Path, holder: DatabaseIdentity, database: DatabaseIdenti
         "Point both gateways at one database, or stop the other gateway if this database replaces its own. A copy for "
         "tests needs an engine, a channel_dir and a snapshots_dir of its own"
     )
-
-
-INSTANCE = "instance"
-_ID = re.compile(r"gw_[0-9a-f]{24}")
 
 
 async def shared_instance(database: Database, state_dir: Path, ids: MakeId = make_id) -> str:

@@ -56,6 +56,13 @@ ADMISSION = Admission()
 """Of this process, whose memory and processors it protects; gateway/server.py configures it."""
 GUARD = CallGuard()
 """Of this process."""
+# A request has at most 4 MiB: 64 MiB of a tenant and of all unknown callers, 512 MiB in all.
+_READS_OF_A_TENANT, _READS = 16, 128
+UNIDENTIFIED = 768
+"""Calls whose credential is being checked."""
+ANONYMOUS = 256
+"""Calls of health in progress."""
+_ANONYMOUS_READS_OF_A_HOST, _ANONYMOUS_READS = 4, 16
 
 
 class Authenticator(Protocol):
@@ -261,15 +268,6 @@ def status_of(error: AirlockError) -> status_pb2.Status:
     for message in messages:
         status.details.add().Pack(message)
     return status
-
-
-# A request has at most 4 MiB: 64 MiB of a tenant and of all unknown callers, 512 MiB in all.
-_READS_OF_A_TENANT, _READS = 16, 128
-UNIDENTIFIED = 768
-"""Calls whose credential is being checked."""
-ANONYMOUS = 256
-"""Calls of health in progress."""
-_ANONYMOUS_READS_OF_A_HOST, _ANONYMOUS_READS = 4, 16
 
 
 class FirstMessageTimeout(WrappingInterceptor):

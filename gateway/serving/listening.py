@@ -45,6 +45,8 @@ _ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
 _KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 30_000, 10_000
 # The default of five minutes would end the connection of a waiting client at its third ping.
 _LEAST_BETWEEN_PINGS_MS = 10_000
+# Keys in documentation, examples and tests, and therefore public.
+KNOWN_KEYS = ("alk_...", "alk_x", "alk_guess", "alk_wrong", "alk_nobodys", "alk_test", "alk_example", "alk_changeme")
 
 
 def server_options(*, shared: bool) -> tuple[tuple[str, int], ...]:
@@ -139,10 +141,6 @@ def _bind_alone(listen: str) -> tuple[Any, ...]:
 
 def _unusable(listen: str) -> Misconfigured:
     return Misconfigured(f"--listen {listen}: the port is in use, or the address does not belong to this machine")
-
-
-# Keys in documentation, examples and tests, and therefore public.
-KNOWN_KEYS = ("alk_...", "alk_x", "alk_guess", "alk_wrong", "alk_nobodys", "alk_test", "alk_example", "alk_changeme")
 
 
 def refuse_open_files(config: Config) -> None:
