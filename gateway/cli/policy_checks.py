@@ -154,8 +154,10 @@ def subagents_problem(
 
     of_tenants = [config.agents_of(tenant).items() for tenant in tenants]
     agents = sorted({name for one in of_tenants for name, agent in one if agent.capabilities.subagents is not None})
+    if not agents:
+        return ""
     policy = compiled(at_its_loosest(document), None if operator is None else at_its_loosest(operator))
-    if not agents or policy.judge("spawn_subagent", {}).verdict != "deny":
+    if policy.judge("spawn_subagent", {}).verdict != "deny":
         return ""
     who = f"agent {agents[0]} has" if len(agents) == 1 else f"agents {', '.join(agents)} have"
     return f"{who} subagents, but no rule allows spawn_subagent, so every start is denied"
