@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from examples.demo.__main__ import main
-from gateway.cli.safe_console import SafeConsole
+from gateway.cli.terminal import SafeConsole
 
 TARGET = Path(__file__).parents[1] / "docs" / "demo.svg"
 _COLUMNS = 104

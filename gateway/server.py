@@ -18,13 +18,11 @@ from gateway.data_lifecycle.retention import Retention, TrustedTime
 from gateway.errors import AirlockError
 from gateway.policy_versions.policies import Policies
 from gateway.serving.directory_locks import locked_slot, locked_state
-from gateway.serving.edge import ADMISSION
+from gateway.serving.edge import ADMISSION, FirstMessageTimeout
 from gateway.serving.fair_loop import make_fair
-from gateway.serving.first_message_timeout import FirstMessageTimeout
 from gateway.serving.health import Health, needs_of
-from gateway.serving.listening import bind, make_server
+from gateway.serving.listening import bind, make_server, refuse_unconfined
 from gateway.serving.prefetching_server import PrefetchingServer, drain_wakeups, follow_rpcs
-from gateway.serving.startup_checks import refuse_unconfined
 from gateway.serving.workers import Worker
 from gateway.storage.retention_store import RetentionStore
 from gateway.storage.store import Store

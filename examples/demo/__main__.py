@@ -24,9 +24,9 @@ from examples.demo.demo_gateway import DemoError, demo_gateway
 from examples.demo.run_summary import RunSummary
 from examples.demo.script import INVESTIGATOR, INVESTIGATOR_TURNS, TASK, TEST_COMMAND, TURNS
 from examples.demo.workspace_diff import diff, is_source, project_files
-from gateway.cli.nested_view import NestedRunView
 from gateway.cli.printable import stop_line
-from gateway.cli.safe_console import SafeConsole
+from gateway.cli.run_view import NestedRunView
+from gateway.cli.terminal import SafeConsole
 from gateway.client import AirlockError, Client, InvalidPath, IsADirectory
 
 THREAD = "demo"

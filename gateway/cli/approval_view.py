@@ -10,8 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from gateway.cli.printable import one_line, short_arguments
-from gateway.cli.rows import Rows
+from gateway.cli.printable import Rows, one_line, short_arguments
 from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
@@ -94,18 +93,11 @@ def _wider(rule: Rule) -> str:
 
 def listed(approvals: Sequence[Approval]) -> Rows:
     """Return approvals as rows."""
-    rows = [
-        (
-            one.id,
-            Text(one.status, style=_STYLES.get(one.status, "dim")),
-            f"{one.created_at.astimezone():%m-%d %H:%M}",
-            one_line(one.thread, 24),
-            one.tool,
-            one_line(one.rule, 30),
-            one_line(_in_a_list(one), 60),
-        )
-        for one in approvals
-    ]
+    rows = []
+    for one in approvals:
+        status, at = Text(one.status, style=_STYLES.get(one.status, "dim")), one.created_at.astimezone()
+        thread, rule, call = one_line(one.thread, 24), one_line(one.rule, 30), one_line(_in_a_list(one), 60)
+        rows.append((one.id, status, f"{at:%m-%d %H:%M}", thread, one.tool, rule, call))
     return Rows(("id", "status", "asked", "thread", "tool", "rule", "call"), rows)
 
 

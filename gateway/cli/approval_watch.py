@@ -57,7 +57,6 @@ async def watched(
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-_SEEN_AT_FIRST = 1000
 _END = ("\x03", "\x04", "q")
 
 
@@ -66,7 +65,8 @@ class Keys:
 
     def __init__(self) -> None:
         self._descriptor = sys.stdin.fileno()
-        self._typed: asyncio.Queue[str] = asyncio.Queue()
+        self.typed: asyncio.Queue[str] = asyncio.Queue()
+        """The keys; at the end of the input, Ctrl-D."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._as_it_was: list[Any] = []
 
@@ -88,10 +88,6 @@ class Keys:
         finally:
             self._take()
 
-    async def next(self) -> str:
-        """Return the next key; at the end of the input, Ctrl-D."""
-        return await self._typed.get()
-
     def _take(self) -> None:
         tty.setcbreak(self._descriptor)
         mode = termios.tcgetattr(self._descriptor)
@@ -110,7 +106,7 @@ class Keys:
         # An escape sequence, such as that of an arrow key, is one key without a meaning.
         typed = self._decoder.decode(data) or ("" if data else "\x04")
         for key in [typed] if typed.startswith("\x1b") and len(typed) > 1 else typed:
-            self._typed.put_nowait(key)
+            self.typed.put_nowait(key)
 
 
 class ApprovalPrompt:
@@ -125,7 +121,7 @@ class ApprovalPrompt:
 
     async def run(self) -> None:
         """Ask until the user quits. Raises the gateway's errors."""
-        newest_first = await self._airlock.approvals(status="pending", limit=_SEEN_AT_FIRST)
+        newest_first = await self._airlock.approvals(status="pending", limit=1000)
         self._waiting = {approval.id: approval for approval in reversed(newest_first)}
         watching = asyncio.create_task(self._watch())
         try:
@@ -202,7 +198,7 @@ class ApprovalPrompt:
 
     async def _key_or_change(self, keys: Keys, watching: asyncio.Task[None]) -> str | None:
         self._changed.clear()
-        key, change = asyncio.create_task(keys.next()), asyncio.create_task(self._changed.wait())
+        key, change = asyncio.create_task(keys.typed.get()), asyncio.create_task(self._changed.wait())
         await asyncio.wait({key, change, watching}, return_when=asyncio.FIRST_COMPLETED)
         change.cancel()
         if key.done():
@@ -238,7 +234,7 @@ class ApprovalPrompt:
         """Read a line, key by key; None if it was abandoned with Escape or Ctrl-C."""
         self._console.print(prompt, end="")
         typed = ""
-        while (key := await keys.next()) not in ("\r", "\n"):
+        while (key := await keys.typed.get()) not in ("\r", "\n"):
             if key in ("\x1b", "\x03", "\x04"):
                 self._console.print()
                 return None

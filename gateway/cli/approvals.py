@@ -127,7 +127,6 @@ async def revoke(
 
 
 def _list_grants(found: Sequence[Grant]) -> None:
-    """Print each grant: its scope and approver, and below them its rule."""
     if not found:
         out.print("no grants")
     for one in found:

@@ -20,11 +20,8 @@ from gateway.audit.export_end import ExportEnd, compared
 from gateway.audit_chain.chain import ChainCheck, ChainReport, Known
 from gateway.audit_chain.record import AuditRecord
 from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, Since, Until, moment_of
-from gateway.cli.printable import one_line
-from gateway.cli.rows import Rows
-from gateway.cli.safe_console import SafeBytes
-from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out, print_json
+from gateway.cli.printable import Rows, one_line
+from gateway.cli.terminal import EXIT_BAD_NEWS, SafeBytes, SlowWork, fail, out, print_json
 
 if TYPE_CHECKING:
     from gateway.client.audit import AuditQuery

@@ -10,29 +10,18 @@ import statistics
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import track
 
 from gateway.cli.command import GatewayCli
-from gateway.cli.rows import Rows
+from gateway.cli.printable import Rows
 from gateway.cli.terminal import err
 
 _PAGE = b"x" * 4095 + b"\n"
 _WARMUP = 3
 Sample = Callable[[], Awaitable[object]]
-
-
-@dataclass(frozen=True)
-class Row:
-    """The duration of one kind of call in milliseconds; `ratio` is its p50 divided by that of `docker exec`."""
-
-    what: str
-    p50_ms: float
-    p99_ms: float
-    ratio: float | None = None
 
 
 async def bench(
@@ -61,17 +50,20 @@ async def bench(
             kinds["docker exec true"] = lambda: _run("docker", "exec", container, "true")
         rows = await _in_turn(kinds, calls, quiet=cli.as_json)
         calls_per_s = await _at_once(execute, clients, calls)
-    cells = [
-        (row.what, f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}", "" if row.ratio is None else f"{row.ratio:.3f}")
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.3f}"
+        cells.append((row["what"], f"{row['p50_ms']:.2f}", f"{row['p99_ms']:.2f}", ratio))
     document = {"rows": rows, "clients": clients, "calls_per_s": round(calls_per_s, 1)}
     said = f"execute true, {clients} concurrent clients: {calls_per_s:.0f} calls/s"
     cli.show(document, Rows(("call", "p50 ms", "p99 ms", "vs docker exec"), cells), said)
 
 
-async def _in_turn(kinds: Mapping[str, Sample], calls: int, *, quiet: bool) -> list[Row]:
-    """Alternate between the kinds, so that a change in the machine's speed affects all of them equally."""
+async def _in_turn(kinds: Mapping[str, Sample], calls: int, *, quiet: bool) -> list[dict[str, Any]]:
+    """Return the milliseconds of each kind of call; `ratio` is its p50 divided by that of `docker exec`.
+
+    Alternates between the kinds, so that a change in the machine's speed affects all of them equally.
+    """
     taken: dict[str, list[float]] = {what: [] for what in kinds}
     rounds = range(_WARMUP + calls)
     for number in rounds if quiet else track(rounds, "measuring", console=err, transient=True):
@@ -83,12 +75,12 @@ async def _in_turn(kinds: Mapping[str, Sample], calls: int, *, quiet: bool) -> l
     p50_ms = {what: statistics.median(times) for what, times in taken.items()}
     peer_ms = p50_ms.get("docker exec true")
     return [
-        Row(
-            what,
-            round(p50_ms[what], 3),
-            round(sorted(times)[int(0.99 * (len(times) - 1))], 3),
-            None if peer_ms is None else round(p50_ms[what] / peer_ms, 4),
-        )
+        {
+            "what": what,
+            "p50_ms": round(p50_ms[what], 3),
+            "p99_ms": round(sorted(times)[int(0.99 * (len(times) - 1))], 3),
+            "ratio": None if peer_ms is None else round(p50_ms[what] / peer_ms, 4),
+        }
         for what, times in taken.items()
     ]
 

@@ -78,7 +78,7 @@ _AGO = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-# The errors that grpc reports if nothing listens at an address, or if its name does not resolve.
+# What grpc reports if nothing listens at an address, or if its name does not resolve; a gateway sends others.
 _NO_CONNECTION = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
 
@@ -178,7 +178,7 @@ class GatewayCli(Cli):
     def failure_of(self, error: AirlockError) -> Failure:
         code = EXIT_USAGE if isinstance(error, Misconfigured) else EXIT_GATEWAY
         hint = ""
-        if isinstance(error, Unavailable) and _no_gateway_there(error):
+        if isinstance(error, Unavailable) and str(error).removeprefix("UNAVAILABLE: ").startswith(_NO_CONNECTION):
             hint = ". Is the gateway running? Start it with `airlock serve`"
         return Failure(f"{error}{hint}", code, _details(error))
 
@@ -334,11 +334,6 @@ def _options(group: type) -> list[Parameter]:
         for one in fields(group)
         if one.init
     ]
-
-
-def _no_gateway_there(error: Unavailable) -> bool:
-    """Return whether the connection failed, judging by the text of grpc's error; a gateway sends other texts."""
-    return str(error).removeprefix("UNAVAILABLE: ").startswith(_NO_CONNECTION)
 
 
 def _details(error: AirlockError) -> dict[str, str | float]:

@@ -10,9 +10,8 @@ import typer
 from rich.text import Text
 
 from gateway.cli.command import Cli
-from gateway.cli.rows import Rows
-from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import out
+from gateway.cli.printable import Rows
+from gateway.cli.terminal import SlowWork, out
 
 if TYPE_CHECKING:
     from gateway.cli.doctor_config import Finding

@@ -16,10 +16,11 @@ from gateway.cli.doctor_config import (
     database_finding,
     directory_findings,
     is_migrated,
+    kernel_findings,
     policies_in_force,
+    tenant_findings,
 )
-from gateway.cli.doctor_tenants import kernel_findings, tenant_findings
-from gateway.cli.slow_work import SlowWork
+from gateway.cli.terminal import SlowWork
 from gateway.config.config import Config
 from gateway.errors import AirlockError, Misconfigured
 from gateway.support.clock import make_id
@@ -32,9 +33,7 @@ from sandbox.errors import SandboxError
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.sandbox import Sandbox, SandboxSpec
 
-_DISK_WANTED_BYTES = 5 * 1024**3
 _OPEN_FILES_WANTED = 4096
-_PYTHON_WANTED = (3, 11)
 _RUNTIME = "airlock-runtime"
 _RUNTIMES: Sequence[tuple[str, Literal["warning", "failed"], str]] = (
     ("runc", "failed", "install runc"),
@@ -56,7 +55,6 @@ class Checks:
     findings: list[Finding] = field(default_factory=list)
 
     async def run(self, path: Path | None) -> None:
-        """Check this machine, then the configuration, then its engine."""
         self.slow.at("this machine")
         self.findings += [Finding("airlock", "ok", airlock_version()), *_python_and_disk(), _open_files()]
         if path is not None:
@@ -219,11 +217,11 @@ def _workspace(engine: DockerEngine) -> Finding:
 
 
 def _python_and_disk() -> list[Finding]:
-    ok, free = sys.version_info >= _PYTHON_WANTED, shutil.disk_usage("/").free
+    ok, free = sys.version_info >= (3, 11), shutil.disk_usage("/").free
     detail, fix = f"{free / 1024**3:.1f} GiB free on /", "free some space for images and workspaces"
     return [
         Finding.of("python", ok, platform.python_version(), "install Python 3.11", "failed"),
-        Finding.of("disk", free >= _DISK_WANTED_BYTES, detail, fix, "warning"),
+        Finding.of("disk", free >= 5 * 1024**3, detail, fix, "warning"),
     ]
 
 

@@ -12,16 +12,13 @@ import typer
 
 from gateway.cli.command import Commands, GatewayCli, InThread
 from gateway.cli.printable import one_line
-from gateway.cli.safe_console import SafeBytes
-from gateway.cli.slow_work import Transfer
-from gateway.cli.terminal import err, fail, out
+from gateway.cli.terminal import SafeBytes, Transfer, err, fail, out
 
 if TYPE_CHECKING:
     from gateway.client import FileEntry
 
 app = Commands(help="Files of a thread's sandbox.")
 RemotePath = Annotated[str, typer.Argument(metavar="PATH", help="Absolute path, or relative to /workspace.")]
-_CHUNK_BYTES = 512 * 1024
 # A longer path is cut.
 _NAME_LIMIT_CHARS = 4096
 
@@ -121,7 +118,6 @@ async def mkdir(cli: GatewayCli, path: RemotePath, *, thread: InThread = "defaul
 
 @contextlib.contextmanager
 def _target(to: Path | None) -> Iterator[Callable[[bytes], object]]:
-    """Yield a function that writes to a file or to standard output."""
     if to is not None:
         with to.open("wb") as file:
             yield file.write
@@ -160,6 +156,6 @@ def _print_entries(entries: list[FileEntry], *, long: bool) -> None:
 
 async def _chunks(source: str, transfer: Transfer) -> AsyncIterator[bytes]:
     with sys.stdin.buffer if source == "-" else Path(source).open("rb") as file:  # noqa: ASYNC230 - as above
-        while chunk := file.read(_CHUNK_BYTES):
+        while chunk := file.read(512 * 1024):
             yield chunk
             transfer.moved(len(chunk))

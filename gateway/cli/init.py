@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gateway.cli.command import Cli, user_name
 from gateway.cli.terminal import fail
 from gateway.credentials.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
-
-if TYPE_CHECKING:
-    from gateway.config.config import Config
 
 _TENANT = "default"
 _CONFIG = """\
@@ -78,31 +75,18 @@ class Starter:
 
 async def make_starter(directory: Path, database_url: str = "", database_password_file: str = "") -> Starter:
     """Write the starter files and create the keys. Raises OSError if the directory is not writable."""
+    from gateway.cli.local_admin import local_admin
     from gateway.config.config import Config
     from gateway.policy import STARTER_POLICY
 
     config, policy = directory / "airlock.yaml", directory / "policies" / f"{_TENANT}.yaml"
     policy.parent.mkdir(parents=True, exist_ok=True)
     policy.write_text(STARTER_POLICY, encoding="utf-8")
-    config.write_text(_CONFIG + _database(database_url, database_password_file), encoding="utf-8")
-    return Starter(config, policy, *await _make_keys(Config.load(config)))
-
-
-def _database(url: str, password_file: str) -> str:
-    """Return the configuration of a database other than SQLite; JSON strings are valid YAML."""
-    given = {"database_url": url, "database_password_file": password_file}
-    return "".join(f"\n{name}: {json.dumps(value)}\n" for name, value in given.items() if value)
-
-
-async def _make_keys(config: Config) -> list[str]:
-    from gateway.cli.local_admin import local_admin
-
-    async with local_admin(config, f"local:{user_name()}") as admin:
-        return [
-            (await admin.create_key(tenant, scopes=scopes, name=name)).secret
-            for tenant, scopes, name in (
-                (_TENANT, ACTING_SCOPES, "services"),
-                (_TENANT, (APPROVE,), "approvers"),
-                ("", OPERATOR_SCOPES, "operators"),
-            )
-        ]
+    given = {"database_url": database_url, "database_password_file": database_password_file}
+    database = "".join(f"\n{name}: {json.dumps(value)}\n" for name, value in given.items() if value)  # JSON is YAML
+    config.write_text(_CONFIG + database, encoding="utf-8")
+    async with local_admin(Config.load(config), f"local:{user_name()}") as admin:
+        services = await admin.create_key(_TENANT, scopes=ACTING_SCOPES, name="services")
+        approvers = await admin.create_key(_TENANT, scopes=(APPROVE,), name="approvers")
+        operators = await admin.create_key("", scopes=OPERATOR_SCOPES, name="operators")
+    return Starter(config, policy, services.secret, approvers.secret, operators.secret)

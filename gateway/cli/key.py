@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli.command import UNITS_S, BackendCli, Commands
-from gateway.cli.rows import Rows
+from gateway.cli.printable import Rows
 from gateway.cli.terminal import fail
 from gateway.credentials.keys import SCOPES, checked_scopes
 from gateway.errors import InvalidArgument
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 app = Commands(help="API keys, in the database of a configuration or, with --address, on a gateway.")
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="Id, as listed by `airlock key list`.")]
 _SPAN = re.compile(r"(\d{1,9})([smhdw])")
-_STATES = ("working", "expired", "revoked")
-_COLUMNS = ("id", "key", "tenant", "scopes", "name", "created", "until")
 
 
 @app.command()
@@ -64,7 +62,7 @@ async def list_(
     ended: Annotated[bool, typer.Option("--all", help="Include revoked and expired keys.")] = False,
 ) -> None:
     """List keys, newest first, without their secrets."""
-    for option, given, there_are in (("--scope", scope, SCOPES), ("--state", state, _STATES)):
+    for option, given, there_are in (("--scope", scope, SCOPES), ("--state", state, ("working", "expired", "revoked"))):
         if given and given not in there_are:
             fail(f"{option} {given!r} is not one of {', '.join(there_are)}")
     async with cli.admin() as keys:
@@ -131,7 +129,7 @@ def _listed(found: Sequence[KeyInfo]) -> Rows:
         until = f"revoked {_day(one.revoked_at)}" if one.revoked_at else _day(one.expires_at)
         whose = one.tenant or "(operator)"
         rows.append((one.id, one.shown, whose, ",".join(one.scopes), one.name, _day(one.created_at), until))
-    return Rows(_COLUMNS, rows)
+    return Rows(("id", "key", "tenant", "scopes", "name", "created", "until"), rows)
 
 
 def _show_made(cli: BackendCli, made: MadeKey) -> None:

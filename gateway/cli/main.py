@@ -11,7 +11,6 @@ from gateway.cli import (
     audit,
     bench,
     doctor,
-    engine_proxy,
     files,
     init,
     key,
@@ -25,7 +24,6 @@ from gateway.cli import (
     tool,
     uninstall,
 )
-from gateway.cli import exec as exec_command
 from gateway.cli.command import Commands
 from gateway.cli.terminal import out
 from gateway.support.version import airlock_version
@@ -81,11 +79,11 @@ app.callback()(global_options)
 app.command("init")(init.init)
 app.command("serve")(serve.serve)
 app.command("run")(runs.run)
-app.command("exec", cls=exec_command.ExecCommand, context_settings=process.START_SETTINGS)(exec_command.exec_)
+app.command("exec", cls=process.ExecCommand, context_settings=process.START_SETTINGS)(process.exec_)
 app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
 app.command("uninstall")(uninstall.uninstall)
-app.command("engine-proxy")(engine_proxy.engine_proxy)
+app.command("engine-proxy")(serve.engine_proxy)
 for group in (runs, thread, files, tool, approvals, audit, process, sandbox, key, policy, tenant):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 

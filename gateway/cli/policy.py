@@ -11,19 +11,9 @@ import typer
 from rich.text import Text
 
 from gateway.cli import policy_checks, policy_life
-from gateway.cli.command import Cli, Commands, check_tenant, json_object
-from gateway.cli.policy_files import (
-    DEFAULT_CONFIG,
-    ConfigFile,
-    File,
-    OperatorFile,
-    compiled,
-    read,
-    read_operator,
-    stored_layers,
-)
-from gateway.cli.printable import one_line
-from gateway.cli.rows import Cell, Rows
+from gateway.cli.command import CONFIG, Cli, Commands, check_tenant, json_object
+from gateway.cli.policy_checks import ConfigFile, File, OperatorFile, compiled, read, read_operator, stored_layers
+from gateway.cli.printable import Cell, Rows, one_line
 from gateway.cli.terminal import fail, out
 
 if TYPE_CHECKING:
@@ -141,7 +131,7 @@ async def show(
     *,
     operator: OperatorFile = None,
     tenant: Annotated[str | None, typer.Option(help="Show the policy in force for this tenant.")] = None,
-    config: ConfigFile = DEFAULT_CONFIG,
+    config: ConfigFile = CONFIG,
     resolved: Annotated[
         bool, typer.Option("--resolved/--own", help="Show both layers together, or only the tenant's.")
     ] = True,
@@ -181,20 +171,13 @@ async def _in_force(config_path: Path, tenant: str) -> tuple[PolicyDocument, Pol
 
 
 def _resolved_as_json(found: Resolved) -> dict[str, Any]:
-    return {
-        "version": found.version,
-        "rules": [
-            {
-                "rule": scoped.name,
-                "layer": scoped.layer,
-                "group": scoped.group,
-                "enforced_by": found.enforced_by(scoped),
-                **scoped.rule.model_dump(mode="json", exclude={"id", "examples"}, exclude_defaults=True),
-            }
-            for scoped in found.rules
-        ],
-        "settings": {setting.name: {"value": setting.value, "who": setting.who} for setting in found.settings},
-    }
+    rules = []
+    for scoped in found.rules:
+        about = {"rule": scoped.name, "layer": scoped.layer, "group": scoped.group}
+        fields = scoped.rule.model_dump(mode="json", exclude={"id", "examples"}, exclude_defaults=True)
+        rules.append(about | {"enforced_by": found.enforced_by(scoped)} | fields)
+    settings = {setting.name: {"value": setting.value, "who": setting.who} for setting in found.settings}
+    return {"version": found.version, "rules": rules, "settings": settings}
 
 
 def _print_resolved(found: Resolved) -> None:

@@ -1,8 +1,8 @@
-"""`airlock policy test, lint, diff, replay`: checks of policy files."""
+"""Policy files: read as arguments of commands, and `airlock policy test, lint, diff, replay`, which check them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,20 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import Cli, check_tenant, moment
-from gateway.cli.policy_files import (
-    DEFAULT_CONFIG,
-    ConfigFile,
-    File,
-    OperatorFile,
-    compiled,
-    read,
-    read_operator,
-    stored_layers,
-)
+from gateway.cli.command import CONFIG, Cli, check_tenant, moment
 from gateway.cli.printable import one_line
-from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import out
+from gateway.cli.terminal import SlowWork, fail, out
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
@@ -31,10 +20,59 @@ if TYPE_CHECKING:
     from gateway.policy.document import PolicyDocument
     from gateway.policy.judge import Policy
     from gateway.policy.lint import Finding
+    from gateway.policy.loading import PolicyText
     from gateway.policy.proof import Outcome
     from gateway.policy_versions.replay import Replayed
 
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Policy file.")]
+OperatorFile = Annotated[
+    Path | None, typer.Option("--operator", metavar="FILE", help="Policy file of the operator's layer.")
+]
+ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="Configuration file.")]
 _NOT_REPLAYED = "rate limits, quotas and grants are not replayed"
+SUBAGENTS_FIX = (
+    "add a rule with `tools: [spawn_subagent, check_subagent, wait_subagent, cancel_subagent, list_subagents]` and "
+    "`effect: allow`, or remove the subagents from the configuration"
+)
+
+
+def read(file: Path, operator: PolicyDocument | None = None) -> PolicyText:
+    """Read a policy file, even if its examples fail."""
+    from gateway.policy import PolicyError
+    from gateway.policy.loading import LIMIT_BYTES, read_policy
+
+    try:
+        with file.open("rb") as opened:
+            return read_policy(opened.read(LIMIT_BYTES + 1).decode(), str(file), operator)
+    except PolicyError as error:
+        first = error.errors[0]
+        more = f" (and {len(error.errors) - 1} more)" if len(error.errors) > 1 else ""
+        fail(f"{file} does not load: line {first.line}: {first.text}{more}; see `airlock policy check {file}`")
+    except UnicodeDecodeError:
+        fail(f"{file} is not UTF-8 text")
+
+
+def read_operator(file: Path | None) -> PolicyDocument | None:
+    """Read the operator's layer if there is a file."""
+    return None if file is None else read(file).document
+
+
+def compiled(document: PolicyDocument, operator: PolicyDocument | None) -> Policy:
+    """Return the policy that both layers form."""
+    from gateway.policy.judge import Policy
+
+    return Policy(document, operator)
+
+
+async def stored_layers(config: Config, *layers: str) -> dict[str, PolicyDocument]:
+    """Return the policies in force in a configuration's database, by layer."""
+    from gateway.cli.database import local_database, opened_policies
+    from gateway.policy_versions.policies import stored_document
+
+    async with local_database(config) as database, opened_policies(database) as policies:
+        changes = {layer: policies.change_in_force(layer) for layer in layers}
+        texts = {layer: await policies.store.text(change.digest) for layer, change in changes.items() if change}
+    return {layer: stored_document(text) for layer, text in texts.items()}
 
 
 def run_tests(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
@@ -97,13 +135,32 @@ def _of_subagents(
     """Yield a warning if no rule lets the agents of a configuration start their subagents."""
     if config is None:
         return
-    from gateway.cli.subagent_rules import FIX, agents_of_file, problem, refuses_subagents
     from gateway.config.config import Config
     from gateway.policy.lint import Finding
 
-    agents = agents_of_file(Config.load(config), file)
-    if agents and refuses_subagents(document, operator):
-        yield Finding("subagents", "warning", "", 1, problem(agents), FIX)
+    loaded = Config.load(config)
+    files = {name: tenant.policy_file for name, tenant in loaded.tenants.items()}
+    own = [name for name, path in files.items() if path and loaded.path(path).resolve() == file.resolve()]
+    # A file that no tenant uses is judged for the agents of all tenants.
+    if problem := subagents_problem(loaded, own or loaded.tenants, document, operator):
+        yield Finding("subagents", "warning", "", 1, problem, SUBAGENTS_FIX)
+
+
+def subagents_problem(
+    config: Config, tenants: Iterable[str], document: PolicyDocument, operator: PolicyDocument | None
+) -> str:
+    """Return why the agents of tenants cannot start their subagents; empty unless a policy always denies it."""
+    from gateway.policy.lint.findings import at_its_loosest
+
+    of_tenants = [config.agents_of(tenant).items() for tenant in tenants]
+    agents = sorted({name for one in of_tenants for name, agent in one if agent.capabilities.subagents is not None})
+    if not agents:
+        return ""
+    policy = compiled(at_its_loosest(document), None if operator is None else at_its_loosest(operator))
+    if policy.judge("spawn_subagent", {}).verdict != "deny":
+        return ""
+    who = f"agent {agents[0]} has" if len(agents) == 1 else f"agents {', '.join(agents)} have"
+    return f"{who} subagents, but no rule allows spawn_subagent, so every start is denied"
 
 
 def diff(cli: Cli, before: File, after: File, *, operator: OperatorFile = None) -> None:
@@ -163,7 +220,7 @@ async def replay(
     *,
     since_: Annotated[str, typer.Option("--since", help="Start of the period: 30m, 12h, 7d, 2w or a date.")] = "7d",
     tenant: Annotated[str | None, typer.Option(help="Tenant whose calls to replay; default: all tenants.")] = None,
-    config: ConfigFile = DEFAULT_CONFIG,
+    config: ConfigFile = CONFIG,
     operator: OperatorFile = None,
 ) -> None:
     """Show which verdicts on recorded calls a candidate would change. Exits with 1 if one changes.

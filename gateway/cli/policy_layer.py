@@ -14,8 +14,6 @@ from gateway.policy_versions.policies import stored_document
 from gateway.policy_versions.policy_check import read_policy_file
 from gateway.storage.policy_store import OPERATOR, digest_of_text
 
-_HISTORY = 1000
-
 
 class PolicyLayer:
     """One layer: a tenant's, or the operator's, which is "". Raises NotFound for others."""
@@ -27,7 +25,6 @@ class PolicyLayer:
         self._config = config
 
     async def history(self, limit: int) -> list[dict[str, Any]]:
-        """Return the changes as documents, newest first."""
         return [_as_document(change) for change in await self._changes(limit)]
 
     async def apply(self, text: str, source: str, **options: Any) -> dict[str, Any]:
@@ -55,11 +52,10 @@ class PolicyLayer:
 
     async def rollback(self, version: str | None, comment: str) -> dict[str, Any]:
         """Put an earlier version in force again; by default, undo the last change that is not undone."""
-        version = version or _change_before(await self._changes(_HISTORY)).digest
+        version = version or _change_before(await self._changes(1000)).digest
         return await self.apply("", version, version=version, comment=comment)
 
     async def describe(self, *, with_text: bool) -> dict[str, Any]:
-        """Return what is in force, as a document."""
         found = await self._changes(1)
         if not found:
             raise NotFound("no policy is in force here: run `airlock policy apply`")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli.command import BackendCli, check_tenant, user_name
-from gateway.cli.rows import Rows
+from gateway.cli.printable import Rows
 from gateway.cli.terminal import EXIT_BAD_NEWS, err, fail, out
 from gateway.errors import NotFound, PolicyChanged
 
@@ -63,8 +63,7 @@ async def apply(
     layer: Layer,
     comment: Comment = "",
     expected_version: Annotated[
-        str | None,
-        typer.Option(metavar="VERSION", help='Apply only if this version is in force; "" if none ever was.'),
+        str | None, typer.Option(metavar="VERSION", help='Apply only if this version is in force; "" if none ever was.')
     ] = None,
     by: By = None,
 ) -> None:
@@ -81,8 +80,7 @@ async def apply(
 async def rollback(
     cli: BackendCli,
     version: Annotated[
-        str | None,
-        typer.Argument(metavar="VERSION", help="Version, as listed by history; default: the previous one."),
+        str | None, typer.Argument(metavar="VERSION", help="Version, as listed by history; default: the previous one.")
     ] = None,
     *,
     layer: Layer,

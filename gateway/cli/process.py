@@ -1,22 +1,27 @@
-"""`airlock process`: start, inspect and end the background processes of a thread."""
+"""`airlock exec` runs a command in a thread's sandbox; `airlock process` manages its background processes."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import os
 import signal
-from dataclasses import dataclass
+import sys
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from gateway.cli.command import Commands, GatewayCli, InThread
-from gateway.cli.printable import local_time
-from gateway.cli.rows import Rows
-from gateway.cli.safe_console import SafeBytes
-from gateway.cli.terminal import err, fail, out, print_json
+from gateway.cli.printable import Rows, local_time
+from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, SafeBytes, err, fail, out, print_json
+from gateway.errors import PermissionDenied, ScopeMissing
 
 if TYPE_CHECKING:
-    from gateway.client import Process, Processes, ProcessOutput
+    from gateway.client import Process, Processes, ProcessOutput, ProgramResult
 
 START_SETTINGS = {"allow_interspersed_args": False}
 """Pass everything after the program's name to the program, even if it looks like an option."""
@@ -51,8 +56,7 @@ class Surroundings:
 async def start(
     cli: GatewayCli,
     argv: Annotated[
-        list[str],
-        typer.Argument(metavar="PROGRAM [ARGS]...", help="Program and arguments; no shell interprets them."),
+        list[str], typer.Argument(metavar="PROGRAM [ARGS]...", help="Program and arguments; no shell interprets them.")
     ],
     *,
     surroundings: Surroundings,
@@ -66,14 +70,8 @@ async def start(
     ] = None,
 ) -> None:
     """Start a program in the background and print its id; the policy judges it as the same command line."""
-    started = await cli.airlock.start_process(
-        argv,
-        process_id=process_id,
-        terminal=terminal,
-        merge_stderr=merge_stderr,
-        timeout_s=timeout_s,
-        **surroundings.fields(),
-    )
+    options = surroundings.fields() | {"terminal": terminal, "merge_stderr": merge_stderr, "timeout_s": timeout_s}
+    started = await cli.airlock.start_process(argv, process_id=process_id, **options)
     cli.show(started, started.id)
     if not cli.as_json:
         err.print(
@@ -179,8 +177,6 @@ def signal_number(text: str) -> int:
 
 
 class _Shown(SafeBytes):
-    """Prints the output of a process piece by piece."""
-
     _at = -1
 
     def add(self, piece: ProcessOutput) -> None:
@@ -203,3 +199,84 @@ def _state(process: Process) -> str:
         return "running"
     detail = process.exit_code if process.exit_code is not None else process.signal
     return process.outcome if detail is None else f"{process.outcome} {detail}"
+
+
+class ExecCommand(TyperCommand):
+    """A command that exits with the code of what it runs, so wrong usage has a code outside 1 to 124."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # Usage errors have an exit code, whichever click typer was built on; --help ends with typer.Exit.
+            if hasattr(error, "exit_code") and not isinstance(error, typer.Exit):
+                error.exit_code = EXIT_NOT_RUN
+            raise
+
+
+async def exec_(
+    cli: GatewayCli,
+    argv: Annotated[
+        list[str], typer.Argument(metavar="-- CMD [ARGS]...", help="Program and arguments; no shell interprets them.")
+    ],
+    *,
+    surroundings: Surroundings,
+    stdin: Annotated[bool, typer.Option("--stdin", "-i", help="Pass standard input to the command.")] = False,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout-s", help="Time limit in seconds; default: the policy's maximum.")
+    ] = None,
+) -> None:
+    """Run a command in a sandbox and exit with its exit code, or with 128 plus the signal that ended it.
+
+    Exits with 124 if the command timed out, 126 if the policy denies it, 125 if it did not run or end by itself.
+    """
+    cli.failure_code = EXIT_NOT_RUN
+    shown = {"stdout": SafeBytes(), "stderr": SafeBytes(stderr=True)}
+
+    def show(stream: str, data: bytes) -> None:
+        shown[stream].write(data)
+        shown[stream].flush()
+
+    try:
+        options = surroundings.fields() | {"timeout_s": timeout_s, "on_output": None if cli.as_json else show}
+        result = await cli.airlock.run_program(argv, stdin=_standard_input() if stdin else None, **options)
+    except ScopeMissing:
+        raise
+    except PermissionDenied:
+        cli.failure_code = EXIT_DENIED
+        raise
+    finally:
+        for stream in shown.values():
+            stream.end()
+    fields = {name: value for name, value in asdict(result).items() if not isinstance(value, bytes)}
+    cli.show(fields | {"stdout": result.stdout, "stderr": result.stderr})
+    if result.outcome != "exited" and not cli.as_json:
+        err.print(f"{result.outcome}: {result.message}" if result.message else result.outcome, style="red")
+    raise typer.Exit(_exit_code(result))
+
+
+async def _standard_input() -> AsyncIterator[bytes]:
+    """Yield standard input as it arrives; a daemon thread reads it, because the program may end first."""
+    loop, pieces = asyncio.get_running_loop(), asyncio.Queue[bytes](1)
+
+    def read() -> None:
+        while True:
+            data = os.read(sys.stdin.fileno(), 64 * 1024)
+            try:
+                asyncio.run_coroutine_threadsafe(pieces.put(data), loop).result()
+            except RuntimeError:  # the loop is closed
+                return
+            if not data:
+                return
+
+    threading.Thread(target=read, daemon=True).start()
+    while data := await pieces.get():
+        yield data
+
+
+def _exit_code(result: ProgramResult) -> int:
+    if result.exit_code is not None:
+        return result.exit_code
+    if result.outcome == "timed_out":
+        return EXIT_TIMED_OUT
+    return EXIT_NOT_RUN if result.signal is None else 128 + result.signal

@@ -1,10 +1,12 @@
-"""Live view of a run: RunView prints its events as they arrive, Prose the text of the model."""
+"""Live view of a run and its subagents: RunView prints events as they arrive, Prose the text of the model."""
+
+from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -20,8 +22,32 @@ from gateway.cli.printable import (
     short_arguments,
     stop_line,
 )
-from gateway.cli.safe_console import SafeConsole
+from gateway.cli.terminal import SafeConsole, out, print_json
 from gateway.support.printable_text import printable
+
+if TYPE_CHECKING:
+    from gateway.cli.command import GatewayCli
+    from gateway.client import Event
+
+_INDENT = "┆ "
+# Views kept at once; beyond that, later lines of the oldest subagent start a new view.
+_VIEWS_LIMIT = 256
+HEAD_LINES = 4
+TAIL_LINES = 3
+_BECAUSE = {
+    "approval": "its approval was answered (approval)",
+    "gateway_lost": "its gateway was lost (gateway_lost)",
+    "gateway_stopped": "its gateway was stopped (gateway_stopped)",
+}
+# Events that are shown as a line of their own: its text, with fields of the event, and its style.
+_LINES = {
+    "model_waiting": ("waiting for the model: {reason}", "dim"),
+    "model_failed": ("✗ the model failed: {error}", "red"),
+    "hook_failed": ("! hook {hook} failed at {point} ({on_failure}): {error}", "magenta"),
+    "workspace_saved": ("files saved after step {step}: {snapshot_id}", "dim"),
+    "workspace_not_saved": ("! files not saved after step {step}: {reason}", "magenta"),
+}
+_TODO_SIGNS = {"pending": ("☐", ""), "in_progress": ("▸", "bold"), "done": ("☑", "dim")}
 
 
 class Prose:
@@ -58,24 +84,6 @@ class Prose:
         self._console.print(Text(text), end="", soft_wrap=True)
 
 
-HEAD_LINES = 4
-TAIL_LINES = 3
-_BECAUSE = {
-    "approval": "its approval was answered (approval)",
-    "gateway_lost": "its gateway was lost (gateway_lost)",
-    "gateway_stopped": "its gateway was stopped (gateway_stopped)",
-}
-# Events that are shown as a line of their own: its text, with fields of the event, and its style.
-_LINES = {
-    "model_waiting": ("waiting for the model: {reason}", "dim"),
-    "model_failed": ("✗ the model failed: {error}", "red"),
-    "hook_failed": ("! hook {hook} failed at {point} ({on_failure}): {error}", "magenta"),
-    "workspace_saved": ("files saved after step {step}: {snapshot_id}", "dim"),
-    "workspace_not_saved": ("! files not saved after step {step}: {reason}", "magenta"),
-}
-_TODO_SIGNS = {"pending": ("☐", ""), "in_progress": ("▸", "bold"), "done": ("☑", "dim")}
-
-
 @dataclass
 class _Call:
     """A tool call on the screen, and how many of its output lines were shown live."""
@@ -93,15 +101,14 @@ class RunView:
     """Prints a run, given every event in order; unknown payloads raise no error."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or SafeConsole()
+        self.console = console or SafeConsole()
         self._calls: dict[str, _Call] = {}
         self._open: set[str] = set()
         self._headed: str | None = None
         self._policies: list[str] = []
-        self._prose = Prose(self._console)
+        self._prose = Prose(self.console)
 
     def feed(self, event_type: str, payload: Mapping[str, Any]) -> None:
-        """Print one event; ignore an unknown type."""
         show = getattr(self, f"_on_{event_type}", None)
         if show is None and event_type not in _LINES:
             return
@@ -125,8 +132,8 @@ class RunView:
     def _print(self, text: str, style: str = "", indent: int = 0, *, wrap: bool = False) -> None:
         """Print lines; `wrap` breaks them between words instead of leaving that to the terminal."""
         line = Text(text, style=style)
-        for part in line.wrap(self._console, self._console.width - indent) if wrap else (line,):
-            self._console.print(Text(" " * indent).append_text(part), soft_wrap=True)
+        for part in line.wrap(self.console, self.console.width - indent) if wrap else (line,):
+            self.console.print(Text(" " * indent).append_text(part), soft_wrap=True)
 
     # --- the run, its steps and the model ---
 
@@ -153,8 +160,8 @@ class RunView:
         self._print(printable(payload.get("task", "")), "bold", wrap=True)
 
     def _on_step_started(self, payload: Mapping[str, Any]) -> None:
-        self._prose = Prose(self._console)
-        self._console.print(Rule(Text(f"step {one_line(payload.get('step'))}", style="dim"), style="dim", align="left"))
+        self._prose = Prose(self.console)
+        self.console.print(Rule(Text(f"step {one_line(payload.get('step'))}", style="dim"), style="dim", align="left"))
 
     def _on_model_delta(self, payload: Mapping[str, Any]) -> None:
         self._prose.add(str(payload.get("text", "")))
@@ -183,7 +190,7 @@ class RunView:
             sign, arguments = ("←", call.subject) if back else ("→", call.arguments)
             line = Text.assemble((f"{sign} ", "cyan"), (call.name, "bold cyan"), " ", arguments)
             line.rstrip()
-            self._console.print(line, soft_wrap=True)
+            self.console.print(line, soft_wrap=True)
         return call
 
     def _on_tool_call_started(self, payload: Mapping[str, Any]) -> None:
@@ -225,8 +232,7 @@ class RunView:
             call.shown_lines += 1
 
     def _output_line(self, line: str, limit_chars: int = 0) -> None:
-        """Show a line of output, cut at the limit or the console's width."""
-        self._print(f"│ {output_line(line, limit_chars or self._console.width - 4)}", "dim", 2)
+        self._print(f"│ {output_line(line, limit_chars or self.console.width - 4)}", "dim", 2)
 
     def _on_tool_call_finished(self, payload: Mapping[str, Any]) -> None:
         self._open.discard(str(payload.get("call_id")))
@@ -281,15 +287,12 @@ class RunView:
         self._print(f"{'✓' if completed else '✗'} {said}", "green" if completed else "red", wrap=True)
 
     def _on_run_finished(self, payload: Mapping[str, Any]) -> None:
-        self._console.print(Rule(style="dim"))
+        self.console.print(Rule(style="dim"))
         if self._policies:
             self._print(f"judged by {', then '.join(self._policies)}", "dim", wrap=True)
         completed = payload.get("status") == "completed"
-        self._print(
-            f"■ {one_line(payload.get('status'))}: {stop_line(payload.get('stop'))}",
-            "bold green" if completed else "bold red",
-            wrap=True,
-        )
+        said = f"■ {one_line(payload.get('status'))}: {stop_line(payload.get('stop'))}"
+        self._print(said, "bold green" if completed else "bold red", wrap=True)
 
 
 def _eviction_lines(evicted: Mapping[str, Any], content: object) -> tuple[str, str]:
@@ -297,3 +300,69 @@ def _eviction_lines(evicted: Mapping[str, Any], content: object) -> tuple[str, s
     incomplete = " (incomplete)" if evicted.get("incomplete") else ""
     kept_out = f"{kept_out_bytes(evicted, content):,} bytes kept out of the context"
     return f"⇣ evicted to {one_line(evicted.get('path'))}{incomplete}", f"  {size}; {kept_out}"
+
+
+async def followed(cli: GatewayCli, run_id: str, from_sequence: int = 1) -> AsyncIterator[Event]:
+    """Print the events of a run as they arrive, and yield each one."""
+    view = NestedRunView(out)
+    async for event in cli.airlock.watch_run(run_id, from_sequence):
+        if cli.as_json:
+            print_json({"sequence": event.sequence, "type": event.type, "run_id": run_id, **event.payload})
+        else:
+            view.feed(event.type, dict(event.payload))
+        yield event
+
+
+class NestedRunView:
+    """Prints a run, given every event in order; an event with `within` belongs to the subagent of that call."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._root = self._last = RunView(console)
+        self._nested: dict[str, RunView] = {}
+        self._names: dict[str, str] = {}
+        self._parents: dict[str, str] = {}
+
+    def feed(self, event_type: str, payload: Mapping[str, Any]) -> None:
+        within = str(payload.get("within") or "")
+        if event_type == "tool_call_started":
+            self._parents[str(payload.get("call_id"))] = within
+        view = self._view(within) if within else self._root
+        if event_type == "subagent_started":
+            self._names[within] = one_line(payload.get("agent"), 80)
+        if view is not self._last:
+            self._last.interrupt()
+            if within and self._last is not self._root and event_type != "subagent_started":
+                view.console.print(Text(f"subagent {self._names.get(within, '?')}", style="dim"))
+            self._last = view
+        view.feed(event_type, payload)
+
+    def _view(self, within: str) -> RunView:
+        if within not in self._nested:
+            outer = self._nested.get(self._parents.get(within, ""), self._root).console
+            indented = SafeConsole(
+                file=cast(Any, _IndentedFile(outer)),
+                width=max(20, outer.width - len(_INDENT)),
+                force_terminal=outer.is_terminal,
+                color_system=cast(Any, outer.color_system),
+            )
+            self._nested[within] = RunView(indented)
+            if len(self._nested) > _VIEWS_LIMIT:
+                del self._nested[next(iter(self._nested))]
+        return self._nested[within]
+
+
+class _IndentedFile:
+    """A text file whose every line begins with the indent."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._at_start = True
+
+    def write(self, text: str) -> int:
+        for line in text.splitlines(keepends=True):
+            self._console.file.write(f"{_INDENT}{line}" if self._at_start else line)
+            self._at_start = line.endswith("\n")
+        return len(text)
+
+    def flush(self) -> None:
+        self._console.file.flush()

@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, Since, Until, moment_of, taken
-from gateway.cli.printable import local_time, one_line, stop_line
-from gateway.cli.rows import Cell, Rows
+from gateway.cli.printable import Cell, Rows, local_time, one_line, stop_line
 from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_CUT_ANSWER, err, out
 from gateway.support.printable_text import printable
 
@@ -71,7 +70,7 @@ async def watch(
 
     The command reconnects if the gateway restarts. Exits with 0 if the agent answered, 1 if the run ended otherwise.
     """
-    from gateway.cli.nested_view import followed
+    from gateway.cli.run_view import followed
 
     next_sequence, last = from_sequence, None
     try:
@@ -105,7 +104,7 @@ async def run(
 
     Exits with 0 if the agent answered, 4 if its answer was cut off or is a refusal, 1 if the run ended otherwise.
     """
-    from gateway.cli.nested_view import followed
+    from gateway.cli.run_view import followed
 
     policy_mode: PolicyMode = "follow" if follow_policy else "pin"
     started = await cli.airlock.start_run(task, thread=thread, agent=agent, policy_mode=policy_mode)

@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli.command import Commands, GatewayCli, OfThread, Yes, taken
-from gateway.cli.printable import local_time
-from gateway.cli.rows import Rows
-from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import err, fail, out, print_json
+from gateway.cli.printable import Rows, local_time
+from gateway.cli.terminal import SlowWork, err, fail, out, print_json
 from gateway.errors import Unavailable
 from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
     from gateway.client import DiskStats, Sandbox, SandboxStats, SandboxTransition
-    from gateway.client.sandboxes import Fork, Snapshot
 
-_TIME_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 _MIB = 1024 * 1024
 # The time between two readings from which CPU usage is computed.
@@ -141,7 +137,7 @@ def _show_sandboxes(*found: Sandbox) -> None:
 
 def _span(time: timedelta) -> str:
     seconds = max(round(time.total_seconds()), 0)
-    for unit_s, unit in _TIME_UNITS:
+    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= unit_s:
             return f"{seconds // unit_s}{unit}"
     return f"{seconds}s"
@@ -156,7 +152,12 @@ async def snapshot(
     """Save the current files of a thread."""
     with SlowWork(f"saving the files of thread {thread}"):
         made = await cli.airlock.create_snapshot(thread, comment=comment)
-    cli.show(made, _show_snapshot)
+    said = f"{made.id}: {made.files} files, {made.size_bytes:,} bytes"
+    if made.skipped:
+        said += f"; {made.skipped} devices, pipes and sockets were skipped"
+    if made.stripped:
+        said += f"; {made.stripped} entries lost their setuid, setgid or sticky bit"
+    cli.show(made, lambda _: err.print(said))
 
 
 def snapshots(
@@ -175,7 +176,12 @@ def snapshots(
         cli.show(removed, lambda one: err.print(f"deleted {one.id}"))
         return
     found = cli.wait(taken(cli.airlock.snapshots(thread=thread)))
-    cli.show({"snapshots": found}, lambda _: _list_snapshots(found))
+    rows = []
+    for one in found:
+        size = f"{one.size_bytes / _MIB:.1f}"
+        of = f"step {one.step}, {one.run_id}" if one.step else one.kind
+        rows.append((one.id, one.thread, local_time(one.created_at), of, str(one.files), size, one.comment))
+    cli.show({"snapshots": found}, Rows(("id", "thread", "created", "of", "files", "MiB", "comment"), rows))
 
 
 def restore(
@@ -206,30 +212,9 @@ async def fork(
     """Copy a thread with its messages and files: the current ones, or those at a run, a step or a snapshot."""
     with SlowWork(f"forking thread {thread}"):
         made = await cli.airlock.fork_thread(thread, new_thread, run_id=run_id, step=step, snapshot_id=snapshot)
-    cli.show(made, _show_fork)
-
-
-def _show_snapshot(made: Snapshot) -> None:
-    said = f"{made.id}: {made.files} files, {made.size_bytes:,} bytes"
-    if made.skipped:
-        said += f"; {made.skipped} devices, pipes and sockets were skipped"
-    if made.stripped:
-        said += f"; {made.stripped} entries lost their setuid, setgid or sticky bit"
-    err.print(said)
-
-
-def _show_fork(made: Fork) -> None:
     at = f" after step {made.step} of {made.run_id}" if made.step else ""
-    err.print(f"thread {made.thread} has {made.messages} messages and the files of {made.of_thread}{at}")
-
-
-def _list_snapshots(found: Sequence[Snapshot]) -> None:
-    rows = []
-    for one in found:
-        size = f"{one.size_bytes / _MIB:.1f}"
-        of = f"step {one.step}, {one.run_id}" if one.step else one.kind
-        rows.append((one.id, one.thread, local_time(one.created_at), of, str(one.files), size, one.comment))
-    out.print(Rows(("id", "thread", "created", "of", "files", "MiB", "comment"), rows))
+    said = f"thread {made.thread} has {made.messages} messages and the files of {made.of_thread}{at}"
+    cli.show(made, lambda _: err.print(said))
 
 
 async def stats(cli: GatewayCli, *, thread: OfThread = "") -> None:
@@ -264,25 +249,15 @@ async def top(
 def _table(found: Sequence[SandboxStats]) -> Rows:
     """Return a row per sandbox, highest CPU usage first."""
     names = ("thread", "cpus", "cpu time", "memory", "pids", "workspace", "tmp", "calls")
-    rows = [
-        (
-            one.thread,
-            _cpus(one),
-            _UNKNOWN if one.cpu_s is None else f"{one.cpu_s:,.1f}s",
-            _of(_size(one.memory_bytes), one.memory_limit_bytes and _size(one.memory_limit_bytes)),
-            _of(_UNKNOWN if one.pids is None else str(one.pids), one.pids_limit),
-            _disk(one.workspace),
-            _disk(one.tmp),
-            str(one.calls),
-        )
-        for one in sorted(found, key=lambda one: (-(one.cpus or 0.0), one.thread))
-    ]
+    rows = []
+    for one in sorted(found, key=lambda one: (-(one.cpus or 0.0), one.thread)):
+        used = _UNKNOWN if one.cpus is None else f"{one.cpus:.2f}"
+        cpus = _of(used, None if one.cpus_limit is None else f"{one.cpus_limit:g}")
+        cpu_time = _UNKNOWN if one.cpu_s is None else f"{one.cpu_s:,.1f}s"
+        memory = _of(_size(one.memory_bytes), one.memory_limit_bytes and _size(one.memory_limit_bytes))
+        pids = _of(_UNKNOWN if one.pids is None else str(one.pids), one.pids_limit)
+        rows.append((one.thread, cpus, cpu_time, memory, pids, _disk(one.workspace), _disk(one.tmp), str(one.calls)))
     return Rows(names, rows)
-
-
-def _cpus(one: SandboxStats) -> str:
-    used = _UNKNOWN if one.cpus is None else f"{one.cpus:.2f}"
-    return _of(used, None if one.cpus_limit is None else f"{one.cpus_limit:g}")
 
 
 def _of(used: str, limit: str | int | None) -> str:

@@ -1,17 +1,20 @@
-"""`airlock serve`: run the gateway in one process or several."""
+"""`airlock serve`: run the gateway in one process or several; `airlock engine-proxy`: a Docker socket for it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import resource
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from gateway.cli.command import Cli
 from gateway.cli.terminal import DEFAULT_ADDRESS, err, fail, print_json
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
 
 # The time that a stop takes in addition to drain_s.
 _STOP_LIMIT_S = 25.0
-_WORKERS_LIMIT = 256
+# Of the banner: the most names in a line, and the width of its first column.
+_SHOWN, _NAME_CHARS = 6, 11
 
 
 def serve(  # noqa: PLR0913 - one parameter per option of the command
@@ -33,9 +37,7 @@ def serve(  # noqa: PLR0913 - one parameter per option of the command
     listen: Annotated[
         str, typer.Option(help="Address to listen on, as HOST:PORT; port 0 picks a free port.")
     ] = DEFAULT_ADDRESS,
-    workers: Annotated[
-        int, typer.Option(min=1, max=_WORKERS_LIMIT, help="Number of processes that serve the port.")
-    ] = 1,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="Number of processes that serve the port.")] = 1,
     insecure_plaintext: Annotated[
         bool, typer.Option(help="Allow a non-loopback address without TLS, behind a proxy that encrypts.")
     ] = False,
@@ -52,8 +54,7 @@ def serve(  # noqa: PLR0913 - one parameter per option of the command
     if ready_file is not None and not os.access(ready_file.absolute().parent, os.W_OK | os.X_OK):
         fail(f"--ready-file {ready_file}: its directory does not exist or is not writable")
     from gateway.config.config import Config
-    from gateway.serving.listening import refuse_taken
-    from gateway.serving.startup_checks import refuse_open_files, refuse_plaintext, refuse_unconfined
+    from gateway.serving.listening import refuse_open_files, refuse_plaintext, refuse_taken, refuse_unconfined
     from gateway.telemetry.logging import set_up_logging
 
     set_up_logging()
@@ -133,8 +134,6 @@ async def _ready(
     cli: Cli, config: Config, address: str, workers: int, metrics: Sequence[str], ready_file: Path | None
 ) -> AsyncIterator[None]:
     """Report that the gateway is ready, until the block ends."""
-    from gateway.cli.serve_banner import banner
-
     if ready_file is not None:
         await asyncio.to_thread(_write_atomically, ready_file, address)
     if cli.as_json:
@@ -204,3 +203,70 @@ def _write_atomically(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
+
+
+def banner(config: Config, address: str, workers: int, metrics: Sequence[str]) -> Text:
+    """Return what is printed when the gateway is ready; `metrics` are the metrics addresses of the workers."""
+    from gateway.serving.listening import is_loopback
+    from gateway.storage.connecting import shown
+
+    engine = f"Docker at {config.sandbox.engine_url or 'DOCKER_HOST or the default socket'}"
+    if config.sandbox.engine == "memory":
+        engine = "memory: commands run unconfined on this machine"
+    if config.tls is not None:
+        transport = "TLS with client certificates" if config.tls.requires_certificates else "TLS"
+    elif is_loopback(address):
+        transport = "plain text, loopback only"
+    else:
+        transport = "plain text beyond loopback: use a proxy that encrypts"
+    lines = {
+        "tenants": _few(list(config.tenants)),
+        "database": shown(config.resolved_database_url()),
+        "engine": engine,
+        "workers": str(workers),
+        "transport": transport,
+        "metrics": _few(metrics),
+    }
+    said = Text.assemble(("airlock", "bold green"), f" {airlock_version()} is listening on ", (address, "bold"))
+    said.append("; press Ctrl-C to stop")
+    for name, value in lines.items():
+        said.append("\n").append(f"{name:<{_NAME_CHARS}}", "dim").append(value)
+    return said
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}" if names else "off"
+
+
+def engine_proxy(
+    *,
+    listen: Annotated[Path, typer.Option(help="Socket to create, for the gateway's sandbox.engine_url.")],
+    channel_dir: Annotated[Path, typer.Option(help="The gateway's sandbox.channel_dir; created if missing.")],
+    engine: Annotated[Path, typer.Option(help="Socket of the engine.")] = Path("/var/run/docker.sock"),
+    user: Annotated[int | None, typer.Option(help="Id of the gateway's user and group, which will own both.")] = None,
+) -> None:
+    """Forward to a Docker engine only the requests that a gateway needs: sandboxes, without access to the host.
+
+    Configure the gateway to use this socket instead of the engine's (docs/deployment.md).
+    """
+    from sandbox.engine_proxy.proxy import listening_socket
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    channel_dir = channel_dir.absolute()
+    channel_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if user is not None:
+        os.chown(channel_dir, user, user)
+    asyncio.run(_forward(listening_socket(listen, group=user), engine, channel_dir))
+
+
+async def _forward(listen: socket.socket, engine: Path, channel_dir: Path) -> None:
+    from sandbox.engine_proxy.proxy import EngineProxy
+
+    server = await EngineProxy(engine, channel_dir).serve(listen)
+    logging.getLogger(__name__).info("forwarding %s to %s", listen.getsockname(), engine)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
+    server.close()

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from gateway.cli.command import Commands, GatewayCli, Yes
-from gateway.cli.rows import Rows
-from gateway.cli.slow_work import SlowWork
+from gateway.cli.printable import Rows
+from gateway.cli.terminal import SlowWork
 
 app = Commands(help="Tenants of a gateway; needs an operator key.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the tenant.")]

@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.command import CONFIG, Cli, Commands, ConfigFile, GatewayCli, Limit, Yes, taken, user_name
-from gateway.cli.printable import local_time, one_line
-from gateway.cli.rows import Rows
-from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import EXIT_GATEWAY, fail, out
+from gateway.cli.command import (
+    CONFIG,
+    Cli,
+    Commands,
+    ConfigFile,
+    GatewayCli,
+    Limit,
+    Yes,
+    taken,
+    user_name,
+)
+from gateway.cli.printable import Rows, local_time, one_line
+from gateway.cli.terminal import EXIT_GATEWAY, SlowWork, fail, out
 from gateway.errors import AirlockError, Misconfigured
 from gateway.support.printable_text import printable
 from sandbox.errors import SandboxError

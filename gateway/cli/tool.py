@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from gateway.cli.command import Commands, GatewayCli, InThread, json_object
-from gateway.cli.rows import Rows
-from gateway.cli.safe_console import SafeBytes, SafeText
-from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, err, out
+from gateway.cli.printable import Rows
+from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, SafeBytes, SafeText, err, out
 
 if TYPE_CHECKING:
     from gateway.client import ToolResult
 
-_QUIET_S = 1.0
 _STREAMS = ("stdout", "stderr")
 
 
 class LiveOutput:
     """Collects output and, from a second after the block was entered, prints it in order of arrival."""
 
-    def __init__(self, quiet_s: float = _QUIET_S) -> None:
+    def __init__(self, quiet_s: float = 1.0) -> None:
         self._quiet_s = quiet_s
         self._pending: list[tuple[str, bytes]] | None = []
         # One per stream: a character may be split between two pieces with a piece of the other stream in between.

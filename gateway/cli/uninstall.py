@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli.command import Cli, Yes
-from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out
+from gateway.cli.terminal import EXIT_BAD_NEWS, SlowWork, fail, out
 from gateway.errors import Misconfigured
 from sandbox.errors import SandboxError
 

@@ -28,7 +28,7 @@ from gateway.client.input import Input as Input
 from gateway.client.processes import Process as Process
 from gateway.client.processes import Processes as Processes
 from gateway.client.processes import ProcessOutput as ProcessOutput
-from gateway.client.programs import ProgramResult as ProgramResult
+from gateway.client.processes import ProgramResult as ProgramResult
 from gateway.client.retry import Retry as Retry
 from gateway.client.runs import Event as Event
 from gateway.client.runs import PolicyMode as PolicyMode

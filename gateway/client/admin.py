@@ -111,13 +111,7 @@ class AdminCalls(Wire):
         return record(ErasedTenant, await self._ask(pb.DeleteTenantDataRequest, tenant=name, audit=audit))
 
     async def create_key(
-        self,
-        tenant: str,
-        *,
-        scopes: Collection[str] = (),
-        name: str = "",
-        expires_in_s: int = 0,
-        request_id: str = "",
+        self, tenant: str, *, scopes: Collection[str] = (), name: str = "", expires_in_s: int = 0, request_id: str = ""
     ) -> MadeKey:
         """Create a key of a tenant, or of an operator with "". No scopes means the usual ones; 0 s is unlimited.
 

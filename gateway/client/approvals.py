@@ -125,14 +125,9 @@ class ApprovalCalls(Wire):
         """Answer. `text` is for people and, with deny, for the model; `arguments` are for edit."""
         if answer not in _ANSWERS:
             raise InvalidArgument(f"answer: {answer!r} is not one of {', '.join(_ANSWERS)}")
-        resolved = await self._ask(
-            pb.ResolveApprovalRequest,
-            approval_id=approval_id,
-            answer=_ANSWERS[answer],
-            message=text,
-            arguments_json="" if arguments is None else json.dumps(arguments),
-        )
-        return _approval(resolved.approval)
+        edited = "" if arguments is None else json.dumps(arguments)
+        asked: Fields = {"answer": _ANSWERS[answer], "message": text, "arguments_json": edited}
+        return _approval((await self._ask(pb.ResolveApprovalRequest, approval_id=approval_id, **asked)).approval)
 
     async def grants(self, *, thread: str = "", include_ended: bool = False, limit: int = 50) -> Sequence[Grant]:
         """Return grants, newest first; with `include_ended` also those no longer in force."""
@@ -160,7 +155,6 @@ class _ReportedApprovals:
         self.unseen: set[str] = set()
 
     def begin(self) -> None:
-        """Start a new stream."""
         self._reported = {id_: said for id_, said in self._reported.items() if said[0] == pb.APPROVAL_STATUS_PENDING}
         self.unseen = set(self._reported)
 

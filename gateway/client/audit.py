@@ -15,8 +15,6 @@ from gateway.client.wire import Wire
 from gateway.errors import InvalidArgument
 from gateway.v1 import audit_service_pb2 as pb
 
-_PAGE_LIMIT = 1000
-
 
 @dataclass(frozen=True)
 class AuditQuery:
@@ -43,7 +41,7 @@ class AuditCalls(Wire):
         self, query: AuditQuery = ALL_RECORDS, *, tenant: str = "", limit: int = 100
     ) -> Sequence[AuditRecord]:
         """Return records, newest first."""
-        wanted: Fields = {"tenant": tenant, "filter": _filter(query), "limit": limit, "page_limit": _PAGE_LIMIT}
+        wanted: Fields = {"tenant": tenant, "filter": _filter(query), "limit": limit, "page_limit": 1000}
         return [one async for one in self._listed(_record, pb.QueryAuditRequest, "records", **wanted)]
 
     async def tail_audit(

@@ -12,16 +12,13 @@ from gateway.client.approvals import ApprovalCalls
 from gateway.client.audit import AuditCalls
 from gateway.client.files import FileCalls
 from gateway.client.messages import Fields, message, record
-from gateway.client.processes import ProcessCalls
-from gateway.client.programs import OutputText, ProgramCalls
+from gateway.client.processes import OutputText, ProcessCalls
 from gateway.client.runs import RunCalls
 from gateway.client.sandboxes import SandboxCalls
 from gateway.client.threads import ThreadCalls
 from gateway.client.wire import OfCaller, OnOutput, give
 from gateway.errors import AirlockError, InProgress, Internal, InvalidArgument, Overloaded, Unavailable
 from gateway.v1 import tool_service_pb2 as pb
-
-_CANCEL_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -76,9 +73,7 @@ class Tool:
     parameters: Mapping[str, Any]
 
 
-class Client(
-    RunCalls, ThreadCalls, FileCalls, ProgramCalls, ProcessCalls, ApprovalCalls, AuditCalls, SandboxCalls, AdminCalls
-):
+class Client(RunCalls, ThreadCalls, FileCalls, ProcessCalls, ApprovalCalls, AuditCalls, SandboxCalls, AdminCalls):
     """A connection to a gateway; use it as an async context manager, or `aclose()` it.
 
     It can be created anywhere, and belongs to the event loop that enters or first uses it: WrongEventLoop in another.
@@ -161,7 +156,7 @@ class Client(
     async def _cancel_call(self, request_id: str) -> None:
         """End a call that its caller does not wait for; the broken connection alone would end it a little later."""
         with contextlib.suppress(AirlockError, asyncio.CancelledError):
-            cancel = self._ask(pb.CancelToolCallRequest, safe=False, timeout_s=_CANCEL_S, request_id=request_id)
+            cancel = self._ask(pb.CancelToolCallRequest, safe=False, timeout_s=2.0, request_id=request_id)
             await asyncio.shield(cancel)
 
 

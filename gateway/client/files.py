@@ -12,7 +12,6 @@ from gateway.errors import InvalidArgument, Unavailable
 from gateway.v1 import workspace_service_pb2 as pb
 
 FileKind = Literal["file", "directory", "symlink", "other"]
-_PAGE_LIMIT = 1000
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class FileCalls(Wire):
         entry may come twice or be missed if the directory changes meanwhile. Raises NotFound, NotADirectory.
         """
         wanted: Fields = {"thread": thread, "path": path, "pattern": pattern}
-        return self._listed(_entry, pb.ListFilesRequest, "files", page_limit=_PAGE_LIMIT, **wanted)
+        return self._listed(_entry, pb.ListFilesRequest, "files", page_limit=1000, **wanted)
 
     async def stat_file(self, thread: str, path: str) -> FileEntry:
         """Describe a path; a symbolic link at its end is not followed. Raises NotFound."""

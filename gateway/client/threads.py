@@ -1,5 +1,6 @@
 """Threads in the Python client: their messages and metadata."""
 
+import functools
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +44,8 @@ class ThreadCalls(Wire):
 
     def list_threads(self, *, prefix: str = "") -> AsyncIterator[Thread]:
         """Yield threads whose names have a prefix, newest first."""
-        return self._listed(_listed_thread, pb.ListThreadsRequest, "threads", name_prefix=prefix)
+        made = functools.partial(record, Thread, metadata=None, messages=None)
+        return self._listed(made, pb.ListThreadsRequest, "threads", name_prefix=prefix)
 
     async def get_thread(self, thread: str) -> Thread:
         """Return a thread with its metadata. Raises NotFound."""
@@ -92,10 +94,6 @@ class ThreadCalls(Wire):
 
 def _thread(one: pb.Thread) -> Thread:
     return record(Thread, one, metadata={key: json.loads(value) for key, value in one.metadata.items()})
-
-
-def _listed_thread(one: pb.Thread) -> Thread:
-    return record(Thread, one, metadata=None, messages=None)
 
 
 def _message(one: pb.ThreadMessage) -> ThreadMessage:

@@ -33,12 +33,10 @@ from gateway.errors import (
 )
 from gateway.telemetry.client_span import calling, with_trace
 
-_PAGE_LIMIT = 200
-_ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
 # A gateway that is back is found within seconds; grpc itself would come to wait for two minutes.
 _RECONNECT_LIMIT_MS = 5000
 _OPTIONS = (
-    ("grpc.max_receive_message_length", _ANSWER_LIMIT_BYTES),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
     # Else all clients of a process would share one connection, and wait for each other's turn at its other end.
     ("grpc.use_local_subchannel_pool", 1),
     # Else a gateway that was gone for a while is looked for a second later than the first attempts (retry.py).
@@ -52,18 +50,8 @@ _OPTIONS = (
 )
 _ERRORS = all_errors()
 # For a status that grpc itself made, which has no reason; other codes stand for several classes.
-_BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {
-    kind.code: kind
-    for kind in (
-        Unauthenticated,
-        InvalidArgument,
-        NotFound,
-        PermissionDenied,
-        Overloaded,
-        Unavailable,
-        DeadlineExceeded,
-    )
-} | {
+_OF_A_CODE = (Unauthenticated, InvalidArgument, NotFound, PermissionDenied, Overloaded, Unavailable, DeadlineExceeded)
+_BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {kind.code: kind for kind in _OF_A_CODE} | {
     # A client that cancels a call gets no status, so this one is from the gateway's grpc, which stops or is overloaded.
     grpc.StatusCode.CANCELLED: Unavailable
 }
@@ -183,7 +171,7 @@ class Wire(Connection):
         /,
         *,
         limit: int | None = None,
-        page_limit: int = _PAGE_LIMIT,
+        page_limit: int = 200,
         **fields: Any,
     ) -> AsyncIterator[T]:
         """Yield what `made` makes of the field `items` of a list's pages, at most `limit`; pages come when needed."""

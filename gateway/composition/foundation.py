@@ -10,8 +10,8 @@ import structlog
 from gateway.config.config import Config
 from gateway.policy_versions.policies import Policies
 from gateway.policy_versions.policy_files import PolicyFiles
-from gateway.serving.instance import shared_instance
-from gateway.serving.startup_checks import refuse_known_keys
+from gateway.serving.directory_locks import shared_instance
+from gateway.serving.listening import refuse_known_keys
 from gateway.serving.workers import Worker
 from gateway.storage.database import Database
 from gateway.storage.migration import NEWEST

@@ -39,13 +39,8 @@ def make_key(scopes: Iterable[str] = ACTING_SCOPES, *, operator: bool = False) -
     """Return a new random key; InvalidArgument for scopes that such a key cannot have."""
     checked = checked_scopes(scopes, operator=operator)
     secret = PREFIX + secrets.token_urlsafe(32)
-    return NewKey(
-        id=f"key_{secrets.token_hex(8)}",
-        secret=secret,
-        shown=secret[: len(PREFIX) + _SHOWN_CHARS],
-        digest=digest_of(secret),
-        scopes=checked,
-    )
+    shown = secret[: len(PREFIX) + _SHOWN_CHARS]
+    return NewKey(f"key_{secrets.token_hex(8)}", secret, shown, digest_of(secret), checked)
 
 
 def checked_scopes(scopes: Iterable[str], *, operator: bool = False) -> tuple[str, ...]:

@@ -1,33 +1,80 @@
 """Authenticates a call by its credential, never by its request: an API key, a signed token or a client certificate.
 
-`authorization: Bearer ...` takes precedence over the connection's certificate. gateway/serving/edge.py checks the
-scopes.
+`authorization: Bearer ...` takes precedence over the connection's certificate. Denied calls are recorded in the log and
+the operators' audit. gateway/serving/edge.py checks the scopes.
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+
+import structlog
+from pydantic import JsonValue
 
 from gateway.config.identity_settings import IdentitySettings
 from gateway.credentials.keys import PREFIX
-from gateway.errors import Unauthenticated
-from gateway.identity.call_credentials import Context
-from gateway.identity.certificate_authenticator import CertificateAuthenticator
-from gateway.identity.denials import Denials
-from gateway.identity.key_authenticator import KeyAuthenticator
+from gateway.errors import AirlockError, Unauthenticated
+from gateway.identity.authenticators import CertificateAuthenticator, Issuer, KeyAuthenticator, TokenAuthenticator
 from gateway.identity.key_set import KeySet, from_file, from_url
-from gateway.identity.principal import Principal
-from gateway.identity.token_authenticator import Issuer, TokenAuthenticator
-from gateway.storage.audit_store import AuditStore
+from gateway.identity.principal import Context, Principal
+from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
 from gateway.tenancy.tenants import Tenants
 
-_KEY_LIMIT_CHARS = 256
-_TOKEN_LIMIT_CHARS = 8192
+log = structlog.get_logger(__name__)
 # A token is three parts between two dots.
 _DOTS = 2
 Authenticate = Callable[[str], Awaitable[Principal]]
+# A caller that guesses keys must neither fill the log and the audit nor hide the denials of another peer.
+_RECORDED = 30
+_RECORDED_PER_PEER = 3
+_TEXT_CHARS = 300
+
+
+class Denials:
+    """Records denials without delaying the answer."""
+
+    def __init__(self, audit: AuditStore, clock: Callable[[], float] = time.monotonic) -> None:
+        self._audit = audit
+        self._clock = clock
+        self._window_start = clock()
+        self._recorded: Counter[str] = Counter()
+        self._omitted = 0
+        self._writing: set[asyncio.Task[None]] = set()
+
+    def record(self, peer: str, why: str, details: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Record a denied call: the peer as grpc names it, the caller's error, and details for operators alone.
+
+        A revoked or expired key is counted by its id, so guesses from the same address do not hide it.
+        """
+        now = self._clock()
+        if now - self._window_start >= 60.0:
+            self._window_start = now
+            self._recorded.clear()
+        source = details.get("key_id") or peer.rpartition(":")[0]  # without the port
+        if self._recorded.total() >= _RECORDED or self._recorded[source] >= _RECORDED_PER_PEER:
+            self._omitted += 1
+            return
+        self._recorded[source] += 1
+        omitted, self._omitted = self._omitted, 0
+        facts: dict[str, JsonValue] = {"peer": peer[:_TEXT_CHARS], "why": why[:_TEXT_CHARS], **details}
+        facts["omitted_before"] = omitted
+        log.warning("denied", **facts)
+        entry = AuditEntry(OPERATORS, "denied", "unknown", details=facts)
+        task = asyncio.create_task(self._write(entry), name="audit of a denied call")
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _write(self, entry: AuditEntry) -> None:
+        try:
+            await self._audit.write(entry)
+        except AirlockError as error:
+            log.warning("a denied call is not in the audit", error=str(error))
 
 
 @dataclass(frozen=True)
@@ -58,9 +105,9 @@ class Authentication:
                 )
             return caller
         is_token = self.tokens is not None and secret.count(".") == _DOTS and not secret.startswith(PREFIX)
-        if self.tokens is not None and is_token and len(secret) <= _TOKEN_LIMIT_CHARS:
+        if self.tokens is not None and is_token and len(secret) <= 8192:
             return await self.tokens(secret)
-        if len(secret) > _KEY_LIMIT_CHARS:
+        if len(secret) > 256:
             raise Unauthenticated("the key is longer than any valid key")
         return await self.keys(secret)
 
@@ -73,12 +120,9 @@ def authentication(
     for one in settings.jwt:
         fetch = from_file(path_of(one.jwks_file)) if one.jwks_file is not None else from_url(str(one.jwks_url))
         issuers.append(Issuer(one, KeySet(one.issuer, fetch)))
-    return Authentication(
-        KeyAuthenticator(KeyStore(database), tenants),
-        TokenAuthenticator(issuers, tenants) if issuers else None,
-        CertificateAuthenticator(settings.certificates, tenants),
-        Denials(AuditStore(database)),
-    )
+    keys, tokens = KeyAuthenticator(KeyStore(database), tenants), TokenAuthenticator(issuers, tenants)
+    certificates = CertificateAuthenticator(settings.certificates, tenants)
+    return Authentication(keys, tokens if issuers else None, certificates, Denials(AuditStore(database)))
 
 
 def _secret_in(context: Context) -> str | None:

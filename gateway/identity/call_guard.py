@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from gateway.errors import AirlockError, Unauthenticated
-from gateway.identity.call_credentials import CallCredentials
+from gateway.identity.principal import CallCredentials
 
-# Together with the authenticators' cache (key_authenticator.py) this is less than the promised second.
+# Together with the authenticators' cache (authenticators.py) this is less than the promised second.
 _EVERY_S = 0.4
 Authenticate = Callable[[Any], Awaitable[object]]
 

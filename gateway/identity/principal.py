@@ -1,7 +1,11 @@
-"""The authenticated caller: tenant, credential and scopes. Never taken from a request."""
+"""The authenticated caller: tenant, credential and scopes, never taken from a request."""
 
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any, Self
+
+import grpc.aio
 
 from gateway.credentials.caller import Caller
 from gateway.credentials.keys import TENANT_SCOPES
@@ -19,3 +23,31 @@ class Principal:
 
 PRINCIPAL: ContextVar[Principal] = ContextVar("principal")
 """Set by gateway/serving/edge.py for each RPC."""
+
+
+Context = grpc.aio.ServicerContext[Any, Any]
+"""The grpc context of a call; authenticators also accept `CallCredentials` in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallCredentials:
+    """The part of a context that authenticators read: metadata, peer and, without a key, the certificate."""
+
+    metadata: tuple[tuple[str, str | bytes], ...]
+    address: str
+    certificate: Mapping[str, Iterable[bytes]]
+
+    @classmethod
+    def by(cls, context: Any) -> Self:
+        metadata = tuple((name, value) for name, value in context.invocation_metadata() or ())
+        with_key = any(name == "authorization" for name, _ in metadata)
+        return cls(metadata, context.peer(), {} if with_key else dict(context.auth_context()))
+
+    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        return self.metadata
+
+    def peer(self) -> str:
+        return self.address
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        return self.certificate

@@ -65,17 +65,11 @@ class AdminService(grpc_pb.AdminServiceServicer):
         if not 0 <= request.expires_in_s <= _LIFETIME_LIMIT_S:
             raise InvalidArgument(f"expires_in_s: 1 to {_LIFETIME_LIMIT_S:,}, or 0 for never")
         key = make_key(request.scopes or (OPERATOR_SCOPES if operator else ACTING_SCOPES), operator=operator)
+        made = ("create", request.tenant, ",".join(key.scopes), request.name, request.expires_in_s)
+        asked = KeyRequest.of(request.request_id, actor(), *made)
+        lifetime_us = request.expires_in_s * _S or None
         stored = await self.keys.add(
-            request.tenant,
-            key,
-            name=request.name,
-            lifetime_us=request.expires_in_s * _S or None,
-            by=actor(),
-            request=KeyRequest.of(
-                request.request_id,
-                actor(),
-                *("create", request.tenant, ",".join(key.scopes), request.name, request.expires_in_s),
-            ),
+            request.tenant, key, name=request.name, lifetime_us=lifetime_us, by=actor(), request=asked
         )
         return pb.CreateKeyResponse(key=message(pb.Key, stored), secret=key.secret)
 
@@ -125,14 +119,10 @@ class AdminService(grpc_pb.AdminServiceServicer):
 
     @unary
     async def ApplyPolicy(self, _: Tenant | None, request: pb.ApplyPolicyRequest) -> pb.ApplyPolicyResponse:
+        expected = request.expected_version if request.HasField("expected_version") else None
+        texts = {"text": request.text, "version": request.version, "comment": request.comment}
         version = await self.policies.apply(
-            request.tenant,
-            text=request.text,
-            version=request.version,
-            comment=request.comment,
-            by=actor(),
-            check_only=request.check_only,
-            expected_version=request.expected_version if request.HasField("expected_version") else None,
+            request.tenant, **texts, by=actor(), check_only=request.check_only, expected_version=expected
         )
         return pb.ApplyPolicyResponse(version=version)
 

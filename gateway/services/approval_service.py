@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gateway.approvals.approvals import Approvals
 from gateway.credentials.caller import caller_shown
 from gateway.errors import InvalidArgument, Unavailable
-from gateway.services.messages import message, name_of
+from gateway.services.messages import message, name_of, paging
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.approval_store import LISTED_LIMIT_BYTES, Approval
 from gateway.tenancy.tenants import Tenant
@@ -29,12 +29,7 @@ class ApprovalService(grpc_pb.ApprovalServiceServicer):
         if request.status and status is None:
             raise InvalidArgument(f"status: {request.status} is unknown to this version")
         found, token = await self.approvals.page(
-            tenant,
-            status=status,
-            thread=request.thread,
-            run_id=request.run_id,
-            size=request.page_size,
-            token=request.page_token,
+            tenant, status=status, thread=request.thread, run_id=request.run_id, **paging(request)
         )
         return pb.ListApprovalsResponse(approvals=[_approval(one) for one in found], next_page_token=token)
 
@@ -59,24 +54,16 @@ class ApprovalService(grpc_pb.ApprovalServiceServicer):
         answer = name_of(pb.Answer, request.answer)
         if not answer:
             raise InvalidArgument("answer: ALLOW_ONCE, ALLOW_RUN, ALLOW_THREAD, DENY or EDIT")
+        edited = request.arguments_json
         resolved = await self.approvals.resolve(
-            tenant,
-            request.approval_id,
-            answer,
-            by=caller_shown(),
-            message=request.message,
-            arguments_json=request.arguments_json,
+            tenant, request.approval_id, answer, by=caller_shown(), message=request.message, arguments_json=edited
         )
         return pb.ResolveApprovalResponse(approval=_approval(resolved))
 
     @unary
     async def ListGrants(self, tenant: Tenant, request: pb.ListGrantsRequest) -> pb.ListGrantsResponse:
         found, token = await self.approvals.grants(
-            tenant,
-            thread=request.thread,
-            include_ended=request.include_ended,
-            size=request.page_size,
-            token=request.page_token,
+            tenant, thread=request.thread, include_ended=request.include_ended, **paging(request)
         )
         return pb.ListGrantsResponse(grants=[message(pb.Grant, one) for one in found], next_page_token=token)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gateway.audit.audit import Audit
 from gateway.audit_chain.record import AuditRecord
 from gateway.errors import InvalidArgument, NotFound, Unavailable
-from gateway.services.messages import message
+from gateway.services.messages import message, paging
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.audit_reader import AuditFilter
 from gateway.tenancy.tenants import Tenant
@@ -27,8 +27,7 @@ class AuditService(grpc_pb.AuditServiceServicer):
     @unary
     async def QueryAudit(self, tenant: Tenant | None, request: pb.QueryAuditRequest) -> pb.QueryAuditResponse:
         whose = await self._whose(tenant, request.tenant)
-        wanted = _filter(request.filter)
-        found, token = await self.audit.page(whose, wanted, size=request.page_size, token=request.page_token)
+        found, token = await self.audit.page(whose, _filter(request.filter), **paging(request))
         return pb.QueryAuditResponse(records=[_record(one) for one in found], next_page_token=token)
 
     @streaming

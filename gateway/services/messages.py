@@ -53,6 +53,11 @@ def name_of(enum: EnumTypeWrapper, number: int) -> Any:
     return next((name for name, known in _numbers(enum.DESCRIPTOR).items() if known == number), "")
 
 
+def paging(request: Any) -> dict[str, Any]:
+    """Return which page the request of a list asks for."""
+    return {"size": request.page_size, "token": request.page_token}
+
+
 @functools.cache
 def _numbers(enum: EnumDescriptor) -> Mapping[str, int]:
     """Return the numbers of an enum's values by name; the first value, for an unset one, has none."""

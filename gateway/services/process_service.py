@@ -8,31 +8,37 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 from pydantic import JsonValue
 
+from agent.filesystem import OutputStream
 from gateway.audit.call_audit import process_entry
-from gateway.errors import Conflict, InvalidArgument, TooLarge
-from gateway.services.messages import failure, process_message
-from gateway.services.streamed_program import streamed_program
+from gateway.errors import AirlockError, Conflict, InvalidArgument, TooLarge
+from gateway.services.messages import ended_message, failure, in_time, process_message, queued
 from gateway.serving.edge import Authenticator, deadline_s, streaming, unary
+from gateway.serving.request_checks import check
 from gateway.support.clock import MakeId, make_id
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenant_limit import TenantLimit
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.program import program_of
-from gateway.tool_calls.program_calls import TOOL, ProcessStart, start_arguments
+from gateway.tool_calls.program import Program, program_of
+from gateway.tool_calls.program_calls import TOOL, ProcessStart, ProgramRun, run_arguments, start_arguments
 from gateway.tool_calls.requested_programs import RequestedPrograms, made_process_id, program_request
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
-from gateway.tool_calls.tool_calls import NewCall, ToolCalls
+from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
 from sandbox.client.replies import PROCESSES_LIMIT
-from sandbox.protocols import Process, ProcessSpec
+from sandbox.protocols import Process, ProcessSpec, ProgramSpec
 
+_INPUT_LIMIT_BYTES = 512 * 1024
+_OUTPUT_LIMIT_BYTES = 1024**3
+_OUTPUT_LIMIT_MOST_BYTES = 1024**4
+_Piece = tuple[OutputStream, bytes] | AirlockError
 # A write stays in memory here until the process reads.
 _WRITES_OF_A_TENANT = 16
 _WRITE_LIMIT_BYTES = 1024 * 1024
@@ -40,7 +46,6 @@ _TIMEOUT_LIMIT_MS = 7 * 86_400_000
 _WAIT_LIMIT_S = 60.0
 # How long to wait for a page of followed output; each wait marks the thread's sandbox as in use.
 _FOLLOW_WAIT_S = 20.0
-_EMPTY_PAGE_PAUSE_S = 0.05
 # The answer to a wait must be sent before the caller's deadline.
 _ANSWER_S = 1.0
 _ROWS, _COLUMNS, _SIZE_LIMIT = 24, 80, 4096
@@ -52,8 +57,6 @@ log = structlog.get_logger(__name__)
 
 
 class _OfProcess(Protocol):
-    """A request about one process."""
-
     thread: str
     id: str
 
@@ -76,10 +79,46 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     async def RunProgram(
         self, tenant: Tenant, request: AsyncIterator[pb.RunProgramRequest]
     ) -> AsyncIterator[pb.RunProgramResponse]:
-        """Run a program; it ends when the client disconnects."""
-        async with contextlib.aclosing(streamed_program(self.tool_calls, self.requested, tenant, request)) as said:
-            async for one in said:
-                yield one
+        """Run a program to its end, or until the client disconnects. Starting it is a judged call."""
+        messages = aiter(request)
+        run = await _opening(messages)
+        program = program_of(run.program)
+        spec = _program_spec(tenant, program, run)
+        how: dict[str, JsonValue] = {"timeout_s": spec.timeout_s, "output_limit_bytes": spec.output_limit_bytes}
+        how["stdin"] = run.stdin
+        request_ = program_request(run.request_id, "RunProgram", run.program.thread, program, how)
+        earlier = None if request_ is None else await self.requested.ended(tenant, request_)
+        if earlier is not None:
+            yield ended_message(earlier, repeated=True)
+            return
+        pieces: asyncio.Queue[_Piece | None] = asyncio.Queue(4)
+        started = ProgramRun(program, spec, pieces, _input(messages) if run.stdin else None)
+
+        async def work() -> FinishedToolCall:
+            arguments = run_arguments(program, spec.timeout_s, stdin=run.stdin)
+            try:
+                new = NewCall(run.program.thread, TOOL, arguments, executor=started, request=request_)
+                return await self.tool_calls.call(tenant, new)
+            finally:
+                await pieces.put(None)
+
+        call = asyncio.create_task(work())
+        tasks: list[asyncio.Task[Any]] = [call]
+        if not run.stdin:
+            tasks.append(asyncio.create_task(_refuse_input(messages, pieces)))
+        streamed: AbstractAsyncContextManager[AsyncIterator[_Piece]] = queued(pieces, *tasks)
+        async with streamed as output:
+            async for piece in output:
+                if isinstance(piece, AirlockError):
+                    raise piece
+                stream, data = piece
+                yield pb.RunProgramResponse(stderr=data) if stream == "stderr" else pb.RunProgramResponse(stdout=data)
+            finished = await call
+            if request_ is not None and request_.taken:
+                raise request_.in_progress()
+            if started.ended is None:
+                raise failure(finished, started.error)
+            yield ended_message(started.ended)
 
     @unary
     async def StartProcess(self, tenant: Tenant, request: pb.StartProcessRequest) -> pb.StartProcessResponse:
@@ -150,7 +189,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
             if page.data:
                 yield pb.ReadProcessResponse(offset=page.offset, data=page.data)
             elif request.follow and not page.end:
-                await asyncio.sleep(_EMPTY_PAGE_PAUSE_S)  # a daemon that does not wait must not spin the gateway
+                await asyncio.sleep(0.05)  # a daemon that does not wait must not spin the gateway
             offset = page.offset + len(page.data)
             if stop_at < 0:
                 stop_at = page.size_bytes  # else a process that writes as fast as it is read would never end
@@ -165,12 +204,13 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
 
         async def write(sandbox: ThreadSandbox) -> Process:
             log.debug("process input", **_whose(tenant, request.thread, request.id), bytes=len(request.data))
+            offset = request.offset if request.HasField("offset") else None
             return await sandbox.write_process(
                 request.id,
                 request.data,
                 end=request.end,
                 wait_s=_wait_s(),
-                offset=request.offset if request.HasField("offset") else None,
+                offset=offset,
                 request_id=request.request_id,
             )
 
@@ -279,3 +319,55 @@ def _wait_s() -> float:
 
 def _whose(tenant: Tenant, thread: str, process_id: str) -> dict[str, str]:
     return {"tenant": tenant.name, "thread": thread or "default", "process": process_id}
+
+
+async def _opening(messages: AsyncIterator[pb.RunProgramRequest]) -> pb.RunProgram:
+    first = await in_time(anext(messages, None), "no message came", "the first must be `run`")
+    if first is None or first.WhichOneof("request") != "run":
+        raise InvalidArgument("the first message must be `run`, with the program; its input follows in further ones")
+    check(first)
+    return first.run
+
+
+async def _input(messages: AsyncIterator[pb.RunProgramRequest]) -> AsyncIterator[bytes]:
+    """Yield standard input. A client may be silent for long: the program's time limit bounds it.
+
+    Only `end` ends the input: a client that dies closes its stream as well.
+    """
+    async for message in messages:
+        kind = message.WhichOneof("request")
+        if kind == "end":
+            return
+        if kind != "stdin":
+            raise InvalidArgument("only the first message may be `run`; the others are `stdin`, and `end` at the end")
+        if len(message.stdin) > _INPUT_LIMIT_BYTES:
+            raise TooLarge(f"stdin: {_INPUT_LIMIT_BYTES:,} bytes a message at most; send smaller pieces")
+        if message.stdin:
+            yield message.stdin
+    raise InvalidArgument("the stream was closed without `end`, so the input is not whole; the program was ended")
+
+
+async def _refuse_input(messages: AsyncIterator[pb.RunProgramRequest], pieces: asyncio.Queue[_Piece | None]) -> None:
+    """Fail the call of a client that sends input that is not read."""
+    with contextlib.suppress(StopAsyncIteration):
+        await anext(messages)
+        await pieces.put(InvalidArgument("input was sent, but `run` did not announce it: set stdin"))
+
+
+def _program_spec(tenant: Tenant, program: Program, run: pb.RunProgram) -> ProgramSpec:
+    """Return what to run; 0 requests the longest time that the policy allows, and the default limit of output."""
+    most_s = tenant.policy.document.limits.timeout_s
+    if run.timeout_ms > most_s * 1000:
+        raise InvalidArgument(
+            f"timeout_ms: {run.timeout_ms:,} is more than the policy's limits.timeout_s, {most_s:g} s; ask for less, "
+            "start it in the background, or ask the operator"
+        )
+    if run.output_limit_bytes > _OUTPUT_LIMIT_MOST_BYTES:
+        raise InvalidArgument(f"output_limit_bytes: {_OUTPUT_LIMIT_MOST_BYTES:,} at most")
+    return ProgramSpec(
+        program.argv_bytes(),
+        env=program.env,
+        cwd=program.cwd,
+        timeout_s=run.timeout_ms / 1000 or most_s,
+        output_limit_bytes=run.output_limit_bytes or _OUTPUT_LIMIT_BYTES,
+    )

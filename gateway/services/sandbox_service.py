@@ -10,7 +10,7 @@ from gateway.errors import InvalidArgument, Unavailable
 from gateway.sandboxes.history import HistoryReader
 from gateway.sandboxes.sandbox_admin import SandboxAdmin
 from gateway.sandboxes.sandbox_usage import Disk, SandboxStats, SandboxUsage
-from gateway.services.messages import message, name_of, timestamp
+from gateway.services.messages import message, name_of, paging, timestamp
 from gateway.serving.edge import Authenticator, require_scope, streaming, unary
 from gateway.snapshots.forks import ForkAt, Forks
 from gateway.snapshots.snapshots import Snapshots
@@ -154,9 +154,7 @@ class SandboxService(grpc_pb.SandboxServiceServicer):
 
     @unary
     async def ListSnapshots(self, tenant: Tenant, request: pb.ListSnapshotsRequest) -> pb.ListSnapshotsResponse:
-        found, token = await self.snapshots.page(
-            tenant, thread=request.thread, size=request.page_size, token=request.page_token
-        )
+        found, token = await self.snapshots.page(tenant, thread=request.thread, **paging(request))
         return pb.ListSnapshotsResponse(snapshots=[message(pb.Snapshot, one) for one in found], next_page_token=token)
 
     @unary

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 
 from gateway.runs.threads import Said, Threads, WholeThread
-from gateway.services.messages import message
+from gateway.services.messages import message, paging
 from gateway.serving.edge import Authenticator, unary
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import thread_service_pb2 as pb
@@ -22,9 +22,7 @@ class ThreadService(grpc_pb.ThreadServiceServicer):
 
     @unary
     async def ListThreads(self, tenant: Tenant, request: pb.ListThreadsRequest) -> pb.ListThreadsResponse:
-        found, token = await self.threads.page(
-            tenant, prefix=request.name_prefix, size=request.page_size, token=request.page_token
-        )
+        found, token = await self.threads.page(tenant, prefix=request.name_prefix, **paging(request))
         return pb.ListThreadsResponse(threads=[message(pb.Thread, row) for row in found], next_page_token=token)
 
     @unary
@@ -33,9 +31,7 @@ class ThreadService(grpc_pb.ThreadServiceServicer):
 
     @unary
     async def ListMessages(self, tenant: Tenant, request: pb.ListMessagesRequest) -> pb.ListMessagesResponse:
-        found, token = await self.threads.messages(
-            tenant, request.thread, size=request.page_size, token=request.page_token
-        )
+        found, token = await self.threads.messages(tenant, request.thread, **paging(request))
         return pb.ListMessagesResponse(messages=[_message(one) for one in found], next_page_token=token)
 
     @unary

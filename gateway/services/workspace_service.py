@@ -18,22 +18,12 @@ from gateway.services.messages import STALL_LIMIT_S, in_time, message, queued, r
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.support.paging import page_size, place_of, token_of
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.file_calls import (
-    DirectoryMaking,
-    Download,
-    FileCall,
-    Listing,
-    Look,
-    Piece,
-    Removal,
-    Upload,
-)
+from gateway.tool_calls.file_calls import DirectoryMaking, Download, FileCall, Listing, Look, Piece, Removal, Upload
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls
 from gateway.v1 import workspace_service_pb2 as pb
 from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
 from sandbox.protocols import Entry
 
-_CHUNKS_IN_FLIGHT = 4
 _CHUNK_LIMIT_BYTES = 1024 * 1024
 _PAGE, _PAGE_LIMIT = 200, 1000
 
@@ -53,7 +43,7 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
     async def ReadFile(self, tenant: Tenant, request: pb.ReadFileRequest) -> AsyncIterator[pb.ReadFileResponse]:
         offset, limit_bytes = request.offset, request.limit_bytes
         arguments = judged(request.path, byte_offset=offset, limit_bytes=limit_bytes)
-        pieces: asyncio.Queue[Piece | None] = asyncio.Queue(_CHUNKS_IN_FLIGHT)
+        pieces: asyncio.Queue[Piece | None] = asyncio.Queue(4)
         download = Download(pieces, STALL_LIMIT_S, offset, limit_bytes or None)
 
         async def transfer() -> Download:

@@ -1,6 +1,6 @@
 """Admission: which calls start now, which wait, and which are refused, decided before a call costs anything.
 
-    in progress   calls_at_once of all tenants, calls_at_once_per_tenant of one. Under load (load_limit.py) fewer of the
+    in progress   calls_at_once of all tenants, calls_at_once_per_tenant of one. Under load (LoadLimit) fewer of the
                   calls that started a moment ago, and two per processor of one tenant if another calls too. Tenants
                   with nothing in progress may use a quarter more, so that long calls of others do not keep them out
     queued        queue_per_tenant of one tenant, for queue_wait_s or until the call's own deadline
@@ -10,27 +10,48 @@ A free place goes to the tenant with the fewest calls in progress, and among equ
 one tenant's queue delays another by one turn at most. Streams that only wait (watching, following, moving a file at the
 client's speed) are counted separately, as are the bytes of requests and all open RPCs (limits.py). Work that goes on
 without its caller counts as its tenant's, but does not keep the tenant's next call out.
+
+The load limit follows how long work waits for a processor:
+
+    lag         how late a timer of the event loop ends after all ready callbacks ran: the delay of each step of a call
+    pressure    the share of time in which something on this machine waits for a processor (Linux PSI). It shows
+                sandboxes that wait for each other, which the loop does not notice. Without PSI only the lag counts
+
+While either is too high, the limit repeatedly drops to a tenth below the current load, down to `least`, which keeps all
+processors busy: more calls would each take longer and none would finish sooner. While neither is and calls wait, it
+grows by a quarter, up to `most`. It applies to calls that started a moment ago: long ones, such as a build or a program
+that sleeps, keep no other out.
 """
 
 import asyncio
+import contextlib
+import contextvars
 import functools
 import os
+import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 from gateway.config.operation_settings import AdmissionSettings
 from gateway.errors import Overloaded
+from gateway.serving.fair_loop import call_last
 from gateway.serving.limits import Budget, OpenRpcs, Tally
-from gateway.serving.load_limit import LoadLimit, following
 
+_TICK_S = 0.1
+# What a call of a dozen steps may lose in each.
+_LAG_S = 0.02
+_PRESSURE = 0.8
+# The weight of the newest tick: a single pause, such as a garbage collection, does not count much.
+_NEWEST_TICK = 0.15
+_DOWN, _UP = 10, 4
+_PSI = Path("/proc/pressure/cpu")
+_PSI_TOTAL_US = re.compile(rb"^some .*total=(\d+)")
 # The weight of the newest call in the average service time.
 _NEWEST = 0.05
-_RETRY_AT_LEAST_S = 0.05
-_RETRY_AT_MOST_S = 30.0
-_RESERVE = 4
 # A call that runs for longer waits for something other than the processors, or has had its share of them.
 _RECENT_S = 5.0
 # So many calls keep a processor busy: much of a call's time is waiting for its sandbox and for the database.
@@ -40,6 +61,72 @@ _TENANT_CALLS_OF_A_PROCESSOR = 2
 _CONTENDED_S = 1.0
 # Cancellations take no time and wait for no place; more of one tenant at once would end nothing sooner.
 _CANCELLATIONS_PER_TENANT = 32
+
+
+class LoadLimit:
+    """The limit of one process."""
+
+    def __init__(self, least: int, most: int) -> None:
+        """Start at `most`: the right limit is known only after it was tried."""
+        self.least = min(least, most)
+        self.most = most
+        self.now = most
+        self._lag_s = 0.0
+        self._pressure = 0.0
+
+    def observe(self, lag_s: float, pressure: float, at_work: int, waiting: int) -> None:
+        """Process the lag and pressure of one tick, the number of calls under the limit, and of those that wait."""
+        self._lag_s += _NEWEST_TICK * (max(0.0, lag_s) - self._lag_s)
+        self._pressure += _NEWEST_TICK * (max(0.0, pressure) - self._pressure)
+        if self._lag_s > _LAG_S or self._pressure > _PRESSURE:
+            self.now = max(self.least, min(self.now, at_work - max(1, at_work // _DOWN)))
+        elif waiting:
+            self.now = min(self.most, self.now + max(1, self.now // _UP))
+
+
+@contextlib.asynccontextmanager
+async def following(tick: Callable[[float, float], None]) -> AsyncIterator[None]:
+    """Call `tick` with the loop's lag in seconds and the pressure, ten times a second, until the block ends."""
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    with _waited_s() as waited_s:
+        last_s, last_waited_s = loop.time(), waited_s()
+
+        def begin() -> None:
+            call_last(loop, measure)
+
+        def measure() -> None:
+            nonlocal last_s, last_waited_s
+            now_s, now_waited_s = loop.time(), waited_s()
+            passed_s = now_s - last_s
+            tick(passed_s - _TICK_S, (now_waited_s - last_waited_s) / passed_s if passed_s else 0.0)
+            last_s, last_waited_s = now_s, now_waited_s
+            timers.append(loop.call_later(_TICK_S, begin, context=context))
+
+        timers = deque([loop.call_later(_TICK_S, begin, context=context)], maxlen=1)
+        try:
+            yield
+        finally:
+            timers[0].cancel()
+
+
+@contextlib.contextmanager
+def _waited_s() -> Iterator[Callable[[], float]]:
+    """Return a function for the total time that something waited for a processor; 0 without PSI."""
+    try:
+        psi = _PSI.open("rb", buffering=0)
+    except OSError:
+        yield lambda: 0.0
+        return
+    with psi:
+
+        def read() -> float:
+            try:
+                found = _PSI_TOTAL_US.match(os.pread(psi.fileno(), 256, 0))
+            except OSError:  # a kernel with PSI switched off opens the file but does not read it
+                found = None
+            return int(found[1]) / 1_000_000 if found else 0.0
+
+        yield read
 
 
 @dataclass(frozen=True)
@@ -148,7 +235,7 @@ class Admission:
         return following(self.observe)
 
     def observe(self, lag_s: float, pressure: float) -> None:
-        """Adjust the limit to how long work waits for a processor (load_limit.py), and start queued calls."""
+        """Adjust the limit to how long work waits for a processor, and start queued calls."""
         before_s = self._clock() - _RECENT_S
         while self._recent and self._recent[first := next(iter(self._recent))][1] < before_s:
             self._settle(first)
@@ -171,7 +258,6 @@ class Admission:
         return end
 
     def snapshot(self) -> AdmissionSnapshot:
-        """Return the current state, for metrics."""
         sizes = self.requests.in_all, self.answers.in_all
         now = self._total, self._limit.now, self._waiting(), self._streams.total(), *sizes
         return AdmissionSnapshot(*now, self._service_time_s, self._admitted, self._refused, self._waited)
@@ -218,7 +304,7 @@ class Admission:
         at_work, settings = self._at_work[tenant], self._settings
         limits = ((self._total, settings.calls_at_once), (len(self._recent), self._limit.now))
         if not at_work:
-            return all(count < limit + max(1, limit // _RESERVE) for count, limit in limits)
+            return all(count < limit + max(1, limit // 4) for count, limit in limits)
         if self._recent_of[tenant] >= _TENANT_CALLS_OF_A_PROCESSOR * (os.cpu_count() or 1) and self._is_contended():
             return False
         own = at_work + self._lingering[tenant]
@@ -277,7 +363,7 @@ class Admission:
         tenants = max(1, len(self._at_work.keys() | self._queues.keys()))
         share = max(1, min(self._settings.calls_at_once_per_tenant, self._limit.now // tenants))
         before = len(self._queues.get(tenant, ())) + self._at_work[tenant]
-        retry_s = min(_RETRY_AT_MOST_S, max(_RETRY_AT_LEAST_S, self._service_time_s * (before + 1) / share))
+        retry_s = min(30.0, max(0.05, self._service_time_s * (before + 1) / share))
         return Overloaded(f"{why}: make fewer calls at once, or try again in {retry_s:.2f} s", retry_s)
 
 

@@ -1,7 +1,8 @@
 """Locks: one gateway per state directory, as two would end each other's runs; one database per shared directory.
 
 A gateway of several workers counts as one. Its parent locks the directory, and each worker a slot: a file with the id
-of its process, locked while it lives. An id in an unlocked slot is that of a dead process.
+of its process, locked while it lives. An id in an unlocked slot is that of a dead process. All gateways of a database
+share the instance id in the labels of containers and volumes, and so workspaces.
 """
 
 import contextlib
@@ -18,14 +19,15 @@ import structlog
 
 from gateway.errors import Misconfigured
 from gateway.serving.workers import Worker
-from gateway.storage.database import DatabaseIdentity
+from gateway.storage.database import Database, DatabaseIdentity
+from gateway.storage.settings_store import agreed
+from gateway.support.clock import MakeId, make_id
 
-_ID_LIMIT_BYTES = 128
 _SLOT = re.compile(r"slot-(\d{1,6})")
 log = structlog.get_logger(__name__)
-_LIMIT_BYTES = 4096
 _TRIES = 10
-_RETRY_S = 0.01
+INSTANCE = "instance"
+_ID = re.compile(r"gw_[0-9a-f]{24}")
 
 
 @contextlib.contextmanager
@@ -118,7 +120,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def _id_in(descriptor: int) -> str:
-    return os.pread(descriptor, _ID_LIMIT_BYTES, 0).decode("ascii", "replace").strip()
+    return os.pread(descriptor, 128, 0).decode("ascii", "replace").strip()
 
 
 @contextlib.contextmanager
@@ -162,7 +164,7 @@ def _lock(descriptor: int, directory: Path, database: DatabaseIdentity) -> None:
         if not try_lock(descriptor):
             if holder is not None and attempt == _TRIES:
                 raise _is_copy(directory, holder, database)
-            time.sleep(_RETRY_S)  # another process of this gateway may be doing the same
+            time.sleep(0.01)  # another process of this gateway may be doing the same
             continue
         if holder is not None and holder.shown != database.shown:
             log.warning("the database was moved or restored", directory=str(directory), before=holder.shown)
@@ -173,7 +175,7 @@ def _lock(descriptor: int, directory: Path, database: DatabaseIdentity) -> None:
 
 def _read(descriptor: int) -> DatabaseIdentity | None:
     try:
-        found = json.loads(os.pread(descriptor, _LIMIT_BYTES, 0))
+        found = json.loads(os.pread(descriptor, 4096, 0))
         return DatabaseIdentity(str(found["id"]), str(found["shown"]))
     except (ValueError, TypeError, KeyError):
         return None
@@ -190,3 +192,41 @@ def _is_copy(directory: Path, holder: DatabaseIdentity, database: DatabaseIdenti
         "Point both gateways at one database, or stop the other gateway if this database replaces its own. A copy for "
         "tests needs an engine, a channel_dir and a snapshots_dir of its own"
     )
+
+
+async def shared_instance(database: Database, state_dir: Path, ids: MakeId = make_id) -> str:
+    """Return the database's instance id; `state_dir` gets a copy.
+
+    A database without one adopts the id that an earlier version stored in the state directory.
+    """
+    path = state_dir / INSTANCE
+    own = _own(path)
+    instance = await agreed(database, INSTANCE, offered=own or ids("gw"))
+    if own not in (None, instance):
+        raise Misconfigured(
+            f"{path} names other containers and workspaces ({own}) than the database does ({instance}), and theirs "
+            "would be lost. Give this gateway its own database, or remove that file if they are not needed"
+        )
+    if own is None:
+        try:
+            temporary = path.with_name(f".{INSTANCE}.{ids('new')}")
+            temporary.write_text(instance, encoding="ascii")
+            temporary.replace(path)
+        except OSError as error:
+            raise Misconfigured(f"{path}: {error}") from error
+    return instance
+
+
+def _own(path: Path) -> str | None:
+    try:
+        instance = path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misconfigured(f"{path}: {error}") from error
+    if not _ID.fullmatch(instance):
+        raise Misconfigured(
+            f"{path} is damaged: it names this gateway's containers and workspaces. Restore it from the label "
+            "airlock.instance of one of them (`docker volume inspect`); without it their files are lost"
+        )
+    return instance

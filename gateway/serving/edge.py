@@ -6,11 +6,15 @@ caller's credential does.
 
 An RPC is written as `async def CallTool(self, tenant, request)`; what it raises becomes a status with a
 google.rpc.ErrorInfo whose reason a client can branch on.
+
+`FirstMessageTimeout` limits the time for an RPC's first message, and for its answer to be read. Nothing of a call is
+read before its caller is known. For health and reflection, which need no credential, few requests are read at a time.
 """
 
 import asyncio
 import contextlib
 import functools
+import inspect
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import ContextVar
@@ -35,24 +39,30 @@ from gateway.errors import (
     ScopeMissing,
     from_sandbox,
 )
-from gateway.identity.call_credentials import CallCredentials, Context
 from gateway.identity.call_guard import CallGuard
-from gateway.identity.principal import PRINCIPAL, Principal
+from gateway.identity.principal import PRINCIPAL, CallCredentials, Context, Principal
 from gateway.serving.admission import Admission
 from gateway.serving.fair_loop import schedule_for
-from gateway.serving.incoming import Incoming, not_decoded
+from gateway.serving.incoming import TIMEOUT_S, Incoming, Reads, SendTimeouts, call_task, not_decoded, read_request
+from gateway.serving.limits import AnonymousConnections, host_of
 from gateway.serving.request_checks import check
 from gateway.storage.audit_store import OPERATORS
-from gateway.telemetry.rpc import admitted, refused
+from gateway.telemetry.rpc import OURS, WrappingInterceptor, admitted, refused
 from gateway.tenancy.tenants import Tenant
 from sandbox.errors import SandboxError
 
 log = structlog.get_logger(__name__)
-_DOMAIN = "airlock"
 ADMISSION = Admission()
 """Of this process, whose memory and processors it protects; gateway/server.py configures it."""
 GUARD = CallGuard()
 """Of this process."""
+# A request has at most 4 MiB: 64 MiB of a tenant and of all unknown callers, 512 MiB in all.
+_READS_OF_A_TENANT, _READS = 16, 128
+UNIDENTIFIED = 768
+"""Calls whose credential is being checked."""
+ANONYMOUS = 256
+"""Calls of health in progress."""
+_ANONYMOUS_READS_OF_A_HOST, _ANONYMOUS_READS = 4, 16
 
 
 class Authenticator(Protocol):
@@ -170,9 +180,7 @@ def _name(tenant: Tenant | None) -> str:
     return OPERATORS if tenant is None else tenant.name
 
 
-def unary(
-    method: Callable[[S, T, Q], Awaitable[A]],
-) -> Callable[[S, Q, Context], Awaitable[A]]:
+def unary(method: Callable[[S, T, Q], Awaitable[A]]) -> Callable[[S, Q, Context], Awaitable[A]]:
     """Wrap a unary RPC. It keeps its place until the peer has read the answer."""
     name = method.__name__
 
@@ -195,9 +203,7 @@ def unary(
     return rpc
 
 
-def streaming(
-    method: Callable[[S, T, Q], AsyncIterator[A]],
-) -> Callable[[S, Q, Context], AsyncIterator[A]]:
+def streaming(method: Callable[[S, T, Q], AsyncIterator[A]]) -> Callable[[S, Q, Context], AsyncIterator[A]]:
     """Wrap an RPC that returns a stream."""
     name = method.__name__
 
@@ -246,7 +252,8 @@ async def abort_with(context: Context, error: AirlockError) -> NoReturn:
 
 def status_of(error: AirlockError) -> status_pb2.Status:
     """Return the google.rpc.Status of an error."""
-    messages: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=error.details)]
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain="airlock", metadata=error.details)
+    messages: list[Message] = [info]
     if isinstance(error, InvalidArgument) and error.violations:
         violations = [{"field": field, "description": text} for field, text in error.violations.items()]
         messages.append(error_details_pb2.BadRequest(field_violations=violations))
@@ -261,3 +268,89 @@ def status_of(error: AirlockError) -> status_pb2.Status:
     for message in messages:
         status.details.add().Pack(message)
     return status
+
+
+class FirstMessageTimeout(WrappingInterceptor):
+    """Wraps the handler of each method; each call has a task of its own."""
+
+    def __init__(self, timeout_s: float = TIMEOUT_S, sending: SendTimeouts | None = None) -> None:
+        super().__init__(lambda name, handler: (self._ours if name.startswith(OURS) else self._others)(handler))
+        self._reads = Reads(_READS_OF_A_TENANT, _READS, timeout_s)
+        self._anonymous_reads = Reads(_ANONYMOUS_READS_OF_A_HOST, _ANONYMOUS_READS, timeout_s)
+        self._unidentified = AnonymousConnections(of_connection=256, of_host=384, in_all=UNIDENTIFIED)
+        self._anonymous = AnonymousConnections(of_connection=16, of_host=64, in_all=ANONYMOUS)
+        self._sending = sending or SendTimeouts()
+        self._anonymous_sending = SendTimeouts(min(5.0, self._sending.send_s))
+
+    def _ours(self, handler: Any) -> Any:
+        """Return the handler of a method whose edge asks for the caller and then for the request."""
+        inner, encode = _function_of(handler), handler.response_serializer
+
+        def begin(context: Context) -> Incoming:
+            end = self._unidentified.one(context.peer()).close
+            decode, streams = handler.request_deserializer, handler.request_streaming
+            incoming = Incoming(context, decode, self._reads, end, streams=streams)
+            call_task().add_done_callback(incoming.close)
+            return incoming
+
+        async def answer(_requests: object, context: Context) -> Any:
+            incoming = await _or_refused(context, begin)
+            raw: bytes = encode(await inner(incoming, context))
+            incoming.count_answer(len(raw))
+            self._sending.begin(call_task(), len(raw))
+            return raw
+
+        async def answers(_requests: object, context: Context) -> AsyncIterator[Any]:
+            incoming = await _or_refused(context, begin)
+            async with contextlib.aclosing(inner(incoming, context)) as messages:
+                async for message in messages:
+                    raw: bytes = encode(message)
+                    incoming.count_answer(len(raw))
+                    yield raw
+
+        return _raw_handler(answers if handler.response_streaming else answer, streams=handler.response_streaming)
+
+    def _others(self, handler: Any) -> Any:
+        """Return the handler of a method without credentials; its servicer limits a stream of requests."""
+        if handler.request_streaming:
+            return handler
+        inner, encode = _function_of(handler), handler.response_serializer
+
+        async def arrived(context: Context) -> Any:
+            host = host_of(context.peer())
+            return await read_request(self._anonymous_reads, host, context, handler.request_deserializer)
+
+        async def answer(_requests: object, context: Context) -> Any:
+            counted = await _or_refused(context, lambda context: self._anonymous.one(context.peer()))
+            call_task().add_done_callback(lambda _: counted.close())
+            raw: bytes = encode(await inner(await _or_refused(context, arrived), context))
+            self._anonymous_sending.begin(call_task(), len(raw))
+            return raw
+
+        async def writes(_requests: object, context: Context) -> None:
+            await inner(await _or_refused(context, arrived), context)
+
+        if not handler.response_streaming:
+            return _raw_handler(answer, streams=False)
+        if inspect.isasyncgenfunction(inner):
+            raise TypeError("a method without credentials must write its answers, so that each has a time limit")
+        return grpc.stream_stream_rpc_method_handler(writes, response_serializer=encode)
+
+
+def _function_of(handler: Any) -> Any:
+    return handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+
+
+def _raw_handler(function: Any, *, streams: bool) -> Any:
+    """Return a handler that reads its requests itself and returns bytes."""
+    make: Any = grpc.stream_stream_rpc_method_handler if streams else grpc.stream_unary_rpc_method_handler
+    return make(function)
+
+
+async def _or_refused(context: Context, what: Callable[[Context], Any]) -> Any:
+    """Return the result of a function, awaited if necessary; abort the call with the error that it raises."""
+    try:
+        found = what(context)
+        return await found if inspect.isawaitable(found) else found
+    except AirlockError as error:
+        await abort_with(context, error)

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -39,17 +39,7 @@ STREAMS_OF_A_HOST = 32
 # Each may be reading a message of up to 4 MiB, which nothing else limits.
 REFLECTIONS = 16
 REFLECTIONS_OF_A_HOST = 4
-_WATCH_S = 3600.0
-_REFLECTION_S = 60.0
-VERSION_METADATA = "airlock-version"
 Context = grpc.aio.ServicerContext[Any, Any]
-
-
-class HealthService(Protocol):
-    """The health service, which ignores changes once the gateway drains."""
-
-    async def set(self, service: str, status: health_pb2.HealthCheckResponse.ServingStatus.ValueType) -> None:
-        """Set the status of a service."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +62,75 @@ def needs_of(services: Sequence[str], database: Database, engine: Check) -> tupl
     )
 
 
+class BoundedHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no stubs
+    """The health service, for anyone. A status change never waits for a watcher.
+
+    The number of streams is limited, so that they take no known caller's place, and so is their time: a Watch ends
+    after an hour, after which clients start another, and sooner if its peer does not read.
+    """
+
+    def __init__(self, watch_s: float = 3600.0, send_s: float = SEND_S) -> None:
+        super().__init__()
+        self._streams = AnonymousConnections(of_connection=STREAMS_OF_A_HOST, of_host=STREAMS_OF_A_HOST, in_all=STREAMS)
+        self._watch_s = watch_s
+        self._sending = SendTimeouts(send_s)
+        self._statuses: dict[str, Any] = {"": SERVING}
+        self._changed = asyncio.Event()
+        self._draining = False
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> Any:  # noqa: N802
+        """Return a service's status, with the gateway's version in the trailing metadata."""
+        context.set_trailing_metadata((("airlock-version", airlock_version()),))
+        status = self._statuses.get(request.service)
+        if status is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND)
+        return health_pb2.HealthCheckResponse(status=status)
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:  # noqa: N802
+        """Send a service's status now and on each change."""
+        try:
+            with self._streams.one(context.peer()):
+                await self._watch(request.service, context)
+        except Overloaded as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the watch reached its time limit: start another")
+
+    async def _watch(self, service: str, context: Context) -> None:
+        last: Any = None
+        until = asyncio.get_running_loop().time() + self._watch_s
+        while True:
+            changed = self._changed
+            status = self._statuses.get(service, health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
+            if status != last:
+                last = status
+                with self._sending.small_message():
+                    await context.write(health_pb2.HealthCheckResponse(status=status))
+            else:
+                # Not around the write: while grpc sends a message it accepts no status.
+                async with asyncio.timeout_at(until):
+                    await changed.wait()
+
+    async def set(self, service: str, status: Any) -> None:
+        """Set the status of a service, unless the gateway drains."""
+        if not self._draining:
+            self._statuses[service] = status
+            self._wake()
+
+    async def enter_graceful_shutdown(self) -> None:
+        self._draining = True
+        self._statuses = dict.fromkeys(self._statuses, NOT_SERVING)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
 class Health:
     """Sets the status of the services in `needs`."""
 
-    def __init__(self, service: HealthService, needs: Sequence[Need]) -> None:
+    def __init__(self, service: BoundedHealth, needs: Sequence[Need]) -> None:
         self._service = service
         self._needs = needs
         self._missing: set[str] = set()
@@ -133,88 +188,21 @@ class Health:
                     self._published[service] = serves
 
 
-def _limited(of_host: int, in_all: int) -> AnonymousConnections:
-    return AnonymousConnections(of_connection=of_host, of_host=of_host, in_all=in_all)
-
-
-class BoundedHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no stubs
-    """The health service, for anyone. A status change never waits for a watcher.
-
-    The number of streams is limited, so that they take no known caller's place, and so is their time: a Watch ends
-    after an hour, after which clients start another, and sooner if its peer does not read.
-    """
-
-    def __init__(self, watch_s: float = _WATCH_S, send_s: float = SEND_S) -> None:
-        super().__init__()
-        self._streams = _limited(STREAMS_OF_A_HOST, STREAMS)
-        self._watch_s = watch_s
-        self._sending = SendTimeouts(send_s)
-        self._statuses: dict[str, Any] = {"": health_pb2.HealthCheckResponse.SERVING}
-        self._changed = asyncio.Event()
-        self._draining = False
-
-    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> Any:  # noqa: N802
-        """Return a service's status, with the gateway's version in the trailing metadata."""
-        context.set_trailing_metadata(((VERSION_METADATA, airlock_version()),))
-        status = self._statuses.get(request.service)
-        if status is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND)
-        return health_pb2.HealthCheckResponse(status=status)
-
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:  # noqa: N802
-        """Send a service's status now and on each change."""
-        try:
-            with self._streams.one(context.peer()):
-                await self._watch(request.service, context)
-        except Overloaded as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        except TimeoutError:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the watch reached its time limit: start another")
-
-    async def _watch(self, service: str, context: Context) -> None:
-        last: Any = None
-        until = asyncio.get_running_loop().time() + self._watch_s
-        while True:
-            changed = self._changed
-            status = self._statuses.get(service, health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
-            if status != last:
-                last = status
-                with self._sending.small_message():
-                    await context.write(health_pb2.HealthCheckResponse(status=status))
-            else:
-                # Not around the write: while grpc sends a message it accepts no status.
-                async with asyncio.timeout_at(until):
-                    await changed.wait()
-
-    async def set(self, service: str, status: Any) -> None:
-        """Set the status of a service, unless the gateway drains."""
-        if not self._draining:
-            self._statuses[service] = status
-            self._wake()
-
-    async def enter_graceful_shutdown(self) -> None:
-        self._draining = True
-        self._statuses = dict.fromkeys(self._statuses, health_pb2.HealthCheckResponse.NOT_SERVING)
-        self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-
 class BoundedReflection(ReflectionServicer):  # type: ignore[misc]  # it has no stubs
     """The reflection service, for anyone: few streams at once, each for a minute at most."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__(names)
-        self._streams = _limited(REFLECTIONS_OF_A_HOST, REFLECTIONS)
+        self._streams = AnonymousConnections(
+            of_connection=REFLECTIONS_OF_A_HOST, of_host=REFLECTIONS_OF_A_HOST, in_all=REFLECTIONS
+        )
 
     async def ServerReflectionInfo(  # noqa: N802
         self, request_iterator: AsyncIterator[Any], context: Context
     ) -> AsyncIterator[Any]:
         try:
             with self._streams.one(context.peer()):
-                async with asyncio.timeout(_REFLECTION_S):
+                async with asyncio.timeout(60.0):
                     async for answer in super().ServerReflectionInfo(request_iterator, context):
                         yield answer
         except Overloaded as error:

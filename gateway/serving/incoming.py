@@ -23,7 +23,6 @@ from gateway.serving.limits import Tally
 from sandbox.fair_semaphore import FairSemaphore
 
 TIMEOUT_S = 20.0
-_TIMEOUT_WITH_OTHERS_S = 2.0
 T = TypeVar("T")
 # The time to read an answer, to which its size adds.
 SEND_S = 20.0
@@ -49,7 +48,7 @@ class Reads:
         self._each = each
         self._in_all = in_all
         self._timeout_s = timeout_s
-        self._with_others_s = min(timeout_s / 2, _TIMEOUT_WITH_OTHERS_S)
+        self._with_others_s = min(timeout_s / 2, 2.0)
         self._turns = FairSemaphore(in_all, of_one=each)
         self._waiting = Tally()
         # The source of each request and when its reading began, as loop.time().

@@ -101,7 +101,8 @@ class OpenRpcs:
 
     def one(self, tenant: str) -> Callable[[], None]:
         """Count one more until the returned function is called; raises Overloaded."""
-        if self.in_all >= OPEN_RPCS and self.in_all >= self._most(tenant):
+        most = OPEN_RPCS_WITH_FEW if self._open[tenant] < _FEW else OPEN_RPCS
+        if self.in_all >= (OPEN_RPCS_WITH_OPERATORS if tenant == OPERATORS else most):
             raise Overloaded(
                 f"this gateway already has {self.in_all} open calls and streams, which is the limit: try again later",
                 _RETRY_S,
@@ -112,11 +113,6 @@ class OpenRpcs:
     def _add(self, tenant: str, number: int) -> None:
         self.in_all += number
         self._open.add(tenant, number)
-
-    def _most(self, tenant: str) -> int:
-        if tenant == OPERATORS:
-            return OPEN_RPCS_WITH_OPERATORS
-        return OPEN_RPCS_WITH_FEW if self._open[tenant] < _FEW else OPEN_RPCS
 
 
 def host_of(peer: str) -> str:

@@ -20,7 +20,6 @@ from gateway.v1 import validate_pb2
 _VALIDATOR = protovalidate.Validator()
 # The protos' pattern for visible characters and spaces.
 _PRINTABLE = r"^( |[^\p{C}\p{Z}])*$"
-_VIOLATIONS_LIMIT = 16
 # The range of google.protobuf.Timestamp, in seconds since 1970; the field type accepts more.
 _FIRST_S, _LAST_S, _NANOS = -62_135_596_800, 253_402_300_799, 1_000_000_000
 
@@ -35,7 +34,7 @@ def check(request: object) -> None:
     if not broken:
         return
     violations: dict[str, str] = {}
-    for one in broken[:_VIOLATIONS_LIMIT]:
+    for one in broken[:16]:
         names = [element.field_name for element in one.proto.field.elements] if one.proto.field is not None else []
         path = ".".join(names) or "request"
         violations.setdefault(path, _expected(request, names) or one.proto.message)

@@ -31,7 +31,6 @@ _PR_SET_PDEATHSIG = 1
 PARENT_DIED = signal.SIGUSR1
 """Makes a worker stop in order. The kernel may send it several times, once for each thread of the parent that dies, so
 it must not be a signal whose repetition means "at once"."""
-_READY_LIMIT_BYTES = 256
 _WORKER = re.compile(r"(\d{1,4})/(\d{1,4})@(\d{1,10})")
 
 Command = Callable[[int, int], Sequence[str]]
@@ -134,7 +133,7 @@ class Workers:
 
     async def _wait_ready(self, index: int, readable: int) -> None:
         with open(readable, "rb", buffering=0) as pipe:  # noqa: ASYNC230 - a pipe's end, read when it is ready
-            reader = asyncio.StreamReader(limit=_READY_LIMIT_BYTES)
+            reader = asyncio.StreamReader(limit=256)
             transport, _ = await asyncio.get_running_loop().connect_read_pipe(
                 lambda: asyncio.StreamReaderProtocol(reader), pipe
             )

@@ -12,10 +12,8 @@ import structlog
 
 from gateway.errors import Unavailable
 
-_ERROR_CHARS = 300
 log = structlog.get_logger(__name__)
 _FIRST_RETRY_S = 0.05
-_LAST_RETRY_S = 2.0
 T = TypeVar("T")
 
 
@@ -55,7 +53,6 @@ class Periodic:
         return in_background(self.repeat(at_once=at_once), name)
 
     async def repeat(self, *, at_once: bool = True) -> None:
-        """Repeat the work until cancelled."""
         if not at_once:
             await asyncio.sleep(self.every_s)
         while True:
@@ -63,11 +60,10 @@ class Periodic:
             await asyncio.sleep(self.every_s)
 
     async def once(self) -> None:
-        """Run one round."""
         try:
             await self.work()
         except self.expected as error:
-            log.log(self.level, self.failed, error=str(error)[:_ERROR_CHARS] or type(error).__name__)
+            log.log(self.level, self.failed, error=str(error)[:300] or type(error).__name__)
         except Exception:
             log.exception(self.failed)
 
@@ -85,4 +81,4 @@ async def retried(read: Callable[[], Awaitable[T]], *, run_id: str, what: str) -
             if wait_s == _FIRST_RETRY_S:
                 log.warning("a run is delayed", run_id=run_id, waits_for=what, error=str(error))
         await asyncio.sleep(wait_s)
-        wait_s = min(2 * wait_s, _LAST_RETRY_S)
+        wait_s = min(2 * wait_s, 2.0)

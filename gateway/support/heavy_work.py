@@ -33,7 +33,6 @@ class HeavyWork:
         self._threads = ThreadPoolExecutor(places, thread_name_prefix="heavy-work")
 
     def of(self, tenant: str) -> Work:
-        """Return the executor of a tenant's work."""
         return partial(self._run, tenant)
 
     async def _run(self, tenant: str, function: Callable[..., T], /, *args: Any) -> T:

@@ -14,7 +14,6 @@ from typing import TypeVar
 from gateway.errors import InvalidArgument
 
 PAGE, PAGE_LIMIT = 50, 200
-_INTEGER_LIMIT = 2**63
 _MISMATCH = "page_token: it does not belong to this query; leave it out to start over"
 Place = tuple[int, str]
 """The sort key of an entry: its creation time in microseconds, or its position, and its id."""
@@ -50,7 +49,7 @@ def place_of(token: str, *query: object) -> Place | None:
         digest, at, id_ = json.loads(base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True))
     except (binascii.Error, ValueError, TypeError, RecursionError):
         raise InvalidArgument(_MISMATCH) from None
-    valid = type(at) is int and isinstance(id_, str) and abs(at) < _INTEGER_LIMIT
+    valid = type(at) is int and isinstance(id_, str) and abs(at) < 2**63
     if not valid or not _is_text(id_) or digest != _digest(query):
         raise InvalidArgument(_MISMATCH)
     return at, id_

@@ -8,7 +8,7 @@ import io
 import pytest
 
 from gateway.cli import tool
-from gateway.cli.safe_console import SafeConsole
+from gateway.cli.terminal import SafeConsole
 from gateway.cli.tool import LiveOutput
 from gateway.client import ToolResult
 

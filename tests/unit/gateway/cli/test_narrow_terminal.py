@@ -12,9 +12,9 @@ from rich.console import RenderableType
 from gateway import __version__
 from gateway.audit_chain.record import AuditRecord
 from gateway.cli.audit import listed
-from gateway.cli.rows import Rows
-from gateway.cli.safe_console import SafeConsole
-from gateway.cli.serve_banner import banner
+from gateway.cli.printable import Rows
+from gateway.cli.serve import banner
+from gateway.cli.terminal import SafeConsole
 from gateway.config.config import Config
 
 RUN = f"run_{7:024x}"

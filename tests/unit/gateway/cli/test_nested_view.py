@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from gateway.cli.nested_view import NestedRunView
+from gateway.cli.run_view import NestedRunView
 
 
 def shown(*events: tuple[str, dict[str, Any]]) -> list[str]:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.cli.runs import Status, _listed
-from gateway.cli.safe_console import SafeConsole
+from gateway.cli.terminal import SafeConsole
 from gateway.client import Run, RunStatus
 
 STARTED = datetime(2026, 11, 21, 20, 21, 20, tzinfo=UTC)

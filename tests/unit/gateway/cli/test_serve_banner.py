@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.serve_banner import banner
+from gateway.cli.serve import banner
 from gateway.config.config import Config
 
 

@@ -8,8 +8,8 @@ import threading
 import pytest
 from rich.console import Console
 
-from gateway.cli import slow_work
-from gateway.cli.slow_work import SlowWork
+from gateway.cli import terminal as cli_terminal
+from gateway.cli.terminal import SlowWork
 
 
 class Screen(io.StringIO):
@@ -27,7 +27,7 @@ class Screen(io.StringIO):
 
 def _console(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> Screen:
     screen = Screen()
-    monkeypatch.setattr(slow_work, "err", Console(file=screen, force_terminal=terminal, width=100))
+    monkeypatch.setattr(cli_terminal, "err", Console(file=screen, force_terminal=terminal, width=100))
     return screen
 
 

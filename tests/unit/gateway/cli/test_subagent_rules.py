@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.doctor_tenants import _subagents
+from gateway.cli.doctor_config import _subagents
 from gateway.config.config import Config
 from gateway.tenancy.tenants import load_tenants
 

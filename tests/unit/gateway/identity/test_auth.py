@@ -18,11 +18,9 @@ from gateway.config.model_settings import ModelSettings
 from gateway.credentials.caller import CALLER, Caller
 from gateway.credentials.keys import make_key
 from gateway.errors import AirlockError, ScopeMissing, Unauthenticated
-from gateway.identity.auth import Authentication
-from gateway.identity.call_credentials import Context
-from gateway.identity.certificate_authenticator import CertificateAuthenticator
-from gateway.identity.denials import Denials
-from gateway.identity.key_authenticator import KeyAuthenticator
+from gateway.identity.auth import Authentication, Denials
+from gateway.identity.authenticators import CertificateAuthenticator, KeyAuthenticator
+from gateway.identity.principal import Context
 from gateway.policy import Policy, PolicyDocument
 from gateway.services.process_service import ProcessService
 from gateway.services.run_service import RunService

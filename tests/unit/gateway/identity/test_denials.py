@@ -13,7 +13,7 @@ import structlog
 import structlog.testing
 from sqlalchemy import select
 
-from gateway.identity.denials import Denials
+from gateway.identity.auth import Denials
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
 from gateway.storage.tables import audit_records

@@ -15,8 +15,7 @@ from agent.messages import Message, ToolCall
 from gateway.client import Client, InvalidArgument, NotFound, ThreadBusy, TooLarge
 from gateway.config.model_settings import ModelSettings
 from gateway.credentials.caller import Caller
-from gateway.identity.call_credentials import Context
-from gateway.identity.principal import Principal
+from gateway.identity.principal import Context, Principal
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
 from gateway.runs.runs import Runs

@@ -13,8 +13,7 @@ from gateway.approvals.approvals import Approvals
 from gateway.client import Client, EditRefused, InvalidArgument, NotFound
 from gateway.config.model_settings import ModelSettings
 from gateway.credentials.caller import Caller
-from gateway.identity.call_credentials import Context
-from gateway.identity.principal import Principal
+from gateway.identity.principal import Context, Principal
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.services.approval_service import ApprovalService

@@ -16,8 +16,7 @@ from gateway.client.retry import Retry
 from gateway.config.model_settings import ModelSettings
 from gateway.credentials.caller import Caller
 from gateway.errors import InvalidArgument, NotFound, ScopeMissing, Unavailable
-from gateway.identity.call_credentials import Context
-from gateway.identity.principal import Principal
+from gateway.identity.principal import Context, Principal
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
 from gateway.services.audit_service import AuditService

@@ -35,7 +35,7 @@ from gateway.errors import (
 )
 from gateway.policy.document import LimitsSection, PolicyDocument, QuotasSection, Rule
 from gateway.policy.judge import Policy
-from gateway.services import messages, streamed_program
+from gateway.services import messages, process_service
 from gateway.services.process_service import ProcessService
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread
@@ -302,7 +302,7 @@ async def _silent() -> AsyncIterator[pb.RunProgramRequest]:
 async def test_a_peer_that_only_connects_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "STALL_LIMIT_S", 0.01)
     with pytest.raises(DeadlineExceeded, match="`run`"):
-        await streamed_program._opening(_silent())
+        await process_service._opening(_silent())
 
 
 async def test_a_sandbox_that_is_lost_is_an_outcome_of_a_program_and_an_error_of_a_start(

@@ -12,7 +12,7 @@ import pytest
 from gateway.config.operation_settings import AdmissionSettings
 from gateway.errors import Overloaded
 from gateway.serving.admission import Admission
-from gateway.serving.first_message_timeout import ANONYMOUS, UNIDENTIFIED
+from gateway.serving.edge import ANONYMOUS, UNIDENTIFIED
 from gateway.serving.health import REFLECTIONS, STREAMS
 from gateway.serving.limits import OPEN_RPCS, OPEN_RPCS_WITH_FEW, OPEN_RPCS_WITH_OPERATORS
 from gateway.serving.listening import CONCURRENT_RPCS

@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.errors import Overloaded
-from gateway.serving.first_message_timeout import FirstMessageTimeout
+from gateway.serving.edge import FirstMessageTimeout
 from gateway.serving.health import STREAMS, STREAMS_OF_A_HOST, BoundedHealth
 from gateway.serving.limits import AnonymousConnections
 

@@ -15,8 +15,7 @@ from gateway.client.wire import error_of
 from gateway.config.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
-from gateway.serving.edge import streaming, unary
-from gateway.serving.first_message_timeout import FirstMessageTimeout
+from gateway.serving.edge import FirstMessageTimeout, streaming, unary
 from gateway.serving.listening import server_options
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import process_service_pb2, process_service_pb2_grpc, tool_service_pb2, tool_service_pb2_grpc

@@ -10,8 +10,8 @@ import pytest
 
 from gateway.credentials.keys import NewKey, digest_of
 from gateway.errors import Misconfigured, OtherEngine
-from gateway.serving.instance import shared_instance
-from gateway.serving.startup_checks import KNOWN_KEYS, refuse_known_keys
+from gateway.serving.directory_locks import shared_instance
+from gateway.serving.listening import KNOWN_KEYS, refuse_known_keys
 from gateway.storage.database import Database
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.key_store import KeyStore

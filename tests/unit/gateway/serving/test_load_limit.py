@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.serving import load_limit
+from gateway.serving import admission
+from gateway.serving.admission import LoadLimit, following
 from gateway.serving.fair_loop import schedule_for
-from gateway.serving.load_limit import LoadLimit, following
 from gateway.support.current_tenant import CURRENT_TENANT
 
 _LATE_S, _EARLY_S = 0.5, 0.0
@@ -81,6 +81,6 @@ async def test_each_look_at_the_lag_begins_in_no_tenant_s_turn(monkeypatch: pyte
         context.run(schedule_for, "busy")
         loop.call_soon(measure, context=context)
 
-    monkeypatch.setattr(load_limit, "call_last", behind_the_busiest)
+    monkeypatch.setattr(admission, "call_last", behind_the_busiest)
     async with following(lambda _lag_s, _pressure: None), asyncio.timeout(30):
         assert [await begun.get() for _ in range(3)] == [None] * 3

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from gateway.config.config import Config
 from gateway.errors import Misconfigured
-from gateway.serving.startup_checks import refuse_unconfined
+from gateway.serving.listening import refuse_unconfined
 
 
 def config(**sandbox: object) -> Config:

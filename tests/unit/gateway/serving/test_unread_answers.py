@@ -14,8 +14,7 @@ from grpc_health.v1 import health_pb2_grpc
 from gateway.config.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
-from gateway.serving.edge import ADMISSION, streaming, unary
-from gateway.serving.first_message_timeout import FirstMessageTimeout
+from gateway.serving.edge import ADMISSION, FirstMessageTimeout, streaming, unary
 from gateway.serving.health import BoundedHealth
 from gateway.serving.incoming import SendTimeouts
 from gateway.serving.prefetching_server import follow_rpcs

@@ -17,8 +17,7 @@ from gateway.config.identity_settings import TlsSettings
 from gateway.errors import Misconfigured
 from gateway.serving import workers as workers_room
 from gateway.serving.directory_locks import locked_slot, locked_state
-from gateway.serving.listening import is_loopback, reserved
-from gateway.serving.startup_checks import refuse_open_files, refuse_plaintext
+from gateway.serving.listening import is_loopback, refuse_open_files, refuse_plaintext, reserved
 from gateway.serving.workers import Worker, Workers, supervised_worker
 
 # Says that it answers and where it is scraped, leaves its process id, and ends on request.

@@ -1,27 +1,138 @@
-"""Authenticates signed tokens (JWT, RFC 7519, as in OpenID Connect) of configured issuers."""
+"""The authenticators: of API keys, of client certificates and of signed tokens (JWT, RFC 7519, as in OpenID Connect).
+
+The configuration maps a subject alternative name (SAN) of a certificate to a tenant. The listener has verified the
+chain and the possession of the key (gateway/identity/tls.py). Connections outlive handshakes, so each call checks the
+certificate's validity period again.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 import jwt
+from cryptography import x509
 
-from gateway.config.identity_settings import JwtSettings
+from gateway.config.identity_settings import CertificateSettings, JwtSettings
 from gateway.credentials.caller import Caller, shown_of
 from gateway.credentials.keys import APPROVE, TENANT_SCOPES, digest_of
-from gateway.errors import Unauthenticated
+from gateway.errors import AirlockError, KeyExpired, Unauthenticated
 from gateway.identity.key_set import KeySet
-from gateway.identity.principal import Principal
+from gateway.identity.principal import Context, Principal
+from gateway.storage.key_store import KEY_EXPIRED, KEY_REVOKED, KeyStore, StoredKey
 from gateway.tenancy.tenants import Tenants
 
-_REQUIRED = ("exp", "nbf", "aud", "iss", "sub")
+# How long a key is not looked up again: together with the call guard's interval (call_guard.py) less than the second
+# in which a revoked key stops working.
+_KEY_CACHE_S = 0.5
+# Those that every token must have.
+_CLAIMS = ("exp", "nbf", "aud", "iss", "sub")
 # A token is verified again after this time, in case its issuer has withdrawn the key.
-_CACHE_S = 30.0
-_CACHE_LIMIT = 10_000
+_TOKEN_CACHE_S = 30.0
 _SUBJECT_LIMIT_CHARS = 256
+
+
+@dataclass(eq=False)
+class KeyAuthenticator:
+    """Authenticates the secret of a key."""
+
+    keys: KeyStore
+    tenants: Tenants
+    clock: Callable[[], float] = time.monotonic
+    _cache: dict[str, tuple[float, StoredKey]] = field(default_factory=dict)
+
+    async def __call__(self, secret: str) -> Principal:
+        """Return the caller; Unauthenticated for a key that is unknown, revoked or expired.
+
+        An expired key raises KeyExpired, since only its holder can send it. A revoked one may be stolen and gets the
+        same answer as an unknown one; `audit_details` show operators which it was.
+        """
+        digest = digest_of(secret)
+        cached = self._cache.get(digest)
+        if cached is None or cached[0] < self.clock():
+            key = await self.keys.find(digest)
+            if key is None:
+                self._cache.pop(digest, None)
+                details = await self._audit_details(digest)
+                if details.get("key_state") == KEY_EXPIRED:
+                    raise KeyExpired("the API key has expired: ask an operator for a new one", audit_details=details)
+                raise Unauthenticated(
+                    "the API key is not valid: check it, or create one with `airlock key create --tenant NAME "
+                    "--config FILE`",
+                    audit_details=details,
+                )
+            if len(self._cache) >= 10_000:
+                self._cache.clear()
+            cached = self._cache[digest] = (self.clock() + _KEY_CACHE_S, key)
+        key = cached[1]
+        tenant = await self.tenants.named(key.tenant) if key.tenant else None
+        return Principal(tenant, Caller(key.id, key.shown), key.scopes)
+
+    async def _audit_details(self, digest: str) -> dict[str, str]:
+        """Return what operators may know of a key that does not work."""
+        try:
+            over = await self.keys.over(digest)
+        except AirlockError:
+            return {}  # the key is refused in any case
+        if over is None:
+            return {"key_state": "unknown"}
+        state = KEY_EXPIRED if over.revoked_us is None else KEY_REVOKED
+        return {"key_state": state, "key_id": over.id, "shown": over.shown, "tenant": over.tenant}
+
+
+class CertificateAuthenticator:
+    """Authenticates the peer's certificate."""
+
+    def __init__(
+        self, settings: Sequence[CertificateSettings], tenants: Tenants, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._settings = {one.san: one for one in settings}
+        self._tenants = tenants
+        self._clock = clock
+
+    async def __call__(self, context: Context) -> Principal | None:
+        """Return the caller, None if the peer has no certificate; Unauthenticated if no tenant matches it."""
+        if not self._settings:
+            return None
+        found = list(context.auth_context().get("x509_pem_cert") or ())
+        if not found:
+            return None
+        certificate, id_, names = _parsed(found[0])
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+            raise Unauthenticated("the client certificate has expired or is not yet valid")
+        matches = [self._settings[name] for name in names if name in self._settings]
+        if len({(one.tenant, one.scopes) for one in matches}) != 1:
+            problem = "more than one tenant" if matches else "no tenant"
+            raise Unauthenticated(f"the names in the client's certificate match {problem}: see identity.certificates")
+        one = matches[0]
+        return Principal(
+            await self._tenants.named(one.tenant), Caller(id_, shown_of("certificate", one.san)), one.scopes
+        )
+
+
+@lru_cache(1000)
+def _parsed(pem: bytes) -> tuple[x509.Certificate, str, list[str]]:
+    """Return a certificate, its id, and its names."""
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        return certificate, f"cert_{sha256(pem).hexdigest()[:16]}", _names(certificate)
+    except ValueError as error:
+        raise Unauthenticated("the client certificate cannot be parsed") from error
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    """Return the URIs and DNS names of a certificate, never its common name. Neither kind can pass for the other."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    uris = [name for name in names.get_values_for_type(x509.UniformResourceIdentifier) if ":" in name]
+    return uris + [name for name in names.get_values_for_type(x509.DNSName) if ":" not in name]
 
 
 @dataclass(frozen=True)
@@ -65,10 +176,10 @@ class TokenAuthenticator:
         digest = digest_of(token)
         found = self._cache.get(digest)
         now_s = self._clock()
-        if found is None or now_s > found.until_s or self._monotonic_s() - found.verified_s > _CACHE_S:
+        if found is None or now_s > found.until_s or self._monotonic_s() - found.verified_s > _TOKEN_CACHE_S:
             self._cache.pop(digest, None)
             found = await self._verified(token, now_s)
-            if len(self._cache) >= _CACHE_LIMIT:
+            if len(self._cache) >= 10_000:
                 self._cache.clear()
             self._cache[digest] = found
         return Principal(await self._tenants.named(found.tenant), found.caller, found.scopes)
@@ -93,7 +204,7 @@ class TokenAuthenticator:
                 algorithms=list(settings.algorithms),
                 audience=settings.audience,
                 issuer=settings.issuer,
-                options={"require": list(_REQUIRED), "verify_exp": False, "verify_nbf": False, "verify_iat": False},
+                options={"require": list(_CLAIMS), "verify_exp": False, "verify_nbf": False, "verify_iat": False},
             )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             raise Unauthenticated(f"the token is not valid: {error}") from error
