@@ -28,9 +28,6 @@ _GATE, _KEPT, _BUSY = range(3)
 # struct flock: type, whence, start, length, pid (which must be 0).
 _FLOCK = struct.Struct("hhqqi0q")
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-_NOTE_LIMIT_BYTES = 64 * 1024
-_FIRST_RETRY_S = 0.002
-_LAST_RETRY_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ class ThreadLock:
 
     async def gate(self, limit_s: float) -> None:
         """Shut the gate; SandboxUnavailable when it stays shut for longer than `limit_s`."""
-        retry_s = _FIRST_RETRY_S
+        retry_s = 0.002
         deadline_s = asyncio.get_running_loop().time() + limit_s
         while not self.try_gate():
             if asyncio.get_running_loop().time() > deadline_s:
@@ -112,7 +109,7 @@ class ThreadLock:
                     " s: try again"
                 )
             await asyncio.sleep(retry_s)
-            retry_s = min(2 * retry_s, _LAST_RETRY_S)
+            retry_s = min(2 * retry_s, 0.05)
 
     def is_shut(self) -> bool:
         """Return whether another holder is behind the gate; takes no lock."""
@@ -161,7 +158,7 @@ class ThreadLock:
         if self._descriptor is None:
             return None
         try:
-            return Note.of(json.loads(os.pread(self._descriptor, _NOTE_LIMIT_BYTES, 0)))
+            return Note.of(json.loads(os.pread(self._descriptor, 64 * 1024, 0)))
         except (ValueError, TypeError, AttributeError):
             return None
 

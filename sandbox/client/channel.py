@@ -21,11 +21,6 @@ from sandbox.v1 import channel_pb2 as pb
 
 SOCKET_NAME = "daemon.sock"
 PROTOCOL_VERSION = 1
-_IDLE_CONNECTIONS = 8
-_CONNECT_TIMEOUT_S = 5.0
-_REQUEST_TIMEOUT_S = 10.0
-# A Unix socket with a full backlog fails with EAGAIN and nothing signals free space, so connect() is retried.
-_CONNECT_RETRY_S = 0.002
 _STREAM_MEMBERS = frozenset({"started", "output", "chunk"})
 
 _Value = TypeVar("_Value")
@@ -179,7 +174,7 @@ class Channel:
             connection = await self._take()
             rest = connection.send_at_once(request)
             if rest:
-                await _in_time(connection.send_rest(rest), _REQUEST_TIMEOUT_S, "took no request for")
+                await _in_time(connection.send_rest(rest), 10.0, "took no request for")
             return Call(connection)
         except BaseException as error:
             if connection is not None:
@@ -190,7 +185,7 @@ class Channel:
 
     def _end(self, call: Call) -> None:
         reusable = call.finished and not call.spoiled and self.lost is None
-        if reusable and len(self._idle) < _IDLE_CONNECTIONS:
+        if reusable and len(self._idle) < 8:
             self._idle.append(call.connection)
         else:
             call.connection.close()
@@ -211,7 +206,7 @@ class Channel:
         try:
             # A path by descriptor is short however long the directory's is; a socket address has 108 bytes at most.
             address = f"/proc/self/fd/{self._pinned_socket()}"
-            deadline = asyncio.get_running_loop().time() + _CONNECT_TIMEOUT_S
+            deadline = asyncio.get_running_loop().time() + 5.0
             while True:
                 try:
                     client.connect(address)
@@ -219,7 +214,9 @@ class Channel:
                 except BlockingIOError:
                     if asyncio.get_running_loop().time() > deadline:
                         raise
-                    await asyncio.sleep(_CONNECT_RETRY_S)
+                    # A Unix socket with a full backlog fails with EAGAIN and nothing signals free space, so connect()
+                    # is retried.
+                    await asyncio.sleep(0.002)
         except BaseException:
             client.close()
             raise

@@ -6,7 +6,6 @@ than one frame and one receive. Raw sockets save a task and a copy per call comp
 
 import asyncio
 import socket
-import struct
 from collections.abc import Awaitable
 from typing import TypeVar
 
@@ -16,8 +15,6 @@ from sandbox.daemon.frames import MAX_FRAME_BYTES, BrokenFrame, FrameSocket, fie
 from sandbox.errors import DaemonLost
 from sandbox.v1 import channel_pb2 as pb
 
-_LENGTH = struct.Struct(">I")
-_SEND_BUFFER_BYTES = 1024 * 1024
 _Frame = TypeVar("_Frame", bytes, memoryview)
 
 
@@ -39,7 +36,7 @@ class Connection:
         payload = message.SerializeToString()
         if len(payload) > MAX_FRAME_BYTES:
             raise ValueError(f"a frame of {len(payload)} bytes is over the limit of {MAX_FRAME_BYTES}")
-        frame = memoryview(_LENGTH.pack(len(payload)) + payload)
+        frame = memoryview(len(payload).to_bytes(4, "big") + payload)
         try:
             return frame[self._socket.send(frame) :]
         except BlockingIOError:
@@ -57,7 +54,7 @@ class Connection:
         """Send Input(data=...), 1 MiB at most, without a copy of the bytes."""
         if not self._send_buffer_grown:
             # The default of 208 KiB would split a frame into several round trips of both event loops.
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1024 * 1024)
             self._send_buffer_grown = True
         try:
             await send_around(self._socket, field_head(pb.Input.DATA_FIELD_NUMBER, len(data)), data)

@@ -25,19 +25,13 @@ from sandbox.errors import DaemonLost, TooLarge
 from sandbox.protocols import EditResult, EntriesPage, Entry, GrepPage, LinesPage
 from sandbox.v1 import channel_pb2 as pb
 
-INLINE_BYTES = 1024 * 1024
 _INPUT_BYTES = 512 * 1024
-_CHUNK_BYTES = 512 * 1024
 
 # Generous for a slow disk, but a caller does not wait forever.
 _ANSWER_TIMEOUT_S = 30.0
 _TREE_TIMEOUT_S = 120.0
 # Above the daemon's own limit for removing, so that its answer arrives first.
 _REMOVE_TIMEOUT_S = 660.0
-# The least rate of a stream, over the time that the gateway waits for it.
-_STREAM_BYTES_PER_S = 64 * 1024
-# An upload takes as long as its caller sends; each piece has a timeout of its own.
-_UPLOAD_TIMEOUT_S = 24 * 3600.0
 
 _Value = TypeVar("_Value")
 
@@ -82,11 +76,12 @@ class RemoteFS:
         async with self.channel.call(request) as call:
             while True:
                 started_s = self.clock()
-                allowed_s = _ANSWER_TIMEOUT_S + got_bytes / _STREAM_BYTES_PER_S - waited_s
+                # The least rate of a stream, over the time that the gateway waits for it.
+                allowed_s = _ANSWER_TIMEOUT_S + got_bytes / (64 * 1024) - waited_s
                 piece = await call.receive_piece(timeout_s=max(allowed_s, 0.001))
                 waited_s += self.clock() - started_s
                 data, final = (piece, False) if isinstance(piece, bytes) else _read_bytes(*piece)
-                if not final and not 0 < len(data) <= _CHUNK_BYTES:
+                if not final and not 0 < len(data) <= 512 * 1024:
                     raise DaemonLost("the sandbox daemon sent a chunk of a wrong size")
                 got_bytes += len(data)
                 if length is None and got_bytes > wanted_bytes:
@@ -108,7 +103,7 @@ class RemoteFS:
         """Replace a file atomically; parents are made, an existing mode is kept."""
         path = checked_path(path)
         if isinstance(data, bytes):
-            if len(data) <= INLINE_BYTES:
+            if len(data) <= 1024 * 1024:
                 request = pb.Request(write=pb.WriteRequest(path=path, data=data, inline=True))
                 return await self._query(request, "entry", partial(replies.entry, name=path))
             data = _pieces(data)
@@ -190,7 +185,8 @@ async def _upload(call: Call, data: AsyncIterable[bytes]) -> pb.Reply:
                 await call.send_data(view[start : start + _INPUT_BYTES], timeout_s=_ANSWER_TIMEOUT_S)
         await call.send(pb.Input(end=True), timeout_s=_ANSWER_TIMEOUT_S)
 
-    receive = call.receive(timeout_s=_UPLOAD_TIMEOUT_S)
+    # An upload takes as long as its caller sends; each piece has a timeout of its own.
+    receive = call.receive(timeout_s=24 * 3600.0)
     member, reply = await call.exchange(send(), receive, answer_timeout_s=_TREE_TIMEOUT_S)
     if member == "failure":
         replies.raise_failure(reply.failure)

@@ -31,10 +31,8 @@ from sandbox.file_rules import FileRules
 from sandbox.protocols import PROCESSES_DIRECTORY, Process, ProcessList, ProcessPage, ProcessSpec
 from sandbox.v1 import channel_pb2 as pb
 
-DEFAULT_FILE_LIMIT_BYTES = 256 * 1024 * 1024
 PAGE_LIMIT_BYTES = 1024 * 1024
 INPUT_LIMIT_BYTES = 1024 * 1024
-WAIT_LIMIT_S = 60.0
 # The daemon's limit: 7 days.
 TIMEOUT_LIMIT_S = 7 * 24 * 3600.0
 _OFFSET_LIMIT = 2**63 - 1
@@ -53,7 +51,7 @@ class RemoteProcesses:
 
     channel: Channel
     env: Mapping[str, str] = field(default_factory=dict)
-    file_limit_bytes: int = DEFAULT_FILE_LIMIT_BYTES
+    file_limit_bytes: int = 256 * 1024 * 1024
     answer_timeout_s: float = _ANSWER_TIMEOUT_S
     file_rules: pb.FileRules | None = None
 
@@ -211,4 +209,4 @@ def _checked_wait(wait_s: float) -> int:
     """Return milliseconds, 60,000 at most: the caller has to be ready to ask again anyway."""
     if not wait_s >= 0:  # NaN too
         raise InvalidArgument(f"wait_s {wait_s!r}: 0 or more")
-    return math.ceil(min(wait_s, WAIT_LIMIT_S) * 1000)
+    return math.ceil(min(wait_s, 60.0) * 1000)

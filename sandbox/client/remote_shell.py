@@ -153,8 +153,6 @@ _OUTPUT_LIMIT_BYTES = 1024**4
 _GRACE_S = 15.0
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-# Beyond the bytes that the characters may take: pieces are not cut at the limit, and one fills a frame at most.
-_SLACK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,7 +307,9 @@ class _Output:
     def __init__(self, limit: pb.OutputLimit) -> None:
         self.size_bytes = 0
         self._limit_bytes = (
-            BYTES_PER_CHARACTER * max(limit.limit_chars, limit.head_chars, limit.tail_chars) + _SLACK_BYTES
+            # Beyond the bytes that the characters may take: pieces are not cut at the limit, and one fills a frame at
+            # most.
+            BYTES_PER_CHARACTER * max(limit.limit_chars, limit.head_chars, limit.tail_chars) + 1024 * 1024
         )
         self._parts: list[tuple[OutputStream, bytearray]] = []
 

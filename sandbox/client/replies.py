@@ -30,14 +30,6 @@ from sandbox.protocols import (
 from sandbox.usage import DiskCount, Health
 from sandbox.v1 import channel_pb2 as pb
 
-_MESSAGE_CHARS = 4096
-_MATCH_TEXT_BYTES = 1000
-_NAME_BYTES = 255
-_PATH_BYTES = 4095
-# No file has more bytes (8 EiB), and every number fits a signed 64-bit column.
-_COUNT_LIMIT = 2**63 - 1
-_EXIT_CODE_LIMIT = 255
-_ERRNO_LIMIT = 4095
 SIGNAL_LIMIT = 64
 PROCESSES_LIMIT = 64
 PROCESS_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -45,8 +37,6 @@ SIDE_LIMIT = 4096
 _ARGV_BYTES = 4096
 # PID_MAX_LIMIT of Linux.
 PID_LIMIT = 2**22
-# Far above the number of connections that a daemon serves at once.
-_CALLS_LIMIT = 65_536
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 _ENTRY_TYPES: dict[int, EntryType] = {
@@ -105,7 +95,7 @@ def failure_message(failure: pb.Failure) -> str:
 
 def plain_text(text: str) -> str:
     """Return text for people and models: bounded, without control characters other than newline and tab."""
-    return _CONTROL.sub("?", text[:_MESSAGE_CHARS])
+    return _CONTROL.sub("?", text[:4096])
 
 
 def listed_page(reply: pb.EntriesReply, *, limit: int) -> EntriesPage:
@@ -143,9 +133,7 @@ def grep_page(reply: pb.GrepReply, *, limit: int, under: str) -> GrepPage:
     if len(reply.matches) > limit:
         raise DaemonLost("the sandbox daemon sent more matches than were asked for")
     matches = tuple(
-        GrepMatch(
-            _path(match.path, under), count(match.line), match.text[:_MATCH_TEXT_BYTES].decode("utf-8", "replace")
-        )
+        GrepMatch(_path(match.path, under), count(match.line), match.text[:1000].decode("utf-8", "replace"))
         for match in reply.matches
     )
     return converted(GrepPage, reply, matches=matches)
@@ -164,7 +152,7 @@ def ending(outcome: int, exit_code: int, signal: int) -> Ending:
     name = _OUTCOMES.get(outcome)
     if name is None:
         raise DaemonLost(f"the sandbox daemon ended a program with no known outcome ({outcome})")
-    if not 0 <= exit_code <= _EXIT_CODE_LIMIT or signal > SIGNAL_LIMIT:
+    if not 0 <= exit_code <= 255 or signal > SIGNAL_LIMIT:
         raise DaemonLost("the sandbox daemon sent an exit code or signal that no program has")
     if (name == "exited" and signal) or (name == "signalled" and not signal):
         raise DaemonLost(
@@ -175,14 +163,15 @@ def ending(outcome: int, exit_code: int, signal: int) -> Ending:
 
 def errno(number: int) -> int | None:
     """Return an errno, None for 0."""
-    if number > _ERRNO_LIMIT:
+    if number > 4095:
         raise DaemonLost(f"the sandbox daemon sent an errno that no kernel has ({number})")
     return number or None
 
 
 def count(number: int) -> int:
     """Return a plausible size or count."""
-    if number > _COUNT_LIMIT:
+    # No file has more bytes (8 EiB), and every number fits a signed 64-bit column.
+    if number > 2**63 - 1:
         raise DaemonLost(f"the sandbox daemon sent an impossible count ({number})")
     return number
 
@@ -204,7 +193,7 @@ def _page(reply: pb.EntriesReply, limit: int, names: list[str]) -> EntriesPage:
 
 
 def _bare_name(name: bytes) -> str:
-    if not name or len(name) > _NAME_BYTES or name in (b".", b"..") or b"/" in name or b"\0" in name:
+    if not name or len(name) > 255 or name in (b".", b"..") or b"/" in name or b"\0" in name:
         raise DaemonLost("the sandbox daemon sent a name that no file can have")
     return name.decode("utf-8", "surrogateescape")
 
@@ -213,7 +202,7 @@ def _path(path: bytes, under: str) -> str:
     text = path.decode("utf-8", "surrogateescape")
     inside = text == under or text.startswith(under.rstrip("/") + "/")
     plain = b"\0" not in path and b"//" not in path and not {b".", b".."} & set(path.split(b"/"))
-    if not inside or not plain or len(path) > _PATH_BYTES:
+    if not inside or not plain or len(path) > 4095:
         raise DaemonLost("the sandbox daemon sent a path that is not below the searched one")
     return text
 
@@ -307,7 +296,8 @@ def raise_write_failure(failure: pb.Failure, *, sent_bytes: int, offset: int | N
 
 def health(reply: pb.HealthReply) -> Health:
     """Return a daemon's health; raises DaemonLost for impossible numbers."""
-    if not 1 <= reply.calls <= _CALLS_LIMIT or reply.processes > PROCESSES_LIMIT or reply.pids > PID_LIMIT:
+    # Far above the number of connections that a daemon serves at once.
+    if not 1 <= reply.calls <= 65_536 or reply.processes > PROCESSES_LIMIT or reply.pids > PID_LIMIT:
         raise DaemonLost("the sandbox daemon counts calls or processes that it cannot have")
     disks = {
         name: converted(DiskCount, getattr(reply, name)) if reply.HasField(name) else None

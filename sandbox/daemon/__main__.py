@@ -15,8 +15,6 @@ from sandbox.daemon import lazy_module
 from sandbox.daemon.settings import Settings, read_settings
 from sandbox.daemon.supervisor.identity import become_server
 
-BACKLOG = 512
-
 
 class CannotStart(Exception):
     """The environment is unsuitable; str() says what to fix."""
@@ -102,7 +100,7 @@ def _listen(settings: Settings) -> socket.socket:
         listener.bind(settings.socket)
     finally:
         os.umask(mask)
-    listener.listen(BACKLOG)
+    listener.listen(512)
     return listener
 
 

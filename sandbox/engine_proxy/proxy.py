@@ -32,11 +32,9 @@ from sandbox.engines.docker.container_config import INSTANCE_LABEL
 log = logging.getLogger(__name__)
 
 _HEAD_TIMEOUT_S = 30.0
-_ENGINE_TIMEOUT_S = 60.0
 _BODY_LIMIT_BYTES = 1024 * 1024
 _ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
 _PIECE_BYTES = 256 * 1024
-_CHUNK_LIMIT_BYTES = 64 * 1024 * 1024
 _CONNECTIONS = 256
 # Header fields that pass unchanged.
 _KEPT_FIELDS = ("user-agent", "content-type", "x-registry-auth", "accept")
@@ -130,7 +128,7 @@ class EngineProxy:
 
     async def _container(self, head: Head, name: str) -> dict[str, Any] | None:
         """Return the engine's description of a container; None if it is missing, Refused if it is not a gateway's."""
-        async with asyncio.timeout(_ENGINE_TIMEOUT_S), _connected(self.engine) as (reader, writer):
+        async with asyncio.timeout(60.0), _connected(self.engine) as (reader, writer):
             request = f"GET {head.version}/containers/{quote(name)}/json HTTP/1.0\r\nHost: docker\r\n\r\n"
             writer.write(request.encode())
             status = (await reader.readline()).split()
@@ -224,7 +222,7 @@ async def _send_body(reader: StreamReader, engine: StreamWriter, head: Head) -> 
         while True:
             line = (await reader.readuntil(b"\r\n")).strip()
             size = int(line, 16) if line.isalnum() and len(line) <= 8 else -1
-            if not 0 <= size <= _CHUNK_LIMIT_BYTES:
+            if not 0 <= size <= 64 * 1024 * 1024:
                 raise BadRequest("a chunk's length is none")
             engine.write(b"%x\r\n" % size)
             await _copy(reader, engine, size)

@@ -20,8 +20,6 @@ from sandbox.transition import STOPPING, UNUSED
 log = logging.getLogger(__name__)
 
 _SWEEPS_PER_TIMEOUT = 4
-# A lifetime may be much shorter than an idle timeout.
-_SWEEP_LATEST_S = 60.0
 # Twice what a policy grants a call that says nothing of it (limits.timeout_s).
 GRACE_S = 600.0
 
@@ -228,7 +226,8 @@ class Sweeper:
         looked_s = self._clock()
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(self._shortest_s / _SWEEPS_PER_TIMEOUT, _SWEEP_LATEST_S)):
+                # A lifetime may be much shorter than an idle timeout.
+                async with asyncio.timeout(min(self._shortest_s / _SWEEPS_PER_TIMEOUT, 60.0)):
                     await self._shorter.wait()
             self._shorter.clear()
             try:

@@ -31,12 +31,8 @@ __all__ = ["GRACE_S", "KeeperLimits", "SandboxKeeper"]
 
 log = logging.getLogger(__name__)
 
-# A sandbox that answered this recently is not asked again; one that was idle for longer is.
-_TRUST_S = 1.0
 # How often a call that waits for a sandbox past its lifetime looks again: other processes' calls send no signal.
 _LOOK_S = 0.05
-# How often the sandbox is created or found again when another process removes it in that moment.
-_TRIES = 3
 
 
 class SandboxKeeper:
@@ -204,11 +200,13 @@ class SandboxKeeper:
 
     def _fresh(self, place: Place, sandbox: Sandbox, spec: SandboxSpec) -> bool:
         shared = place.users > 1
-        return sandbox.alive and _fits(sandbox, spec) and (shared or self._clock() - place.used_s < _TRUST_S)
+        # A sandbox that answered this recently is not asked again; one that was idle for longer is.
+        return sandbox.alive and _fits(sandbox, spec) and (shared or self._clock() - place.used_s < 1.0)
 
     async def _borrowed(self, place: Place, spec: SandboxSpec) -> Sandbox:
         """Borrow the place's sandbox, made or replaced as needed; the caller has the place's lock."""
-        for _ in range(_TRIES):
+        # How often the sandbox is created or found again when another process removes it in that moment.
+        for _ in range(3):
             sandbox = await self._usable(place, spec)
             if sandbox.overdue_s is not None and sandbox.busy:
                 continue  # another process has calls in it, or it has just become overdue: the next try waits

@@ -16,14 +16,11 @@ from sandbox.daemon.failures import Fault, fault_at, fault_of, permission_denied
 from sandbox.daemon.files.slow_work import HERE_LIMIT_BYTES
 from sandbox.daemon.paths import Place, closing, components, open_directory, refuse_other_names, require_regular
 
-NEW_FILE_MODE = 0o644
 _TEMPORARY = (".airlock-", ".tmp")
 _TEMPORARY_RANDOM_BYTES = 8
 _HEX = "0123456789abcdef"
 # Names inspected when the daemon starts; more are not worth a slow start.
 _UNFINISHED_LIMIT = 20_000
-# The errors of file systems without O_TMPFILE; EISDIR from kernels without it.
-_NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 
 
 class Replacement:
@@ -36,7 +33,7 @@ class Replacement:
         self, place: Place, *, workspace: str = "", temporary_name: str | None = None, one_name: bool = False
     ) -> None:
         existing = place.stat_or_none()
-        mode = NEW_FILE_MODE
+        mode = 0o644
         if existing is not None:
             place.refuse_link(existing)
             require_regular(existing, place.path)
@@ -103,7 +100,8 @@ class Replacement:
         try:
             fd = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=self._place.directory_fd)
         except OSError as error:
-            if error.errno in _NO_UNNAMED:
+            # From file systems without O_TMPFILE; EISDIR from kernels without it.
+            if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                 return -1
             raise
         if not os.path.exists(f"/proc/self/fd/{fd}"):

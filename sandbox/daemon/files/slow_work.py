@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     _Value = TypeVar("_Value")
 
 _FRAGMENT, _FAILURE, _END = b"+", b"-", b"."
-# Far above the longest path, matching line and message.
-_PACKET_LIMIT_BYTES = 32 * 1024
-_CHILD_MEMORY_BYTES = 512 * 1024 * 1024
 
 
 Emit = Callable[[Any], None]  # takes a protobuf message
@@ -53,7 +50,8 @@ async def work_in_child(work: Callable[[Emit], None], reply: Message, timeout_s:
         deadline_s = loop.time() + timeout_s
         timer = loop.call_at(deadline_s, output.shutdown, socket.SHUT_RD)  # the packets end
         try:
-            while (packet := await loop.sock_recv(output, _PACKET_LIMIT_BYTES)) != _END:
+            # Far above the longest path, matching line and message.
+            while (packet := await loop.sock_recv(output, 32 * 1024)) != _END:
                 if not packet and loop.time() >= deadline_s:
                     return False
                 if not packet:
@@ -101,7 +99,7 @@ def _limit_memory() -> None:
     with open("/proc/self/statm", "rb") as file:
         mapped_bytes = int(file.read().split()[0]) * resource.getpagesize()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = mapped_bytes + _CHILD_MEMORY_BYTES
+    wanted = mapped_bytes + 512 * 1024 * 1024
     resource.setrlimit(resource.RLIMIT_AS, (wanted if hard < 0 else min(wanted, hard), hard))
 
 

@@ -8,7 +8,6 @@ from sandbox.daemon.paths import PATH_LIMIT_BYTES, closing
 
 # Deeper directories are counted and not searched: each level takes a descriptor.
 DEPTH_LIMIT = 256
-_NAME_LIMIT_BYTES = 255
 
 # The directory of evicted output, below the workspace; searches skip it unless they start inside it.
 PRIVATE_NAME = ".airlock"
@@ -50,7 +49,7 @@ def walk(
         except OSError:
             missed()
             return
-        if above_bytes + 1 + _NAME_LIMIT_BYTES > PATH_LIMIT_BYTES:
+        if above_bytes + 1 + 255 > PATH_LIMIT_BYTES:  # no name is longer
             short = [name for name in listed if above_bytes + 1 + len(os.fsencode(name)) <= PATH_LIMIT_BYTES]
             if len(short) < len(listed):
                 missed()

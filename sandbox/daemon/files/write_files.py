@@ -14,9 +14,6 @@ from sandbox.daemon.limits.disk_watch import DiskWatch
 from sandbox.daemon.paths import Place
 from sandbox.v1 import channel_pb2 as wire
 
-# After so many bytes other tasks run; a fast input would otherwise block them.
-_TURN_BYTES = 1024 * 1024
-
 
 async def write(
     request: wire.WriteRequest,
@@ -45,7 +42,8 @@ async def write(
                         await disk.admit(place.path, len(piece), 0)
                     replacement.write(piece)
                     written_bytes += len(piece)
-                    if written_bytes >= _TURN_BYTES:
+                    # After so many bytes other tasks run; a fast input would otherwise block them.
+                    if written_bytes >= 1024 * 1024:
                         written_bytes = 0
                         await asyncio.sleep(0)
             state = await work_in_thread(replacement.commit, slow=replacement.slow)
@@ -55,8 +53,6 @@ async def write(
 
 
 FILE_LIMIT_BYTES = 64 * 1024 * 1024
-# Larger files are edited in a child process: they would block the server and enlarge its memory.
-_HERE_LIMIT_BYTES = 1024 * 1024
 _TIMEOUT_S = 60.0
 
 
@@ -74,7 +70,8 @@ async def edit(
         most_bytes = min(state.st_size + matches * grown_bytes, FILE_LIMIT_BYTES)
         async with nullcontext() if disk is None else disk.writing(place.path, most_bytes):
             reply = wire.EditReply()
-            if state.st_size <= _HERE_LIMIT_BYTES and len(request.new_text) <= len(request.old_text) + 1024:
+            # Larger files are edited in a child process: they would block the server and enlarge its memory.
+            if state.st_size <= 1024 * 1024 and len(request.new_text) <= len(request.old_text) + 1024:
                 _edit(request, reply.CopyFrom, workspace, None, one_name=one_name)
                 return wire.Reply(edit=reply)
             temporary_name = new_temporary_name()

@@ -21,7 +21,6 @@ def read_if_there(path: str) -> bytes:
         return b""
 
 
-_V1_UNLIMITED_BYTES = 2**62
 # Between the kernel's kill of a process and its reported end.
 _LATELY_S = 1.0
 
@@ -87,7 +86,7 @@ class Cgroup:
     def _bytes(self, name: str) -> int:
         text = self._read(name).strip()
         value = int(text) if text.isdigit() else 0
-        return value if value < _V1_UNLIMITED_BYTES else 0
+        return value if value < 2**62 else 0  # version 1 says so for no limit
 
     def _open(self, name: str) -> int:
         try:

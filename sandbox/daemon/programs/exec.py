@@ -83,7 +83,6 @@ PAUSE_ABOVE_BYTES = 256 * 1024
 RESUME_BELOW_BYTES = 128 * 1024
 # Memory of a piece besides its bytes, so that a program that writes single bytes is paused in time too.
 _PIECE_COST_BYTES = 160
-_JOIN_BELOW_BYTES = 64 * 1024
 
 Piece = tuple[wire.OutputStream, bytes | bytearray]
 
@@ -110,7 +109,7 @@ class OutputSender:
         if not data:
             return
         last_stream, last = self._unsent[-1] if self._unsent else (None, b"")
-        if last_stream == stream and len(last) + len(data) <= _JOIN_BELOW_BYTES:
+        if last_stream == stream and len(last) + len(data) <= 64 * 1024:
             if isinstance(last, bytes):
                 last = bytearray(last)
                 self._unsent[-1] = (stream, last)
@@ -281,15 +280,12 @@ async def _feed(stdin: Writer, given: InputStream) -> None:
     stdin.close()
 
 
-_SHELL_SIGKILL_STATUS = 128 + signal.SIGKILL
-
-
 def outcome_of(process: Process, cgroup: Cgroup, kills_before: int, *, killed_by_caller: bool = False) -> wire.Outcome:
     """Return the outcome of an ended process; `kills_before` is what observe_kills() returned at its start."""
     status = process.ended.result()
     signalled = os.WIFSIGNALED(status)
     # A shell exits with this status if the program it ran was killed.
-    killed = os.WTERMSIG(status) == signal.SIGKILL if signalled else os.WEXITSTATUS(status) == _SHELL_SIGKILL_STATUS
+    killed = os.WTERMSIG(status) == signal.SIGKILL if signalled else os.WEXITSTATUS(status) == 128 + signal.SIGKILL
     out_of_memory = cgroup.killed_since(kills_before)  # at every end, so that the next one is judged correctly
     if killed and process.past_disk:
         return wire.OUTCOME_DISK_LIMIT

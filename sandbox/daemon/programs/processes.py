@@ -35,8 +35,6 @@ SIGNAL_LIMIT = 64
 _OFFSET_LIMIT = 2**63 - 1
 # Each waiting call occupies a connection; health and kill calls must always get one (server.CONNECTIONS_LIMIT).
 WAITERS_LIMIT = 128
-# A killed tree has closed its streams, which are drained at once; a tree that survives may never end.
-_END_LIMIT_S = 2.0
 
 
 class Processes:
@@ -276,7 +274,8 @@ class Processes:
         process = self._find(request.id)
         process.ending = process.ending or wire.OUTCOME_CANCELLED
         remaining = await self._spawner.kill(process.process)
-        await asyncio.wait([process.over], timeout=_END_LIMIT_S)
+        # A killed tree has closed its streams, which are drained at once; a tree that survives may never end.
+        await asyncio.wait([process.over], timeout=2.0)
         await process.streams.drain()  # what its children have written since
         self._forget(process)
         return process.report(remaining)

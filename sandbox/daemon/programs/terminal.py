@@ -12,7 +12,6 @@ import termios
 from sandbox.daemon.programs.pipes import Source
 from sandbox.daemon.programs.process_io import ProcessInput, RateLimit, StreamOutput
 
-_READ_BYTES = 64 * 1024
 _SIZE = struct.Struct("4H")  # rows, columns, and two for pixels
 _END_OF_FILE = b"\x04"
 
@@ -60,7 +59,7 @@ class Terminal(Source):
 
     def _readable(self) -> None:
         try:
-            data = os.read(self._fd, _READ_BYTES)
+            data = os.read(self._fd, 64 * 1024)
         except BlockingIOError:
             return
         except OSError:

@@ -20,11 +20,9 @@ from sandbox.daemon.supervisor.control_wire import (
 
 # How long a start may take unless its call says less.
 START_LIMIT_S = 10.0
-_PENDING_PAUSE_S = 0.02
 # A start that fails for lack of a process slot is retried for two thirds of a second in all.
 _FIRST_PAUSE_S = 0.01
 _LAST_PAUSE_S = 0.32
-_KILL_ATTEMPTS = 3
 
 
 class Process:
@@ -147,7 +145,7 @@ class Spawner:
         """Kill what a start created; it may not exist yet, or be stopped before it executes its program."""
         while not process.started.done():
             await self.kill(process)
-            await asyncio.wait([process.started], timeout=_PENDING_PAUSE_S)
+            await asyncio.wait([process.started], timeout=0.02)
         if process.started.exception() is None:
             await self.kill(process)
 
@@ -205,7 +203,7 @@ class Spawner:
     async def _kill(self, kind: int, call: int = 0, rest: Callable[[], bytes] = bytes) -> int:
         # Init gives up after a while to serve other orders, and a fork bomb may take longer.
         alive = 1
-        for _ in range(_KILL_ATTEMPTS):
+        for _ in range(3):
             if not (alive := await self._ask(kind, call, rest=rest())):
                 break
         return alive

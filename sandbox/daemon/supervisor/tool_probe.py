@@ -8,7 +8,6 @@ from collections.abc import Callable
 from sandbox.daemon.supervisor.libc import libc
 from sandbox.daemon.supervisor.tool_filter import ALLOWED, PROGRAMS_ON_SOCKETS, install
 
-LOWEST_OOM_SCORE_ADJ = -1000
 _PR_GET_NO_NEW_PRIVS = 39
 _FAMILIES = 64  # more than Linux has
 _TYPES = (socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET)
@@ -78,7 +77,7 @@ def _takes_socket_program() -> bool:
 
 
 def _lowest_score(score: int) -> int:
-    refused, taken = LOWEST_OOM_SCORE_ADJ - 1, int(os.pread(score, 16, 0))
+    refused, taken = -1001, int(os.pread(score, 16, 0))  # the kernel has none below -1000
     while taken - refused > 1:
         middle = (taken + refused) // 2
         try:

@@ -41,7 +41,6 @@ from sandbox.daemon.supervisor.libc import libc
 from sandbox.daemon.supervisor.tool_filter import filter_tool_code
 from sandbox.daemon.supervisor.tool_probe import describe_tool
 
-MAX_DESCRIPTORS = 4
 _DESCRIPTOR = struct.Struct("i")
 _PR_SET_NO_NEW_PRIVS = 38
 _REAP = 0
@@ -361,7 +360,7 @@ def drain(fd: int) -> None:
 def receive(control: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
     """Return an order and its descriptors, which are close-on-exec: a program gets nothing but its stdio."""
     # socket.recv_fds drops the flags on Python 3.11.
-    room = socket.CMSG_LEN(MAX_DESCRIPTORS * _DESCRIPTOR.size)
+    room = socket.CMSG_LEN(4 * _DESCRIPTOR.size)
     data, ancillary, _, _ = control.recvmsg(ORDER_LIMIT_BYTES, room, socket.MSG_CMSG_CLOEXEC | flags)
     fds: list[int] = []
     for level, kind, content in ancillary:

@@ -18,7 +18,6 @@ from sandbox.engines.docker.docker_requests import DockerRequests, labelled_volu
 
 IDENTITY = "identity"
 _ID = re.compile(r"ch_[0-9a-f]{24}")
-_ID_LIMIT_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def read_identity(directory: Path) -> str | None:
     """Return a directory's identity; None where it has none. Raises OSError, and ValueError for a damaged file."""
     try:
         with (directory / IDENTITY).open("rb") as file:
-            found = file.read(_ID_LIMIT_BYTES).decode("ascii", "replace").strip()
+            found = file.read(64).decode("ascii", "replace").strip()
     except FileNotFoundError:
         return None
     if not _ID.fullmatch(found):

@@ -43,7 +43,6 @@ _LOOKS = 3
 # The fewest processes seen so often, and so far apart, are the daemon's own.
 _ALIKE = 5
 _SETTLING_LOOKS = 50
-_SETTLING_S = 0.02
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -281,7 +280,7 @@ async def settled(sandbox: ChannelSandbox) -> int:
     seen: list[int] = []
     while len(seen) < _SETTLING_LOOKS and seen.count(min(seen, default=0)) < _ALIKE:
         seen.append((await sandbox.health()).pids)
-        await asyncio.sleep(_SETTLING_S)
+        await asyncio.sleep(0.02)
     return min(seen)
 
 

@@ -19,10 +19,7 @@ from sandbox.thread_lock import Note, ThreadLock
 
 log = logging.getLogger(__name__)
 
-# Longer than a sandbox takes to come up on a busy host, or to be removed.
-_GATE_LIMIT_S = 60.0
 _SERVING = "ground"  # the name on disk
-_RECORD_LIMIT_BYTES = 64 * 1024
 
 
 @dataclass
@@ -180,7 +177,8 @@ class LockDirectory(LockFiles):
 async def shut(lock: ThreadLock) -> None:
     """Shut the gate of a lock; SandboxUnavailable, and the lock closed, when that takes long."""
     try:
-        await lock.gate(_GATE_LIMIT_S)
+        # Longer than a sandbox takes to come up on a busy host, or to be removed.
+        await lock.gate(60.0)
     except BaseException:
         lock.close()
         raise
@@ -250,7 +248,7 @@ class StoppedSandboxes(NamedFiles):
         """Return an owner's stopped sandbox; None for none, or one that cannot be read."""
         try:
             with self.path(owner).open("rb") as file:
-                said, since_s = json.loads(file.read(_RECORD_LIMIT_BYTES)), os.fstat(file.fileno()).st_mtime
+                said, since_s = json.loads(file.read(64 * 1024)), os.fstat(file.fileno()).st_mtime
             return Stopped(Note.of(said), int(said["processes"]), since_s)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None

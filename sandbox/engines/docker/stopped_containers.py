@@ -24,9 +24,6 @@ from sandbox.transition import MADE_OTHERWISE, STARTED_AGAIN, STOPPED_LIMIT
 
 log = logging.getLogger(__name__)
 
-# How long a sandbox that is about to be stopped may take to say what runs in it.
-_LAST_LOOK_S = 2.0
-
 
 @dataclass(frozen=True)
 class StoppedContainers:
@@ -180,7 +177,8 @@ class StoppedContainers:
 async def _running(channel: Channel) -> int:
     """Return how many background processes run in a sandbox without calls; 0 where it does not say."""
     try:
-        async with asyncio.timeout(_LAST_LOOK_S):
+        # How long a sandbox that is about to be stopped may take to say what runs in it.
+        async with asyncio.timeout(2.0):
             found = await RemoteProcesses(channel).list()
     except (SandboxError, TimeoutError):
         return 0

@@ -29,8 +29,6 @@ from sandbox.sandbox import Owner, SandboxSpec, owner_by_name, owner_of
 log = logging.getLogger(__name__)
 
 _ROOT = WORKSPACE.removeprefix("/")
-# How often a workspace is read anew that changes while it is read.
-_TRIES = 3
 _Value = TypeVar("_Value")
 
 
@@ -46,7 +44,8 @@ class WorkspaceTransfer:
         async with self.alone(owner), self.parts.requests.threads.streams.turns.turn(owner[0]):
             if not await claims.has_files(owner):
                 return None
-            for left in reversed(range(_TRIES)):
+            # How often a workspace is read anew that changes while it is read.
+            for left in reversed(range(3)):
                 try:
                     async with self.carrier(spec, await claims.pooled_of(owner)) as carrier:
                         return await self._read(carrier, take)

@@ -16,8 +16,6 @@ from sandbox.daemon.frames import FrameSocket, InputStream
 from sandbox.daemon.serving.calls import CONNECTION_ERRORS, Hangups, reply_of
 from sandbox.v1 import channel_pb2 as pb
 
-_PATH_LIMIT_BYTES = 4096
-
 
 async def serve(control: socket.socket) -> None:
     """Serve connections until the control socket closes."""
@@ -28,7 +26,7 @@ async def serve(control: socket.socket) -> None:
 
     def accept() -> None:
         try:
-            root, descriptors, _, _ = socket.recv_fds(control, _PATH_LIMIT_BYTES, 1)
+            root, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
         except BlockingIOError:
             return
         except OSError:

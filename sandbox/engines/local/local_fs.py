@@ -27,8 +27,6 @@ from sandbox.v1 import channel_pb2 as pb
 
 _PACKAGES = Path(__file__).resolve().parents[3]
 _STARTING = threading.Lock()
-_FIRST_RETRY_S = 0.001
-_EXIT_TIMEOUT_S = 5.0
 
 
 class _Worker:
@@ -54,7 +52,7 @@ class _Worker:
     def end(self) -> None:
         """Close the control socket, on which the worker exits."""
         self.control.close()
-        wait_or_kill(self._process, _EXIT_TIMEOUT_S)
+        wait_or_kill(self._process, 5.0)
 
 
 _workers: list[_Worker] = []
@@ -92,7 +90,7 @@ async def connect(root: str) -> socket.socket:
 
 
 async def _send(worker: _Worker, connection: socket.socket, root: bytes) -> None:
-    pause_s = _FIRST_RETRY_S
+    pause_s = 0.001
     while True:
         try:
             socket.send_fds(worker.control, [root], [connection.fileno()])

@@ -40,7 +40,6 @@ _Value = TypeVar("_Value")
 
 # How long the daemons of a killed process may take to end what they run.
 _LOCK_TIMEOUT_S = 10.0
-_LOCK_PAUSE_S = 0.01
 
 
 def read_directory(root: Path) -> Contents:
@@ -188,7 +187,7 @@ class LocalWorkspaces:
                     with suppress(BlockingIOError):
                         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         return lock
-                    await asyncio.sleep(_LOCK_PAUSE_S)
+                    await asyncio.sleep(0.01)
         except BaseException as error:
             os.close(lock)
             if isinstance(error, TimeoutError):
