@@ -31,8 +31,8 @@ from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenants
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
-from sandbox.engines.docker.engine_disk import EngineDisk
 from sandbox.engines.docker.image_pulls import ImagePulls, PullingCreation, pullable
+from sandbox.engines.docker.workspace_transfer import EngineDisk
 from sandbox.engines.engine import Creator, Engine
 from sandbox.engines.fair_creation import FairCreation
 from sandbox.engines.local.memory_engine import MemoryEngine

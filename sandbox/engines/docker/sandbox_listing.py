@@ -11,8 +11,7 @@ from typing import Any
 
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
-from sandbox.engines.docker.containers import Container, id_of
-from sandbox.engines.docker.parts import Parts
+from sandbox.engines.docker.parts import Container, Parts, id_of
 from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.errors import EngineUnavailable, SandboxUnavailable
 from sandbox.sandbox import ListedSandbox, Owner, SandboxSpec, digest, owner_of

@@ -14,9 +14,8 @@ from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.engines.background import over
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.boot import Blueprint, Boot
-from sandbox.engines.docker.containers import Container, id_of
 from sandbox.engines.docker.lock_directory import Stopped
-from sandbox.engines.docker.parts import Parts
+from sandbox.engines.docker.parts import Container, Parts, id_of
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
 from sandbox.sandbox import Owner, Sandbox
 from sandbox.thread_lock import Note, ThreadLock

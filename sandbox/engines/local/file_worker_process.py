@@ -11,9 +11,8 @@ import os
 import socket
 import sys
 
-from sandbox.daemon.files.calls import answer_file_call
 from sandbox.daemon.frames import FrameSocket, InputStream
-from sandbox.daemon.serving.calls import CONNECTION_ERRORS, Hangups, reply_of
+from sandbox.daemon.serving.calls import CONNECTION_ERRORS, Hangups, answer_file_call, reply_of
 from sandbox.v1 import channel_pb2 as pb
 
 
