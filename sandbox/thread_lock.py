@@ -81,7 +81,6 @@ class ThreadLock:
 
     @classmethod
     def open_existing(cls, path: Path) -> Self | None:
-        """Open a lock file, or return None where there is none."""
         try:
             return cls(path, os.open(path, _FLAGS))
         except FileNotFoundError:
@@ -92,10 +91,7 @@ class ThreadLock:
         """Whether the sandbox was removed, or this was closed."""
         return self._descriptor is None or os.fstat(self._descriptor).st_nlink == 0
 
-    # --- the gate ---
-
     def try_gate(self) -> bool:
-        """Shut the gate; return False if it is shut."""
         return self._lock(fcntl.F_WRLCK, _GATE)
 
     async def gate(self, limit_s: float) -> None:
@@ -151,8 +147,6 @@ class ThreadLock:
         """Return whether a process has calls in it; takes no lock."""
         return self._is_locked(_BUSY)
 
-    # --- what the file says ---
-
     def read(self) -> Note | None:
         """Return the note; None for none, or one that cannot be read."""
         if self._descriptor is None:
@@ -183,8 +177,6 @@ class ThreadLock:
             return note.ended_processes
         finally:
             self._lock(fcntl.F_UNLCK, _GATE)
-
-    # --- its end ---
 
     def retire(self) -> None:
         """Remove the file, for its sandbox is gone, and close; behind the gate only."""

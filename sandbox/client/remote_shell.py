@@ -84,18 +84,13 @@ _START_FAILURES = {
 
 
 def _command_message(ended: Ending, reply: pb.ExecReply) -> str:
-    """Return the message for a command line, to be shown after its outcome."""
     number = replies.errno(reply.errno)
     advice = _FILE_RULES.get(number or 0, "the sandbox image needs a /bin/sh and a /workspace")
-    messages = {
-        "failed_to_start": f"/bin/sh did not start: {_strerror(number)}: {advice}",
-        "pids_limit": _MAKE_ROOM,
-    }
+    messages = {"failed_to_start": f"/bin/sh did not start: {_strerror(number)}: {advice}", "pids_limit": _MAKE_ROOM}
     return _message(messages, ended, reply)
 
 
 def _program_message(ended: Ending, reply: pb.ExecReply, asked: pb.ExecRequest) -> str:
-    """Return the message for a program with streams."""
     number = replies.errno(reply.errno)
     advice = _START_FAILURES.get(number or 0)
     program = asked.argv[0][:200].decode("utf-8", "replace")
@@ -116,7 +111,6 @@ def _program_message(ended: Ending, reply: pb.ExecReply, asked: pb.ExecRequest) 
 
 
 def _remaining_message(reply: pb.ExecReply) -> str:
-    """Return the message about processes that could not be killed."""
     return f"{reply.remaining} processes could not be killed; the next call gets a new sandbox with the same workspace"
 
 

@@ -14,7 +14,6 @@ from sandbox import errors
 from sandbox.errors import DaemonLost, InputGap, InputNotTaken
 from sandbox.protocols import (
     PROCESSES_DIRECTORY,
-    EditResult,
     EntriesPage,
     Entry,
     EntryType,
@@ -98,14 +97,13 @@ def plain_text(text: str) -> str:
     return _CONTROL.sub("?", text[:4096])
 
 
-def listed_page(reply: pb.EntriesReply, *, limit: int) -> EntriesPage:
-    """Return a page of a directory: bare names."""
-    return _page(reply, limit, [_bare_name(entry.name) for entry in reply.entries[: limit + 1]])
-
-
-def globbed_page(reply: pb.EntriesReply, *, limit: int, under: str) -> EntriesPage:
-    """Return a page of matches: absolute paths below the searched directory."""
-    return _page(reply, limit, [_path(entry.name, under) for entry in reply.entries[: limit + 1]])
+def entries_page(reply: pb.EntriesReply, *, limit: int, under: str | None = None) -> EntriesPage:
+    """Return a page of a directory, by bare names; or of matches, by absolute paths below the directory `under`."""
+    if len(reply.entries) > limit:
+        raise DaemonLost("the sandbox daemon sent more entries than were asked for")
+    names = (_bare_name(item.name) if under is None else _path(item.name, under) for item in reply.entries)
+    entries = tuple(entry(item, name) for item, name in zip(reply.entries, names, strict=True))
+    return EntriesPage(entries, max(count(reply.total), len(entries)), reply.more, count(reply.unsearched))
 
 
 def entry(reply: pb.Entry, name: str) -> Entry:
@@ -121,11 +119,6 @@ def lines_page(reply: pb.ReadLinesReply, *, limit: int, limit_bytes: int) -> Lin
     if len(reply.data) > limit_bytes or reply.lines > limit:
         raise DaemonLost("the sandbox daemon sent more lines than were asked for")
     return converted(LinesPage, reply)
-
-
-def edit_result(reply: pb.EditReply) -> EditResult:
-    """Return the result of an edit."""
-    return converted(EditResult, reply)
 
 
 def grep_page(reply: pb.GrepReply, *, limit: int, under: str) -> GrepPage:
@@ -183,13 +176,6 @@ def converted(kind: type[_Value], reply: Message, **given: Any) -> _Value:
         if isinstance(value, int):
             count(value)
     return kind(**values, **given)
-
-
-def _page(reply: pb.EntriesReply, limit: int, names: list[str]) -> EntriesPage:
-    if len(reply.entries) > limit:
-        raise DaemonLost("the sandbox daemon sent more entries than were asked for")
-    entries = tuple(entry(item, name) for item, name in zip(reply.entries, names, strict=True))
-    return EntriesPage(entries, max(count(reply.total), len(entries)), reply.more, count(reply.unsearched))
 
 
 def _bare_name(name: bytes) -> str:
@@ -286,9 +272,7 @@ def raise_write_failure(failure: pb.Failure, *, sent_bytes: int, offset: int | N
     if failure.taken_bytes > sent_bytes:
         raise DaemonLost("the sandbox daemon says that a process took more input than it was sent")
     raised = InputNotTaken(
-        failure_message(failure),
-        taken_bytes=failure.taken_bytes,
-        closed=failure.kind == pb.FAILURE_KIND_CONFLICT,
+        failure_message(failure), taken_bytes=failure.taken_bytes, closed=failure.kind == pb.FAILURE_KIND_CONFLICT
     )
     raised.errno = errno(failure.errno)
     raise raised

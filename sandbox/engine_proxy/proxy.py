@@ -68,7 +68,6 @@ class EngineProxy:
     _serving: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def serve(self, listen: socket.socket) -> asyncio.Server:
-        """Serve on a socket from listening_socket()."""
         return await asyncio.start_unix_server(self._take, sock=listen, limit=LIMIT_BYTES)
 
     def _take(self, reader: StreamReader, writer: StreamWriter) -> None:

@@ -64,7 +64,6 @@ class Demand:
         self._level_s = now_s
 
     def made(self, making_s: float) -> None:
-        """Note how long one took to make."""
         # The newest making counts as much as all before it.
         self._making_s += 0.5 * (making_s - self._making_s)
 
@@ -244,13 +243,11 @@ class SandboxPool:
         return any(await asyncio.gather(*(self._drop(known) for known in self._kinds.values())))
 
     async def _drop(self, known: _Kind) -> int:
-        """Remove what is ready of a kind; return how many there were."""
         gone, known.ready = known.ready, []
         await asyncio.gather(*(self._discarded(ready.pooled) for ready in gone))
         return len(gone)
 
     def begin(self) -> None:
-        """Begin to fill the pool and to check it, in the background."""
         if self._tender is None and self._limit > 0 and not self._closed:
             self._tender = asyncio.create_task(self._tend_forever())
 

@@ -40,7 +40,6 @@ class KeeperLimits:
 
     @property
     def keeps_stopped(self) -> bool:
-        """Whether idle sandboxes are stopped rather than removed."""
         return self.stopped_timeout_s > 0
 
 

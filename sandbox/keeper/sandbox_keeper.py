@@ -39,12 +39,7 @@ class SandboxKeeper:
     """Satisfies Leases and Keeper, for one gateway process. `creator` makes what `engine` keeps."""
 
     def __init__(
-        self,
-        engine: Leasing,
-        creator: Creator,
-        limits: KeeperLimits,
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, engine: Leasing, creator: Creator, limits: KeeperLimits, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._engine = engine
         self._creator = creator

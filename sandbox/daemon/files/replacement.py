@@ -82,11 +82,16 @@ class Replacement:
                 with suppress(FileExistsError):  # the target exists by now
                     self._link(self._place.name, self._place.directory_fd)
                     return state
-            self._rename_over_target()
+            if not self._named:
+                self._temporary_fd = _temporary_directory(self._place, self._workspace)
+                self._link(self._name, self._temporary_fd)
+                self._named = True
+            target = self._place
+            os.rename(self._name, target.name, src_dir_fd=self._temporary_fd, dst_dir_fd=target.directory_fd)
+            self._named = False
             return state
 
     def close(self) -> None:
-        """Close the file, and remove it unless it was committed."""
         if self._named:
             _unlink(self._temporary_fd, self._name)
             self._named = False
@@ -115,14 +120,6 @@ class Replacement:
         fd = os.open(self._name, flags, 0o600, dir_fd=self._temporary_fd)
         self._named = True
         return fd
-
-    def _rename_over_target(self) -> None:
-        if not self._named:
-            self._temporary_fd = _temporary_directory(self._place, self._workspace)
-            self._link(self._name, self._temporary_fd)
-            self._named = True
-        os.rename(self._name, self._place.name, src_dir_fd=self._temporary_fd, dst_dir_fd=self._place.directory_fd)
-        self._named = False
 
     def _link(self, name: str, directory_fd: int) -> None:
         # Through /proc: linking a descriptor requires a capability.

@@ -12,12 +12,14 @@ only, and the line is reported once. Longer matches may be missed.
 import fnmatch
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from sandbox.daemon.failures import check_range, invalid_argument, too_large
 from sandbox.daemon.files.slow_work import Emit, work_in_child
 from sandbox.daemon.files.tree_files import ENTRIES_LIMIT, Page, entry_of
-from sandbox.daemon.files.walk import Found, is_directory, private_below, walk
+from sandbox.daemon.files.walk import Found, private_below, walk
 from sandbox.daemon.paths import Place, join, refuse_other_names, require_regular
 from sandbox.v1 import channel_pb2 as wire
 
@@ -128,11 +130,8 @@ GLOB_TIMEOUT_S = 30.0
 async def glob(request: wire.GlobRequest, workspace: str) -> wire.Reply:
     """Return a page of paths."""
     check_range("limit", request.limit, ENTRIES_LIMIT)
-
-    def work(emit: Emit) -> None:
-        check_pattern(request.pattern)
-        emit_paths(request, request.limit, workspace, emit)
-
+    check_pattern(request.pattern)
+    work = partial(emit_paths, request, request.limit, workspace)
     reply = wire.EntriesReply()
     if not await work_in_child(work, reply, GLOB_TIMEOUT_S, request.path):
         raise too_large(
@@ -155,11 +154,10 @@ def emit_matches(request: wire.GrepRequest, limit: int, workspace: str, emit: Em
     search = _Search(request, Page(request.offset, limit, emit), one_name=one_name)
     with Place(request.path) as place:
         names = place.names
-        state = place.stat()
-        place.refuse_link(state)
+        place.refuse_link(place.stat())
         fd = place.open(os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    if not is_directory(fd):
-        state = os.fstat(fd)
+    state = os.fstat(fd)
+    if not stat.S_ISDIR(state.st_mode):
         require_regular(state, join(names))
         if one_name:
             refuse_other_names(state, join(names))
@@ -304,10 +302,7 @@ async def grep(request: wire.GrepRequest, workspace: str, *, one_name: bool = Fa
     if len(request.include.encode()) > _INCLUDE_LIMIT_BYTES:
         raise invalid_argument(f"include must have {_INCLUDE_LIMIT_BYTES} bytes at most; give a pattern such as *.py")
     check_range("timeout_ms", request.timeout_ms, 120_000)
-
-    def work(emit: Emit) -> None:
-        emit_matches(request, request.limit, workspace, emit, one_name=one_name)
-
+    work = partial(emit_matches, request, request.limit, workspace, one_name=one_name)
     reply = wire.GrepReply()
     if not await work_in_child(work, reply, request.timeout_ms / 1000, request.path):
         reply.timed_out = True

@@ -33,7 +33,7 @@ _FRAGMENT, _FAILURE, _END = b"+", b"-", b"."
 Emit = Callable[[Any], None]  # takes a protobuf message
 
 
-async def work_in_child(work: Callable[[Emit], None], reply: Message, timeout_s: float, path: str) -> bool:
+async def work_in_child(work: Callable[[Emit], object], reply: Message, timeout_s: float, path: str) -> bool:
     """Run `work` in a child and merge what it emits into `reply`; return False if it exceeded the time limit.
 
     Failures name `path`. Cancelling kills the child.
@@ -67,7 +67,7 @@ async def work_in_child(work: Callable[[Emit], None], reply: Message, timeout_s:
             os.waitpid(pid, 0)  # noqa: ASYNC222 - it was killed just now
 
 
-def _run_child(work: Callable[[Emit], None], output: socket.socket, path: str) -> None:
+def _run_child(work: Callable[[Emit], object], output: socket.socket, path: str) -> None:
     """Run in the child, without the server's event loop; never returns."""
 
     def emit(message: Message, kind: bytes = _FRAGMENT) -> None:
@@ -80,7 +80,11 @@ def _run_child(work: Callable[[Emit], None], output: socket.socket, path: str) -
         output = socket.socket(fileno=os.dup2(output.detach(), 3))
         # The server's sockets, or connections would stay open as long as the child.
         os.closerange(4, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
-        _limit_memory()
+        with open("/proc/self/statm", "rb") as file:
+            mapped_bytes = int(file.read().split()[0]) * resource.getpagesize()
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        wanted = mapped_bytes + 512 * 1024 * 1024
+        resource.setrlimit(resource.RLIMIT_AS, (wanted if hard < 0 else min(wanted, hard), hard))
         work(emit)
         output.send(_END)
     except Fault as fault:
@@ -93,14 +97,6 @@ def _run_child(work: Callable[[Emit], None], output: socket.socket, path: str) -
         fail(internal(f"{path}: {type(error).__name__}: {error}"))
     finally:
         os._exit(0)
-
-
-def _limit_memory() -> None:
-    with open("/proc/self/statm", "rb") as file:
-        mapped_bytes = int(file.read().split()[0]) * resource.getpagesize()
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = mapped_bytes + 512 * 1024 * 1024
-    resource.setrlimit(resource.RLIMIT_AS, (wanted if hard < 0 else min(wanted, hard), hard))
 
 
 # Smaller files are handled directly: a thread would cost more than it saves.

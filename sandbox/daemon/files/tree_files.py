@@ -82,11 +82,7 @@ async def list_directory(request: wire.ListRequest) -> wire.Reply:
     reply = wire.EntriesReply()
     if request.limit <= _HERE_LIMIT and _emit_page(request, reply.MergeFrom, at_most=_HERE_LIMIT):
         return wire.Reply(entries=reply)
-
-    def work(emit: Emit) -> None:
-        _emit_page(request, emit)
-
-    if not await work_in_child(work, reply, _TIMEOUT_S, request.path):
+    if not await work_in_child(partial(_emit_page, request), reply, _TIMEOUT_S, request.path):
         raise too_large(
             f"{request.path}: listing took longer than {_TIMEOUT_S:.0f} s; move some of the files elsewhere"
         )

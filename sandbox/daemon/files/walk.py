@@ -1,7 +1,6 @@
 """Walks a tree in sorted order without following symbolic links; each directory is opened through its parent."""
 
 import os
-import stat
 from collections.abc import Callable, Iterator, Sequence
 
 from sandbox.daemon.paths import PATH_LIMIT_BYTES, closing
@@ -102,8 +101,3 @@ def private_below(names: list[str], workspace: str) -> tuple[str, ...] | None:
     if names == private[: len(names)] and len(names) < len(private):
         return tuple(private[len(names) :])
     return None
-
-
-def is_directory(fd: int) -> bool:
-    """Return whether a descriptor is a directory."""
-    return stat.S_ISDIR(os.fstat(fd).st_mode)

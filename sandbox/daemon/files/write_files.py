@@ -3,7 +3,8 @@
 import asyncio
 import errno
 import os
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
+from functools import partial
 
 from sandbox.daemon.failures import Fault, fault_at, internal, invalid_argument, too_large
 from sandbox.daemon.files.replacement import Replacement, new_temporary_name, remove_temporary
@@ -75,10 +76,7 @@ async def edit(
                 _edit(request, reply.CopyFrom, workspace, None, one_name=one_name)
                 return wire.Reply(edit=reply)
             temporary_name = new_temporary_name()
-
-            def work(emit: Emit) -> None:
-                _edit(request, emit, workspace, temporary_name, one_name=one_name)
-
+            work = partial(_edit, request, workspace=workspace, temporary_name=temporary_name, one_name=one_name)
             try:
                 if not await work_in_child(work, reply, _TIMEOUT_S, place.path):
                     raise internal(f"{place.path}: the edit took longer than {_TIMEOUT_S:.0f} s")
@@ -97,12 +95,10 @@ def _edit(request: wire.EditRequest, emit: Emit, workspace: str, temporary_name:
         if size > FILE_LIMIT_BYTES:
             raise _too_large(place.path, size, "would become")
         if replaced:
-            replacement = Replacement(place, workspace=workspace, temporary_name=temporary_name, one_name=one_name)
-            try:
+            made = Replacement(place, workspace=workspace, temporary_name=temporary_name, one_name=one_name)
+            with closing(made) as replacement:
                 replacement.write(text.replace(request.old_text, request.new_text, replaced))
                 replacement.commit()
-            finally:
-                replacement.close()
     emit(wire.EditReply(replaced=replaced, left=matches - replaced))
 
 

@@ -274,7 +274,6 @@ def _cancel_call_on_failure(task: asyncio.Task[None]) -> asyncio.Task[None]:
 
 
 async def _feed(stdin: Writer, given: InputStream) -> None:
-    """Pass input to the program until the caller ends it."""
     while (data := await given.read_piece()) is not None:
         await stdin.write_all(data)
     stdin.close()

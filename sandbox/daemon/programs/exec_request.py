@@ -67,7 +67,6 @@ def _checked_argv(given: Iterable[bytes]) -> list[bytes]:
 
 @lru_cache(maxsize=16)  # the same ones come with each call
 def _file_rules(serialized: bytes) -> bytes:
-    """Return file rules as the spawner takes them."""
     given = wire.FileRules.FromString(serialized)
     lists = [getattr(given, name) for name in FileRules.LISTS]
     if odd := [path for paths in lists for path in paths if not path.startswith("/") or "\0" in path]:

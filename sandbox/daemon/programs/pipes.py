@@ -115,7 +115,6 @@ class OutputPipe(Source):
         return self._emptied
 
     def close(self) -> None:
-        """Close both ends this process has."""
         self.close_write_end()
         fd = self._release()
         if fd >= 0:
@@ -238,7 +237,6 @@ class ProgramPipes:
         return [*ends, self._stdin_fd] if self._stdin_fd >= 0 else ends
 
     def close_tool_ends(self) -> None:
-        """Close this process' copies of what the program got."""
         for pipe in self._pipes:
             pipe.close_write_end()
         if self._stdin_fd >= 0:

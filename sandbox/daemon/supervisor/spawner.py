@@ -185,7 +185,6 @@ class Spawner:
         return await self._ask(control_wire.RESUME)
 
     async def kill_everything(self) -> int:
-        """SIGKILL all tool processes; return how many survived."""
         return await self._kill(control_wire.KILL_STRAYS)
 
     async def kill_call(self, call: int) -> int:

@@ -164,7 +164,6 @@ def _send(line: socket.socket, data: bytes, fds: list[int]) -> None:
 
 
 def _serve(line: socket.socket, tool: ToolIdentity, rules: FileRules | None) -> None:
-    """Be the tool spawner until init closes the line."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -174,9 +174,7 @@ class DockerPool:
     async def _checked(self, pooled: DockerPooled, spec: SandboxSpec) -> pb.Posture:
         """Return the posture of a pooled sandbox; raises SandboxError for one that the thread may not have."""
         blueprint, posture, _ = await asyncio.gather(
-            self.boot.blueprint(spec),
-            introduced(pooled.sandbox.channel),
-            refuse_used(pooled.sandbox, pooled.pids),
+            self.boot.blueprint(spec), introduced(pooled.sandbox.channel), refuse_used(pooled.sandbox, pooled.pids)
         )
         refuse_other(pooled, blueprint)
         blueprint.refuse_weak(pooled.id, posture)

@@ -110,7 +110,6 @@ class ImagePulls:
         pull.end.set_result(failure)
 
     def _work(self, image: str, until_s: float) -> SandboxError | None:
-        """Pull in this thread; return why that failed."""
 
         def pull(client: Client) -> None:
             for said in client.pull(image, stream=True, decode=True):

@@ -37,7 +37,6 @@ class NamedFiles:
         return self.directory / f"{self.prefix}{name if isinstance(name, str) else '-'.join(name)}{self.suffix}"
 
     def has(self, name: Owner | str) -> bool:
-        """Return whether there is a file of this name; asks nothing else."""
         return self.path(name).exists()
 
     def found(self) -> Iterator[tuple[float, str]]:
@@ -170,7 +169,6 @@ class LockDirectory(LockFiles):
         return await self.enter(_SERVING)
 
     def serving(self) -> ThreadLock:
-        """Return the lock of enter_serving(), its gate as it is."""
         return ThreadLock.open(self.path(_SERVING))
 
 

@@ -42,7 +42,6 @@ class Containers:
         return config.container_name(self.instance, sandbox_id)
 
     async def ask(self, request: Callable[[Client, str], _Value], sandbox_id: str) -> _Value:
-        """Make a request that takes a container's name."""
         return await self.requests.ask(request, self.name(sandbox_id))
 
     async def remove(self, sandbox_id: str) -> None:

@@ -54,7 +54,6 @@ class Reconciliation:
         return parts.attached.adopted()
 
     async def running(self) -> list[str]:
-        """Return the ids of the sandboxes that are not stopped, of all processes."""
         return [id_of(one) for one, owner in await self.owned() if not self.stopped.is_at_rest(one, owner)]
 
     async def owned(self) -> list[tuple[Container, Owner]]:

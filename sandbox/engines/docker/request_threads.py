@@ -31,7 +31,6 @@ class Lane:
             return await to_the_end(self.begin(work))
 
     def close(self) -> None:
-        """Take no more work; what is under way is not waited for."""
         self._pool.shutdown(wait=False)
 
 

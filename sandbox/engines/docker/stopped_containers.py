@@ -145,7 +145,6 @@ class StoppedContainers:
             return gone
 
     async def remove_all(self) -> None:
-        """Remove every stopped sandbox of the instance."""
         for owner in self.parts.stopped.owners():
             await self.remove(owner, "the last gateway of the engine stops")
 

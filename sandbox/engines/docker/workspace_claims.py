@@ -142,7 +142,6 @@ class WorkspaceClaims:
         return {labels[config.POOL_LABEL] for labels in (await self.workspaces({config.POOL_LABEL: ""})).values()}
 
     async def has_files(self, owner: Owner) -> bool:
-        """Return whether a thread has a workspace."""
         return await self._requests.ask(docker_requests.volume_labels, self._volume(owner)) is not None
 
     async def remove_files(self, owner: Owner) -> bool:

@@ -175,8 +175,6 @@ class WorkspaceTransfer:
     async def _stream(self, work: Callable[[Passing], _Value]) -> _Value:
         return await streamed(work, self.parts.requests.threads.streams.begin)
 
-    # --- carriers ---
-
     @property
     def locks(self) -> LockFiles:
         return LockFiles(self.parts.channel_root / "carriers", "")

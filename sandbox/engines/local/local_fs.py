@@ -59,7 +59,6 @@ _workers: list[_Worker] = []
 
 
 def _worker() -> _Worker:
-    """Return the live worker, started if there is none."""
     with _STARTING:
         if not _workers or not _workers[-1].lives:
             if not _workers:

@@ -211,7 +211,6 @@ class LocalWorkspaces:
         return home.resolve(), channel.resolve()
 
     def owners(self, tenant: str | None = None) -> list[Owner]:
-        """Return the owners that have files, of one tenant or of all."""
         of = "*" if tenant is None else digest(tenant)
         return sorted((path.parent.name, path.name) for path in self._root.glob(f"workspaces/{of}/*"))
 

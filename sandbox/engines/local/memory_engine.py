@@ -46,7 +46,6 @@ class MemoryCreation:
 
     sandboxes: MemorySandboxes
     workspaces: LocalWorkspaces
-    new_suffix: Callable[[], str]
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         await self.workspaces.prepare()
@@ -77,7 +76,7 @@ class MemoryCreation:
             del sandboxes.at_rest[owner]
         else:
             sandboxes.remove_stopped([owner], transition.MADE_OTHERWISE)
-            sandbox_id, created_s = f"{owner[1][:12]}-{self.new_suffix()}", sandboxes.clock()
+            sandbox_id, created_s = f"{owner[1][:12]}-{secrets.token_hex(4)}", sandboxes.clock()
         ended = 0 if was is None else was.ended_processes
         made = StoppedSandbox(sandbox_id, spec, created_s, sandboxes.clock(), ended)
         if not again:
@@ -266,7 +265,6 @@ class MemoryEngine:
         *,
         root: Path | None = None,
         lifetime_s: float | None = None,
-        new_suffix: Callable[[], str] = lambda: secrets.token_hex(4),
         on_transition: transition.OnTransition = transition.ignored,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -274,7 +272,7 @@ class MemoryEngine:
         self._root = Path(tempfile.mkdtemp(prefix="airlock-memory-")) if root is None else root
         self._workspaces = workspaces = LocalWorkspaces(self._root)
         self._sandboxes = sandboxes = MemorySandboxes(lifetime_s, on_transition, clock)
-        creation = MemoryCreation(sandboxes, workspaces, new_suffix)
+        creation = MemoryCreation(sandboxes, workspaces)
         endings, files = MemoryEndings(sandboxes), MemoryFiles(sandboxes, workspaces)
 
         # The protocols' methods, each by the part that does it. Creator and Leasing:

@@ -64,7 +64,6 @@ class RunningSandbox(StoppedSandbox):
         return self._shown("running", None if self.users else self.since_s)
 
     async def count_processes(self) -> int:
-        """Return how many background processes and strays run."""
         found = await RemoteProcesses(self.channel).list()
         return sum(process.running for process in found.processes) + found.strays
 
@@ -170,7 +169,6 @@ class MemorySandboxes:
         return past_s if past_s >= 0 else None
 
     def note_use(self, running: RunningSandbox) -> None:
-        """Note that a use has just ended."""
         running.since_s = self.clock()
         if self.has_not_ended(running):
             self.running[running.owner] = self.running.pop(running.owner)
@@ -179,7 +177,6 @@ class MemorySandboxes:
         self._on_transition(Transition(*one.owner, one.id, state, reason, one.spec.thread))
 
     def remove_stopped(self, owners: Iterable[Owner], reason: str) -> None:
-        """Remove the stopped sandboxes of owners that have one."""
         for owner in owners:
             if (stopped := self.at_rest.pop(owner, None)) is not None:
                 self.report(stopped, "removed", reason)
@@ -206,7 +203,6 @@ class MemorySandboxes:
             await asyncio.wait(self.ending.values())
 
     def block(self, owner: Owner, task: asyncio.Task[None]) -> None:
-        """Make the owner's next sandbox wait for a task."""
         self.ending[owner] = task
         task.add_done_callback(lambda _: self.ending.pop(owner))
 
