@@ -10,22 +10,8 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from google.protobuf.message import Message
 
-from sandbox import errors
+from sandbox import errors, protocols
 from sandbox.errors import DaemonLost, InputGap, InputNotTaken
-from sandbox.protocols import (
-    PROCESSES_DIRECTORY,
-    EntriesPage,
-    Entry,
-    EntryType,
-    GrepMatch,
-    GrepPage,
-    LinesPage,
-    OutputStream,
-    Process,
-    ProcessList,
-    ProcessOutput,
-    ProcessPage,
-)
 from sandbox.usage import DiskCount, Health
 from sandbox.v1 import channel_pb2 as pb
 
@@ -38,7 +24,7 @@ _ARGV_BYTES = 4096
 PID_LIMIT = 2**22
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-_ENTRY_TYPES: dict[int, EntryType] = {
+_ENTRY_TYPES: dict[int, protocols.EntryType] = {
     pb.ENTRY_TYPE_FILE: "file",
     pb.ENTRY_TYPE_DIRECTORY: "directory",
     pb.ENTRY_TYPE_SYMLINK: "symlink",
@@ -47,7 +33,7 @@ _ENTRY_TYPES: dict[int, EntryType] = {
 
 _OUTCOMES = {number: name.removeprefix("OUTCOME_").lower() for name, number in pb.Outcome.items() if number}
 
-_STREAMS: dict[int, OutputStream] = {pb.OUTPUT_STREAM_STDOUT: "stdout", pb.OUTPUT_STREAM_STDERR: "stderr"}
+_STREAMS: dict[int, protocols.OutputStream] = {pb.OUTPUT_STREAM_STDOUT: "stdout", pb.OUTPUT_STREAM_STDERR: "stderr"}
 
 _FAILURES: dict[int, type[errors.SandboxError]] = {
     pb.FAILURE_KIND_NOT_FOUND: errors.NotFound,
@@ -97,42 +83,42 @@ def plain_text(text: str) -> str:
     return _CONTROL.sub("?", text[:4096])
 
 
-def entries_page(reply: pb.EntriesReply, *, limit: int, under: str | None = None) -> EntriesPage:
+def entries_page(reply: pb.EntriesReply, *, limit: int, under: str | None = None) -> protocols.EntriesPage:
     """Return a page of a directory, by bare names; or of matches, by absolute paths below the directory `under`."""
     if len(reply.entries) > limit:
         raise DaemonLost("the sandbox daemon sent more entries than were asked for")
     names = (_bare_name(item.name) if under is None else _path(item.name, under) for item in reply.entries)
     entries = tuple(entry(item, name) for item, name in zip(reply.entries, names, strict=True))
-    return EntriesPage(entries, max(count(reply.total), len(entries)), reply.more, count(reply.unsearched))
+    return protocols.EntriesPage(entries, max(count(reply.total), len(entries)), reply.more, count(reply.unsearched))
 
 
-def entry(reply: pb.Entry, name: str) -> Entry:
+def entry(reply: pb.Entry, name: str) -> protocols.Entry:
     """Return an entry under the gateway's own name for it."""
     kind = _ENTRY_TYPES.get(reply.type)
     if kind is None:
         raise DaemonLost(f"the sandbox daemon sent an entry of no known type ({reply.type})")
-    return Entry(name, kind, count(reply.size_bytes), reply.mode & 0o7777, reply.modified_ns)
+    return protocols.Entry(name, kind, count(reply.size_bytes), reply.mode & 0o7777, reply.modified_ns)
 
 
-def lines_page(reply: pb.ReadLinesReply, *, limit: int, limit_bytes: int) -> LinesPage:
+def lines_page(reply: pb.ReadLinesReply, *, limit: int, limit_bytes: int) -> protocols.LinesPage:
     """Return a page of lines, no longer than requested."""
     if len(reply.data) > limit_bytes or reply.lines > limit:
         raise DaemonLost("the sandbox daemon sent more lines than were asked for")
-    return converted(LinesPage, reply)
+    return converted(protocols.LinesPage, reply)
 
 
-def grep_page(reply: pb.GrepReply, *, limit: int, under: str) -> GrepPage:
+def grep_page(reply: pb.GrepReply, *, limit: int, under: str) -> protocols.GrepPage:
     """Return a page of matching lines; bytes that are not UTF-8 are replaced."""
     if len(reply.matches) > limit:
         raise DaemonLost("the sandbox daemon sent more matches than were asked for")
     matches = tuple(
-        GrepMatch(_path(match.path, under), count(match.line), match.text[:1000].decode("utf-8", "replace"))
+        protocols.GrepMatch(_path(match.path, under), count(match.line), match.text[:1000].decode("utf-8", "replace"))
         for match in reply.matches
     )
-    return converted(GrepPage, reply, matches=matches)
+    return converted(protocols.GrepPage, reply, matches=matches)
 
 
-def output_stream(output: pb.Output) -> OutputStream:
+def output_stream(output: pb.Output) -> protocols.OutputStream:
     """Return the stream of a piece of output, which is not empty."""
     stream = _STREAMS.get(output.stream)
     if stream is None or not output.data:
@@ -193,7 +179,7 @@ def _path(path: bytes, under: str) -> str:
     return text
 
 
-def process(reply: pb.Process, process_id: str) -> Process:
+def process(reply: pb.Process, process_id: str) -> protocols.Process:
     """Return the requested process."""
     if reply.id != process_id:
         raise DaemonLost(f"the sandbox daemon answered with another process than {process_id!r}")
@@ -208,9 +194,9 @@ def process(reply: pb.Process, process_id: str) -> Process:
         raise DaemonLost("the sandbox daemon gave a process a terminal and a stderr beside it")
     rows, columns = _size(reply)
     outcome, exit_code, signal = ended or (None, None, None)
-    stdout, stderr = (f"{PROCESSES_DIRECTORY}/{process_id}.{stream}" for stream in ("stdout", "stderr"))
+    stdout, stderr = (f"{protocols.PROCESSES_DIRECTORY}/{process_id}.{stream}" for stream in ("stdout", "stderr"))
     return converted(
-        Process,
+        protocols.Process,
         reply,
         argv=_argv(reply),
         outcome=outcome,
@@ -223,7 +209,7 @@ def process(reply: pb.Process, process_id: str) -> Process:
     )
 
 
-def started_process(reply: pb.Process, asked: pb.ProcessStartRequest) -> Process:
+def started_process(reply: pb.Process, asked: pb.ProcessStartRequest) -> protocols.Process:
     """Return a process that was just started as requested."""
     made = process(reply, asked.id)
     # The daemon truncates the arguments anywhere, so the reply has a prefix of them.
@@ -235,7 +221,7 @@ def started_process(reply: pb.Process, asked: pb.ProcessStartRequest) -> Process
     return made
 
 
-def process_list(reply: pb.ProcessListReply) -> ProcessList:
+def process_list(reply: pb.ProcessListReply) -> protocols.ProcessList:
     """Return all background processes, each once."""
     if len(reply.processes) > PROCESSES_LIMIT:
         raise DaemonLost(f"the sandbox daemon lists more than {PROCESSES_LIMIT} processes")
@@ -244,10 +230,10 @@ def process_list(reply: pb.ProcessListReply) -> ProcessList:
     ids = [item.id for item in reply.processes]
     if len(set(ids)) != len(ids) or not all(PROCESS_ID.fullmatch(process_id) for process_id in ids):
         raise DaemonLost("the sandbox daemon lists a process twice, or under a name that none can have")
-    return ProcessList(tuple(process(item, item.id) for item in reply.processes), reply.strays)
+    return protocols.ProcessList(tuple(process(item, item.id) for item in reply.processes), reply.strays)
 
 
-def process_page(reply: pb.ProcessReadReply, *, offset: int, limit_bytes: int) -> ProcessPage:
+def process_page(reply: pb.ProcessReadReply, *, offset: int, limit_bytes: int) -> protocols.ProcessPage:
     """Return a page of output that is no longer than requested and lies between `offset` and the stream's end."""
     if len(reply.data) > limit_bytes:
         raise DaemonLost("the sandbox daemon sent more output than was asked for")
@@ -258,7 +244,7 @@ def process_page(reply: pb.ProcessReadReply, *, offset: int, limit_bytes: int) -
         raise DaemonLost(f"the sandbox daemon sent output from {reply.offset}, where {offset} was asked for")
     if reply.end and after < size_bytes:
         raise DaemonLost("the sandbox daemon says that output ends before its end")
-    return converted(ProcessPage, reply)
+    return converted(protocols.ProcessPage, reply)
 
 
 def raise_write_failure(failure: pb.Failure, *, sent_bytes: int, offset: int | None) -> NoReturn:
@@ -305,9 +291,9 @@ def _size(reply: pb.Process) -> tuple[int, int]:
     return reply.size.rows, reply.size.columns
 
 
-def _output(reply: pb.ProcessOutput, path: str) -> ProcessOutput:
+def _output(reply: pb.ProcessOutput, path: str) -> protocols.ProcessOutput:
     if reply.ring_offset > reply.size_bytes or reply.path_bytes > reply.size_bytes:
         raise DaemonLost("the sandbox daemon holds more of a process' output than there is")
     if reply.path not in ("", path) or (reply.path_bytes and not reply.path):
         raise DaemonLost("the sandbox daemon keeps a process' output at a place that was not asked for")
-    return converted(ProcessOutput, reply)
+    return converted(protocols.ProcessOutput, reply)

@@ -13,7 +13,6 @@ import sys
 
 from sandbox.daemon import lazy_module
 from sandbox.daemon.settings import Settings, read_settings
-from sandbox.daemon.supervisor.identity import become_server
 
 
 class CannotStart(Exception):
@@ -40,7 +39,7 @@ def main(arguments: list[str]) -> int:
 def run(listener: socket.socket, settings: Settings) -> int:
     """Fork the server and be init; return the exit status of the sandbox."""
     from sandbox.daemon.supervisor.init import Init
-    from sandbox.daemon.supervisor.launch import ToolIdentity
+    from sandbox.daemon.supervisor.launch import ToolIdentity, become_server
 
     try:
         control_init, control_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

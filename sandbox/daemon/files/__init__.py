@@ -1,7 +1,6 @@
 """File calls, with the tool user's rights and never through a link.
 
     read_files, write_files, tree_files  the calls
-    replacement                          replaces a file atomically
     search, walk                         finding names and text
     slow_work                            slow work outside the server's event loop
 

@@ -13,14 +13,7 @@ from typing import Any
 from sandbox.daemon.failures import Fault, check_range, conflict, exhausted, fault_of, invalid_argument, too_large
 from sandbox.daemon.limits.disk_watch import DiskWatch
 from sandbox.daemon.limits.kernel import Cgroup
-from sandbox.daemon.programs.background_process import (
-    BackgroundProcess,
-    ProcessStreams,
-    StartRequest,
-    check_id,
-    check_size,
-    check_wait,
-)
+from sandbox.daemon.programs import background_process
 from sandbox.daemon.programs.pipes import LingeringPipes
 from sandbox.daemon.programs.process_io import RateLimit
 from sandbox.daemon.supervisor.call_tree import count_living
@@ -48,7 +41,7 @@ class Processes:
         self._cgroup = cgroup
         self._workspace = workspace
         self._environment = environment
-        self._kept: dict[str, BackgroundProcess] = {}
+        self._kept: dict[str, background_process.BackgroundProcess] = {}
         self._starting: set[str] = set()
         self._rate_limit = RateLimit()
         self._waiters = 0
@@ -74,7 +67,7 @@ class Processes:
         return wire.Reply(**{member: await answers[call](getattr(request, call))})
 
     async def _start(self, asked: wire.ProcessStartRequest) -> wire.Process:
-        request = StartRequest(asked, self._workspace, self._environment)
+        request = background_process.StartRequest(asked, self._workspace, self._environment)
         if request.id in self._kept or request.id in self._starting:
             raise conflict(f"id {request.id!r} is in use: choose another, or remove that process first")
         if self.running() + len(self._starting) >= KEPT_LIMIT:
@@ -95,12 +88,12 @@ class Processes:
             self._forget(oldest)
         return process.report()
 
-    async def _spawn(self, request: StartRequest) -> BackgroundProcess:
+    async def _spawn(self, request: background_process.StartRequest) -> background_process.BackgroundProcess:
         streams = None
         try:
             await self._disk.refuse_process(START_LIMIT_S)
             self._disk.begin()
-            streams = ProcessStreams(request, self._workspace, self._rate_limit)
+            streams = background_process.ProcessStreams(request, self._workspace, self._rate_limit)
             process = await self._spawner.start(
                 *(request.argv, request.env, request.cwd, streams.stdio()),
                 terminal=request.size is not None,
@@ -114,13 +107,13 @@ class Processes:
             raise
         self._disk.begin()  # the watch may have ended while the start waited
         streams.close_tool_ends()
-        background = BackgroundProcess(request, process, streams, self._cgroup)
+        background = background_process.BackgroundProcess(request, process, streams, self._cgroup)
         if request.timeout_s is not None:
             loop = asyncio.get_running_loop()
             background.time_limit = loop.call_later(request.timeout_s, self._time_out, background)
         return background
 
-    def _forget(self, process: BackgroundProcess) -> None:
+    def _forget(self, process: background_process.BackgroundProcess) -> None:
         if process.time_limit is not None:
             process.time_limit.cancel()
         process.streams.close()
@@ -128,14 +121,14 @@ class Processes:
         if self._kept.get(process.id) is process:
             del self._kept[process.id]
 
-    def _time_out(self, process: BackgroundProcess) -> None:
+    def _time_out(self, process: background_process.BackgroundProcess) -> None:
         process.ending = wire.OUTCOME_TIMED_OUT
         task = asyncio.get_running_loop().create_task(self._spawner.kill(process.process))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _find(self, process_id: str) -> BackgroundProcess:
-        process = self._kept.get(check_id(process_id))
+    def _find(self, process_id: str) -> background_process.BackgroundProcess:
+        process = self._kept.get(background_process.check_id(process_id))
         if process is None:
             raise Fault(
                 wire.FAILURE_KIND_NOT_FOUND,
@@ -150,7 +143,7 @@ class Processes:
             await asyncio.sleep(0)
         return calls
 
-    async def _report(self, process: BackgroundProcess) -> wire.Process:
+    async def _report(self, process: background_process.BackgroundProcess) -> wire.Process:
         calls = await self._living()
         return process.report(calls.get(process.process.call, 0))
 
@@ -180,7 +173,7 @@ class Processes:
         check_range("limit_bytes", request.limit_bytes, PAGE_LIMIT_BYTES)
         if request.offset > _OFFSET_LIMIT:
             raise invalid_argument(f"offset is {request.offset}; no output is longer than {_OFFSET_LIMIT} bytes")
-        wait_s = check_wait(request.wait_ms)
+        wait_s = background_process.check_wait(request.wait_ms)
         streams = self._find(request.id).streams
         output = streams.stdout if request.stream == wire.OUTPUT_STREAM_STDOUT else streams.stderr
         if output is None:
@@ -198,7 +191,7 @@ class Processes:
             raise too_large(f"0 of {len(data)} bytes were taken; {why}")
         if len(request_id) > WRITE_ID_LIMIT:
             raise invalid_argument(f"request_id has {len(request_id)} characters; {WRITE_ID_LIMIT} are the most")
-        wait_s = check_wait(request.wait_ms)
+        wait_s = background_process.check_wait(request.wait_ms)
         process = self._find(request.id)
         terminal, stdin = process.streams.terminal, process.streams.input
         if stdin is None:
@@ -229,7 +222,7 @@ class Processes:
         process = self._find(request.id)
         if not request.HasField("size"):
             raise invalid_argument("size is missing; give rows and columns")
-        rows, columns = check_size(request.size)
+        rows, columns = background_process.check_size(request.size)
         terminal = process.streams.terminal
         if terminal is None:
             raise invalid_argument(f"process {request.id!r} has no terminal; start it with one to give it a size")
@@ -264,7 +257,7 @@ class Processes:
         return await self._report(process)
 
     async def _wait(self, request: wire.ProcessWaitRequest) -> wire.Process:
-        wait_s = check_wait(request.wait_ms)
+        wait_s = background_process.check_wait(request.wait_ms)
         process = self._find(request.id)
         with self._waiting():
             await asyncio.wait([process.over], timeout=wait_s)

@@ -7,8 +7,8 @@ import stat
 from sandbox.daemon.limits.kernel import Cgroup, is_gvisor, read_if_there
 from sandbox.daemon.supervisor.control_wire import CALL_GID_BASE
 from sandbox.daemon.supervisor.landlock import landlock_version
+from sandbox.daemon.supervisor.launch import own_oom_score_adj
 from sandbox.daemon.supervisor.spawner import Spawner
-from sandbox.daemon.supervisor.tool_probe import own_oom_score_adj
 from sandbox.v1 import channel_pb2 as wire
 
 

@@ -17,7 +17,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from sandbox.daemon.build import BUILD
-from sandbox.daemon.files.replacement import remove_unfinished
+from sandbox.daemon.files.write_files import remove_unfinished
 from sandbox.daemon.frames import FrameSocket, InputStream
 from sandbox.daemon.limits.disk_use import DiskReading, DiskUse, mounted_use
 from sandbox.daemon.limits.disk_watch import DiskWatch

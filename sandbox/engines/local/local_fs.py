@@ -16,8 +16,7 @@ import sys
 import threading
 from pathlib import Path
 
-from sandbox.client.channel import Call, Channel
-from sandbox.client.connection import Connection
+from sandbox.client.channel import Call, Channel, Connection
 from sandbox.client.remote_fs import RemoteFS
 from sandbox.engines.local import file_worker_process
 from sandbox.engines.local.local_process import wait_or_kill
