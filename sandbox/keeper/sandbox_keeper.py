@@ -23,7 +23,7 @@ from dataclasses import replace
 
 from sandbox.engines.engine import Creator, Leasing
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
-from sandbox.keeper.places import GRACE_S, KeeperLimits, Place, Places, Sweeper
+from sandbox.keeper.places import GRACE_S, KeeperLimits, Place, Places
 from sandbox.sandbox import LeftSandbox, ListedSandbox, Owner, Sandbox, SandboxSpec, owner_by_name, owner_of
 from sandbox.transition import MADE_OTHERWISE, NO_ANSWER, STOPPING, State
 
@@ -45,8 +45,7 @@ class SandboxKeeper:
         self._creator = creator
         self._limits = limits
         self._clock = clock
-        self._places = Places(engine, limits)
-        self._sweeper = Sweeper(engine, self._places, limits, clock)
+        self._places = Places(engine, limits, clock)
         self._closed = False
         self._keeps = False
 
@@ -84,8 +83,8 @@ class SandboxKeeper:
 
     async def adopt(self, left: Iterable[LeftSandbox]) -> None:
         """Keep what an earlier process left, as idle; what is past the limits, counted from the first, is removed."""
-        self._sweeper.begin()
-        await self._places.adopt(left, self._clock())
+        self._places.begin_sweeps()
+        await self._places.adopt(left)
 
     @asynccontextmanager
     async def acquire(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
@@ -95,8 +94,7 @@ class SandboxKeeper:
             await self._places.make_room(owner[0])
         place = self._places.enter(owner)
         place.idle_timeout_s = spec.idle_timeout_s
-        self._sweeper.shorten(spec.idle_timeout_s)
-        self._sweeper.begin()
+        self._places.begin_sweeps(spec.idle_timeout_s)
         try:
             sandbox = place.sandbox
             if sandbox is None or not (self._fresh(place, sandbox, spec) and sandbox.borrow()):
@@ -145,7 +143,7 @@ class SandboxKeeper:
         return 0 if place is None else place.users
 
     def sweep(self) -> None:
-        self._sweeper.sweep()
+        self._places.sweep()
 
     async def close(self, *, keep_sandboxes: bool = False, remove_workspaces: bool = False) -> None:
         """Remove every sandbox, busy ones too, and wait for it; with `remove_workspaces` all threads' files too.
@@ -155,7 +153,7 @@ class SandboxKeeper:
         self._closed = True
         self._keeps = keep_sandboxes
         self._places.closing = True
-        await self._sweeper.close()
+        await self._places.end_sweeps()
         if not keep_sandboxes:
             for owner, place in list(self._places.by_owner.items()):
                 self._places.forget(owner, place)
