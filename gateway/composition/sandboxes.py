@@ -40,7 +40,8 @@ from sandbox.engines.pooled_sandbox import PoolKind, PoolSource
 from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.errors import SandboxError
 from sandbox.keeper.keeper import ImageGate, Keeper, Leases
-from sandbox.keeper.sandbox_keeper import KeeperLimits, SandboxKeeper
+from sandbox.keeper.places import KeeperLimits
+from sandbox.keeper.sandbox_keeper import SandboxKeeper
 
 # The number of tenants whose policies count; the pool also follows the actual demand of all.
 _TENANTS = 64

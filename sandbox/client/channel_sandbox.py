@@ -79,9 +79,7 @@ class ChannelSandbox:
 
     def take_ended_processes(self) -> int:
         """Return how many processes ended with stops, once; 0 also while the lock is not available."""
-        if not self._ended_processes or self.lock is None:
-            return 0
-        ended = self.lock.take_ended_processes()
+        ended = self.lock.take_ended_processes() if self._ended_processes and self.lock is not None else None
         if ended is None:
             return 0
         self._ended_processes = 0

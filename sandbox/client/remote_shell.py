@@ -128,8 +128,6 @@ _TIMEOUT_LIMIT_S = 24 * 3600.0
 _OUTPUT_LIMIT_BYTES = 1024**4
 # Beyond the command's own limit: the daemon kills the tree, and closes and hashes the spilled output.
 _GRACE_S = 15.0
-_CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +168,7 @@ class RemoteShell:
         arrives, up to the same limit. `context`, which agents give to any shell, says nothing here.
         """
         del context
-        if not _CALL_ID.fullmatch(call_id):
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call_id):
             raise ValueError(f"call id {call_id!r}: 1 to 64 of A-Z a-z 0-9 _ - are allowed")
         _check_timeout(timeout_s)
         line = command.encode("utf-8", "surrogateescape")
@@ -344,7 +342,7 @@ def _result(reply: pb.ExecReply, output: _Output, limit: pb.OutputLimit) -> prot
 
 
 def _spilled(evicted: pb.Evicted, limit: pb.OutputLimit) -> protocols.SpilledOutput:
-    if evicted.path != limit.spill_path or not _SHA256.fullmatch(evicted.sha256):
+    if evicted.path != limit.spill_path or not re.fullmatch(r"[0-9a-f]{64}", evicted.sha256):
         raise DaemonLost("the sandbox daemon evicted output to a place that was not asked for, or without its digest")
     if evicted.size_bytes > limit.spill_limit_bytes or evicted.lines > evicted.size_bytes:
         raise DaemonLost("the sandbox daemon claims a spilled output past its limit")

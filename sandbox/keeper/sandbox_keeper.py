@@ -27,8 +27,6 @@ from sandbox.keeper.places import GRACE_S, KeeperLimits, Place, Places
 from sandbox.sandbox import LeftSandbox, ListedSandbox, Owner, Sandbox, SandboxSpec, owner_by_name, owner_of
 from sandbox.transition import MADE_OTHERWISE, NO_ANSWER, STOPPING, State
 
-__all__ = ["GRACE_S", "KeeperLimits", "SandboxKeeper"]
-
 log = logging.getLogger(__name__)
 
 # How often a call that waits for a sandbox past its lifetime looks again: other processes' calls send no signal.

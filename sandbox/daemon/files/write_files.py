@@ -133,8 +133,6 @@ def _too_large(path: str, size_bytes: int, verb: str) -> Fault:
 _TEMPORARY = (".airlock-", ".tmp")
 _TEMPORARY_RANDOM_BYTES = 8
 _HEX = "0123456789abcdef"
-# Names inspected when the daemon starts; more are not worth a slow start.
-_UNFINISHED_LIMIT = 20_000
 
 
 class Replacement:
@@ -266,7 +264,8 @@ def remove_unfinished(workspace: str) -> None:
         closing(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=top_fd)) as fd,
     ):
         with os.scandir(fd) as listing:
-            found = [entry.name for entry, _ in zip(listing, range(_UNFINISHED_LIMIT), strict=False)]
+            # More names are not worth a slow start.
+            found = [entry.name for entry, _ in zip(listing, range(20_000), strict=False)]
         for name in filter(_is_temporary_name, found):
             _unlink(fd, name)
 

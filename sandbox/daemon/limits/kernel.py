@@ -21,10 +21,6 @@ def read_if_there(path: str) -> bytes:
         return b""
 
 
-# Between the kernel's kill of a process and its reported end.
-_LATELY_S = 1.0
-
-
 class Cgroup:
     """The cgroup at /sys/fs/cgroup, version 2 or 1: limits, usage, kills, refusals. 0 means unlimited or unknown."""
 
@@ -70,7 +66,8 @@ class Cgroup:
         """Return memory_kills() and record the time. Called at the start and end of every program."""
         now_s, kills = time.monotonic(), self.memory_kills()
         self._observed.append((now_s, kills))
-        while now_s - self._observed[0][0] > _LATELY_S:
+        # The kernel's kill of a process comes before its reported end, by less than so long.
+        while now_s - self._observed[0][0] > 1.0:
             self._settled_kills = self._observed.pop(0)[1]
         return kills
 

@@ -7,7 +7,6 @@ import stat
 from sandbox.daemon.limits.kernel import Cgroup, is_gvisor, read_if_there
 from sandbox.daemon.supervisor.control_wire import CALL_GID_BASE
 from sandbox.daemon.supervisor.landlock import landlock_version
-from sandbox.daemon.supervisor.launch import own_oom_score_adj
 from sandbox.daemon.supervisor.spawner import Spawner
 from sandbox.v1 import channel_pb2 as wire
 
@@ -49,7 +48,7 @@ async def read_posture(spawner: Spawner, cgroup: Cgroup, daemon_socket: str) -> 
         runtime="gvisor" if is_gvisor(kernel.release, kernel.version) else "linux",
         tool_groups=tool_groups,
         tool_oom_score_adj_min=int(tool.get("OomScoreAdjMin", "0")),
-        daemon_oom_score_adj=own_oom_score_adj(),
+        daemon_oom_score_adj=int(read_if_there("/proc/self/oom_score_adj") or b"0"),
         socket_closed_to_tools=tool.get("SocketClosed") == "1",
         tool_socket_families=[int(family) for family in tool.get("SocketFamilies", "").split()],
         socket_programs_refused=tool.get("SocketPrograms") == "0",

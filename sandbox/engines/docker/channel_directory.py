@@ -17,7 +17,6 @@ from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker.docker_requests import DockerRequests, labelled_volumes, list_containers
 
 IDENTITY = "identity"
-_ID = re.compile(r"ch_[0-9a-f]{24}")
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def read_identity(directory: Path) -> str | None:
             found = file.read(64).decode("ascii", "replace").strip()
     except FileNotFoundError:
         return None
-    if not _ID.fullmatch(found):
+    if not re.fullmatch(r"ch_[0-9a-f]{24}", found):
         raise ValueError(f"{directory / IDENTITY} does not hold the id of a channel directory")
     return found
 

@@ -48,6 +48,9 @@ _WALLS: Mapping[str, Any] = {
     "LogConfig": {"Type": "none", "Config": {}},
     "RestartPolicy": {"Name": "no"},
 }
+# Settings of the sandbox's own network namespace, as TCP's buffers grow to several MiB by default: the least, the first
+# and the largest size. That of other sockets is the same, and the daemon limits their number (daemon/limits/kernel.py).
+_SOCKET_BUFFERS = {"net.ipv4.tcp_rmem": "4096 131072 212992", "net.ipv4.tcp_wmem": "4096 16384 212992"}
 # What lies over a path that the image declares as a volume: Docker would make a writable one there, without a limit and
 # filled from the image, which could put its own files over the daemon's.
 _NOTHING = "ro,size=4k,mode=755,nosuid,nodev,noexec"
@@ -149,6 +152,7 @@ def container_config(
     labels = _owner_labels(spec, site.instance, sandbox_id if is_pooled(sandbox_id) else "")
     if site.channels:
         labels[CHANNELS_LABEL] = site.channels
+    runtime_options = {"NoCopy": True, "Labels": {KIND_LABEL: "runtime"}}
     return {
         "Image": spec.image,
         # The image's own entry point, user, health check and stop signal are a tenant's code or choice: none is used.
@@ -171,8 +175,12 @@ def container_config(
             "CapAdd": list(CAPABILITIES),
             "Tmpfs": {**dict.fromkeys(volumes, _NOTHING), **lasting_tmpfs(spec.limits)},
             # gVisor has IPC and network namespaces of its own, which know none of these.
-            "Sysctls": {**lasting_ipc(spec.limits), **socket_buffers()} if spec.runtime == "runc" else {},
-            "Mounts": _mounts(spec, site, sandbox_id, pooled),
+            "Sysctls": {**lasting_ipc(spec.limits), **_SOCKET_BUFFERS} if spec.runtime == "runc" else {},
+            "Mounts": [
+                _workspace_mount(spec, site.instance, pooled, quota=site.workspace_quota),
+                {**_volume_mount(site.runtime.volume, RUNTIME_DIRECTORY, runtime_options), "ReadOnly": True},
+                {"Type": "bind", "Source": str(site.channel_root / sandbox_id), "Target": CHANNEL_DIRECTORY},
+            ],
             **_limits(spec),
         },
     }
@@ -191,15 +199,6 @@ def _command(spec: SandboxSpec, site: Site, pooled: str) -> list[str]:
         "--daemon-uid": daemon_user,
     }
     return [*site.runtime.command, *(word for name, value in options.items() for word in (name, str(value)))]
-
-
-def _mounts(spec: SandboxSpec, site: Site, sandbox_id: str, pooled: str) -> list[dict[str, Any]]:
-    options = {"NoCopy": True, "Labels": {KIND_LABEL: "runtime"}}
-    return [
-        _workspace_mount(spec, site.instance, pooled, quota=site.workspace_quota),
-        {**_volume_mount(site.runtime.volume, RUNTIME_DIRECTORY, options), "ReadOnly": True},
-        {"Type": "bind", "Source": str(site.channel_root / sandbox_id), "Target": CHANNEL_DIRECTORY},
-    ]
 
 
 def filler_config(image: str, volume: str, instance: str) -> dict[str, Any]:
@@ -347,15 +346,6 @@ def lasting_ipc(limits: SandboxLimits) -> dict[str, str]:
         "kernel.msgmax": str(_MESSAGE_QUEUE_BYTES),
         "kernel.sem": f"250 {_SEMAPHORES} 32 128",
     }
-
-
-def socket_buffers() -> dict[str, str]:
-    """Return the kernel settings, of the sandbox's own network namespace, that keep TCP's buffers from growing.
-
-    By default they grow to several MiB. The least, the first and the largest size; that of other sockets is the same,
-    and the daemon limits their number (sandbox/daemon/limits/kernel.py).
-    """
-    return {"net.ipv4.tcp_rmem": "4096 131072 212992", "net.ipv4.tcp_wmem": "4096 16384 212992"}
 
 
 def tmp_limit_bytes(memory_bytes: int) -> int:

@@ -23,8 +23,6 @@ from sandbox.engines.docker.workspace_transfer import EngineDisk, WorkspaceTrans
 from sandbox.errors import EngineUnavailable
 from sandbox.transition import STOPPING, OnTransition, ignored
 
-__all__ = ["DockerEngine", "EngineFacts"]
-
 log = logging.getLogger(__name__)
 
 

@@ -39,10 +39,6 @@ log = logging.getLogger(__name__)
 _FROM_POOL = "it was made ahead, for the pool"
 # Every place that tool code can write to.
 _EMPTY = ("/workspace", "/tmp", "/dev/shm")  # noqa: S108
-_LOOKS = 3
-# The fewest processes seen so often, and so far apart, are the daemon's own.
-_ALIKE = 5
-_SETTLING_LOOKS = 50
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -256,7 +252,7 @@ async def refuse_used(sandbox: ChannelSandbox, pids: int) -> None:
     `pids` is what settled() returned of it.
     """
     health, listed, pages = await _asked(sandbox)
-    for _ in range(_LOOKS):
+    for _ in range(3):
         if health.pids > pids:  # what answers just now has processes, too
             health = await sandbox.health()
     if listed.processes or listed.strays:
@@ -276,7 +272,7 @@ async def settled(sandbox: ChannelSandbox) -> int:
     """
     await _asked(sandbox)
     seen: list[int] = []
-    while len(seen) < _SETTLING_LOOKS and seen.count(min(seen, default=0)) < _ALIKE:
+    while len(seen) < 50 and seen.count(min(seen, default=0)) < 5:
         seen.append((await sandbox.health()).pids)
         await asyncio.sleep(0.02)
     return min(seen)

@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -60,11 +59,11 @@ class MemoryCreation:
                 running = self._start(spec)
                 break
         await asyncio.shield(running.starting)
-        return self._handle(running, spec)
+        return MemorySandbox(running, spec, self.sandboxes)
 
     async def find(self, spec: SandboxSpec) -> Sandbox | None:
         running = self.sandboxes.running.get(owner_of(spec))
-        return None if running is None or not running.alive else self._handle(running, spec)
+        return None if running is None or not running.alive else MemorySandbox(running, spec, self.sandboxes)
 
     def _start(self, spec: SandboxSpec) -> RunningSandbox:
         # Awaits nothing, so no second sandbox is made meanwhile and a caller that gives up leaves nothing behind.
@@ -105,10 +104,6 @@ class MemoryCreation:
     def _fits(self, one: StoppedSandbox, spec: SandboxSpec) -> bool:
         # Environment and file rules go with each call.
         return PoolKind.of(one.spec) == PoolKind.of(spec) and self.sandboxes.overdue_s(one) is None
-
-    def _handle(self, running: RunningSandbox, spec: SandboxSpec) -> Sandbox:
-        overdue_s = partial(self.sandboxes.overdue_s, running)
-        return MemorySandbox(running, spec, on_use_ended=self.sandboxes.note_use, overdue_s=overdue_s)
 
 
 @dataclass(frozen=True)

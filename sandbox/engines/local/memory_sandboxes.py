@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from sandbox.client.channel_sandbox import ChannelSandbox, EngineRecord
 from sandbox.client.remote_processes import RemoteProcesses
@@ -74,16 +75,9 @@ class RunningSandbox(StoppedSandbox):
 
 
 class MemorySandbox(ChannelSandbox):
-    """A sandbox for callers with one spec. `on_use_ended` is called after each use."""
+    """A sandbox for callers with one spec."""
 
-    def __init__(
-        self,
-        running: RunningSandbox,
-        spec: SandboxSpec,
-        *,
-        on_use_ended: Callable[[RunningSandbox], None],
-        overdue_s: Callable[[], float | None],
-    ) -> None:
+    def __init__(self, running: RunningSandbox, spec: SandboxSpec, sandboxes: "MemorySandboxes") -> None:
         # Only file rules are enforced, and programs have this process' own user.
         posture = pb.Posture(
             tool_uid=os.geteuid(),
@@ -91,10 +85,11 @@ class MemorySandbox(ChannelSandbox):
             kernel=os.uname().release,
             landlock_version=max(0, landlock_version()),
         )
-        record = EngineRecord(outdated=PoolKind.of(running.spec) != PoolKind.of(spec), overdue_s=overdue_s)
+        outdated, overdue_s = PoolKind.of(running.spec) != PoolKind.of(spec), partial(sandboxes.overdue_s, running)
+        record = EngineRecord(outdated=outdated, overdue_s=overdue_s)
         super().__init__(running.id, spec, running.channel, posture, record)
         self._running = running
-        self._on_use_ended = on_use_ended
+        self._sandboxes = sandboxes
 
     @property
     def busy(self) -> bool:
@@ -112,7 +107,7 @@ class MemorySandbox(ChannelSandbox):
 
     def give_back(self) -> None:
         self._running.users -= 1
-        self._on_use_ended(self._running)
+        self._sandboxes.note_use(self._running)
 
 
 class MemorySandboxes:
