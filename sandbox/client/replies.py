@@ -192,13 +192,16 @@ def process(reply: pb.Process, process_id: str) -> protocols.Process:
         raise DaemonLost("the sandbox daemon says that a process started before 1970")
     if reply.terminal and reply.HasField("stderr"):
         raise DaemonLost("the sandbox daemon gave a process a terminal and a stderr beside it")
+    argv = tuple(reply.argv)
+    if sum(map(len, argv)) > _ARGV_BYTES or len(argv) > _ARGV_BYTES or any(b"\0" in argument for argument in argv):
+        raise DaemonLost("the sandbox daemon sent arguments that are too long or that no program can have")
     rows, columns = _size(reply)
     outcome, exit_code, signal = ended or (None, None, None)
     stdout, stderr = (f"{protocols.PROCESSES_DIRECTORY}/{process_id}.{stream}" for stream in ("stdout", "stderr"))
     return converted(
         protocols.Process,
         reply,
-        argv=_argv(reply),
+        argv=argv,
         outcome=outcome,
         exit_code=exit_code,
         signal=signal,
@@ -274,13 +277,6 @@ def health(reply: pb.HealthReply) -> Health:
         for name in ("workspace", "tmp")
     }
     return converted(Health, reply, uptime_s=count(reply.uptime_ms) / 1000, **disks)
-
-
-def _argv(reply: pb.Process) -> tuple[bytes, ...]:
-    argv = tuple(reply.argv)
-    if sum(map(len, argv)) > _ARGV_BYTES or len(argv) > _ARGV_BYTES or any(b"\0" in argument for argument in argv):
-        raise DaemonLost("the sandbox daemon sent arguments that are too long or that no program can have")
-    return argv
 
 
 def _size(reply: pb.Process) -> tuple[int, int]:

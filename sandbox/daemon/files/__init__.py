@@ -1,7 +1,7 @@
 """File calls, with the tool user's rights and never through a link.
 
     read_files, write_files, tree_files  the calls
-    search, walk                         finding names and text
+    search                               finding names and text
     slow_work                            slow work outside the server's event loop
 
 Start at `tree_files.py`. Imports daemon layers below 5; programs and the server import it.

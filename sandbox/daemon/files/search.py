@@ -18,8 +18,7 @@ from functools import partial
 
 from sandbox.daemon.failures import check_range, invalid_argument, too_large
 from sandbox.daemon.files.slow_work import Emit, work_in_child
-from sandbox.daemon.files.tree_files import ENTRIES_LIMIT, Page, entry_of
-from sandbox.daemon.files.walk import Found, private_below, walk
+from sandbox.daemon.files.tree_files import ENTRIES_LIMIT, Found, Page, entry_of, private_below, walk
 from sandbox.daemon.paths import Place, join, refuse_other_names, require_regular
 from sandbox.v1 import channel_pb2 as wire
 

@@ -110,13 +110,6 @@ def _counter(fd: int, name: bytes) -> int:
     return 0
 
 
-# Also without a memory limit.
-_SOCKETS_LEAST = 256
-_SOCKETS_MOST = 16_384
-# Sockets may take so large a share of the memory limit in addition. A socket takes at most Linux' default for either
-# direction, which net.ipv4.tcp_rmem and tcp_wmem enforce for TCP.
-_SOCKETS_SHARE = 4
-_BUFFER_BYTES = 212_992
 TERMINALS_LIMIT = 128
 OPEN_FILES_LIMIT = 65_536
 
@@ -131,8 +124,9 @@ class KernelUse:
     """
 
     def __init__(self, memory_bytes: int, *, proc: str = "/proc", terminals: str = "/dev/pts") -> None:
-        fitting = memory_bytes // _SOCKETS_SHARE // _BUFFER_BYTES
-        self.sockets_limit = min(max(fitting, _SOCKETS_LEAST), _SOCKETS_MOST)
+        # Sockets may take a quarter of the memory limit in addition; without one, there may be some. A socket takes at
+        # most Linux' default for either direction, which net.ipv4.tcp_rmem and tcp_wmem enforce for TCP.
+        self.sockets_limit = min(max(memory_bytes // 4 // 212_992, 256), 16_384)
         self._proc = proc
         self._terminals = terminals
         # The fewest open files of the whole host since tool code began to run.

@@ -9,11 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-# A process may leave its streams to children. They are drained until they were silent for so long,
-_IDLE_S = 0.05
-# and at most for so long.
-_DRAIN_LIMIT_S = 0.5
-
 # One buffer for all pipes: each read is consumed before the next one.
 _buffer = bytearray(256 * 1024)
 
@@ -21,11 +16,12 @@ _buffer = bytearray(256 * 1024)
 async def until_silent(closed: Sequence[asyncio.Future[None]], count: Callable[[], int]) -> None:
     """Wait until all streams are closed or `count`, of what they wrote, stops growing; half a second at most."""
     loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + _DRAIN_LIMIT_S
+    # A process may leave its streams to children, who may never be silent.
+    deadline_s = loop.time() + 0.5
     seen = -1
     while seen != count() and loop.time() < deadline_s:
         seen = count()
-        _, still_open = await asyncio.wait(closed, timeout=_IDLE_S)
+        _, still_open = await asyncio.wait(closed, timeout=0.05)
         if not still_open:
             return
 

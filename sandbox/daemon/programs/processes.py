@@ -102,9 +102,13 @@ class Processes:
         except BaseException as error:
             if streams is not None:
                 streams.close()
-            if isinstance(error, OSError):
-                raise _start_fault(error, repr(request.argv[0][:200])[1:]) from None
-            raise
+            if not isinstance(error, OSError):
+                raise
+            name = repr(request.argv[0][:200])[1:]
+            if error.errno != errno.ENOEXEC:
+                raise fault_of(error, name) from None
+            why = f"{name} is not a program that this machine can execute; name its interpreter first, such as /bin/sh"
+            raise invalid_argument(why, errno.ENOEXEC) from None
         self._disk.begin()  # the watch may have ended while the start waited
         streams.close_tool_ends()
         background = background_process.BackgroundProcess(request, process, streams, self._cgroup)
@@ -272,12 +276,3 @@ class Processes:
         await process.streams.drain()  # what its children have written since
         self._forget(process)
         return process.report(remaining)
-
-
-def _start_fault(error: OSError, name: str) -> Fault:
-    if error.errno == errno.ENOEXEC:
-        return invalid_argument(
-            f"{name} is not a program that this machine can execute; name its interpreter first, such as /bin/sh",
-            errno.ENOEXEC,
-        )
-    return fault_of(error, name)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from sandbox.daemon.failures import Fault
-from sandbox.daemon.files.walk import PRIVATE_NAME
+from sandbox.daemon.files.tree_files import PRIVATE_NAME
 from sandbox.daemon.paths import Place, closing, components
 from sandbox.v1 import channel_pb2 as wire
 

@@ -12,7 +12,6 @@ import termios
 from sandbox.daemon.programs.pipes import Source
 from sandbox.daemon.programs.process_io import ProcessInput, RateLimit, StreamOutput
 
-_SIZE = struct.Struct("4H")  # rows, columns, and two for pixels
 _END_OF_FILE = b"\x04"
 
 
@@ -47,7 +46,7 @@ class Terminal(Source):
     def resize(self, rows: int, columns: int) -> None:
         """Change the size; the kernel sends SIGWINCH to the foreground process group."""
         if self._fd >= 0:
-            fcntl.ioctl(self._fd, termios.TIOCSWINSZ, _SIZE.pack(rows, columns, 0, 0))
+            fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))  # and the pixels
 
     def end_of_file(self) -> bytes:
         """Return the character that ends the input: ^D unless the program chose another."""

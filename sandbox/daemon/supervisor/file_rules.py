@@ -24,7 +24,6 @@ _DAEMON = b"/opt/airlock"
 
 Identity = tuple[int, int, int] | None
 _NOT_LISTED_NS = -1
-_ANOTHER = -1, -1, -1  # no file's
 # Changes that follow each other faster may leave a directory with the same time: some file systems store seconds.
 _SAME_TIME_NS = 2_100_000_000
 
@@ -150,7 +149,7 @@ class Grants:
         seen = self._seen.get((path, False))
         if seen == (state.st_dev, state.st_ino, _NOT_LISTED_NS) or (path, False) not in self._seen:
             return True
-        self._seen[path, False] = _ANOTHER
+        self._seen[path, False] = (-1, -1, -1)  # no file's
         return False
 
     def _see(self, path: bytes, identity: Identity, *, listed: bool) -> None:
