@@ -210,7 +210,7 @@ def describe_tool(output: int, daemon_socket: bytes, become_tool: Callable[[], N
     except OSError:
         score = -1  # no such file, or not writable for tool processes (launch.py)
     become_tool()
-    lowest = _lowest_score(score) if score >= 0 else own_oom_score_adj()
+    lowest = _lowest_score(score) if score >= 0 else _own_score()
     with open("/proc/self/status", "rb") as file:
         report = file.read() + b"OomScoreAdjMin:\t%d\n" % lowest
     call = libc()
@@ -272,8 +272,7 @@ def _lowest_score(score: int) -> int:
     return taken
 
 
-def own_oom_score_adj() -> int:
-    """Return this process' OOM score, 0 if it cannot be read."""
+def _own_score() -> int:
     try:
         with open("/proc/self/oom_score_adj", "rb") as file:
             return int(file.read())

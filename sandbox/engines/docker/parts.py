@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sandbox.client.channel import SOCKET_NAME, Channel
+from sandbox.client.channel import Channel
 from sandbox.client.channel_sandbox import ChannelSandbox, EngineRecord
 from sandbox.engines.background import BackgroundTasks
 from sandbox.engines.docker import container_config as config
@@ -95,10 +95,6 @@ class Containers:
         os.chown(directory, -1, os.getgid())
         directory.chmod(0o770)
         return Channel(directory)
-
-    def remove_socket(self, sandbox_id: str) -> None:
-        """Remove the socket of a daemon that has ended: a channel keeps to the first one that it sees."""
-        (self.channel_root / sandbox_id / SOCKET_NAME).unlink(missing_ok=True)
 
 
 def id_of(container: Container) -> str:

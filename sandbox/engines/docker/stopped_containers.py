@@ -9,7 +9,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 
-from sandbox.client.channel import Channel
+from sandbox.client.channel import SOCKET_NAME, Channel
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.engines.background import over
 from sandbox.engines.docker import docker_requests
@@ -90,7 +90,8 @@ class StoppedContainers:
         channel = self.parts.containers.channel(note.sandbox)
         boot: asyncio.Future[None] | None = None
         try:
-            self.parts.containers.remove_socket(note.sandbox)
+            # Of the daemon that has ended: a channel keeps to the first socket that it sees.
+            (self.parts.channel_root / note.sandbox / SOCKET_NAME).unlink(missing_ok=True)
             boot = asyncio.ensure_future(self.parts.containers.ask(docker_requests.start_again, note.sandbox))
             await self.boot.connected(channel, boot, note.sandbox)
             posture = await blueprint.verified(channel, note.sandbox)

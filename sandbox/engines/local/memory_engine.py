@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sandbox import transition
+from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.engines.engine import surplus
 from sandbox.engines.local.local_process import LocalProcess
 from sandbox.engines.local.local_workspaces import LocalWorkspaces, remove_directory
@@ -162,7 +163,8 @@ class MemoryEndings:
         if running.users:
             return False
         try:
-            processes = await running.count_processes()
+            found = await RemoteProcesses(running.channel).list()
+            processes = sum(process.running for process in found.processes) + found.strays
         except SandboxError:
             processes = 0
         if not sandboxes.has_not_ended(running) or running.users:

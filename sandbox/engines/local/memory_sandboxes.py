@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from sandbox.client.channel_sandbox import ChannelSandbox, EngineRecord
-from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.daemon.supervisor.landlock import landlock_version
 from sandbox.engines.local.local_process import LocalProcess
 from sandbox.engines.pooled_sandbox import PoolKind
@@ -63,10 +62,6 @@ class RunningSandbox(StoppedSandbox):
         if not self.alive:
             return self._shown("failed", None, f"it was lost: {self.channel.lost}")
         return self._shown("running", None if self.users else self.since_s)
-
-    async def count_processes(self) -> int:
-        found = await RemoteProcesses(self.channel).list()
-        return sum(process.running for process in found.processes) + found.strays
 
     def end(self) -> asyncio.Task[None]:
         """Refuse every later call, and end what runs in the background; the task is done when nothing is left."""
