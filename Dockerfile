@@ -47,7 +47,7 @@ from sandbox.daemon.build import BUILD; \
 sys.exit(api_implementation.Type() != 'upb' or sys.prefix != '/opt/airlock' or len(BUILD) != 64 or len(modules) < 20 or len(lazy_module.loaded_for_use()) < 15)" \
     && chgrp 599999999 /opt/airlock && chmod 750 /opt/airlock
 
-# Only the daemon enters /opt/airlock (BUNDLE_GID of sandbox/daemon/supervisor/identity.py): COPY keeps modes below its source.
+# Only the daemon enters /opt/airlock (BUNDLE_GID of sandbox/daemon/supervisor/launch.py): COPY keeps modes below its source.
 FROM scratch AS runtime
 COPY --from=bundle /opt /opt
 LABEL airlock.kind="image"

@@ -28,9 +28,6 @@ _GATE, _KEPT, _BUSY = range(3)
 # struct flock: type, whence, start, length, pid (which must be 0).
 _FLOCK = struct.Struct("hhqqi0q")
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-_NOTE_LIMIT_BYTES = 64 * 1024
-_FIRST_RETRY_S = 0.002
-_LAST_RETRY_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,6 @@ class ThreadLock:
 
     @classmethod
     def open_existing(cls, path: Path) -> Self | None:
-        """Open a lock file, or return None where there is none."""
         try:
             return cls(path, os.open(path, _FLAGS))
         except FileNotFoundError:
@@ -95,15 +91,12 @@ class ThreadLock:
         """Whether the sandbox was removed, or this was closed."""
         return self._descriptor is None or os.fstat(self._descriptor).st_nlink == 0
 
-    # --- the gate ---
-
     def try_gate(self) -> bool:
-        """Shut the gate; return False if it is shut."""
         return self._lock(fcntl.F_WRLCK, _GATE)
 
     async def gate(self, limit_s: float) -> None:
         """Shut the gate; SandboxUnavailable when it stays shut for longer than `limit_s`."""
-        retry_s = _FIRST_RETRY_S
+        retry_s = 0.002
         deadline_s = asyncio.get_running_loop().time() + limit_s
         while not self.try_gate():
             if asyncio.get_running_loop().time() > deadline_s:
@@ -112,7 +105,7 @@ class ThreadLock:
                     " s: try again"
                 )
             await asyncio.sleep(retry_s)
-            retry_s = min(2 * retry_s, _LAST_RETRY_S)
+            retry_s = min(2 * retry_s, 0.05)
 
     def is_shut(self) -> bool:
         """Return whether another holder is behind the gate; takes no lock."""
@@ -154,14 +147,12 @@ class ThreadLock:
         """Return whether a process has calls in it; takes no lock."""
         return self._is_locked(_BUSY)
 
-    # --- what the file says ---
-
     def read(self) -> Note | None:
         """Return the note; None for none, or one that cannot be read."""
         if self._descriptor is None:
             return None
         try:
-            return Note.of(json.loads(os.pread(self._descriptor, _NOTE_LIMIT_BYTES, 0)))
+            return Note.of(json.loads(os.pread(self._descriptor, 64 * 1024, 0)))
         except (ValueError, TypeError, AttributeError):
             return None
 
@@ -186,8 +177,6 @@ class ThreadLock:
             return note.ended_processes
         finally:
             self._lock(fcntl.F_UNLCK, _GATE)
-
-    # --- its end ---
 
     def retire(self) -> None:
         """Remove the file, for its sandbox is gone, and close; behind the gate only."""

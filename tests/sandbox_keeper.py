@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 from sandbox.engines.engine import Creator, Engine
-from sandbox.keeper.sandbox_keeper import KeeperLimits, SandboxKeeper
+from sandbox.keeper.places import KeeperLimits
+from sandbox.keeper.sandbox_keeper import SandboxKeeper
 
 
 def make_keeper(

@@ -26,8 +26,8 @@ from gateway.errors import AirlockError, Misconfigured
 from gateway.support.clock import make_id
 from gateway.support.version import airlock_version
 from gateway.tenancy.tenants import Tenant, load_tenants
-from sandbox.engines.docker.docker_engine import DockerEngine, EngineFacts
-from sandbox.engines.docker.docker_requests import DockerRequests
+from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_requests import DockerRequests, EngineFacts
 from sandbox.engines.docker.posture import has_landlock
 from sandbox.errors import SandboxError
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION

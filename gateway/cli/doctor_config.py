@@ -27,8 +27,8 @@ from gateway.tenancy.tenants import Tenant, Tenants
 from gateway.tool_calls.program_check import missing_programs
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests, EngineFacts, inspect_image
-from sandbox.engines.docker.engine_disk import EngineDisk
 from sandbox.engines.docker.image_pulls import pullable
+from sandbox.engines.docker.workspace_transfer import EngineDisk
 from sandbox.engines.pooled_sandbox import PoolKind
 from sandbox.errors import ImageMissing, SandboxError, SandboxUnavailable
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION

@@ -31,8 +31,8 @@ from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenants
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
-from sandbox.engines.docker.engine_disk import EngineDisk
 from sandbox.engines.docker.image_pulls import ImagePulls, PullingCreation, pullable
+from sandbox.engines.docker.workspace_transfer import EngineDisk
 from sandbox.engines.engine import Creator, Engine
 from sandbox.engines.fair_creation import FairCreation
 from sandbox.engines.local.memory_engine import MemoryEngine
@@ -40,7 +40,8 @@ from sandbox.engines.pooled_sandbox import PoolKind, PoolSource
 from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.errors import SandboxError
 from sandbox.keeper.keeper import ImageGate, Keeper, Leases
-from sandbox.keeper.sandbox_keeper import KeeperLimits, SandboxKeeper
+from sandbox.keeper.places import KeeperLimits
+from sandbox.keeper.sandbox_keeper import SandboxKeeper
 
 # The number of tenants whose policies count; the pool also follows the actual demand of all.
 _TENANTS = 64

@@ -1,6 +1,6 @@
 """The gateway's end of the channel to a daemon, which it does not trust.
 
-Start at `channel_sandbox.py`, a sandbox behind a channel. `channel.py` and `connection.py` carry frames, `arguments.py`
-validates what callers ask, `replies.py` what the daemon answers, and `remote_fs.py`, `remote_shell.py` and
-`remote_processes.py` make the calls. Imports sandbox layers below 5.
+Start at `channel_sandbox.py`, a sandbox behind a channel. `channel.py` carries frames, `arguments.py` validates what
+callers ask, `replies.py` what the daemon answers, and `remote_fs.py`, `remote_shell.py` and `remote_processes.py` make
+the calls. Imports sandbox layers below 5.
 """

@@ -13,9 +13,7 @@ from sandbox.v1 import channel_pb2 as pb
 PAGE_LIMIT = 10_000
 LINES_LIMIT = 100_000
 LINES_LIMIT_BYTES = 1024 * 1024
-GREP_TIMEOUT_LIMIT_S = 120.0
-_EDIT_TEXT_BYTES = 512 * 1024
-_OFFSET_LIMIT = 2**62
+OFFSET_LIMIT = 2**62
 _PATTERN_CHARS = 4096
 _PATH_BYTES = 4095
 _NAME_BYTES = 255
@@ -41,39 +39,16 @@ def checked_path(path: str) -> str:
 
 def checked_page(offset: int, limit: int) -> int:
     """Return the limit of a page of entries or matches, 10,000 at most; raises InvalidArgument."""
-    if not 0 <= offset <= _OFFSET_LIMIT or limit < 1:
+    if not 0 <= offset <= OFFSET_LIMIT or limit < 1:
         raise InvalidArgument("offset is 0 or more and limit 1 or more")
     return min(limit, PAGE_LIMIT)
 
 
 def checked_lines(offset: int, limit: int, limit_bytes: int) -> int:
     """Return the limit of a page of lines, 100,000 at most; raises InvalidArgument."""
-    if not 0 <= offset <= _OFFSET_LIMIT or limit < 1 or not 1 <= limit_bytes <= LINES_LIMIT_BYTES:
+    if not 0 <= offset <= OFFSET_LIMIT or limit < 1 or not 1 <= limit_bytes <= LINES_LIMIT_BYTES:
         raise InvalidArgument(f"offset is 0 or more, limit 1 or more, limit_bytes 1 to {LINES_LIMIT_BYTES:,}")
     return min(limit, LINES_LIMIT)
-
-
-def checked_edit(old_text: bytes, new_text: bytes) -> None:
-    """Raise InvalidArgument for texts that an edit does not take."""
-    if not old_text:
-        raise InvalidArgument("old_text is empty: give the exact text to replace")
-    if max(len(old_text), len(new_text)) > _EDIT_TEXT_BYTES:
-        raise InvalidArgument(f"an edit takes at most {_EDIT_TEXT_BYTES:,} bytes of text: write the file instead")
-
-
-def checked_timeout_ms(timeout_s: float) -> int:
-    """Return the time limit of a search in milliseconds; raises InvalidArgument."""
-    if not 0 < timeout_s <= GREP_TIMEOUT_LIMIT_S:
-        raise InvalidArgument(f"timeout_s is more than 0 and {GREP_TIMEOUT_LIMIT_S:.0f} at most")
-    return max(1, round(timeout_s * 1000))
-
-
-def checked_range(offset: int, length: int | None) -> None:
-    """Raise InvalidArgument for a range of bytes that no file has."""
-    if offset < 0 or (length is not None and length < 0):
-        raise InvalidArgument("offset and length are 0 or more")
-    if max(offset, length or 0) > _OFFSET_LIMIT:
-        raise InvalidArgument(f"offset and length are {_OFFSET_LIMIT:,} at most, which no file reaches")
 
 
 def checked_pattern(pattern: str) -> str:

@@ -3,6 +3,8 @@
 Tool code cannot write there, but the daemon could lie: the numbers are bounded, and concern its own sandbox only.
 """
 
+import re
+
 from sandbox.errors import NotFound
 from sandbox.sandbox import Sandbox
 from sandbox.usage import PIDS_LIMIT, Usage, counted
@@ -46,17 +48,10 @@ async def _read(sandbox: Sandbox, name: str) -> bytes | None:
 
 
 async def _number(sandbox: Sandbox, name: str) -> int | None:
-    return counted(_integer((await _read(sandbox, name) or b"").strip()))
+    return counted(_named(await _read(sandbox, name)))
 
 
-def _named(data: bytes | None, name: str) -> int | None:
-    """Return the number in the line `name number`."""
-    for line in (data or b"").splitlines():
-        key, _, value = line.partition(b" ")
-        if key == name.encode():
-            return _integer(value.strip())
-    return None
-
-
-def _integer(digits: bytes) -> int | None:
-    return int(digits) if digits.isdigit() and len(digits) <= 20 else None
+def _named(data: bytes | None, name: str = "") -> int | None:
+    """Return the number in the first line `name number`, or in one that has only a number."""
+    found = re.search(rf"^{name} *([0-9]{{1,20}}) *$".encode(), data or b"", re.MULTILINE)
+    return None if found is None else int(found[1])

@@ -17,12 +17,6 @@ from sandbox.thread_lock import ThreadLock
 from sandbox.usage import Health
 from sandbox.v1 import channel_pb2 as pb
 
-_PING_TIMEOUT_S = 1.0
-# Longer than a ping: a daemon is lost when it lies or hangs, not when its host is busy.
-_HEALTH_TIMEOUT_S = 5.0
-# How many evicted outputs of the largest size are kept.
-_SPILLS = 4
-
 
 @dataclass(frozen=True)
 class EngineRecord:
@@ -65,7 +59,8 @@ class ChannelSandbox:
             channel,
             env=spec.env,
             spill_limit_bytes=file_limit_bytes,
-            spill_quota_bytes=min(_SPILLS * file_limit_bytes, half_bytes),
+            # How many evicted outputs of the largest size are kept.
+            spill_quota_bytes=min(4 * file_limit_bytes, half_bytes),
         )
         self.files: FileSystem = RemoteFS(channel, refuse_hard_links=spec.refuse_hard_links)
         self.processes = RemoteProcesses(channel, env=spec.env, file_limit_bytes=file_limit_bytes)
@@ -84,9 +79,7 @@ class ChannelSandbox:
 
     def take_ended_processes(self) -> int:
         """Return how many processes ended with stops, once; 0 also while the lock is not available."""
-        if not self._ended_processes or self.lock is None:
-            return 0
-        ended = self.lock.take_ended_processes()
+        ended = self.lock.take_ended_processes() if self._ended_processes and self.lock is not None else None
         if ended is None:
             return 0
         self._ended_processes = 0
@@ -115,11 +108,12 @@ class ChannelSandbox:
             raise DaemonLost(f"the sandbox daemon is not well: {replies.plain_text(failure.message)}")
 
         request = pb.Request(health=pb.HealthRequest(count_disk=count_disk))
-        return await self.channel.query(request, "health", replies.health, timeout_s=_HEALTH_TIMEOUT_S, fail=fail)
+        # Longer than a ping: a daemon is lost when it lies or hangs, not when its host is busy.
+        return await self.channel.query(request, "health", replies.health, timeout_s=5.0, fail=fail)
 
     async def ping(self) -> bool:
         try:
-            async with asyncio.timeout(_PING_TIMEOUT_S):
+            async with asyncio.timeout(1.0):
                 await self.health()
         except (DaemonLost, TimeoutError):
             return False

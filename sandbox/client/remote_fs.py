@@ -11,33 +11,19 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sandbox.client import replies
-from sandbox.client.arguments import (
-    checked_edit,
-    checked_lines,
-    checked_page,
-    checked_path,
-    checked_pattern,
-    checked_range,
-    checked_timeout_ms,
-)
+from sandbox.client.arguments import OFFSET_LIMIT, checked_lines, checked_page, checked_path, checked_pattern
 from sandbox.client.channel import Call, Channel
-from sandbox.errors import DaemonLost, TooLarge
+from sandbox.errors import DaemonLost, InvalidArgument, TooLarge
 from sandbox.protocols import EditResult, EntriesPage, Entry, GrepPage, LinesPage
 from sandbox.v1 import channel_pb2 as pb
 
-INLINE_BYTES = 1024 * 1024
 _INPUT_BYTES = 512 * 1024
-_CHUNK_BYTES = 512 * 1024
 
 # Generous for a slow disk, but a caller does not wait forever.
 _ANSWER_TIMEOUT_S = 30.0
 _TREE_TIMEOUT_S = 120.0
 # Above the daemon's own limit for removing, so that its answer arrives first.
 _REMOVE_TIMEOUT_S = 660.0
-# The least rate of a stream, over the time that the gateway waits for it.
-_STREAM_BYTES_PER_S = 64 * 1024
-# An upload takes as long as its caller sends; each piece has a timeout of its own.
-_UPLOAD_TIMEOUT_S = 24 * 3600.0
 
 _Value = TypeVar("_Value")
 
@@ -59,7 +45,7 @@ class RemoteFS:
         """Return a page of a directory, sorted by name; 10,000 entries at most."""
         limit = checked_page(offset, limit)
         request = pb.Request(list=pb.ListRequest(path=checked_path(path), offset=offset, limit=limit))
-        read = partial(replies.listed_page, limit=limit)
+        read = partial(replies.entries_page, limit=limit)
         return await self._query(request, "entries", read, timeout_s=_TREE_TIMEOUT_S)
 
     async def stat(self, path: str) -> Entry:
@@ -70,7 +56,10 @@ class RemoteFS:
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         """Yield `length` bytes from `offset`, or everything to the end, in pieces of 1 MiB at most."""
-        checked_range(offset, length)
+        if offset < 0 or (length is not None and length < 0):
+            raise InvalidArgument("offset and length are 0 or more")
+        if max(offset, length or 0) > OFFSET_LIMIT:
+            raise InvalidArgument(f"offset and length are {OFFSET_LIMIT:,} at most, which no file reaches")
         path = checked_path(path)
         wanted_bytes = self.file_limit_bytes if length is None else length
         if length == 0:
@@ -82,11 +71,12 @@ class RemoteFS:
         async with self.channel.call(request) as call:
             while True:
                 started_s = self.clock()
-                allowed_s = _ANSWER_TIMEOUT_S + got_bytes / _STREAM_BYTES_PER_S - waited_s
+                # The least rate of a stream, over the time that the gateway waits for it.
+                allowed_s = _ANSWER_TIMEOUT_S + got_bytes / (64 * 1024) - waited_s
                 piece = await call.receive_piece(timeout_s=max(allowed_s, 0.001))
                 waited_s += self.clock() - started_s
                 data, final = (piece, False) if isinstance(piece, bytes) else _read_bytes(*piece)
-                if not final and not 0 < len(data) <= _CHUNK_BYTES:
+                if not final and not 0 < len(data) <= 512 * 1024:
                     raise DaemonLost("the sandbox daemon sent a chunk of a wrong size")
                 got_bytes += len(data)
                 if length is None and got_bytes > wanted_bytes:
@@ -108,7 +98,7 @@ class RemoteFS:
         """Replace a file atomically; parents are made, an existing mode is kept."""
         path = checked_path(path)
         if isinstance(data, bytes):
-            if len(data) <= INLINE_BYTES:
+            if len(data) <= 1024 * 1024:
                 request = pb.Request(write=pb.WriteRequest(path=path, data=data, inline=True))
                 return await self._query(request, "entry", partial(replies.entry, name=path))
             data = _pieces(data)
@@ -119,16 +109,19 @@ class RemoteFS:
 
     async def edit(self, path: str, old_text: bytes, new_text: bytes, *, replace_all: bool = False) -> EditResult:
         """Replace the first exact match of `old_text`, or every one; 512 KiB at most for each text."""
-        checked_edit(old_text, new_text)
+        if not old_text:
+            raise InvalidArgument("old_text is empty: give the exact text to replace")
+        if max(len(old_text), len(new_text)) > 512 * 1024:
+            raise InvalidArgument("an edit takes at most 524,288 bytes of text: write the file instead")
         asked = pb.EditRequest(path=checked_path(path), old_text=old_text, new_text=new_text, replace_all=replace_all)
-        return await self._query(pb.Request(edit=asked), "edit", replies.edit_result)
+        return await self._query(pb.Request(edit=asked), "edit", partial(replies.converted, EditResult))
 
     async def glob(self, path: str, pattern: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
         """Return a page of paths that match; * and ? stop at /, ** does not. Links are not followed."""
         limit = checked_page(offset, limit)
         path = checked_path(path)
         asked = pb.GlobRequest(path=path, pattern=checked_pattern(pattern), offset=offset, limit=limit)
-        read = partial(replies.globbed_page, limit=limit, under=path)
+        read = partial(replies.entries_page, limit=limit, under=path)
         return await self._query(pb.Request(glob=asked), "entries", read, timeout_s=_TREE_TIMEOUT_S)
 
     async def grep(
@@ -137,13 +130,15 @@ class RemoteFS:
         """Return a page of lines that match a regular expression; binary files are skipped and counted."""
         limit = checked_page(offset, limit)
         path = checked_path(path)
+        if not 0 < timeout_s <= 120:
+            raise InvalidArgument("timeout_s is more than 0 and 120 at most")
         asked = pb.GrepRequest(
             path=path,
             pattern=checked_pattern(pattern),
             include=checked_pattern(include) if include else "",
             offset=offset,
             limit=limit,
-            timeout_ms=checked_timeout_ms(timeout_s),
+            timeout_ms=max(1, round(timeout_s * 1000)),
         )
         read = partial(replies.grep_page, limit=limit, under=path)
         return await self._query(pb.Request(grep=asked), "grep", read, timeout_s=timeout_s + _ANSWER_TIMEOUT_S)
@@ -190,7 +185,8 @@ async def _upload(call: Call, data: AsyncIterable[bytes]) -> pb.Reply:
                 await call.send_data(view[start : start + _INPUT_BYTES], timeout_s=_ANSWER_TIMEOUT_S)
         await call.send(pb.Input(end=True), timeout_s=_ANSWER_TIMEOUT_S)
 
-    receive = call.receive(timeout_s=_UPLOAD_TIMEOUT_S)
+    # An upload takes as long as its caller sends; each piece has a timeout of its own.
+    receive = call.receive(timeout_s=24 * 3600.0)
     member, reply = await call.exchange(send(), receive, answer_timeout_s=_TREE_TIMEOUT_S)
     if member == "failure":
         replies.raise_failure(reply.failure)

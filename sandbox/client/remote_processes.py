@@ -17,24 +17,15 @@ from functools import partial
 from signal import SIGKILL
 from typing import Any, NoReturn, TypeVar
 
-from sandbox.client import replies
-from sandbox.client.arguments import (
-    checked_argv,
-    checked_environment,
-    checked_path,
-    checked_request,
-    file_rules_message,
-)
+from sandbox.client import arguments, replies
 from sandbox.client.channel import Channel
 from sandbox.errors import InvalidArgument
 from sandbox.file_rules import FileRules
 from sandbox.protocols import PROCESSES_DIRECTORY, Process, ProcessList, ProcessPage, ProcessSpec
 from sandbox.v1 import channel_pb2 as pb
 
-DEFAULT_FILE_LIMIT_BYTES = 256 * 1024 * 1024
 PAGE_LIMIT_BYTES = 1024 * 1024
 INPUT_LIMIT_BYTES = 1024 * 1024
-WAIT_LIMIT_S = 60.0
 # The daemon's limit: 7 days.
 TIMEOUT_LIMIT_S = 7 * 24 * 3600.0
 _OFFSET_LIMIT = 2**63 - 1
@@ -53,13 +44,13 @@ class RemoteProcesses:
 
     channel: Channel
     env: Mapping[str, str] = field(default_factory=dict)
-    file_limit_bytes: int = DEFAULT_FILE_LIMIT_BYTES
+    file_limit_bytes: int = 256 * 1024 * 1024
     answer_timeout_s: float = _ANSWER_TIMEOUT_S
     file_rules: pb.FileRules | None = None
 
     def under(self, rules: FileRules) -> RemoteProcesses:
         """Return these processes with file rules for what start() starts."""
-        return replace(self, file_rules=file_rules_message(rules))
+        return replace(self, file_rules=arguments.file_rules_message(rules))
 
     async def start(self, spec: ProcessSpec) -> Process:
         """Start a program. A call that is cancelled or lost may have started it; list() shows whether it did."""
@@ -68,9 +59,9 @@ class RemoteProcesses:
             raise InvalidArgument(f"timeout_s {timeout_s!r}: more than 0 and {TIMEOUT_LIMIT_S:.0f} at most, or none")
         asked = pb.ProcessStartRequest(
             id=_checked_id(spec.id),
-            argv=checked_argv(spec.argv),
-            env=checked_environment(self.env, spec.env),
-            cwd=checked_path(spec.cwd) if spec.cwd else "",
+            argv=arguments.checked_argv(spec.argv),
+            env=arguments.checked_environment(self.env, spec.env),
+            cwd=arguments.checked_path(spec.cwd) if spec.cwd else "",
             terminal=spec.terminal,
             size=_checked_size(spec.rows, spec.columns) if spec.terminal else None,
             stdin=spec.stdin,
@@ -80,7 +71,7 @@ class RemoteProcesses:
             timeout_ms=math.ceil(timeout_s * 1000) if timeout_s is not None else 0,
             file_rules=self.file_rules,
         )
-        request = checked_request(pb.Request(process_start=asked))
+        request = arguments.checked_request(pb.Request(process_start=asked))
         return await self._query(request, "process", partial(replies.started_process, asked=asked))
 
     async def list(self) -> ProcessList:
@@ -211,4 +202,4 @@ def _checked_wait(wait_s: float) -> int:
     """Return milliseconds, 60,000 at most: the caller has to be ready to ask again anyway."""
     if not wait_s >= 0:  # NaN too
         raise InvalidArgument(f"wait_s {wait_s!r}: 0 or more")
-    return math.ceil(min(wait_s, WAIT_LIMIT_S) * 1000)
+    return math.ceil(min(wait_s, 60.0) * 1000)

@@ -13,31 +13,14 @@ import time
 from collections.abc import AsyncIterable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sandbox.client import replies
-from sandbox.client.arguments import (
-    checked_argv,
-    checked_environment,
-    checked_path,
-    checked_request,
-    file_rules_message,
-)
+from sandbox import protocols
+from sandbox.client import arguments, replies
 from sandbox.client.channel import Channel
 from sandbox.client.program_stream import CallersFault, ProgramStream, receive_exec
 from sandbox.client.replies import Ending
 from sandbox.daemon.programs.output import BYTES_PER_CHARACTER, count_characters, prefix_length
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.file_rules import FileRules
-from sandbox.protocols import (
-    OUTPUT_DIRECTORY,
-    ExecResult,
-    OnOutput,
-    OnProgramOutput,
-    OutputPiece,
-    OutputStream,
-    ProgramResult,
-    ProgramSpec,
-    SpilledOutput,
-)
 from sandbox.v1 import channel_pb2 as pb
 
 # Over a limit of disk: by whether the host's disk is short, and whether nothing was started.
@@ -84,18 +67,13 @@ _START_FAILURES = {
 
 
 def _command_message(ended: Ending, reply: pb.ExecReply) -> str:
-    """Return the message for a command line, to be shown after its outcome."""
     number = replies.errno(reply.errno)
     advice = _FILE_RULES.get(number or 0, "the sandbox image needs a /bin/sh and a /workspace")
-    messages = {
-        "failed_to_start": f"/bin/sh did not start: {_strerror(number)}: {advice}",
-        "pids_limit": _MAKE_ROOM,
-    }
+    messages = {"failed_to_start": f"/bin/sh did not start: {_strerror(number)}: {advice}", "pids_limit": _MAKE_ROOM}
     return _message(messages, ended, reply)
 
 
 def _program_message(ended: Ending, reply: pb.ExecReply, asked: pb.ExecRequest) -> str:
-    """Return the message for a program with streams."""
     number = replies.errno(reply.errno)
     advice = _START_FAILURES.get(number or 0)
     program = asked.argv[0][:200].decode("utf-8", "replace")
@@ -116,7 +94,6 @@ def _program_message(ended: Ending, reply: pb.ExecReply, asked: pb.ExecRequest) 
 
 
 def _remaining_message(reply: pb.ExecReply) -> str:
-    """Return the message about processes that could not be killed."""
     return f"{reply.remaining} processes could not be killed; the next call gets a new sandbox with the same workspace"
 
 
@@ -151,10 +128,6 @@ _TIMEOUT_LIMIT_S = 24 * 3600.0
 _OUTPUT_LIMIT_BYTES = 1024**4
 # Beyond the command's own limit: the daemon kills the tree, and closes and hashes the spilled output.
 _GRACE_S = 15.0
-_CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-# Beyond the bytes that the characters may take: pieces are not cut at the limit, and one fills a frame at most.
-_SLACK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +148,7 @@ class RemoteShell:
 
     def under(self, rules: FileRules) -> RemoteShell:
         """Return this shell with file rules for everything it starts; where the kernel lacks them, nothing starts."""
-        return replace(self, file_rules=file_rules_message(rules))
+        return replace(self, file_rules=arguments.file_rules_message(rules))
 
     async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
         self,
@@ -186,23 +159,23 @@ class RemoteShell:
         limit_chars: int,
         head_chars: int,
         tail_chars: int,
-        on_output: OnOutput | None = None,
+        on_output: protocols.OnOutput | None = None,
         context: object = None,
-    ) -> ExecResult:
+    ) -> protocols.ExecResult:
         """Run `/bin/sh -c command` in /workspace; cancelling the await kills everything it started.
 
         Output beyond `limit_chars` stays in /workspace/.airlock/output/<call_id>.txt. `on_output` gets output as it
         arrives, up to the same limit. `context`, which agents give to any shell, says nothing here.
         """
         del context
-        if not _CALL_ID.fullmatch(call_id):
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call_id):
             raise ValueError(f"call id {call_id!r}: 1 to 64 of A-Z a-z 0-9 _ - are allowed")
         _check_timeout(timeout_s)
         line = command.encode("utf-8", "surrogateescape")
         if b"\0" in line:
-            return ExecResult("failed_to_start", message="the command has a NUL character; leave it out")
+            return protocols.ExecResult("failed_to_start", message="the command has a NUL character; leave it out")
         if len(line) > _COMMAND_LIMIT_BYTES:
-            return ExecResult(
+            return protocols.ExecResult(
                 "failed_to_start",
                 message=f"the command is over {_COMMAND_LIMIT_BYTES:,} bytes; write it to a file and run that",
             )
@@ -210,7 +183,7 @@ class RemoteShell:
             limit_chars=limit_chars,
             head_chars=head_chars,
             tail_chars=tail_chars,
-            spill_path=f"{OUTPUT_DIRECTORY}/{call_id}.txt",
+            spill_path=f"{protocols.OUTPUT_DIRECTORY}/{call_id}.txt",
             spill_limit_bytes=self.spill_limit_bytes,
             spill_quota_bytes=self.spill_quota_bytes,
         )
@@ -231,13 +204,19 @@ class RemoteShell:
         except DaemonLost as error:
             self.channel.mark_lost(error)
             message = f"{error}. The command may have run; the workspace is kept and the next call gets a new sandbox."
-            return ExecResult("daemon_lost", output=output.pieces(), output_bytes=output.size_bytes, message=message)
+            return protocols.ExecResult(
+                "daemon_lost", output=output.pieces(), output_bytes=output.size_bytes, message=message
+            )
         except SandboxError as error:
-            return ExecResult("failed_to_start", message=str(error))
+            return protocols.ExecResult("failed_to_start", message=str(error))
 
     async def run_program(
-        self, program: ProgramSpec, *, stdin: AsyncIterable[bytes] | None, on_output: OnProgramOutput
-    ) -> ProgramResult:
+        self,
+        program: protocols.ProgramSpec,
+        *,
+        stdin: AsyncIterable[bytes] | None,
+        on_output: protocols.OnProgramOutput,
+    ) -> protocols.ProgramResult:
         """Run a program with streams; cancelling the await kills everything it started.
 
         `stdin` is read as fast as the program takes it. `on_output` gets pieces of 1 MiB at most, and the program waits
@@ -252,18 +231,18 @@ class RemoteShell:
             )
         try:
             request = pb.ExecRequest(
-                argv=checked_argv(program.argv),
-                env=checked_environment(self.env, program.env),
-                cwd=checked_path(program.cwd) if program.cwd else "",
+                argv=arguments.checked_argv(program.argv),
+                env=arguments.checked_environment(self.env, program.env),
+                cwd=arguments.checked_path(program.cwd) if program.cwd else "",
                 timeout_ms=math.ceil(timeout_s * 1000),
                 stdin=stdin is not None,
                 stream=True,
                 stream_limit_bytes=output_limit_bytes,
                 file_rules=self.file_rules,
             )
-            checked_request(pb.Request(exec=request))
+            arguments.checked_request(pb.Request(exec=request))
         except SandboxError as error:
-            return ProgramResult("failed_to_start", message=str(error))
+            return protocols.ProgramResult("failed_to_start", message=str(error))
         stream = ProgramStream(request, stdin, on_output, timeout_s + self.grace_s, self.clock)
         try:
             reply = await stream.run(self.channel)
@@ -275,10 +254,10 @@ class RemoteShell:
         except DaemonLost as error:
             self.channel.mark_lost(error)
             message = f"{error}. The program may have run; the workspace is kept and the next call gets a new sandbox."
-            return ProgramResult("daemon_lost", output_bytes=stream.output_bytes, message=message)
+            return protocols.ProgramResult("daemon_lost", output_bytes=stream.output_bytes, message=message)
         except SandboxError as error:
             outcome = "pids_limit" if error.errno == errno.EAGAIN else "failed_to_start"
-            return ProgramResult(outcome, errno=error.errno, message=str(error))
+            return protocols.ProgramResult(outcome, errno=error.errno, message=str(error))
 
     def _retire_if_any_remain(self, reply: pb.ExecReply) -> None:
         """Mark a sandbox lost that has processes which cannot be killed; its keeper replaces it."""
@@ -286,7 +265,7 @@ class RemoteShell:
             self.channel.mark_lost(DaemonLost(_remaining_message(reply)))
 
     async def _run(
-        self, request: pb.ExecRequest, output: _Output, on_output: OnOutput | None, limit_s: float
+        self, request: pb.ExecRequest, output: _Output, on_output: protocols.OnOutput | None, limit_s: float
     ) -> pb.ExecReply:
         async def take(piece: pb.Output) -> None:
             added = output.add(piece)
@@ -309,11 +288,13 @@ class _Output:
     def __init__(self, limit: pb.OutputLimit) -> None:
         self.size_bytes = 0
         self._limit_bytes = (
-            BYTES_PER_CHARACTER * max(limit.limit_chars, limit.head_chars, limit.tail_chars) + _SLACK_BYTES
+            # Beyond the bytes that the characters may take: pieces are not cut at the limit, and one fills a frame at
+            # most.
+            BYTES_PER_CHARACTER * max(limit.limit_chars, limit.head_chars, limit.tail_chars) + 1024 * 1024
         )
-        self._parts: list[tuple[OutputStream, bytearray]] = []
+        self._parts: list[tuple[protocols.OutputStream, bytearray]] = []
 
-    def add(self, output: pb.Output) -> OutputPiece:
+    def add(self, output: pb.Output) -> protocols.OutputPiece:
         stream = replies.output_stream(output)
         self.size_bytes += len(output.data)
         if self.size_bytes > self._limit_bytes:
@@ -322,25 +303,25 @@ class _Output:
             self._parts[-1][1].extend(output.data)
         else:
             self._parts.append((stream, bytearray(output.data)))
-        return OutputPiece(stream, output.data)
+        return protocols.OutputPiece(stream, output.data)
 
-    def pieces(self) -> tuple[OutputPiece, ...]:
-        return tuple(OutputPiece(stream, bytes(data)) for stream, data in self._parts)
+    def pieces(self) -> tuple[protocols.OutputPiece, ...]:
+        return tuple(protocols.OutputPiece(stream, bytes(data)) for stream, data in self._parts)
 
-    def head(self, chars: int) -> tuple[OutputPiece, ...]:
+    def head(self, chars: int) -> tuple[protocols.OutputPiece, ...]:
         """Return the first characters: a streamed call sends up to the limit before the daemon evicts the output."""
         kept = []
         for piece in self.pieces():
             data = piece.data[: prefix_length(piece.data, chars)]
             if data:
-                kept.append(OutputPiece(piece.stream, data))
+                kept.append(protocols.OutputPiece(piece.stream, data))
             chars -= count_characters(data)
             if len(data) < len(piece.data):
                 break
         return tuple(kept)
 
 
-def _result(reply: pb.ExecReply, output: _Output, limit: pb.OutputLimit) -> ExecResult:
+def _result(reply: pb.ExecReply, output: _Output, limit: pb.OutputLimit) -> protocols.ExecResult:
     ended = replies.ending(reply.outcome, reply.exit_code, reply.signal)
     if ended.outcome == "output_limit":
         raise DaemonLost("the sandbox daemon ended a command at a limit that it was not given")
@@ -350,7 +331,7 @@ def _result(reply: pb.ExecReply, output: _Output, limit: pb.OutputLimit) -> Exec
             collected.add(piece)
     evicted = _spilled(reply.evicted, limit) if reply.HasField("evicted") else None
     return replies.converted(
-        ExecResult,
+        protocols.ExecResult,
         reply,
         **ended._asdict(),
         output=output.head(limit.head_chars) if evicted else output.pieces(),
@@ -360,16 +341,16 @@ def _result(reply: pb.ExecReply, output: _Output, limit: pb.OutputLimit) -> Exec
     )
 
 
-def _spilled(evicted: pb.Evicted, limit: pb.OutputLimit) -> SpilledOutput:
-    if evicted.path != limit.spill_path or not _SHA256.fullmatch(evicted.sha256):
+def _spilled(evicted: pb.Evicted, limit: pb.OutputLimit) -> protocols.SpilledOutput:
+    if evicted.path != limit.spill_path or not re.fullmatch(r"[0-9a-f]{64}", evicted.sha256):
         raise DaemonLost("the sandbox daemon evicted output to a place that was not asked for, or without its digest")
     if evicted.size_bytes > limit.spill_limit_bytes or evicted.lines > evicted.size_bytes:
         raise DaemonLost("the sandbox daemon claims a spilled output past its limit")
-    return replies.converted(SpilledOutput, evicted)
+    return replies.converted(protocols.SpilledOutput, evicted)
 
 
-def _program_result(reply: pb.ExecReply, asked: pb.ExecRequest) -> ProgramResult:
+def _program_result(reply: pb.ExecReply, asked: pb.ExecRequest) -> protocols.ProgramResult:
     ended = replies.ending(reply.outcome, reply.exit_code, reply.signal)
     number = replies.errno(reply.errno) if ended.outcome == "failed_to_start" else None
     message = _program_message(ended, reply, asked)
-    return replies.converted(ProgramResult, reply, **ended._asdict(), errno=number, message=message)
+    return replies.converted(protocols.ProgramResult, reply, **ended._asdict(), errno=number, message=message)

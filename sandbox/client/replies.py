@@ -10,34 +10,11 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from google.protobuf.message import Message
 
-from sandbox import errors
+from sandbox import errors, protocols
 from sandbox.errors import DaemonLost, InputGap, InputNotTaken
-from sandbox.protocols import (
-    PROCESSES_DIRECTORY,
-    EditResult,
-    EntriesPage,
-    Entry,
-    EntryType,
-    GrepMatch,
-    GrepPage,
-    LinesPage,
-    OutputStream,
-    Process,
-    ProcessList,
-    ProcessOutput,
-    ProcessPage,
-)
 from sandbox.usage import DiskCount, Health
 from sandbox.v1 import channel_pb2 as pb
 
-_MESSAGE_CHARS = 4096
-_MATCH_TEXT_BYTES = 1000
-_NAME_BYTES = 255
-_PATH_BYTES = 4095
-# No file has more bytes (8 EiB), and every number fits a signed 64-bit column.
-_COUNT_LIMIT = 2**63 - 1
-_EXIT_CODE_LIMIT = 255
-_ERRNO_LIMIT = 4095
 SIGNAL_LIMIT = 64
 PROCESSES_LIMIT = 64
 PROCESS_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -45,11 +22,9 @@ SIDE_LIMIT = 4096
 _ARGV_BYTES = 4096
 # PID_MAX_LIMIT of Linux.
 PID_LIMIT = 2**22
-# Far above the number of connections that a daemon serves at once.
-_CALLS_LIMIT = 65_536
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-_ENTRY_TYPES: dict[int, EntryType] = {
+_ENTRY_TYPES: dict[int, protocols.EntryType] = {
     pb.ENTRY_TYPE_FILE: "file",
     pb.ENTRY_TYPE_DIRECTORY: "directory",
     pb.ENTRY_TYPE_SYMLINK: "symlink",
@@ -58,7 +33,7 @@ _ENTRY_TYPES: dict[int, EntryType] = {
 
 _OUTCOMES = {number: name.removeprefix("OUTCOME_").lower() for name, number in pb.Outcome.items() if number}
 
-_STREAMS: dict[int, OutputStream] = {pb.OUTPUT_STREAM_STDOUT: "stdout", pb.OUTPUT_STREAM_STDERR: "stderr"}
+_STREAMS: dict[int, protocols.OutputStream] = {pb.OUTPUT_STREAM_STDOUT: "stdout", pb.OUTPUT_STREAM_STDERR: "stderr"}
 
 _FAILURES: dict[int, type[errors.SandboxError]] = {
     pb.FAILURE_KIND_NOT_FOUND: errors.NotFound,
@@ -105,53 +80,45 @@ def failure_message(failure: pb.Failure) -> str:
 
 def plain_text(text: str) -> str:
     """Return text for people and models: bounded, without control characters other than newline and tab."""
-    return _CONTROL.sub("?", text[:_MESSAGE_CHARS])
+    return _CONTROL.sub("?", text[:4096])
 
 
-def listed_page(reply: pb.EntriesReply, *, limit: int) -> EntriesPage:
-    """Return a page of a directory: bare names."""
-    return _page(reply, limit, [_bare_name(entry.name) for entry in reply.entries[: limit + 1]])
+def entries_page(reply: pb.EntriesReply, *, limit: int, under: str | None = None) -> protocols.EntriesPage:
+    """Return a page of a directory, by bare names; or of matches, by absolute paths below the directory `under`."""
+    if len(reply.entries) > limit:
+        raise DaemonLost("the sandbox daemon sent more entries than were asked for")
+    names = (_bare_name(item.name) if under is None else _path(item.name, under) for item in reply.entries)
+    entries = tuple(entry(item, name) for item, name in zip(reply.entries, names, strict=True))
+    return protocols.EntriesPage(entries, max(count(reply.total), len(entries)), reply.more, count(reply.unsearched))
 
 
-def globbed_page(reply: pb.EntriesReply, *, limit: int, under: str) -> EntriesPage:
-    """Return a page of matches: absolute paths below the searched directory."""
-    return _page(reply, limit, [_path(entry.name, under) for entry in reply.entries[: limit + 1]])
-
-
-def entry(reply: pb.Entry, name: str) -> Entry:
+def entry(reply: pb.Entry, name: str) -> protocols.Entry:
     """Return an entry under the gateway's own name for it."""
     kind = _ENTRY_TYPES.get(reply.type)
     if kind is None:
         raise DaemonLost(f"the sandbox daemon sent an entry of no known type ({reply.type})")
-    return Entry(name, kind, count(reply.size_bytes), reply.mode & 0o7777, reply.modified_ns)
+    return protocols.Entry(name, kind, count(reply.size_bytes), reply.mode & 0o7777, reply.modified_ns)
 
 
-def lines_page(reply: pb.ReadLinesReply, *, limit: int, limit_bytes: int) -> LinesPage:
+def lines_page(reply: pb.ReadLinesReply, *, limit: int, limit_bytes: int) -> protocols.LinesPage:
     """Return a page of lines, no longer than requested."""
     if len(reply.data) > limit_bytes or reply.lines > limit:
         raise DaemonLost("the sandbox daemon sent more lines than were asked for")
-    return converted(LinesPage, reply)
+    return converted(protocols.LinesPage, reply)
 
 
-def edit_result(reply: pb.EditReply) -> EditResult:
-    """Return the result of an edit."""
-    return converted(EditResult, reply)
-
-
-def grep_page(reply: pb.GrepReply, *, limit: int, under: str) -> GrepPage:
+def grep_page(reply: pb.GrepReply, *, limit: int, under: str) -> protocols.GrepPage:
     """Return a page of matching lines; bytes that are not UTF-8 are replaced."""
     if len(reply.matches) > limit:
         raise DaemonLost("the sandbox daemon sent more matches than were asked for")
     matches = tuple(
-        GrepMatch(
-            _path(match.path, under), count(match.line), match.text[:_MATCH_TEXT_BYTES].decode("utf-8", "replace")
-        )
+        protocols.GrepMatch(_path(match.path, under), count(match.line), match.text[:1000].decode("utf-8", "replace"))
         for match in reply.matches
     )
-    return converted(GrepPage, reply, matches=matches)
+    return converted(protocols.GrepPage, reply, matches=matches)
 
 
-def output_stream(output: pb.Output) -> OutputStream:
+def output_stream(output: pb.Output) -> protocols.OutputStream:
     """Return the stream of a piece of output, which is not empty."""
     stream = _STREAMS.get(output.stream)
     if stream is None or not output.data:
@@ -164,7 +131,7 @@ def ending(outcome: int, exit_code: int, signal: int) -> Ending:
     name = _OUTCOMES.get(outcome)
     if name is None:
         raise DaemonLost(f"the sandbox daemon ended a program with no known outcome ({outcome})")
-    if not 0 <= exit_code <= _EXIT_CODE_LIMIT or signal > SIGNAL_LIMIT:
+    if not 0 <= exit_code <= 255 or signal > SIGNAL_LIMIT:
         raise DaemonLost("the sandbox daemon sent an exit code or signal that no program has")
     if (name == "exited" and signal) or (name == "signalled" and not signal):
         raise DaemonLost(
@@ -175,14 +142,15 @@ def ending(outcome: int, exit_code: int, signal: int) -> Ending:
 
 def errno(number: int) -> int | None:
     """Return an errno, None for 0."""
-    if number > _ERRNO_LIMIT:
+    if number > 4095:
         raise DaemonLost(f"the sandbox daemon sent an errno that no kernel has ({number})")
     return number or None
 
 
 def count(number: int) -> int:
     """Return a plausible size or count."""
-    if number > _COUNT_LIMIT:
+    # No file has more bytes (8 EiB), and every number fits a signed 64-bit column.
+    if number > 2**63 - 1:
         raise DaemonLost(f"the sandbox daemon sent an impossible count ({number})")
     return number
 
@@ -196,15 +164,8 @@ def converted(kind: type[_Value], reply: Message, **given: Any) -> _Value:
     return kind(**values, **given)
 
 
-def _page(reply: pb.EntriesReply, limit: int, names: list[str]) -> EntriesPage:
-    if len(reply.entries) > limit:
-        raise DaemonLost("the sandbox daemon sent more entries than were asked for")
-    entries = tuple(entry(item, name) for item, name in zip(reply.entries, names, strict=True))
-    return EntriesPage(entries, max(count(reply.total), len(entries)), reply.more, count(reply.unsearched))
-
-
 def _bare_name(name: bytes) -> str:
-    if not name or len(name) > _NAME_BYTES or name in (b".", b"..") or b"/" in name or b"\0" in name:
+    if not name or len(name) > 255 or name in (b".", b"..") or b"/" in name or b"\0" in name:
         raise DaemonLost("the sandbox daemon sent a name that no file can have")
     return name.decode("utf-8", "surrogateescape")
 
@@ -213,12 +174,12 @@ def _path(path: bytes, under: str) -> str:
     text = path.decode("utf-8", "surrogateescape")
     inside = text == under or text.startswith(under.rstrip("/") + "/")
     plain = b"\0" not in path and b"//" not in path and not {b".", b".."} & set(path.split(b"/"))
-    if not inside or not plain or len(path) > _PATH_BYTES:
+    if not inside or not plain or len(path) > 4095:
         raise DaemonLost("the sandbox daemon sent a path that is not below the searched one")
     return text
 
 
-def process(reply: pb.Process, process_id: str) -> Process:
+def process(reply: pb.Process, process_id: str) -> protocols.Process:
     """Return the requested process."""
     if reply.id != process_id:
         raise DaemonLost(f"the sandbox daemon answered with another process than {process_id!r}")
@@ -231,13 +192,16 @@ def process(reply: pb.Process, process_id: str) -> Process:
         raise DaemonLost("the sandbox daemon says that a process started before 1970")
     if reply.terminal and reply.HasField("stderr"):
         raise DaemonLost("the sandbox daemon gave a process a terminal and a stderr beside it")
+    argv = tuple(reply.argv)
+    if sum(map(len, argv)) > _ARGV_BYTES or len(argv) > _ARGV_BYTES or any(b"\0" in argument for argument in argv):
+        raise DaemonLost("the sandbox daemon sent arguments that are too long or that no program can have")
     rows, columns = _size(reply)
     outcome, exit_code, signal = ended or (None, None, None)
-    stdout, stderr = (f"{PROCESSES_DIRECTORY}/{process_id}.{stream}" for stream in ("stdout", "stderr"))
+    stdout, stderr = (f"{protocols.PROCESSES_DIRECTORY}/{process_id}.{stream}" for stream in ("stdout", "stderr"))
     return converted(
-        Process,
+        protocols.Process,
         reply,
-        argv=_argv(reply),
+        argv=argv,
         outcome=outcome,
         exit_code=exit_code,
         signal=signal,
@@ -248,7 +212,7 @@ def process(reply: pb.Process, process_id: str) -> Process:
     )
 
 
-def started_process(reply: pb.Process, asked: pb.ProcessStartRequest) -> Process:
+def started_process(reply: pb.Process, asked: pb.ProcessStartRequest) -> protocols.Process:
     """Return a process that was just started as requested."""
     made = process(reply, asked.id)
     # The daemon truncates the arguments anywhere, so the reply has a prefix of them.
@@ -260,7 +224,7 @@ def started_process(reply: pb.Process, asked: pb.ProcessStartRequest) -> Process
     return made
 
 
-def process_list(reply: pb.ProcessListReply) -> ProcessList:
+def process_list(reply: pb.ProcessListReply) -> protocols.ProcessList:
     """Return all background processes, each once."""
     if len(reply.processes) > PROCESSES_LIMIT:
         raise DaemonLost(f"the sandbox daemon lists more than {PROCESSES_LIMIT} processes")
@@ -269,10 +233,10 @@ def process_list(reply: pb.ProcessListReply) -> ProcessList:
     ids = [item.id for item in reply.processes]
     if len(set(ids)) != len(ids) or not all(PROCESS_ID.fullmatch(process_id) for process_id in ids):
         raise DaemonLost("the sandbox daemon lists a process twice, or under a name that none can have")
-    return ProcessList(tuple(process(item, item.id) for item in reply.processes), reply.strays)
+    return protocols.ProcessList(tuple(process(item, item.id) for item in reply.processes), reply.strays)
 
 
-def process_page(reply: pb.ProcessReadReply, *, offset: int, limit_bytes: int) -> ProcessPage:
+def process_page(reply: pb.ProcessReadReply, *, offset: int, limit_bytes: int) -> protocols.ProcessPage:
     """Return a page of output that is no longer than requested and lies between `offset` and the stream's end."""
     if len(reply.data) > limit_bytes:
         raise DaemonLost("the sandbox daemon sent more output than was asked for")
@@ -283,7 +247,7 @@ def process_page(reply: pb.ProcessReadReply, *, offset: int, limit_bytes: int) -
         raise DaemonLost(f"the sandbox daemon sent output from {reply.offset}, where {offset} was asked for")
     if reply.end and after < size_bytes:
         raise DaemonLost("the sandbox daemon says that output ends before its end")
-    return converted(ProcessPage, reply)
+    return converted(protocols.ProcessPage, reply)
 
 
 def raise_write_failure(failure: pb.Failure, *, sent_bytes: int, offset: int | None) -> NoReturn:
@@ -297,9 +261,7 @@ def raise_write_failure(failure: pb.Failure, *, sent_bytes: int, offset: int | N
     if failure.taken_bytes > sent_bytes:
         raise DaemonLost("the sandbox daemon says that a process took more input than it was sent")
     raised = InputNotTaken(
-        failure_message(failure),
-        taken_bytes=failure.taken_bytes,
-        closed=failure.kind == pb.FAILURE_KIND_CONFLICT,
+        failure_message(failure), taken_bytes=failure.taken_bytes, closed=failure.kind == pb.FAILURE_KIND_CONFLICT
     )
     raised.errno = errno(failure.errno)
     raise raised
@@ -307,20 +269,14 @@ def raise_write_failure(failure: pb.Failure, *, sent_bytes: int, offset: int | N
 
 def health(reply: pb.HealthReply) -> Health:
     """Return a daemon's health; raises DaemonLost for impossible numbers."""
-    if not 1 <= reply.calls <= _CALLS_LIMIT or reply.processes > PROCESSES_LIMIT or reply.pids > PID_LIMIT:
+    # Far above the number of connections that a daemon serves at once.
+    if not 1 <= reply.calls <= 65_536 or reply.processes > PROCESSES_LIMIT or reply.pids > PID_LIMIT:
         raise DaemonLost("the sandbox daemon counts calls or processes that it cannot have")
     disks = {
         name: converted(DiskCount, getattr(reply, name)) if reply.HasField(name) else None
         for name in ("workspace", "tmp")
     }
     return converted(Health, reply, uptime_s=count(reply.uptime_ms) / 1000, **disks)
-
-
-def _argv(reply: pb.Process) -> tuple[bytes, ...]:
-    argv = tuple(reply.argv)
-    if sum(map(len, argv)) > _ARGV_BYTES or len(argv) > _ARGV_BYTES or any(b"\0" in argument for argument in argv):
-        raise DaemonLost("the sandbox daemon sent arguments that are too long or that no program can have")
-    return argv
 
 
 def _size(reply: pb.Process) -> tuple[int, int]:
@@ -331,9 +287,9 @@ def _size(reply: pb.Process) -> tuple[int, int]:
     return reply.size.rows, reply.size.columns
 
 
-def _output(reply: pb.ProcessOutput, path: str) -> ProcessOutput:
+def _output(reply: pb.ProcessOutput, path: str) -> protocols.ProcessOutput:
     if reply.ring_offset > reply.size_bytes or reply.path_bytes > reply.size_bytes:
         raise DaemonLost("the sandbox daemon holds more of a process' output than there is")
     if reply.path not in ("", path) or (reply.path_bytes and not reply.path):
         raise DaemonLost("the sandbox daemon keeps a process' output at a place that was not asked for")
-    return converted(ProcessOutput, reply)
+    return converted(protocols.ProcessOutput, reply)

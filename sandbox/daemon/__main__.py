@@ -13,9 +13,6 @@ import sys
 
 from sandbox.daemon import lazy_module
 from sandbox.daemon.settings import Settings, read_settings
-from sandbox.daemon.supervisor.identity import become_server
-
-BACKLOG = 512
 
 
 class CannotStart(Exception):
@@ -42,7 +39,7 @@ def main(arguments: list[str]) -> int:
 def run(listener: socket.socket, settings: Settings) -> int:
     """Fork the server and be init; return the exit status of the sandbox."""
     from sandbox.daemon.supervisor.init import Init
-    from sandbox.daemon.supervisor.launch import ToolIdentity
+    from sandbox.daemon.supervisor.launch import ToolIdentity, become_server
 
     try:
         control_init, control_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -102,7 +99,7 @@ def _listen(settings: Settings) -> socket.socket:
         listener.bind(settings.socket)
     finally:
         os.umask(mask)
-    listener.listen(BACKLOG)
+    listener.listen(512)
     return listener
 
 

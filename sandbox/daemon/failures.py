@@ -7,8 +7,6 @@ from functools import partial
 
 from sandbox.v1 import channel_pb2 as wire
 
-MESSAGE_LIMIT_BYTES = 4096
-
 _KINDS = {
     number: kind
     for kind, numbers in {
@@ -52,7 +50,7 @@ class Fault(Exception):
         self.taken_bytes = taken_bytes
 
     def failure(self) -> wire.Failure:
-        text = self.message.encode("utf-8", "backslashreplace")[:MESSAGE_LIMIT_BYTES].decode("utf-8", "ignore")
+        text = self.message.encode("utf-8", "backslashreplace")[:4096].decode("utf-8", "ignore")
         return wire.Failure(kind=self.kind, message=text, errno=self.number, taken_bytes=self.taken_bytes)
 
 

@@ -8,7 +8,6 @@ from google.protobuf.message import Message
 from sandbox.v1 import channel_pb2 as wire
 
 MAX_FRAME_BYTES = 1024 * 1024 + 64 * 1024  # as in proto/sandbox/v1/channel.proto
-_RECEIVE_BYTES = 64 * 1024
 
 
 class BrokenFrame(Exception):
@@ -44,7 +43,7 @@ class FrameSocket:
         data, start = self._rest, self._start
         self._rest, self._start = b"", 0
         while len(data) - start < 4:
-            more = await loop.sock_recv(self.connection, _RECEIVE_BYTES)
+            more = await loop.sock_recv(self.connection, 64 * 1024)
             if not more and len(data) > start:
                 raise BrokenFrame("a part of a frame")
             if not more:

@@ -177,7 +177,7 @@ def refuse_other_names(state: os.stat_result, path: str) -> None:
     if state.st_nlink > 1:
         raise permission_denied(
             f"{path} has {state.st_nlink} names (hard links), and the policy has rules per path, so the file is "
-            f"refused under every name: make a copy with one name: cp {path} NEW && mv NEW {path}",
+            f"refused under every name: make a copy with one name: cp {path} NEW && mv NEW {path}"
         )
 
 

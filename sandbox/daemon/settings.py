@@ -13,7 +13,6 @@ DEFAULTS = {
     # 1 lets tool code install seccomp filters.
     "seccomp-filters": "0",
 }
-_AMOUNTS = ("workspace-bytes", "workspace-files", "disk-reserve-bytes", "seccomp-filters")
 
 
 class Settings:
@@ -70,7 +69,7 @@ def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings
     if tool_uid == daemon_uid:
         raise ValueError("--tool-uid and --daemon-uid must differ, or tool code could kill and read the daemon")
     amounts = {}
-    for name in _AMOUNTS:
+    for name in ("workspace-bytes", "workspace-files", "disk-reserve-bytes", "seccomp-filters"):
         if not values[name].isdecimal() or int(values[name]) >= 2**62:
             raise ValueError(f"--{name} must be a number from 0 (no limit) to {2**62 - 1}, not {values[name]!r}")
         amounts[name.replace("-", "_")] = int(values[name])

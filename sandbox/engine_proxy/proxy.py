@@ -16,27 +16,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from sandbox.engine_proxy.container_body import (
-    NEVER_STARTED,
-    Refused,
-    check_binds,
-    check_container,
-    check_files,
-    check_volume,
-    fills_volume,
-)
-from sandbox.engine_proxy.routes import LIMIT_BYTES, BadRequest, Head, Route, read_head, route_of
+from sandbox.engine_proxy import routes
 from sandbox.engines.background import BackgroundTasks
 from sandbox.engines.docker.container_config import INSTANCE_LABEL
 
 log = logging.getLogger(__name__)
 
 _HEAD_TIMEOUT_S = 30.0
-_ENGINE_TIMEOUT_S = 60.0
 _BODY_LIMIT_BYTES = 1024 * 1024
 _ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
 _PIECE_BYTES = 256 * 1024
-_CHUNK_LIMIT_BYTES = 64 * 1024 * 1024
 _CONNECTIONS = 256
 # Header fields that pass unchanged.
 _KEPT_FIELDS = ("user-agent", "content-type", "x-registry-auth", "accept")
@@ -70,8 +59,7 @@ class EngineProxy:
     _serving: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def serve(self, listen: socket.socket) -> asyncio.Server:
-        """Serve on a socket from listening_socket()."""
-        return await asyncio.start_unix_server(self._take, sock=listen, limit=LIMIT_BYTES)
+        return await asyncio.start_unix_server(self._take, sock=listen, limit=routes.LIMIT_BYTES)
 
     def _take(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._serving.begin(self._serve(reader, writer))
@@ -80,9 +68,9 @@ class EngineProxy:
         async with self._connections:
             try:
                 await self._answer(reader, writer)
-            except BadRequest as error:
+            except routes.BadRequest as error:
                 await _send_error(writer, 400, f"the engine proxy does not take this: {error}")
-            except Refused as error:
+            except routes.Refused as error:
                 log.warning("refused: %s", error)
                 await _send_error(writer, 403, f"the engine proxy refuses it: {error}")
             except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
@@ -100,37 +88,37 @@ class EngineProxy:
             except asyncio.IncompleteReadError as error:
                 if not error.partial:
                     return
-                raise BadRequest("it ends within its head") from error
+                raise routes.BadRequest("it ends within its head") from error
             except asyncio.LimitOverrunError as error:
-                raise BadRequest(f"its head is longer than {LIMIT_BYTES} bytes") from error
-        head = read_head(data)
-        route, container = route_of(head)
+                raise routes.BadRequest(f"its head is longer than {routes.LIMIT_BYTES} bytes") from error
+        head = routes.read_head(data)
+        route, container = routes.route_of(head)
         path = head.path
         if container is not None:
             found = await self._container(head, container)
             if found is None:
                 await _send_error(writer, 404, f"No such container: {container}")
                 return
-            if route.starts and found.get("Path") == NEVER_STARTED:
-                raise Refused("this container is never started")
+            if route.starts and found.get("Path") == routes.NEVER_STARTED:
+                raise routes.Refused("this container is never started")
             if route.starts:
                 # The channel is mounted now, and may have been replaced since.
-                check_binds(found, self.channel_root)
+                routes.check_binds(found, self.channel_root)
             if route.files:
-                check_files(found, written=head.method == "PUT")
+                routes.check_files(found, written=head.method == "PUT")
             # By id: another container may have the name by now.
             path = f"/containers/{found['Id']}{path.removeprefix(f'/containers/{container}')}"
         body = await self._body(reader, head, route)
-        if route.body == "container" and body is not None and fills_volume(json.loads(body)):
+        if route.body == "container" and body is not None and routes.fills_volume(json.loads(body)):
             # The engine copies by path, as root: concurrent copies to one volume could lead each other out of it.
             async with self._filling:
                 await self._forward(reader, writer, head, path, body, to_the_end=True)
         else:
             await self._forward(reader, writer, head, path, body)
 
-    async def _container(self, head: Head, name: str) -> dict[str, Any] | None:
+    async def _container(self, head: routes.Head, name: str) -> dict[str, Any] | None:
         """Return the engine's description of a container; None if it is missing, Refused if it is not a gateway's."""
-        async with asyncio.timeout(_ENGINE_TIMEOUT_S), _connected(self.engine) as (reader, writer):
+        async with asyncio.timeout(60.0), _connected(self.engine) as (reader, writer):
             request = f"GET {head.version}/containers/{quote(name)}/json HTTP/1.0\r\nHost: docker\r\n\r\n"
             writer.write(request.encode())
             status = (await reader.readline()).split()
@@ -143,34 +131,34 @@ class EngineProxy:
             return None
         found = json.loads(answer)
         if status[1] != b"200" or INSTANCE_LABEL not in (found["Config"].get("Labels") or {}):
-            raise Refused(f"container {name} is not a gateway's")
+            raise routes.Refused(f"container {name} is not a gateway's")
         return dict(found)
 
-    async def _body(self, reader: StreamReader, head: Head, route: Route) -> bytes | None:
+    async def _body(self, reader: StreamReader, head: routes.Head, route: routes.Route) -> bytes | None:
         """Return the validated body; None for one that passes unchanged."""
         if route.body == "stream":
             return None
         length = head.length_bytes
         if length is None or length > _BODY_LIMIT_BYTES:
-            raise BadRequest(f"a body that is looked at has a length, {_BODY_LIMIT_BYTES} bytes at most")
+            raise routes.BadRequest(f"a body that is looked at has a length, {_BODY_LIMIT_BYTES} bytes at most")
         data = await asyncio.wait_for(reader.readexactly(length), _HEAD_TIMEOUT_S)
         if route.body == "none":
             return b""
         try:
             body = json.loads(data)
         except ValueError as error:
-            raise BadRequest("its body is no JSON") from error
+            raise routes.BadRequest("its body is no JSON") from error
         if route.body == "volume":
-            check_volume(body)
+            routes.check_volume(body)
         else:
-            check_container(body, self.channel_root)
+            routes.check_container(body, self.channel_root)
         return json.dumps(body).encode()
 
     async def _forward(
         self,
         reader: StreamReader,
         writer: StreamWriter,
-        head: Head,
+        head: routes.Head,
         path: str,
         body: bytes | None,
         *,
@@ -215,7 +203,7 @@ async def _watch_hangup(reader: StreamReader, engine: StreamWriter) -> None:
     engine.transport.abort()
 
 
-async def _send_body(reader: StreamReader, engine: StreamWriter, head: Head) -> None:
+async def _send_body(reader: StreamReader, engine: StreamWriter, head: routes.Head) -> None:
     """Forward a body, and no byte after its end. If it breaks off, abort the engine's connection."""
     try:
         if head.length_bytes is not None:
@@ -224,12 +212,12 @@ async def _send_body(reader: StreamReader, engine: StreamWriter, head: Head) -> 
         while True:
             line = (await reader.readuntil(b"\r\n")).strip()
             size = int(line, 16) if line.isalnum() and len(line) <= 8 else -1
-            if not 0 <= size <= _CHUNK_LIMIT_BYTES:
-                raise BadRequest("a chunk's length is none")
+            if not 0 <= size <= 64 * 1024 * 1024:
+                raise routes.BadRequest("a chunk's length is none")
             engine.write(b"%x\r\n" % size)
             await _copy(reader, engine, size)
             if await reader.readexactly(2) != b"\r\n":  # after the last chunk, too: no trailers
-                raise BadRequest("a chunk is longer than it says")
+                raise routes.BadRequest("a chunk is longer than it says")
             engine.write(b"\r\n")
             await engine.drain()
             if size == 0:
@@ -243,7 +231,7 @@ async def _copy(reader: StreamReader, engine: StreamWriter, size: int) -> None:
     while size:
         piece = await reader.read(min(size, _PIECE_BYTES))
         if not piece:
-            raise BadRequest("its body ends early")
+            raise routes.BadRequest("its body ends early")
         size -= len(piece)
         engine.write(piece)
         await engine.drain()

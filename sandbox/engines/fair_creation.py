@@ -11,8 +11,6 @@ from sandbox.engines.engine import Creator
 from sandbox.fair_semaphore import FairSemaphore
 from sandbox.sandbox import Sandbox, SandboxSpec
 
-# A creation is a few steps of the engine's, a part of which waits for its disk.
-_PER_PROCESSOR = 2
 _WAITING_LIMIT = 64
 
 
@@ -21,7 +19,8 @@ class FairCreation:
 
     def __init__(self, inner: Creator, *, at_once: int | None = None, waiting_limit: int = _WAITING_LIMIT) -> None:
         self.inner = inner
-        places = _PER_PROCESSOR * len(os.sched_getaffinity(0)) if at_once is None else at_once
+        # A creation is a few steps of the engine's, a part of which waits for its disk.
+        places = 2 * len(os.sched_getaffinity(0)) if at_once is None else at_once
         self._turns = FairSemaphore(places, waiting_limit)
 
     async def create(self, spec: SandboxSpec) -> Sandbox:

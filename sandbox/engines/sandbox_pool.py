@@ -37,23 +37,8 @@ Kind = TypeVar("Kind", bound=Hashable)
 
 # A kind that was asked for has one pooled sandbox at least for so long.
 MEMORY_S = 300.0
-# Half of what a busy moment asked for is still kept ready so much later.
-_HALF_LIFE_S = 60.0
-# A guess, until the first was made.
-_FIRST_MAKING_S = 2.0
-# The newest making counts as much as all before it.
-_WEIGHT = 0.5
-_ASKED_LIMIT = 1024
 # How often the pool is checked when nothing happens.
 _LOOK_S = 15.0
-# By then its image's name may be another image's.
-_OLD_AFTER_S = 1800.0
-_MAKERS = 2
-_FIRST_RETRY_S = 2.0
-_LAST_RETRY_S = 300.0
-# A tenant that took one does not get the last one for so long: its burst, and the making of the next one, are over
-# then.
-_TOOK_S = 10.0
 
 
 class Demand:
@@ -64,10 +49,11 @@ class Demand:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._asked_s: deque[float] = deque(maxlen=_ASKED_LIMIT)
+        self._asked_s: deque[float] = deque(maxlen=1024)
         self._level = 0.0
         self._level_s = clock()
-        self._making_s = _FIRST_MAKING_S
+        # A guess, until the first was made.
+        self._making_s = 2.0
 
     def asked(self) -> None:
         now_s = self._clock()
@@ -78,8 +64,8 @@ class Demand:
         self._level_s = now_s
 
     def made(self, making_s: float) -> None:
-        """Note how long one took to make."""
-        self._making_s += _WEIGHT * (making_s - self._making_s)
+        # The newest making counts as much as all before it.
+        self._making_s += 0.5 * (making_s - self._making_s)
 
     @property
     def wanted(self) -> int:
@@ -90,7 +76,8 @@ class Demand:
         return max(1, math.ceil(self._decayed(now_s) - 0.5))
 
     def _decayed(self, now_s: float) -> float:
-        return self._level * math.exp2((self._level_s - now_s) / _HALF_LIFE_S)
+        # Half of what a busy moment asked for is still kept ready so much later.
+        return self._level * math.exp2((self._level_s - now_s) / 60.0)
 
 
 def shared_out(wanted: Mapping[Kind, int], limit: int) -> dict[Kind, int]:
@@ -230,7 +217,9 @@ class SandboxPool:
             known.ready.remove(dead)
             self._background.begin(self._discarded(dead.pooled))
         now_s = self._clock()
-        took_lately = now_s - known.took_s.get(tenant, float("-inf")) < _TOOK_S
+        # A tenant that took one does not get the last one for so long: its burst, and the making of the next one, are
+        # over then.
+        took_lately = now_s - known.took_s.get(tenant, float("-inf")) < 10.0
         # Where one is all that is wanted, a tenant that is alone would only wait: the next one is made at once.
         if not known.ready or (took_lately and len(known.ready) == 1 and self._given()[kind] > 1):
             return None
@@ -254,13 +243,11 @@ class SandboxPool:
         return any(await asyncio.gather(*(self._drop(known) for known in self._kinds.values())))
 
     async def _drop(self, known: _Kind) -> int:
-        """Remove what is ready of a kind; return how many there were."""
         gone, known.ready = known.ready, []
         await asyncio.gather(*(self._discarded(ready.pooled) for ready in gone))
         return len(gone)
 
     def begin(self) -> None:
-        """Begin to fill the pool and to check it, in the background."""
         if self._tender is None and self._limit > 0 and not self._closed:
             self._tender = asyncio.create_task(self._tend_forever())
 
@@ -314,7 +301,8 @@ class SandboxPool:
                 del self._kinds[kind]
 
     async def _is_fit(self, ready: _Ready) -> bool:
-        return self._clock() - ready.made_s < _OLD_AFTER_S and await ready.pooled.ping()
+        # By then its image's name may be another image's.
+        return self._clock() - ready.made_s < 1800.0 and await ready.pooled.ping()
 
     def _given(self) -> dict[PoolKind, int]:
         return shared_out({kind: known.wanted for kind, known in self._kinds.items()}, self._limit)
@@ -322,7 +310,7 @@ class SandboxPool:
     def _begin_making(self) -> bool:
         """Begin to make one more if one is missing and few are being made; return whether it was begun."""
         counts = self.counts
-        busy = counts["making"] >= (1 if self._waiting else _MAKERS)
+        busy = counts["making"] >= (1 if self._waiting else 2)
         if self._closed or busy or sum(counts.values()) >= self._limit:
             return False
         now_s = self._clock()
@@ -364,7 +352,7 @@ class SandboxPool:
         known.ready.append(_Ready(pooled, self._clock()))
 
     def _failed(self, known: _Kind) -> None:
-        known.retry_at_s = self._clock() + min(_FIRST_RETRY_S * 2**known.failures, _LAST_RETRY_S)
+        known.retry_at_s = self._clock() + min(2.0 * 2**known.failures, 300.0)
         known.failures = min(known.failures + 1, 16)
 
     async def _discarded(self, pooled: PooledSandbox) -> None:

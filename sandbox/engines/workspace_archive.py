@@ -27,7 +27,6 @@ PIECE_BYTES = 1024 * 1024
 PERMISSIONS = 0o777
 """What of a mode is kept: not setuid, setgid and sticky."""
 _ROOT_MODE = 0o711
-_SENT_BYTES = 256 * 1024
 # What the kernel takes of a path and of a name, and what may come before the paths of a workspace where an engine
 # reads it.
 _PATH_BYTES, _NAME_BYTES, _ENGINE_BYTES = 4096, 256, 256
@@ -132,7 +131,7 @@ def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         gathered.append(piece)
         gathered_bytes += len(piece)
-        if gathered_bytes >= _SENT_BYTES:
+        if gathered_bytes >= 256 * 1024:
             yield b"".join(gathered)
             gathered, gathered_bytes = [], 0
     if gathered:

@@ -20,8 +20,6 @@ from sandbox.transition import STOPPING, UNUSED
 log = logging.getLogger(__name__)
 
 _SWEEPS_PER_TIMEOUT = 4
-# A lifetime may be much shorter than an idle timeout.
-_SWEEP_LATEST_S = 60.0
 # Twice what a policy grants a call that says nothing of it (limits.timeout_s).
 GRACE_S = 600.0
 
@@ -42,7 +40,6 @@ class KeeperLimits:
 
     @property
     def keeps_stopped(self) -> bool:
-        """Whether idle sandboxes are stopped rather than removed."""
         return self.stopped_timeout_s > 0
 
 
@@ -71,16 +68,21 @@ class Places:
 
     Stopping and removing happens in the `background`, for no call waits for it. `under_way` has the owners whose
     sandbox the engine still has, but which no longer counts. A failure is logged: the engine's next reconciliation
-    tries again.
+    tries again. begin_sweeps() has idle and overdue sandboxes looked for; `clock` is in seconds, from any moment on.
     """
 
-    def __init__(self, engine: Leasing, limits: KeeperLimits) -> None:
+    def __init__(self, engine: Leasing, limits: KeeperLimits, clock: Callable[[], float]) -> None:
         self._engine = engine
         self._limits = limits
+        self._clock = clock
         self.by_owner: dict[Owner, Place] = {}
         self.under_way: Counter[Owner] = Counter()
         self.background = BackgroundTasks()
         self.closing = False
+        # The shortest time that any tenant's sandbox may be idle, and what wakes the sweeps for a shorter one.
+        self._shortest_s = limits.idle_timeout_s
+        self._shorter = asyncio.Event()
+        self._sweeping: asyncio.Task[None] | None = None
 
     def enter(self, owner: Owner) -> Place:
         """Return an owner's place, made if there is none, with one user more."""
@@ -99,7 +101,7 @@ class Places:
             self.begin_removal(owner, place.left, stop=stop)
             place.left = None
 
-    async def adopt(self, left: Iterable[LeftSandbox], now_s: float) -> None:
+    async def adopt(self, left: Iterable[LeftSandbox]) -> None:
         """Keep what an earlier process left, as idle; what is past the limits, counted from the first, is removed."""
         surplus = []
         for sandbox in left:
@@ -111,7 +113,7 @@ class Places:
                 surplus.append(self.remove(owner, sandbox.id))
                 continue
             place = self.by_owner[owner] = Place()
-            place.left, place.used_s = sandbox.id, now_s
+            place.left, place.used_s = sandbox.id, self._clock()
         await asyncio.gather(*surplus)
 
     async def make_room(self, tenant: str) -> None:
@@ -182,53 +184,38 @@ class Places:
         except SandboxError as error:
             log.warning("sandboxes that were stopped for too long were not removed: %s", error)
 
-
-class Sweeper:
-    """The sweeps of one keeper. begin() starts them; `clock` is in seconds, from any moment on."""
-
-    def __init__(self, engine: Leasing, places: Places, limits: KeeperLimits, clock: Callable[[], float]) -> None:
-        self._engine = engine
-        self._places = places
-        self._limits = limits
-        self._clock = clock
-        # The shortest time that any tenant's sandbox may be idle, and what wakes the sweeper for a shorter one.
-        self._shortest_s = limits.idle_timeout_s
-        self._shorter = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def begin(self) -> None:
-        if self._task is None:
-            self._task = asyncio.create_task(self._sweep_forever())
-
-    async def close(self) -> None:
-        """End the sweeps; a look that is under way lets go of what it looked at."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-
-    def shorten(self, idle_timeout_s: float | None) -> None:
-        """Sweep often enough for a sandbox that may be idle for so long."""
+    def begin_sweeps(self, idle_timeout_s: float | None = None) -> None:
+        """Sweep, often enough for a sandbox that may be idle for so long."""
         if idle_timeout_s is not None and idle_timeout_s < self._shortest_s:
             self._shortest_s = idle_timeout_s
             self._shorter.set()
+        if self._sweeping is None:
+            self._sweeping = asyncio.create_task(self._sweep_forever())
+
+    async def end_sweeps(self) -> None:
+        """End the sweeps; a look that is under way lets go of what it looked at."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait({self._sweeping})
 
     def sweep(self) -> None:
         """Begin to stop what is idle for too long or past its lifetime, or to remove it where nothing is stopped."""
         now_s = self._clock()
-        for owner, place in list(self._places.by_owner.items()):
+        for owner, place in list(self.by_owner.items()):
             timeout_s = self._limits.idle_timeout_s if place.idle_timeout_s is None else place.idle_timeout_s
             overdue_s = None if place.sandbox is None else place.sandbox.overdue_s
             if place.users == 0 and (now_s - place.used_s >= timeout_s or overdue_s is not None):
-                self._places.forget(owner, place, stop=True)
+                self.forget(owner, place, stop=True)
             elif place.sandbox is not None and overdue_s is not None and overdue_s >= GRACE_S:
-                self._places.background.begin(self._places.end_overdue(place.sandbox))
+                self.background.begin(self.end_overdue(place.sandbox))
 
     async def _sweep_forever(self) -> None:
         look_s = self._limits.idle_timeout_s / _SWEEPS_PER_TIMEOUT
         looked_s = self._clock()
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(self._shortest_s / _SWEEPS_PER_TIMEOUT, _SWEEP_LATEST_S)):
+                # A lifetime may be much shorter than an idle timeout.
+                async with asyncio.timeout(min(self._shortest_s / _SWEEPS_PER_TIMEOUT, 60.0)):
                     await self._shorter.wait()
             self._shorter.clear()
             try:
@@ -237,8 +224,8 @@ class Sweeper:
                     continue
                 looked_s = self._clock()
                 # What a dead process left: it may have no successor.
-                await self._places.adopt(await self._engine.reconcile(), self._clock())
-                await self._places.trim()
+                await self.adopt(await self._engine.reconcile())
+                await self.trim()
             except SandboxError as error:
                 log.warning("what other gateways left was not looked for: %s", error)
             except Exception:  # a full disk, for instance: the next sweep may succeed

@@ -23,39 +23,27 @@ from dataclasses import replace
 
 from sandbox.engines.engine import Creator, Leasing
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
-from sandbox.keeper.places import GRACE_S, KeeperLimits, Place, Places, Sweeper
+from sandbox.keeper.places import GRACE_S, KeeperLimits, Place, Places
 from sandbox.sandbox import LeftSandbox, ListedSandbox, Owner, Sandbox, SandboxSpec, owner_by_name, owner_of
 from sandbox.transition import MADE_OTHERWISE, NO_ANSWER, STOPPING, State
 
-__all__ = ["GRACE_S", "KeeperLimits", "SandboxKeeper"]
-
 log = logging.getLogger(__name__)
 
-# A sandbox that answered this recently is not asked again; one that was idle for longer is.
-_TRUST_S = 1.0
 # How often a call that waits for a sandbox past its lifetime looks again: other processes' calls send no signal.
 _LOOK_S = 0.05
-# How often the sandbox is created or found again when another process removes it in that moment.
-_TRIES = 3
 
 
 class SandboxKeeper:
     """Satisfies Leases and Keeper, for one gateway process. `creator` makes what `engine` keeps."""
 
     def __init__(
-        self,
-        engine: Leasing,
-        creator: Creator,
-        limits: KeeperLimits,
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, engine: Leasing, creator: Creator, limits: KeeperLimits, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._engine = engine
         self._creator = creator
         self._limits = limits
         self._clock = clock
-        self._places = Places(engine, limits)
-        self._sweeper = Sweeper(engine, self._places, limits, clock)
+        self._places = Places(engine, limits, clock)
         self._closed = False
         self._keeps = False
 
@@ -93,8 +81,8 @@ class SandboxKeeper:
 
     async def adopt(self, left: Iterable[LeftSandbox]) -> None:
         """Keep what an earlier process left, as idle; what is past the limits, counted from the first, is removed."""
-        self._sweeper.begin()
-        await self._places.adopt(left, self._clock())
+        self._places.begin_sweeps()
+        await self._places.adopt(left)
 
     @asynccontextmanager
     async def acquire(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
@@ -104,8 +92,7 @@ class SandboxKeeper:
             await self._places.make_room(owner[0])
         place = self._places.enter(owner)
         place.idle_timeout_s = spec.idle_timeout_s
-        self._sweeper.shorten(spec.idle_timeout_s)
-        self._sweeper.begin()
+        self._places.begin_sweeps(spec.idle_timeout_s)
         try:
             sandbox = place.sandbox
             if sandbox is None or not (self._fresh(place, sandbox, spec) and sandbox.borrow()):
@@ -154,7 +141,7 @@ class SandboxKeeper:
         return 0 if place is None else place.users
 
     def sweep(self) -> None:
-        self._sweeper.sweep()
+        self._places.sweep()
 
     async def close(self, *, keep_sandboxes: bool = False, remove_workspaces: bool = False) -> None:
         """Remove every sandbox, busy ones too, and wait for it; with `remove_workspaces` all threads' files too.
@@ -164,7 +151,7 @@ class SandboxKeeper:
         self._closed = True
         self._keeps = keep_sandboxes
         self._places.closing = True
-        await self._sweeper.close()
+        await self._places.end_sweeps()
         if not keep_sandboxes:
             for owner, place in list(self._places.by_owner.items()):
                 self._places.forget(owner, place)
@@ -204,11 +191,13 @@ class SandboxKeeper:
 
     def _fresh(self, place: Place, sandbox: Sandbox, spec: SandboxSpec) -> bool:
         shared = place.users > 1
-        return sandbox.alive and _fits(sandbox, spec) and (shared or self._clock() - place.used_s < _TRUST_S)
+        # A sandbox that answered this recently is not asked again; one that was idle for longer is.
+        return sandbox.alive and _fits(sandbox, spec) and (shared or self._clock() - place.used_s < 1.0)
 
     async def _borrowed(self, place: Place, spec: SandboxSpec) -> Sandbox:
         """Borrow the place's sandbox, made or replaced as needed; the caller has the place's lock."""
-        for _ in range(_TRIES):
+        # How often the sandbox is created or found again when another process removes it in that moment.
+        for _ in range(3):
             sandbox = await self._usable(place, spec)
             if sandbox.overdue_s is not None and sandbox.busy:
                 continue  # another process has calls in it, or it has just become overdue: the next try waits

@@ -14,8 +14,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sandbox.client.channel import Channel
-from sandbox.client.connection import Connection
+from sandbox.client.channel import Channel, Connection
 from sandbox.client.remote_fs import RemoteFS
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.client.remote_shell import RemoteShell

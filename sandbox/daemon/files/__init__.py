@@ -1,10 +1,8 @@
 """File calls, with the tool user's rights and never through a link.
 
-    calls                                which function answers which call
     read_files, write_files, tree_files  the calls
-    replacement                          replaces a file atomically
-    search, walk                         finding names and text
+    search                               finding names and text
     slow_work                            slow work outside the server's event loop
 
-Start at `calls.py`. Imports daemon layers below 5; programs and the server import it.
+Start at `tree_files.py`. Imports daemon layers below 5; programs and the server import it.
 """

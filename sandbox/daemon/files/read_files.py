@@ -11,8 +11,6 @@ from sandbox.daemon.paths import Place, closing
 from sandbox.v1 import channel_pb2 as wire
 
 CHUNK_BYTES = 512 * 1024
-_SEND_BUFFER_BYTES = 1024 * 1024
-INLINE_LIMIT_BYTES = 1024 * 1024
 LINES_LIMIT = 100_000
 LINES_LIMIT_BYTES = 1024 * 1024
 _OFFSET_LIMIT = 2**63 - 1
@@ -30,7 +28,7 @@ async def read(request: wire.ReadRequest, frames: FrameSocket, *, one_name: bool
         if request.length:
             wanted = min(wanted, request.length)
         reply = wire.ReadReply(size_bytes=state.st_size)
-        if wanted <= INLINE_LIMIT_BYTES:
+        if wanted <= 1024 * 1024:
             reply.data = _read_at(fd, wanted, request.offset, path)
         else:
             await _send_chunks(frames, fd, request.offset, wanted, path)
@@ -41,7 +39,7 @@ async def _send_chunks(frames: FrameSocket, fd: int, offset: int, wanted: int, p
     # A single buffer between file and socket: each further copy costs a tenth of the speed.
     buffer = memoryview(bytearray(CHUNK_BYTES))
     # The default of 208 KiB would split a chunk into several round trips of both event loops.
-    frames.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+    frames.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1024 * 1024)
     while wanted > 0:
         with fault_at(path):
             got = os.preadv(fd, [buffer[: min(CHUNK_BYTES, wanted)]], offset)

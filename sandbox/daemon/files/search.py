@@ -12,17 +12,17 @@ only, and the line is reported once. Longer matches may be missed.
 import fnmatch
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from sandbox.daemon.failures import check_range, invalid_argument, too_large
 from sandbox.daemon.files.slow_work import Emit, work_in_child
-from sandbox.daemon.files.tree_files import ENTRIES_LIMIT, Page, entry_of
-from sandbox.daemon.files.walk import Found, is_directory, private_below, walk
+from sandbox.daemon.files.tree_files import ENTRIES_LIMIT, Found, Page, entry_of, private_below, walk
 from sandbox.daemon.paths import Place, join, refuse_other_names, require_regular
 from sandbox.v1 import channel_pb2 as wire
 
 PATTERN_LIMIT_BYTES = 4096
-_ANY_DEPTH = "**"
 
 Matcher = Callable[[str], object] | None  # None is **
 
@@ -68,7 +68,7 @@ class Pattern:
 
 
 def _matcher(part: str) -> Matcher:
-    if part == _ANY_DEPTH:
+    if part == "**":
         return None
     if not any(character in part for character in "*?["):
         return part.__eq__
@@ -129,11 +129,8 @@ GLOB_TIMEOUT_S = 30.0
 async def glob(request: wire.GlobRequest, workspace: str) -> wire.Reply:
     """Return a page of paths."""
     check_range("limit", request.limit, ENTRIES_LIMIT)
-
-    def work(emit: Emit) -> None:
-        check_pattern(request.pattern)
-        emit_paths(request, request.limit, workspace, emit)
-
+    check_pattern(request.pattern)
+    work = partial(emit_paths, request, request.limit, workspace)
     reply = wire.EntriesReply()
     if not await work_in_child(work, reply, GLOB_TIMEOUT_S, request.path):
         raise too_large(
@@ -142,19 +139,12 @@ async def glob(request: wire.GlobRequest, workspace: str) -> wire.Reply:
     return wire.Reply(entries=reply)
 
 
-GREP_TIMEOUT_LIMIT_MS = 120_000
 _PATTERN_LIMIT_BYTES = 64 * 1024
 # A glob for one name, of 255 bytes at most, with room for classes.
 _INCLUDE_LIMIT_BYTES = 16 * 1024
 TEXT_LIMIT_BYTES = 1000
-_BINARY_PROBE_BYTES = 8192
-_BLOCK_BYTES = 1024 * 1024
 # Longer lines are searched in pieces of this size, which bounds the memory for a hostile file.
 _LINE_LIMIT_BYTES = 4 * 1024 * 1024
-# At least the longest pattern, so that a literal is found across two pieces.
-_OVERLAP_BYTES = 64 * 1024
-# Appended to a piece with a continuation, so that $ does not match at its end.
-_CONTINUES = "\udcff"
 _SPECIAL = re.compile(r"[.^$*+?{}\[\]\\|()]")
 
 
@@ -163,11 +153,10 @@ def emit_matches(request: wire.GrepRequest, limit: int, workspace: str, emit: Em
     search = _Search(request, Page(request.offset, limit, emit), one_name=one_name)
     with Place(request.path) as place:
         names = place.names
-        state = place.stat()
-        place.refuse_link(state)
+        place.refuse_link(place.stat())
         fd = place.open(os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    if not is_directory(fd):
-        state = os.fstat(fd)
+    state = os.fstat(fd)
+    if not stat.S_ISDIR(state.st_mode):
         require_regular(state, join(names))
         if one_name:
             refuse_other_names(state, join(names))
@@ -211,7 +200,7 @@ class _Search:
             if self._one_name and os.fstat(fd).st_nlink > 1:
                 self.totals.hard_linked_files += 1
                 return
-            if b"\0" in os.pread(fd, _BINARY_PROBE_BYTES, 0):
+            if b"\0" in os.pread(fd, 8192, 0):
                 self.totals.binary_files += 1
                 return
             reported = 0
@@ -259,7 +248,8 @@ def _finder(pattern: str) -> Callable[[bytes, bool, bool], tuple[int, int] | Non
     def find(line: bytes, begins: bool, ends: bool) -> tuple[int, int] | None:
         text = line.decode("utf-8", "surrogateescape")
         # ^ matches at the start of the text, not where the search starts.
-        match = compiled.search(text if ends else text + _CONTINUES, 0 if begins else 1)
+        # Appended to a piece with a continuation, so that $ does not match at its end.
+        match = compiled.search(text if ends else text + "\udcff", 0 if begins else 1)
         if match is None or (not ends and match.start() >= len(text)):
             return None
         start = len(text[: match.start()].encode("utf-8", "surrogateescape"))
@@ -274,7 +264,7 @@ def _lines(fd: int) -> Iterator[tuple[int, bytes, bool, bool]]:
     number = 1
     begins = True
     rest = b""
-    while block := os.read(fd, _BLOCK_BYTES):
+    while block := os.read(fd, 1024 * 1024):
         lines = (rest + block).split(b"\n")
         rest = lines.pop()
         for line in lines:
@@ -284,7 +274,8 @@ def _lines(fd: int) -> Iterator[tuple[int, bytes, bool, bool]]:
         if len(rest) >= _LINE_LIMIT_BYTES:
             yield number, rest, begins, False
             begins = False
-            rest = rest[-_OVERLAP_BYTES:]
+            # At least the longest pattern, so that a literal is found across two pieces.
+            rest = rest[-(64 * 1024) :]
     if rest:
         yield number, rest, begins, True
 
@@ -309,11 +300,8 @@ async def grep(request: wire.GrepRequest, workspace: str, *, one_name: bool = Fa
         raise invalid_argument(f"pattern must have 1 to {_PATTERN_LIMIT_BYTES} bytes")
     if len(request.include.encode()) > _INCLUDE_LIMIT_BYTES:
         raise invalid_argument(f"include must have {_INCLUDE_LIMIT_BYTES} bytes at most; give a pattern such as *.py")
-    check_range("timeout_ms", request.timeout_ms, GREP_TIMEOUT_LIMIT_MS)
-
-    def work(emit: Emit) -> None:
-        emit_matches(request, request.limit, workspace, emit, one_name=one_name)
-
+    check_range("timeout_ms", request.timeout_ms, 120_000)
+    work = partial(emit_matches, request, request.limit, workspace, one_name=one_name)
     reply = wire.GrepReply()
     if not await work_in_child(work, reply, request.timeout_ms / 1000, request.path):
         reply.timed_out = True

@@ -28,15 +28,12 @@ if TYPE_CHECKING:
     _Value = TypeVar("_Value")
 
 _FRAGMENT, _FAILURE, _END = b"+", b"-", b"."
-# Far above the longest path, matching line and message.
-_PACKET_LIMIT_BYTES = 32 * 1024
-_CHILD_MEMORY_BYTES = 512 * 1024 * 1024
 
 
 Emit = Callable[[Any], None]  # takes a protobuf message
 
 
-async def work_in_child(work: Callable[[Emit], None], reply: Message, timeout_s: float, path: str) -> bool:
+async def work_in_child(work: Callable[[Emit], object], reply: Message, timeout_s: float, path: str) -> bool:
     """Run `work` in a child and merge what it emits into `reply`; return False if it exceeded the time limit.
 
     Failures name `path`. Cancelling kills the child.
@@ -53,7 +50,8 @@ async def work_in_child(work: Callable[[Emit], None], reply: Message, timeout_s:
         deadline_s = loop.time() + timeout_s
         timer = loop.call_at(deadline_s, output.shutdown, socket.SHUT_RD)  # the packets end
         try:
-            while (packet := await loop.sock_recv(output, _PACKET_LIMIT_BYTES)) != _END:
+            # Far above the longest path, matching line and message.
+            while (packet := await loop.sock_recv(output, 32 * 1024)) != _END:
                 if not packet and loop.time() >= deadline_s:
                     return False
                 if not packet:
@@ -69,7 +67,7 @@ async def work_in_child(work: Callable[[Emit], None], reply: Message, timeout_s:
             os.waitpid(pid, 0)  # noqa: ASYNC222 - it was killed just now
 
 
-def _run_child(work: Callable[[Emit], None], output: socket.socket, path: str) -> None:
+def _run_child(work: Callable[[Emit], object], output: socket.socket, path: str) -> None:
     """Run in the child, without the server's event loop; never returns."""
 
     def emit(message: Message, kind: bytes = _FRAGMENT) -> None:
@@ -82,7 +80,11 @@ def _run_child(work: Callable[[Emit], None], output: socket.socket, path: str) -
         output = socket.socket(fileno=os.dup2(output.detach(), 3))
         # The server's sockets, or connections would stay open as long as the child.
         os.closerange(4, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
-        _limit_memory()
+        with open("/proc/self/statm", "rb") as file:
+            mapped_bytes = int(file.read().split()[0]) * resource.getpagesize()
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        wanted = mapped_bytes + 512 * 1024 * 1024
+        resource.setrlimit(resource.RLIMIT_AS, (wanted if hard < 0 else min(wanted, hard), hard))
         work(emit)
         output.send(_END)
     except Fault as fault:
@@ -95,14 +97,6 @@ def _run_child(work: Callable[[Emit], None], output: socket.socket, path: str) -
         fail(internal(f"{path}: {type(error).__name__}: {error}"))
     finally:
         os._exit(0)
-
-
-def _limit_memory() -> None:
-    with open("/proc/self/statm", "rb") as file:
-        mapped_bytes = int(file.read().split()[0]) * resource.getpagesize()
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = mapped_bytes + _CHILD_MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (wanted if hard < 0 else min(wanted, hard), hard))
 
 
 # Smaller files are handled directly: a thread would cost more than it saves.

@@ -1,15 +1,18 @@
-"""Describes, lists, creates, removes and renames paths; entries of replies, and pages of entries and matches."""
+"""Describes, lists, walks, creates, removes and renames paths; entries of replies, and pages of entries and matches.
+
+A tree is walked in sorted order without following symbolic links: each directory is opened through its parent.
+"""
 
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from sandbox.daemon.failures import check_range, fault_at, internal, invalid_path, permission_denied, too_large
 from sandbox.daemon.files.slow_work import HERE_LIMIT_BYTES, Emit, work_in_child, work_in_thread
-from sandbox.daemon.paths import Place, closing, components, join, open_directory
+from sandbox.daemon.paths import PATH_LIMIT_BYTES, Place, closing, components, join, open_directory
 from sandbox.v1 import channel_pb2 as wire
 
 # The limit of a page of entries or matches, which must fit one frame.
@@ -82,11 +85,7 @@ async def list_directory(request: wire.ListRequest) -> wire.Reply:
     reply = wire.EntriesReply()
     if request.limit <= _HERE_LIMIT and _emit_page(request, reply.MergeFrom, at_most=_HERE_LIMIT):
         return wire.Reply(entries=reply)
-
-    def work(emit: Emit) -> None:
-        _emit_page(request, emit)
-
-    if not await work_in_child(work, reply, _TIMEOUT_S, request.path):
+    if not await work_in_child(partial(_emit_page, request), reply, _TIMEOUT_S, request.path):
         raise too_large(
             f"{request.path}: listing took longer than {_TIMEOUT_S:.0f} s; move some of the files elsewhere"
         )
@@ -204,3 +203,101 @@ async def rename(request: wire.RenameRequest) -> wire.Reply:
             work = partial(os.rename, place.name, target.name, **fds)
             await work_in_thread(work, slow=existing is not None and size_bytes > HERE_LIMIT_BYTES)
         return wire.Reply(entry=entry_of(target.path, target.stat()))
+
+
+# Deeper directories are counted and not searched: each level takes a descriptor.
+DEPTH_LIMIT = 256
+
+# The directory of evicted output, below the workspace; searches skip it unless they start inside it.
+PRIVATE_NAME = ".airlock"
+
+
+class Found:
+    """An entry of the tree: its `names` from the top, and its open directory."""
+
+    __slots__ = ("directory_fd", "is_directory", "is_regular", "name", "names")
+
+    def __init__(self, directory_fd: int, names: tuple[str, ...], *, is_directory: bool, is_regular: bool) -> None:
+        self.directory_fd = directory_fd
+        self.names = names
+        self.name = names[-1]
+        self.is_directory = is_directory
+        self.is_regular = is_regular
+
+    def stat(self) -> os.stat_result:
+        return os.stat(self.name, dir_fd=self.directory_fd, follow_symlinks=False)
+
+
+def walk(
+    top_fd: int,
+    skip: tuple[str, ...] | None,
+    enter: Callable[[Found], bool] = lambda _: True,
+    missed: Callable[[], None] = lambda: None,
+    *,
+    top: Sequence[str] = (),
+) -> Iterator[Found]:
+    """Yield everything below a directory, parents before children, in sorted order.
+
+    `enter` decides whether to walk a directory, and `skip` is the path of one to omit. `missed` is called for each
+    directory that cannot be read, is too deep, or has a longer path than calls accept. `top` is the path of the top.
+    """
+
+    def below(fd: int, above: tuple[str, ...], above_bytes: int) -> Iterator[Found]:
+        try:
+            listed, directories, others = _listing(fd)
+        except OSError:
+            missed()
+            return
+        if above_bytes + 1 + 255 > PATH_LIMIT_BYTES:  # no name is longer
+            short = [name for name in listed if above_bytes + 1 + len(os.fsencode(name)) <= PATH_LIMIT_BYTES]
+            if len(short) < len(listed):
+                missed()
+            listed = short
+        for name in listed:
+            names = (*above, name)
+            if names == skip:
+                continue
+            is_directory = name in directories
+            found = Found(fd, names, is_directory=is_directory, is_regular=not is_directory and name not in others)
+            yield found
+            if not is_directory or not enter(found):
+                continue
+            if len(names) >= DEPTH_LIMIT:
+                missed()
+                continue
+            try:
+                child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            except FileNotFoundError:
+                continue  # removed since the listing
+            except OSError:
+                missed()
+                continue
+            with closing(child):
+                yield from below(child, names, above_bytes + 1 + len(os.fsencode(name)))
+
+    yield from below(top_fd, (), sum(1 + len(os.fsencode(name)) for name in top))
+
+
+def _listing(fd: int) -> tuple[list[str], set[str], set[str]]:
+    """Return the sorted names in a directory, and which are directories, and which neither that nor files."""
+    # Names only: a directory may have a million of them, and entries take four times the memory.
+    listed: list[str] = []
+    directories: set[str] = set()
+    others: set[str] = set()
+    with os.scandir(fd) as listing:
+        for entry in listing:
+            listed.append(entry.name)
+            if entry.is_dir(follow_symlinks=False):
+                directories.add(entry.name)
+            elif not entry.is_file(follow_symlinks=False):
+                others.add(entry.name)
+    listed.sort()
+    return listed, directories, others
+
+
+def private_below(names: list[str], workspace: str) -> tuple[str, ...] | None:
+    """Return the private directory's path below a search's top, None if it is not below."""
+    private = [*(name for name in workspace.split("/") if name), PRIVATE_NAME]
+    if names == private[: len(names)] and len(names) < len(private):
+        return tuple(private[len(names) :])
+    return None

@@ -28,11 +28,6 @@ _DEPTH_LIMIT = 128
 _DEEP_LIMIT = 100
 # Entries and descriptors that are inspected before other tasks run.
 _TURN = 200
-# Of all processes together. A call with more of them counts as hiding.
-_DESCRIPTORS_LIMIT = 20_000
-_MAPS_LIMIT_BYTES = 1024 * 1024
-_FDINFO_BYTES = 4096
-_SOCKETS_LIMIT_BYTES = 4 * 1024 * 1024
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OWNER_READS = stat.S_IRUSR | stat.S_IXUSR
 
@@ -186,7 +181,8 @@ class _UnlinkedFiles:
             place = f"/proc/{pid}/task/{task}"
             for fd in os.listdir(f"{place}/fd"):
                 self._looked += 1
-                if self._looked > _DESCRIPTORS_LIMIT:
+                # Of all processes together. A call with more of them counts as hiding.
+                if self._looked > 20_000:
                     self._use.hiding.add(call)
                     return
                 if self._looked % _TURN == 0:
@@ -205,7 +201,7 @@ class _UnlinkedFiles:
             state = os.stat(f"{place}/fd/{fd}")
             if stat.S_ISSOCK(state.st_mode):
                 with open(f"{place}/fdinfo/{fd}", "rb", buffering=0) as file:
-                    in_flight = (file.read(_FDINFO_BYTES) or b"").partition(b"scm_fds:")[2].split(None, 1)
+                    in_flight = (file.read(4096) or b"").partition(b"scm_fds:")[2].split(None, 1)
                 # Files in flight between processes belong to none.
                 if in_flight and in_flight[0] != b"0":
                     self._use.hiding.add(call)
@@ -246,7 +242,7 @@ class _UnlinkedFiles:
     def _maps_hide(self, path: str) -> bool:
         """Return whether removed files that are not open may be mapped: their size is unknown."""
         try:
-            data = _read_up_to(path, _MAPS_LIMIT_BYTES)
+            data = _read_up_to(path, 1024 * 1024)
         except ProcessLookupError:
             return False  # a thread that has ended
         if data is None:
@@ -262,7 +258,7 @@ class _UnlinkedFiles:
 def _bound_sockets() -> set[int] | None:
     """Return the Unix sockets that have a name, None if there are too many."""
     try:
-        data = _read_up_to("/proc/net/unix", _SOCKETS_LIMIT_BYTES)
+        data = _read_up_to("/proc/net/unix", 4 * 1024 * 1024)
     except OSError:
         return set()
     if data is None:
@@ -291,8 +287,6 @@ def _target(link: str) -> bytes:
         return b""
 
 
-# A count is followed by a pause of so many times its duration.
-_PAUSE = 9
 # A longer count continues, for the next caller.
 _WAIT_S = 1.0
 
@@ -335,7 +329,8 @@ class DiskReading:
                 began_s = self._clock()
                 self._found = [await self._count_below(top) for top in self._tops]
                 now_s = self._clock()
-                self._due_s = now_s + (now_s - began_s) * _PAUSE
+                # A count is followed by a pause of so many times its duration.
+                self._due_s = now_s + (now_s - began_s) * 9
         finally:
             self._task = None
 

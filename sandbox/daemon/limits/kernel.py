@@ -21,11 +21,6 @@ def read_if_there(path: str) -> bytes:
         return b""
 
 
-_V1_UNLIMITED_BYTES = 2**62
-# Between the kernel's kill of a process and its reported end.
-_LATELY_S = 1.0
-
-
 class Cgroup:
     """The cgroup at /sys/fs/cgroup, version 2 or 1: limits, usage, kills, refusals. 0 means unlimited or unknown."""
 
@@ -71,7 +66,8 @@ class Cgroup:
         """Return memory_kills() and record the time. Called at the start and end of every program."""
         now_s, kills = time.monotonic(), self.memory_kills()
         self._observed.append((now_s, kills))
-        while now_s - self._observed[0][0] > _LATELY_S:
+        # The kernel's kill of a process comes before its reported end, by less than so long.
+        while now_s - self._observed[0][0] > 1.0:
             self._settled_kills = self._observed.pop(0)[1]
         return kills
 
@@ -87,7 +83,7 @@ class Cgroup:
     def _bytes(self, name: str) -> int:
         text = self._read(name).strip()
         value = int(text) if text.isdigit() else 0
-        return value if value < _V1_UNLIMITED_BYTES else 0
+        return value if value < 2**62 else 0  # version 1 says so for no limit
 
     def _open(self, name: str) -> int:
         try:
@@ -114,13 +110,6 @@ def _counter(fd: int, name: bytes) -> int:
     return 0
 
 
-# Also without a memory limit.
-_SOCKETS_LEAST = 256
-_SOCKETS_MOST = 16_384
-# Sockets may take so large a share of the memory limit in addition. A socket takes at most Linux' default for either
-# direction, which net.ipv4.tcp_rmem and tcp_wmem enforce for TCP.
-_SOCKETS_SHARE = 4
-_BUFFER_BYTES = 212_992
 TERMINALS_LIMIT = 128
 OPEN_FILES_LIMIT = 65_536
 
@@ -135,8 +124,9 @@ class KernelUse:
     """
 
     def __init__(self, memory_bytes: int, *, proc: str = "/proc", terminals: str = "/dev/pts") -> None:
-        fitting = memory_bytes // _SOCKETS_SHARE // _BUFFER_BYTES
-        self.sockets_limit = min(max(fitting, _SOCKETS_LEAST), _SOCKETS_MOST)
+        # Sockets may take a quarter of the memory limit in addition; without one, there may be some. A socket takes at
+        # most Linux' default for either direction, which net.ipv4.tcp_rmem and tcp_wmem enforce for TCP.
+        self.sockets_limit = min(max(memory_bytes // 4 // 212_992, 256), 16_384)
         self._proc = proc
         self._terminals = terminals
         # The fewest open files of the whole host since tool code began to run.

@@ -21,11 +21,7 @@ from sandbox.v1 import channel_pb2 as wire
 ID_LIMIT = 64
 SIDE_LIMIT = 4096
 DEFAULT_SIZE = (24, 80)
-DEFAULT_RING_BYTES = 64 * 1024
-RING_LIMIT_BYTES = 1024 * 1024
-WAIT_LIMIT_MS = 60_000
 _ID_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_-")
-_TERMINAL_KIND = b"xterm-256color"
 
 
 class StartRequest(ProgramFields):
@@ -36,11 +32,11 @@ class StartRequest(ProgramFields):
         self.size: tuple[int, int] | None = None
         if request.terminal:
             self.size = check_size(request.size) if request.HasField("size") else DEFAULT_SIZE
-            environment = {**environment, b"TERM": _TERMINAL_KIND}
+            environment = {**environment, b"TERM": b"xterm-256color"}
         super().__init__(request, workspace, environment)
         self.merge_stderr = request.merge_stderr
-        self.ring_bytes = request.ring_bytes or DEFAULT_RING_BYTES
-        check_most("ring_bytes", self.ring_bytes, RING_LIMIT_BYTES, "(1 MiB) is the most")
+        self.ring_bytes = request.ring_bytes or 64 * 1024
+        check_most("ring_bytes", self.ring_bytes, 1024 * 1024, "(1 MiB) is the most")
         self.directory = _output_directory(request, self.id)
         self.file_limit_bytes = request.file_limit_bytes
 
@@ -63,7 +59,7 @@ def check_size(size: wire.WindowSize) -> tuple[int, int]:
 
 def check_wait(wait_ms: int) -> float:
     """Return how long to wait, in seconds."""
-    check_most("wait_ms", wait_ms, WAIT_LIMIT_MS, "is the most; ask again to wait longer")
+    check_most("wait_ms", wait_ms, 60_000, "is the most; ask again to wait longer")
     return wait_ms / 1000
 
 

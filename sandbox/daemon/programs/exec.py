@@ -83,7 +83,6 @@ PAUSE_ABOVE_BYTES = 256 * 1024
 RESUME_BELOW_BYTES = 128 * 1024
 # Memory of a piece besides its bytes, so that a program that writes single bytes is paused in time too.
 _PIECE_COST_BYTES = 160
-_JOIN_BELOW_BYTES = 64 * 1024
 
 Piece = tuple[wire.OutputStream, bytes | bytearray]
 
@@ -110,7 +109,7 @@ class OutputSender:
         if not data:
             return
         last_stream, last = self._unsent[-1] if self._unsent else (None, b"")
-        if last_stream == stream and len(last) + len(data) <= _JOIN_BELOW_BYTES:
+        if last_stream == stream and len(last) + len(data) <= 64 * 1024:
             if isinstance(last, bytes):
                 last = bytearray(last)
                 self._unsent[-1] = (stream, last)
@@ -275,13 +274,9 @@ def _cancel_call_on_failure(task: asyncio.Task[None]) -> asyncio.Task[None]:
 
 
 async def _feed(stdin: Writer, given: InputStream) -> None:
-    """Pass input to the program until the caller ends it."""
     while (data := await given.read_piece()) is not None:
         await stdin.write_all(data)
     stdin.close()
-
-
-_SHELL_SIGKILL_STATUS = 128 + signal.SIGKILL
 
 
 def outcome_of(process: Process, cgroup: Cgroup, kills_before: int, *, killed_by_caller: bool = False) -> wire.Outcome:
@@ -289,7 +284,7 @@ def outcome_of(process: Process, cgroup: Cgroup, kills_before: int, *, killed_by
     status = process.ended.result()
     signalled = os.WIFSIGNALED(status)
     # A shell exits with this status if the program it ran was killed.
-    killed = os.WTERMSIG(status) == signal.SIGKILL if signalled else os.WEXITSTATUS(status) == _SHELL_SIGKILL_STATUS
+    killed = os.WTERMSIG(status) == signal.SIGKILL if signalled else os.WEXITSTATUS(status) == 128 + signal.SIGKILL
     out_of_memory = cgroup.killed_since(kills_before)  # at every end, so that the next one is judged correctly
     if killed and process.past_disk:
         return wire.OUTCOME_DISK_LIMIT

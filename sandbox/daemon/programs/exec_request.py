@@ -13,13 +13,8 @@ from sandbox.v1 import channel_pb2 as wire
 ENV_LIMIT = 4096
 ARGV_LIMIT_BYTES = 1024 * 1024 + 32 * 1024
 SPILL_LIMIT_BYTES = 64 * 1024**3
-STREAM_LIMIT_BYTES = 1024**4
 # Head and tail must fit one frame together.
 EXCERPT_LIMIT_CHARS = 150_000
-TIMEOUT_LIMIT_MS = 7 * 24 * 3600 * 1000
-
-_DEFAULT_LIMIT = wire.OutputLimit(limit_chars=80_000, head_chars=2_000, tail_chars=2_000)
-_DEFAULT_ENVIRONMENT = {b"PATH": PATH, b"LANG": b"C.UTF-8"}
 
 
 class ProgramFields:
@@ -30,7 +25,7 @@ class ProgramFields:
     ) -> None:
         self.argv = _checked_argv(request.argv)
         self.timeout_s = request.timeout_ms / 1000 or None
-        check_most("timeout_ms", request.timeout_ms, TIMEOUT_LIMIT_MS, "(7 days) is the most")
+        check_most("timeout_ms", request.timeout_ms, 7 * 24 * 3600 * 1000, "(7 days) is the most")
         self.env = _checked_environment(request.env, environment)
         rules = request.file_rules.SerializeToString(deterministic=True)
         self.file_rules = _file_rules(rules) if request.HasField("file_rules") else None
@@ -53,7 +48,7 @@ def tool_environment(environment: dict[bytes, bytes], home: str) -> dict[bytes, 
     """Return what programs inherit: the image's environment without the daemon's variables."""
     # HOME is the same in every image: a writable directory that is kept.
     inherited = {name: value for name, value in environment.items() if not name.startswith(b"AIRLOCK_")}
-    return {**_DEFAULT_ENVIRONMENT, **inherited, b"HOME": os.fsencode(home)}
+    return {b"PATH": PATH, b"LANG": b"C.UTF-8", **inherited, b"HOME": os.fsencode(home)}
 
 
 def _checked_argv(given: Iterable[bytes]) -> list[bytes]:
@@ -72,7 +67,6 @@ def _checked_argv(given: Iterable[bytes]) -> list[bytes]:
 
 @lru_cache(maxsize=16)  # the same ones come with each call
 def _file_rules(serialized: bytes) -> bytes:
-    """Return file rules as the spawner takes them."""
     given = wire.FileRules.FromString(serialized)
     lists = [getattr(given, name) for name in FileRules.LISTS]
     if odd := [path for paths in lists for path in paths if not path.startswith("/") or "\0" in path]:
@@ -126,12 +120,12 @@ def _check_stream(request: wire.ExecRequest) -> None:
             "stream_limit_bytes and output_limit exclude each other: the first streams everything, the second evicts; "
             "leave one of them out"
         )
-    check_most("stream_limit_bytes", request.stream_limit_bytes, STREAM_LIMIT_BYTES, "(1 TiB) is the most")
+    check_most("stream_limit_bytes", request.stream_limit_bytes, 1024**4, "(1 TiB) is the most")
 
 
 def _limit(request: wire.ExecRequest) -> wire.OutputLimit:
     if not request.HasField("output_limit"):
-        return _DEFAULT_LIMIT
+        return wire.OutputLimit(limit_chars=80_000, head_chars=2_000, tail_chars=2_000)
     limit = request.output_limit
     # The tail may be longer: to find secrets, the gateway needs the text before what it shows.
     if limit.head_chars > limit.limit_chars:

@@ -13,8 +13,6 @@ from sandbox.v1 import channel_pb2 as wire
 # Kept output must fit one frame. The overhead of each piece counts too, which bounds a program that alternates between
 # its streams byte by byte.
 KEPT_LIMIT_BYTES = 1024 * 1024
-PIECE_COST_BYTES = 16
-_JOIN_BELOW_BYTES = 64 * 1024
 
 Piece = tuple[wire.OutputStream, bytearray]
 
@@ -59,7 +57,7 @@ class KeptOutput:
             self._pieces[-1][1].extend(data)
         else:
             self._pieces.append((stream, bytearray(data)))
-            self._cost_bytes += PIECE_COST_BYTES
+            self._cost_bytes += 16
 
     def _evict(self) -> None:
         """Divide what was kept into head and tail, and start the file with it."""
@@ -135,7 +133,7 @@ class _Tail:
         if (
             self._pieces
             and self._pieces[-1][0] == stream
-            and len(self._pieces[-1][1]) < min(self._needed_bytes, _JOIN_BELOW_BYTES)
+            and len(self._pieces[-1][1]) < min(self._needed_bytes, 64 * 1024)
         ):
             self._pieces[-1][1].extend(data)
         else:

@@ -9,33 +9,19 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-_READ_BYTES = 256 * 1024
-_DEFAULT_PIPE_BYTES = 64 * 1024
-_LARGE_PIPE_BYTES = 1024 * 1024
-_WRITE_BYTES = 64 * 1024
-# From <asm-generic/ioctls.h>: the number of bytes in the pipe. The module termios has it, but costs an import.
-_FIONREAD = 0x541B
-
-# A process may leave its streams to children. They are drained until they were silent for so long,
-_IDLE_S = 0.05
-# and at most for so long.
-_DRAIN_LIMIT_S = 0.5
-# Pipes without a call are drained this slowly, so that a forgotten `yes &` costs no processor time.
-_LINGERING_PAUSE_S = 0.05
-_LINGERING_PIPES = 1024
-
 # One buffer for all pipes: each read is consumed before the next one.
-_buffer = bytearray(_READ_BYTES)
+_buffer = bytearray(256 * 1024)
 
 
 async def until_silent(closed: Sequence[asyncio.Future[None]], count: Callable[[], int]) -> None:
     """Wait until all streams are closed or `count`, of what they wrote, stops growing; half a second at most."""
     loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + _DRAIN_LIMIT_S
+    # A process may leave its streams to children, who may never be silent.
+    deadline_s = loop.time() + 0.5
     seen = -1
     while seen != count() and loop.time() < deadline_s:
         seen = count()
-        _, still_open = await asyncio.wait(closed, timeout=_IDLE_S)
+        _, still_open = await asyncio.wait(closed, timeout=0.05)
         if not still_open:
             return
 
@@ -100,11 +86,11 @@ class OutputPipe(Source):
         if not size:
             self.close()
             return
-        if size >= _DEFAULT_PIPE_BYTES and not self._large:
+        if size >= 64 * 1024 and not self._large:
             # Only for programs that write much: the memory of all pipes counts against one limit of the user.
             self._large = True
             with suppress(OSError):  # the limit is reached; a small pipe works too
-                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _LARGE_PIPE_BYTES)
+                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, 1024 * 1024)
         self.pieces += 1
         self._on_data(_buffer, size)
         if self._emptied is not None:
@@ -117,13 +103,14 @@ class OutputPipe(Source):
         self._emptied = self._loop.create_future()
         self._due_bytes = 0
         if self._fd >= 0:
-            self._due_bytes = int.from_bytes(fcntl.ioctl(self._fd, _FIONREAD, bytes(4)), sys.byteorder, signed=True)
+            # From <asm-generic/ioctls.h>: the number of bytes in the pipe. The module termios has it, but costs an
+            # import.
+            self._due_bytes = int.from_bytes(fcntl.ioctl(self._fd, 0x541B, bytes(4)), sys.byteorder, signed=True)
         if self._due_bytes <= 0:
             self._emptied.set_result(None)
         return self._emptied
 
     def close(self) -> None:
-        """Close both ends this process has."""
         self.close_write_end()
         fd = self._release()
         if fd >= 0:
@@ -153,7 +140,7 @@ class LingeringPipes:
 
     def adopt(self, fd: int) -> None:
         """Take over a pipe's read end. Over the limit the oldest one is closed."""
-        if len(self.pipes) >= _LINGERING_PIPES:
+        if len(self.pipes) >= 1024:
             next(iter(self.pipes)).close()
         self.pipes[_LingeringPipe(fd, self)] = None
 
@@ -170,7 +157,8 @@ class _LingeringPipe(Source):
             return
         if size:
             self.pause()
-            self._loop.call_later(_LINGERING_PAUSE_S, self.resume)
+            # Pipes without a call are drained this slowly, so that a forgotten `yes &` costs no processor time.
+            self._loop.call_later(0.05, self.resume)
         else:
             self.close()
 
@@ -191,7 +179,7 @@ class Writer:
         """Write a part of `data` as soon as possible; return its size, 0 once closed."""
         while self._fd >= 0:
             try:
-                return os.write(self._fd, data[:_WRITE_BYTES])
+                return os.write(self._fd, data[: 64 * 1024])
             except BlockingIOError:
                 await self._wait_until_writable()
             except OSError:
@@ -245,7 +233,6 @@ class ProgramPipes:
         return [*ends, self._stdin_fd] if self._stdin_fd >= 0 else ends
 
     def close_tool_ends(self) -> None:
-        """Close this process' copies of what the program got."""
         for pipe in self._pipes:
             pipe.close_write_end()
         if self._stdin_fd >= 0:

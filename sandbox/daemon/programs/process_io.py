@@ -157,10 +157,8 @@ def _identity(state: os.stat_result) -> tuple[int, int]:
     return state.st_dev, state.st_ino
 
 
-_BYTES_PER_S = 128 * 1024 * 1024
 # Reading a piece costs as much as so many bytes.
 _PIECE_BYTES = 16 * 1024
-_BURST_S = 0.02
 
 
 class RateLimit:
@@ -178,8 +176,8 @@ class RateLimit:
     def took(self, source: Source, size: int) -> None:
         """Count a piece that was read; its source is paused if all together are too fast."""
         now_s = self._loop.time()
-        self._due_s = max(self._due_s, now_s) + (size + _PIECE_BYTES) / _BYTES_PER_S
-        if self._due_s - now_s > _BURST_S and source not in self._exempt:
+        self._due_s = max(self._due_s, now_s) + (size + _PIECE_BYTES) / (128 * 1024 * 1024)
+        if self._due_s - now_s > 0.02 and source not in self._exempt:
             source.pause()
             self._loop.call_at(self._due_s, source.resume)
 
@@ -193,9 +191,6 @@ class RateLimit:
             yield
         finally:
             self._exempt.difference_update(sources)
-
-
-_REMEMBERED_WRITES = 64
 
 
 class _Write:
@@ -273,6 +268,6 @@ class ProcessInput(Writer):
             write.taken_bytes = min(self.taken_bytes - offset, write.size_bytes)
         if request_id:
             self._writes[request_id] = write
-            if len(self._writes) > _REMEMBERED_WRITES:
+            if len(self._writes) > 64:
                 self._writes.popitem(last=False)
         return write

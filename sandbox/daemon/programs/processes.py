@@ -13,14 +13,7 @@ from typing import Any
 from sandbox.daemon.failures import Fault, check_range, conflict, exhausted, fault_of, invalid_argument, too_large
 from sandbox.daemon.limits.disk_watch import DiskWatch
 from sandbox.daemon.limits.kernel import Cgroup
-from sandbox.daemon.programs.background_process import (
-    BackgroundProcess,
-    ProcessStreams,
-    StartRequest,
-    check_id,
-    check_size,
-    check_wait,
-)
+from sandbox.daemon.programs import background_process
 from sandbox.daemon.programs.pipes import LingeringPipes
 from sandbox.daemon.programs.process_io import RateLimit
 from sandbox.daemon.supervisor.call_tree import count_living
@@ -35,8 +28,6 @@ SIGNAL_LIMIT = 64
 _OFFSET_LIMIT = 2**63 - 1
 # Each waiting call occupies a connection; health and kill calls must always get one (server.CONNECTIONS_LIMIT).
 WAITERS_LIMIT = 128
-# A killed tree has closed its streams, which are drained at once; a tree that survives may never end.
-_END_LIMIT_S = 2.0
 
 
 class Processes:
@@ -50,7 +41,7 @@ class Processes:
         self._cgroup = cgroup
         self._workspace = workspace
         self._environment = environment
-        self._kept: dict[str, BackgroundProcess] = {}
+        self._kept: dict[str, background_process.BackgroundProcess] = {}
         self._starting: set[str] = set()
         self._rate_limit = RateLimit()
         self._waiters = 0
@@ -76,7 +67,7 @@ class Processes:
         return wire.Reply(**{member: await answers[call](getattr(request, call))})
 
     async def _start(self, asked: wire.ProcessStartRequest) -> wire.Process:
-        request = StartRequest(asked, self._workspace, self._environment)
+        request = background_process.StartRequest(asked, self._workspace, self._environment)
         if request.id in self._kept or request.id in self._starting:
             raise conflict(f"id {request.id!r} is in use: choose another, or remove that process first")
         if self.running() + len(self._starting) >= KEPT_LIMIT:
@@ -97,12 +88,12 @@ class Processes:
             self._forget(oldest)
         return process.report()
 
-    async def _spawn(self, request: StartRequest) -> BackgroundProcess:
+    async def _spawn(self, request: background_process.StartRequest) -> background_process.BackgroundProcess:
         streams = None
         try:
             await self._disk.refuse_process(START_LIMIT_S)
             self._disk.begin()
-            streams = ProcessStreams(request, self._workspace, self._rate_limit)
+            streams = background_process.ProcessStreams(request, self._workspace, self._rate_limit)
             process = await self._spawner.start(
                 *(request.argv, request.env, request.cwd, streams.stdio()),
                 terminal=request.size is not None,
@@ -111,18 +102,22 @@ class Processes:
         except BaseException as error:
             if streams is not None:
                 streams.close()
-            if isinstance(error, OSError):
-                raise _start_fault(error, repr(request.argv[0][:200])[1:]) from None
-            raise
+            if not isinstance(error, OSError):
+                raise
+            name = repr(request.argv[0][:200])[1:]
+            if error.errno != errno.ENOEXEC:
+                raise fault_of(error, name) from None
+            why = f"{name} is not a program that this machine can execute; name its interpreter first, such as /bin/sh"
+            raise invalid_argument(why, errno.ENOEXEC) from None
         self._disk.begin()  # the watch may have ended while the start waited
         streams.close_tool_ends()
-        background = BackgroundProcess(request, process, streams, self._cgroup)
+        background = background_process.BackgroundProcess(request, process, streams, self._cgroup)
         if request.timeout_s is not None:
             loop = asyncio.get_running_loop()
             background.time_limit = loop.call_later(request.timeout_s, self._time_out, background)
         return background
 
-    def _forget(self, process: BackgroundProcess) -> None:
+    def _forget(self, process: background_process.BackgroundProcess) -> None:
         if process.time_limit is not None:
             process.time_limit.cancel()
         process.streams.close()
@@ -130,14 +125,14 @@ class Processes:
         if self._kept.get(process.id) is process:
             del self._kept[process.id]
 
-    def _time_out(self, process: BackgroundProcess) -> None:
+    def _time_out(self, process: background_process.BackgroundProcess) -> None:
         process.ending = wire.OUTCOME_TIMED_OUT
         task = asyncio.get_running_loop().create_task(self._spawner.kill(process.process))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _find(self, process_id: str) -> BackgroundProcess:
-        process = self._kept.get(check_id(process_id))
+    def _find(self, process_id: str) -> background_process.BackgroundProcess:
+        process = self._kept.get(background_process.check_id(process_id))
         if process is None:
             raise Fault(
                 wire.FAILURE_KIND_NOT_FOUND,
@@ -152,7 +147,7 @@ class Processes:
             await asyncio.sleep(0)
         return calls
 
-    async def _report(self, process: BackgroundProcess) -> wire.Process:
+    async def _report(self, process: background_process.BackgroundProcess) -> wire.Process:
         calls = await self._living()
         return process.report(calls.get(process.process.call, 0))
 
@@ -182,7 +177,7 @@ class Processes:
         check_range("limit_bytes", request.limit_bytes, PAGE_LIMIT_BYTES)
         if request.offset > _OFFSET_LIMIT:
             raise invalid_argument(f"offset is {request.offset}; no output is longer than {_OFFSET_LIMIT} bytes")
-        wait_s = check_wait(request.wait_ms)
+        wait_s = background_process.check_wait(request.wait_ms)
         streams = self._find(request.id).streams
         output = streams.stdout if request.stream == wire.OUTPUT_STREAM_STDOUT else streams.stderr
         if output is None:
@@ -200,7 +195,7 @@ class Processes:
             raise too_large(f"0 of {len(data)} bytes were taken; {why}")
         if len(request_id) > WRITE_ID_LIMIT:
             raise invalid_argument(f"request_id has {len(request_id)} characters; {WRITE_ID_LIMIT} are the most")
-        wait_s = check_wait(request.wait_ms)
+        wait_s = background_process.check_wait(request.wait_ms)
         process = self._find(request.id)
         terminal, stdin = process.streams.terminal, process.streams.input
         if stdin is None:
@@ -231,7 +226,7 @@ class Processes:
         process = self._find(request.id)
         if not request.HasField("size"):
             raise invalid_argument("size is missing; give rows and columns")
-        rows, columns = check_size(request.size)
+        rows, columns = background_process.check_size(request.size)
         terminal = process.streams.terminal
         if terminal is None:
             raise invalid_argument(f"process {request.id!r} has no terminal; start it with one to give it a size")
@@ -266,7 +261,7 @@ class Processes:
         return await self._report(process)
 
     async def _wait(self, request: wire.ProcessWaitRequest) -> wire.Process:
-        wait_s = check_wait(request.wait_ms)
+        wait_s = background_process.check_wait(request.wait_ms)
         process = self._find(request.id)
         with self._waiting():
             await asyncio.wait([process.over], timeout=wait_s)
@@ -276,16 +271,8 @@ class Processes:
         process = self._find(request.id)
         process.ending = process.ending or wire.OUTCOME_CANCELLED
         remaining = await self._spawner.kill(process.process)
-        await asyncio.wait([process.over], timeout=_END_LIMIT_S)
+        # A killed tree has closed its streams, which are drained at once; a tree that survives may never end.
+        await asyncio.wait([process.over], timeout=2.0)
         await process.streams.drain()  # what its children have written since
         self._forget(process)
         return process.report(remaining)
-
-
-def _start_fault(error: OSError, name: str) -> Fault:
-    if error.errno == errno.ENOEXEC:
-        return invalid_argument(
-            f"{name} is not a program that this machine can execute; name its interpreter first, such as /bin/sh",
-            errno.ENOEXEC,
-        )
-    return fault_of(error, name)

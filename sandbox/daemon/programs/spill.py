@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from sandbox.daemon.failures import Fault
-from sandbox.daemon.files.walk import PRIVATE_NAME
+from sandbox.daemon.files.tree_files import PRIVATE_NAME
 from sandbox.daemon.paths import Place, closing, components
 from sandbox.v1 import channel_pb2 as wire
 
@@ -144,8 +144,6 @@ def _hide_from_git(workspace: str) -> None:
             os.unlink(place.name, dir_fd=place.directory_fd)
 
 
-# hashlib loads OpenSSL, which an idle daemon does not need; the others are built into Python.
-_DIGEST_MODULES = ("hashlib", "_sha2", "_sha256")
 _SHA256_OF_NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
@@ -222,7 +220,8 @@ class Spill:
 
 def _new_sha256() -> Any:
     """Return a new SHA-256, None if no module can be loaded for lack of descriptors or memory."""
-    for name in _DIGEST_MODULES:
+    # hashlib loads OpenSSL, which an idle daemon does not need; the others are built into Python.
+    for name in ("hashlib", "_sha2", "_sha256"):
         try:
             return __import__(name).sha256()
         except (ImportError, OSError, MemoryError, ValueError, AttributeError):

@@ -12,8 +12,6 @@ import termios
 from sandbox.daemon.programs.pipes import Source
 from sandbox.daemon.programs.process_io import ProcessInput, RateLimit, StreamOutput
 
-_READ_BYTES = 64 * 1024
-_SIZE = struct.Struct("4H")  # rows, columns, and two for pixels
 _END_OF_FILE = b"\x04"
 
 
@@ -48,7 +46,7 @@ class Terminal(Source):
     def resize(self, rows: int, columns: int) -> None:
         """Change the size; the kernel sends SIGWINCH to the foreground process group."""
         if self._fd >= 0:
-            fcntl.ioctl(self._fd, termios.TIOCSWINSZ, _SIZE.pack(rows, columns, 0, 0))
+            fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))  # and the pixels
 
     def end_of_file(self) -> bytes:
         """Return the character that ends the input: ^D unless the program chose another."""
@@ -60,7 +58,7 @@ class Terminal(Source):
 
     def _readable(self) -> None:
         try:
-            data = os.read(self._fd, _READ_BYTES)
+            data = os.read(self._fd, 64 * 1024)
         except BlockingIOError:
             return
         except OSError:

@@ -8,11 +8,7 @@ from sandbox.daemon.limits.kernel import Cgroup, is_gvisor, read_if_there
 from sandbox.daemon.supervisor.control_wire import CALL_GID_BASE
 from sandbox.daemon.supervisor.landlock import landlock_version
 from sandbox.daemon.supervisor.spawner import Spawner
-from sandbox.daemon.supervisor.tool_probe import own_oom_score_adj
 from sandbox.v1 import channel_pb2 as wire
-
-_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
-_INTERFACES_LIMIT = 64
 
 
 async def read_posture(spawner: Spawner, cgroup: Cgroup, daemon_socket: str) -> wire.Posture:
@@ -52,7 +48,7 @@ async def read_posture(spawner: Spawner, cgroup: Cgroup, daemon_socket: str) -> 
         runtime="gvisor" if is_gvisor(kernel.release, kernel.version) else "linux",
         tool_groups=tool_groups,
         tool_oom_score_adj_min=int(tool.get("OomScoreAdjMin", "0")),
-        daemon_oom_score_adj=own_oom_score_adj(),
+        daemon_oom_score_adj=int(read_if_there("/proc/self/oom_score_adj") or b"0"),
         socket_closed_to_tools=tool.get("SocketClosed") == "1",
         tool_socket_families=[int(family) for family in tool.get("SocketFamilies", "").split()],
         socket_programs_refused=tool.get("SocketPrograms") == "0",
@@ -70,7 +66,7 @@ def parse_status(text: bytes) -> dict[str, str]:
 def _namespaces() -> list[wire.Namespace]:
     """Return this process' namespaces, which are pid 1's: it lacks the capability to leave them."""
     found = []
-    for kind in _NAMESPACES:
+    for kind in ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts"):
         try:
             _, _, inode = os.readlink(f"/proc/self/ns/{kind}").rstrip("]").partition("[")
         except OSError:
@@ -83,13 +79,10 @@ def _namespaces() -> list[wire.Namespace]:
 def _network_interfaces() -> list[str]:
     lines = read_if_there("/proc/net/dev").decode().splitlines()[2:]
     names = (line.partition(":")[0].strip() for line in lines)
-    return [name for name in names if name != "lo"][:_INTERFACES_LIMIT]
+    return [name for name in names if name != "lo"][:64]
 
 
 MOUNTS_LIMIT = 512
-# Longer paths are cut, as no valid mount has one. All mounts together fit into a frame.
-_PATH_BYTES = 1024
-_TYPE_BYTES = 32
 # null, zero, full, random, urandom and tty: writes to them do not leave the sandbox.
 _HARMLESS_DEVICES = frozenset(os.makedev(*number) for number in ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0)))
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
@@ -115,8 +108,9 @@ def parse_mounts(text: bytes) -> list[wire.Mount]:
         path = _ESCAPE.sub(lambda match: bytes((int(match[1], 8),)), fields[4])
         found.append(
             wire.Mount(
-                path=path[:_PATH_BYTES].decode("utf-8", "replace"),
-                type=kind[:_TYPE_BYTES].decode("utf-8", "replace"),
+                # Longer paths are cut, as no valid mount has one. All mounts together fit into a frame.
+                path=path[:1024].decode("utf-8", "replace"),
+                type=kind[:32].decode("utf-8", "replace"),
                 read_only=b"ro" in flags or b"ro" in options.rpartition(b" ")[2].split(b","),
                 no_suid=b"nosuid" in flags,
                 no_dev=b"nodev" in flags,

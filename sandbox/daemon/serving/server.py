@@ -17,8 +17,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from sandbox.daemon.build import BUILD
-from sandbox.daemon.files.calls import PROTOCOL_VERSION, answer_file_call
-from sandbox.daemon.files.replacement import remove_unfinished
+from sandbox.daemon.files.write_files import remove_unfinished
 from sandbox.daemon.frames import FrameSocket, InputStream
 from sandbox.daemon.limits.disk_use import DiskReading, DiskUse, mounted_use
 from sandbox.daemon.limits.disk_watch import DiskWatch
@@ -26,7 +25,7 @@ from sandbox.daemon.limits.kernel import Cgroup, KernelUse
 from sandbox.daemon.paths import let_owner_in, real
 from sandbox.daemon.programs.exec import Executor
 from sandbox.daemon.programs.exec_request import tool_environment
-from sandbox.daemon.serving.calls import CONNECTION_ERRORS, Hangups, reply_of
+from sandbox.daemon.serving.calls import CONNECTION_ERRORS, PROTOCOL_VERSION, Hangups, answer_file_call, reply_of
 from sandbox.daemon.serving.posture import read_posture
 from sandbox.daemon.settings import Settings
 from sandbox.daemon.supervisor.spawner import Spawner

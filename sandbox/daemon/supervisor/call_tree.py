@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterator
 
 from sandbox.daemon.supervisor.control_wire import call_of_gid
 
-KILL_LIMIT_S = 2.0
 
-
-def kill_calls(is_meant: Callable[[int], bool], reap: Callable[[], None], limit_s: float = KILL_LIMIT_S) -> int:
+def kill_calls(is_meant: Callable[[int], bool], reap: Callable[[], None], limit_s: float = 2.0) -> int:
     """SIGKILL everything that such calls started until nothing is left; return how many remain after `limit_s`."""
     # Requires no process or descriptor beyond reading /proc, so it works when those are exhausted.
     deadline = time.monotonic() + limit_s
@@ -115,14 +113,7 @@ def is_dead(status: bytes) -> bool:
     return not threads.isdigit() or int(threads) <= 1
 
 
-PAUSE_LIMIT_S = 1.0
 _SIGSTOP_PENDING = 1 << (signal.SIGSTOP - 1)
-# A process that resumes so often is being resumed by others.
-_RESUMED_LIMIT = 5
-# How long to wait for a process to leave a system call.
-_STOPPING_LIMIT_S = 0.1
-# A stopped process may still leave its processor so often.
-_SWITCHES_MOST = 2
 
 
 class PausedCalls:
@@ -143,7 +134,7 @@ class PausedCalls:
             kept.clear()
 
 
-def pause_everything(paused: PausedCalls, limit_s: float = PAUSE_LIMIT_S) -> int:
+def pause_everything(paused: PausedCalls, limit_s: float = 1.0) -> int:
     """Stop everything that calls started; return the number of processes that were not stopped already."""
     # Parents stop before their children, for a shell reports a job that stops. TimeoutError if some processes keep
     # running: processes of one user may resume each other.
@@ -154,9 +145,11 @@ def pause_everything(paused: PausedCalls, limit_s: float = PAUSE_LIMIT_S) -> int
     while True:
         moving, stopping = _pause_once(paused)
         past_s = time.monotonic() - began
-        if moving and (past_s > limit_s or max(paused.resumed.values(), default=0) >= _RESUMED_LIMIT):
+        # A process that resumes so often is being resumed by others.
+        if moving and (past_s > limit_s or max(paused.resumed.values(), default=0) >= 5):
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-        if not moving and before == paused.stopped and (not stopping or past_s > _STOPPING_LIMIT_S):
+        # A process may take a moment to leave a system call.
+        if not moving and before == paused.stopped and (not stopping or past_s > 0.1):
             return len(paused.signalled)
         before = None if moving else dict(paused.stopped)
         time.sleep(pause_s)
@@ -225,7 +218,8 @@ def _ran_meanwhile(paused: PausedCalls) -> int:
             continue  # it began meanwhile
         if b"\nState:\tT" in status:
             # A process may appear stopped a moment before it leaves its processor.
-            ran = _switches(status) - paused.stopped.get(pid, _switches(status)) > _SWITCHES_MOST
+            # A stopped process may still leave its processor so often.
+            ran = _switches(status) - paused.stopped.get(pid, _switches(status)) > 2
         else:
             ran = pid not in signalled or not _will_stop(status)
         count += ran

@@ -24,7 +24,6 @@ _DAEMON = b"/opt/airlock"
 
 Identity = tuple[int, int, int] | None
 _NOT_LISTED_NS = -1
-_ANOTHER = -1, -1, -1  # no file's
 # Changes that follow each other faster may leave a directory with the same time: some file systems store seconds.
 _SAME_TIME_NS = 2_100_000_000
 
@@ -150,7 +149,7 @@ class Grants:
         seen = self._seen.get((path, False))
         if seen == (state.st_dev, state.st_ino, _NOT_LISTED_NS) or (path, False) not in self._seen:
             return True
-        self._seen[path, False] = _ANOTHER
+        self._seen[path, False] = (-1, -1, -1)  # no file's
         return False
 
     def _see(self, path: bytes, identity: Identity, *, listed: bool) -> None:
@@ -223,9 +222,7 @@ def _plain(path: bytes) -> bytes:
 PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where a program without a path is looked for."""
 
-_SHELL = b"/bin/sh"
 _LIMIT_LINE_BYTES = 256  # as the kernel has it
-_LIMIT_HEADERS_BYTES = 64 * 1024
 _ELF, _SCRIPT = b"\x7fELF", b"#!"
 _PT_INTERP = 3
 
@@ -238,7 +235,7 @@ def executables(programs: Iterable[bytes], writable: tuple[bytes, ...]) -> set[b
     directories `writable`, is taken as it stands: a link or a first line of its own must not name another program.
     """
     found: set[bytes] = set()
-    waiting = [_SHELL, *programs]
+    waiting = [b"/bin/sh", *programs]
     seen = set(waiting)
     while waiting:
         name = waiting.pop()
@@ -280,7 +277,7 @@ def _started_for(path: bytes) -> list[bytes]:
         (offset,) = struct.unpack_from(order + ("Q" if wide else "I"), head, 32 if wide else 28)
         size, count = struct.unpack_from(order + "HH", head, 54 if wide else 42)
         file.seek(offset)
-        headers = file.read(min(size * count, _LIMIT_HEADERS_BYTES))
+        headers = file.read(min(size * count, 64 * 1024))
         for place in range(0, len(headers), size or 1):
             if struct.unpack_from(order + "I", headers, place)[0] == _PT_INTERP:
                 fields = order + ("Q" if wide else "I")

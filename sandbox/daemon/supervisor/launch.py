@@ -1,4 +1,4 @@
-"""Starts one tool process. Runs in the tool spawner, which is single-threaded.
+"""How processes become their users: a tool process, which the tool spawner starts, its self-test, and the server.
 
 The C function behind subprocess does the fork, the change of user and the exec. subprocess itself would be a tenth of
 the daemon's memory, and would track children that init has reaped.
@@ -10,15 +10,19 @@ import errno
 import fcntl
 import os
 import signal
+import socket
 import stat
+import struct
 import termios
 from _posixsubprocess import fork_exec
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from sandbox.daemon.settings import Settings
 from sandbox.daemon.supervisor.control_wire import call_gid
 from sandbox.daemon.supervisor.landlock import REFER, REFER_VERSION, WRITE_FILE, landlock_version, restrict
 from sandbox.daemon.supervisor.libc import libc
+from sandbox.daemon.supervisor.tool_filter import ALLOWED, PROGRAMS_ON_SOCKETS, install
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -186,3 +190,150 @@ def lower_oom_priority() -> None:
     if landlock_version() >= REFER_VERSION:
         allowed = WRITE_FILE | REFER
         restrict(allowed, {b"/" + os.fsencode(name): allowed for name in os.listdir("/") if name != "proc"})
+
+
+_PR_GET_NO_NEW_PRIVS = 39
+_FAMILIES = 64  # more than Linux has
+_TYPES = (socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET)
+
+
+def describe_tool(output: int, daemon_socket: bytes, become_tool: Callable[[], None]) -> None:
+    """Write /proc/self/status as the tool user to `output`, followed by more lines of the same form.
+
+    OomScoreAdjMin is the lowest OOM score it can set, SocketClosed whether it cannot connect to the daemon's socket,
+    SocketFamilies the families of sockets it can create, SocketPrograms and SeccompFilters whether it can install any.
+    The kernel reports none of these, so they are tried out. NoNewPrivs is included because gVisor does not list it.
+    """
+    try:
+        # Opened first: a process that changed its user without an exec may not open its own files in /proc.
+        score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        score = -1  # no such file, or not writable for tool processes (launch.py)
+    become_tool()
+    lowest = _lowest_score(score) if score >= 0 else _own_score()
+    with open("/proc/self/status", "rb") as file:
+        report = file.read() + b"OomScoreAdjMin:\t%d\n" % lowest
+    call = libc()
+    if call is not None:
+        report += b"NoNewPrivs:\t%d\n" % call("prctl", _PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+        report += b"SeccompFilters:\t%d\n" % install([ALLOWED])
+    families = " ".join(str(family) for family in range(1, _FAMILIES) if _opens(family))
+    report += b"SocketFamilies:\t%s\n" % families.encode()
+    report += b"SocketPrograms:\t%d\n" % _takes_socket_program()
+    os.write(output, report + b"SocketClosed:\t%d\n" % _is_closed(daemon_socket))
+
+
+def _is_closed(path: bytes) -> bool:
+    """Return whether this process is not permitted to connect; other failures do not count."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)
+        try:
+            client.connect(path)
+        except PermissionError:
+            return True
+        except (OSError, ValueError):
+            return False
+    return False
+
+
+def _opens(family: int) -> bool:
+    for kind in _TYPES:
+        try:
+            socket.socket(family, kind).close()
+            return True
+        except OSError as error:
+            if error.errno == errno.EAFNOSUPPORT:
+                return False  # whatever the type
+    return False
+
+
+def _takes_socket_program() -> bool:
+    """Return whether any of the options reaches the kernel. None of the values is a valid program."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as tried:
+        for option in PROGRAMS_ON_SOCKETS:
+            try:
+                tried.setsockopt(socket.SOL_SOCKET, option, 0)
+            except OSError as error:
+                if error.errno == errno.ENOPROTOOPT:
+                    continue
+            return True
+    return False
+
+
+def _lowest_score(score: int) -> int:
+    refused, taken = -1001, int(os.pread(score, 16, 0))  # the kernel has none below -1000
+    while taken - refused > 1:
+        middle = (taken + refused) // 2
+        try:
+            os.pwrite(score, b"%d" % middle, 0)
+            taken = middle
+        except OSError:
+            refused = middle
+    return taken
+
+
+def _own_score() -> int:
+    try:
+        with open("/proc/self/oom_score_adj", "rb") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+_PR_SET_KEEPCAPS = 8
+_SETUID_MASK = 1 << 7
+_CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)  # version 3 of the interface; this thread
+_NO_CHANGE = -1  # setfsuid() changes nothing, and returns the current user
+
+_Call = Callable[..., int]
+
+
+# The group of the bundle's directory (Dockerfile), which init and the server can enter and tool code cannot. All
+# sandboxes share its volume, so tool code could lock its files for other tenants, and watch their daemons open them.
+BUNDLE_GID = 599_999_999
+
+
+class NotSafe(OSError):
+    """The kernel did not apply a required restriction to this process; str() names it."""
+
+
+def become_server(settings: Settings) -> None:
+    """Become the server's user for good, with tool code's rights on files only; raises NotSafe.
+
+    Real, effective and saved user are the daemon's. The kernel compares those with the caller's, so tool code cannot
+    signal, trace, limit, pin or slow down this process. File access is checked against a fourth one, the file system
+    user, which is tool code's. The change also makes the process not dumpable, so tool code cannot read its /proc
+    entries. Forked children inherit all of this.
+    """
+    os.umask(0o022)
+    os.setgroups([BUNDLE_GID])
+    os.setresgid(settings.tool_gid, settings.tool_gid, settings.tool_gid)
+    call = libc()
+    if call is not None and _files_as(call, settings.tool_uid):
+        # Leaving root drops every capability, and setting the file system user requires one of them.
+        call("prctl", _PR_SET_KEEPCAPS, 1, 0, 0, 0)
+        os.setresuid(settings.daemon_uid, settings.daemon_uid, settings.daemon_uid)
+        _set_capabilities(call, _SETUID_MASK)
+        taken = _files_as(call, settings.tool_uid)
+        _set_capabilities(call, 0)
+        call("prctl", _PR_SET_KEEPCAPS, 0, 0, 0, 0)
+        if not taken:
+            raise NotSafe(f"the server could not take the rights of user {settings.tool_uid} on files")
+    else:
+        # gVisor has no file system user. It checks the effective user, also for who may slow this process down.
+        os.setresuid(settings.daemon_uid, settings.tool_uid, settings.daemon_uid)
+    with open("/proc/self/status", "rb") as file:
+        status = dict(line.split(b":", 1) for line in file if b":" in line)
+    for name in (b"CapPrm", b"CapEff"):
+        if int(status[name], 16):
+            raise NotSafe(f"the server would keep capabilities ({name.decode()} {status[name].decode().strip()})")
+
+
+def _files_as(call: _Call, uid: int) -> bool:
+    """Set the file system user; return whether it took effect, which setfsuid() does not report."""
+    call("setfsuid", uid)
+    return call("setfsuid", _NO_CHANGE) == uid
+
+
+def _set_capabilities(call: _Call, mask: int) -> None:
+    call("capset", _CAPABILITY_HEADER, struct.pack("=6I", mask, mask, 0, 0, 0, 0))

@@ -9,22 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from sandbox.daemon.supervisor import control_wire
-from sandbox.daemon.supervisor.control_wire import (
-    FILE_RULES_LIMIT,
-    FILE_RULES_LIMIT_BYTES,
-    ORDER,
-    PROGRAM_LIMIT_BYTES,
-    encode_calls,
-    encode_program,
-)
 
 # How long a start may take unless its call says less.
 START_LIMIT_S = 10.0
-_PENDING_PAUSE_S = 0.02
 # A start that fails for lack of a process slot is retried for two thirds of a second in all.
 _FIRST_PAUSE_S = 0.01
 _LAST_PAUSE_S = 0.32
-_KILL_ATTEMPTS = 3
 
 
 class Process:
@@ -91,8 +81,8 @@ class Spawner:
         caller closes the descriptors, and finishes a started process with forget().
         """
         kind = control_wire.SPAWN_TTY if terminal else control_wire.SPAWN
-        program = encode_program(argv, env, cwd)
-        if len(program) <= PROGRAM_LIMIT_BYTES:
+        program = control_wire.encode_program(argv, env, cwd)
+        if len(program) <= control_wire.PROGRAM_LIMIT_BYTES:
             return await self._order_with_retries(kind, stdio, limit_s, program, file_rules)
         file = os.memfd_create("program", os.MFD_CLOEXEC)
         try:
@@ -117,7 +107,7 @@ class Spawner:
             pause_s *= 2
 
     async def probe(self, output: int, daemon_socket: bytes) -> None:
-        """Have a process that became the tool user describe itself (tool_probe.py) to a descriptor."""
+        """Have a process that became the tool user describe itself (launch.py) to a descriptor."""
         process = await self._order(control_wire.PROBE, [output], START_LIMIT_S, daemon_socket)
         await process.ended
         self.forget(process)
@@ -147,7 +137,7 @@ class Spawner:
         """Kill what a start created; it may not exist yet, or be stopped before it executes its program."""
         while not process.started.done():
             await self.kill(process)
-            await asyncio.wait([process.started], timeout=_PENDING_PAUSE_S)
+            await asyncio.wait([process.started], timeout=0.02)
         if process.started.exception() is None:
             await self.kill(process)
 
@@ -158,7 +148,7 @@ class Spawner:
     async def kill_strays(self) -> int:
         """SIGKILL what finished calls left behind; return how many processes survived."""
         # Encoded for each attempt: init obeys in order, so calls that start later are not affected.
-        return await self._kill(control_wire.KILL_STRAYS, rest=lambda: encode_calls(list(self._processes)))
+        return await self._kill(control_wire.KILL_STRAYS, rest=lambda: control_wire.encode_calls(list(self._processes)))
 
     def live(self) -> bool:
         """Return whether the first process of any current call has not ended."""
@@ -187,7 +177,6 @@ class Spawner:
         return await self._ask(control_wire.RESUME)
 
     async def kill_everything(self) -> int:
-        """SIGKILL all tool processes; return how many survived."""
         return await self._kill(control_wire.KILL_STRAYS)
 
     async def kill_call(self, call: int) -> int:
@@ -205,7 +194,7 @@ class Spawner:
     async def _kill(self, kind: int, call: int = 0, rest: Callable[[], bytes] = bytes) -> int:
         # Init gives up after a while to serve other orders, and a fork bomb may take longer.
         alive = 1
-        for _ in range(_KILL_ATTEMPTS):
+        for _ in range(3):
             if not (alive := await self._ask(kind, call, rest=rest())):
                 break
         return alive
@@ -227,7 +216,7 @@ class Spawner:
         self._processes.pop(process.call, None)
 
     def _send(self, kind: int, call: int, value: int, rest: bytes, fds: Sequence[int] = ()) -> None:
-        order = ORDER.pack(kind, call, value) + rest
+        order = control_wire.ORDER.pack(kind, call, value) + rest
         if not self._waiting and self._is_sent(order, fds):
             return
         copies: list[int] = []
@@ -309,7 +298,7 @@ class RuleNumbers:
         if rules is None:
             yield 0
             return
-        if len(rules) > FILE_RULES_LIMIT_BYTES:
+        if len(rules) > control_wire.FILE_RULES_LIMIT_BYTES:
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
         number = self._numbers.pop(rules, 0)
         if not number:
@@ -324,7 +313,7 @@ class RuleNumbers:
 
     def _free(self) -> int:
         # Also one that could not be announced, so not the next after those in use.
-        free = set(range(1, FILE_RULES_LIMIT + 1)).difference(self._numbers.values())
+        free = set(range(1, control_wire.FILE_RULES_LIMIT + 1)).difference(self._numbers.values())
         if free:
             return min(free)
         for rules, number in self._numbers.items():

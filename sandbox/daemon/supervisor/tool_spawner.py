@@ -26,22 +26,13 @@ import struct
 from array import array
 from types import FrameType
 
+from sandbox.daemon.supervisor import launch
 from sandbox.daemon.supervisor.control_wire import ORDER_LIMIT_BYTES, PROBE, SPAWN_TTY, call_gid, decode_program
 from sandbox.daemon.supervisor.file_rules import FileRules, Grants, TooManyFiles, make_writable
 from sandbox.daemon.supervisor.landlock import ALL, TRUNCATE_VERSION, landlock_version, restrict
-from sandbox.daemon.supervisor.launch import (
-    ToolIdentity,
-    drop_to_tool,
-    error_number,
-    files_as_tool,
-    lower_oom_priority,
-    start,
-)
 from sandbox.daemon.supervisor.libc import libc
 from sandbox.daemon.supervisor.tool_filter import filter_tool_code
-from sandbox.daemon.supervisor.tool_probe import describe_tool
 
-MAX_DESCRIPTORS = 4
 _DESCRIPTOR = struct.Struct("i")
 _PR_SET_NO_NEW_PRIVS = 38
 _REAP = 0
@@ -65,7 +56,7 @@ class News:
 class ToolSpawner:
     """Init's end: sends orders and receives news. With `rules`, what it starts is in the domain that they make."""
 
-    def __init__(self, tool: ToolIdentity, rules: FileRules | None = None) -> None:
+    def __init__(self, tool: launch.ToolIdentity, rules: FileRules | None = None) -> None:
         self.rules = rules
         self._tool = tool
         self._line: socket.socket | None = None
@@ -164,15 +155,14 @@ def _send(line: socket.socket, data: bytes, fds: list[int]) -> None:
     line.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))], socket.MSG_DONTWAIT)
 
 
-def _serve(line: socket.socket, tool: ToolIdentity, rules: FileRules | None) -> None:
-    """Be the tool spawner until init closes the line."""
+def _serve(line: socket.socket, tool: launch.ToolIdentity, rules: FileRules | None) -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     os.closerange(3, line.fileno())
     os.closerange(line.fileno() + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
     if tool.contained:
-        lower_oom_priority()
+        launch.lower_oom_priority()
     # Tool code never runs without the filter, nor out of its domain.
     grants, refusal = (None, 0) if rules is None else _enter_domain(tool, rules)
     attributes = rules is None
@@ -180,7 +170,7 @@ def _serve(line: socket.socket, tool: ToolIdentity, rules: FileRules | None) -> 
     _Children(line, tool, grants, refusal or (0 if filtered else errno.EPERM), in_domain=not refusal).serve()
 
 
-def _enter_domain(tool: ToolIdentity, rules: FileRules) -> tuple[Grants | None, int]:
+def _enter_domain(tool: launch.ToolIdentity, rules: FileRules) -> tuple[Grants | None, int]:
     """Enter the domain that the rules make of the files there are; return the grants, or the errno of a refusal."""
     if landlock_version() < TRUNCATE_VERSION:
         return None, errno.EPERM
@@ -196,7 +186,7 @@ def _enter_domain(tool: ToolIdentity, rules: FileRules) -> tuple[Grants | None, 
         return (grants, 0) if entered else (None, errno.EPERM)
 
     try:
-        return files_as_tool(tool, enter)
+        return launch.files_as_tool(tool, enter)
     except TooManyFiles:
         return None, errno.EOVERFLOW
     except OSError:
@@ -207,7 +197,7 @@ class _Children:
     """The tool spawner's end: starts children and reports them, or refuses them all with the errno `refusal`."""
 
     def __init__(
-        self, line: socket.socket, tool: ToolIdentity, grants: Grants | None, refusal: int, *, in_domain: bool
+        self, line: socket.socket, tool: launch.ToolIdentity, grants: Grants | None, refusal: int, *, in_domain: bool
     ) -> None:
         self._line = line
         self._tool = tool
@@ -256,7 +246,7 @@ class _Children:
         fresh, self._fresh = self._fresh, False
         if fresh or not self._in_domain:
             return not fresh
-        return self._grants is not None and not files_as_tool(self._tool, self._grants.is_current)
+        return self._grants is not None and not launch.files_as_tool(self._tool, self._grants.is_current)
 
     def _start(self, kind: int, call: int, program: bytes, fds: list[int]) -> None:
         try:
@@ -286,7 +276,7 @@ class _Children:
         else:
             stdout, stderr, *stdin = stdio
             given = (stdin[0] if stdin else self._null, stdout, stderr)
-        pid, outcome = start(argv, env, cwd, given, self._tool, call, terminal=terminal)
+        pid, outcome = launch.start(argv, env, cwd, given, self._tool, call, terminal=terminal)
         self._pending[outcome] = call, pid, bytearray()
         self._poller.register(outcome, select.POLLIN)
 
@@ -300,7 +290,7 @@ class _Children:
         del self._pending[fd]
         if message:
             self._refused.add(pid)
-            self._report(REFUSED, call, error_number(bytes(message)), 0)
+            self._report(REFUSED, call, launch.error_number(bytes(message)), 0)
         else:
             self._report_running(call, pid)
         self._report_ends()  # the signal of its end may have come before
@@ -317,7 +307,7 @@ class _Children:
         pid = os.fork()
         if pid == 0:
             try:
-                describe_tool(output, daemon_socket, lambda: drop_to_tool(self._tool, call_gid(call)))
+                launch.describe_tool(output, daemon_socket, lambda: launch.drop_to_tool(self._tool, call_gid(call)))
             finally:
                 os._exit(0)
         return pid
@@ -361,7 +351,7 @@ def drain(fd: int) -> None:
 def receive(control: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
     """Return an order and its descriptors, which are close-on-exec: a program gets nothing but its stdio."""
     # socket.recv_fds drops the flags on Python 3.11.
-    room = socket.CMSG_LEN(MAX_DESCRIPTORS * _DESCRIPTOR.size)
+    room = socket.CMSG_LEN(4 * _DESCRIPTOR.size)
     data, ancillary, _, _ = control.recvmsg(ORDER_LIMIT_BYTES, room, socket.MSG_CMSG_CLOEXEC | flags)
     fds: list[int] = []
     for level, kind, content in ancillary:

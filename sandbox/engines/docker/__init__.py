@@ -1,16 +1,16 @@
 """Sandboxes in Docker containers.
 
     docker_engine                                    the engine, put together from the parts below
-    parts                                            what they share: attached sandboxes, lifetimes, gates of threads
+    parts                                            what they share: containers, attached sandboxes, gates of threads
     creation, boot, handshake, build                 how a sandbox comes up: its configuration, start and first messages
     endings, stopped_containers                      how sandboxes are stopped and removed, one or all of a tenant
     reconciliation                                   what dead processes left
     docker_pool                                      sandboxes created ahead of demand
     sandbox_listing                                  what lists show of sandboxes
-    workspace_transfer, engine_disk                  a thread's files as a whole, and the reserve of the engine's disk
+    workspace_transfer                               a thread's files as a whole, and the reserve of the engine's disk
     workspace_claims                                 which volume has a thread's files, and its removal, however deep
-    containers, docker_requests, request_threads     what Docker is asked, in threads; one module imports docker
-    container_config, shared_memory_limits           the configuration of a container: all its isolation
+    docker_requests, request_threads                 what Docker is asked, in threads; one module imports docker
+    container_config                                 the configuration of a container: all its isolation
     posture                                          what the kernel reports, and whether that is weaker than asked
     engine_setup, image_pulls                        the daemon's volume, and images that are pulled
     lock_directory                                   what several processes of a gateway know of each other's sandboxes

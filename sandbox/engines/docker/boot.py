@@ -51,7 +51,6 @@ class Blueprint:
         return config.container_config(spec, self.site, sandbox_id, volumes=self.volumes, pooled=pooled)
 
     def made(self, sandbox_id: str, *, pooled: str = "") -> str:
-        """Return the digest of that configuration."""
         return config.made_digest(self.body(sandbox_id, pooled=pooled))
 
     async def verified(self, channel: Channel, sandbox_id: str) -> pb.Posture:

@@ -17,8 +17,6 @@ from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker.docker_requests import DockerRequests, labelled_volumes, list_containers
 
 IDENTITY = "identity"
-_ID = re.compile(r"ch_[0-9a-f]{24}")
-_ID_LIMIT_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -59,10 +57,10 @@ def read_identity(directory: Path) -> str | None:
     """Return a directory's identity; None where it has none. Raises OSError, and ValueError for a damaged file."""
     try:
         with (directory / IDENTITY).open("rb") as file:
-            found = file.read(_ID_LIMIT_BYTES).decode("ascii", "replace").strip()
+            found = file.read(64).decode("ascii", "replace").strip()
     except FileNotFoundError:
         return None
-    if not _ID.fullmatch(found):
+    if not re.fullmatch(r"ch_[0-9a-f]{24}", found):
         raise ValueError(f"{directory / IDENTITY} does not hold the id of a channel directory")
     return found
 

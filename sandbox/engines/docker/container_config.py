@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sandbox.engines.docker.shared_memory_limits import POSIX_QUEUES_BYTES, lasting_ipc, lasting_tmpfs, socket_buffers
 from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.protocols import WORKSPACE
-from sandbox.sandbox import Owner, SandboxSpec, digest, owner_of
+from sandbox.sandbox import Owner, SandboxLimits, SandboxSpec, digest, owner_of
 
 KIND_LABEL = "airlock.kind"
 INSTANCE_LABEL = "airlock.instance"
@@ -36,7 +35,6 @@ CHANNEL_DIRECTORY = "/run/airlock"
 CAPABILITIES = ("CHOWN", "SETUID", "SETGID", "KILL")
 # Above a host's own and subordinate ids, below the groups by which the daemon finds a call's processes.
 _FIRST_USER = 600_000_000
-_USER_PAIRS = 200_000_000
 
 # For the names of one directory at each of some levels.
 _EMPTIER_BYTES = 512 * 1024 * 1024
@@ -50,6 +48,9 @@ _WALLS: Mapping[str, Any] = {
     "LogConfig": {"Type": "none", "Config": {}},
     "RestartPolicy": {"Name": "no"},
 }
+# Settings of the sandbox's own network namespace, as TCP's buffers grow to several MiB by default: the least, the first
+# and the largest size. That of other sockets is the same, and the daemon limits their number (daemon/limits/kernel.py).
+_SOCKET_BUFFERS = {"net.ipv4.tcp_rmem": "4096 131072 212992", "net.ipv4.tcp_wmem": "4096 16384 212992"}
 # What lies over a path that the image declares as a volume: Docker would make a writable one there, without a limit and
 # filled from the image, which could put its own files over the daemon's.
 _NOTHING = "ro,size=4k,mode=755,nosuid,nodev,noexec"
@@ -136,7 +137,7 @@ def pooled_user_ids(instance: str, sandbox_id: str) -> tuple[int, int]:
 
 
 def _pair(drawn: str) -> tuple[int, int]:
-    number = int(drawn, 16) % _USER_PAIRS
+    number = int(drawn, 16) % 200_000_000
     return _FIRST_USER + 2 * number, _FIRST_USER + 2 * number + 1
 
 
@@ -151,6 +152,7 @@ def container_config(
     labels = _owner_labels(spec, site.instance, sandbox_id if is_pooled(sandbox_id) else "")
     if site.channels:
         labels[CHANNELS_LABEL] = site.channels
+    runtime_options = {"NoCopy": True, "Labels": {KIND_LABEL: "runtime"}}
     return {
         "Image": spec.image,
         # The image's own entry point, user, health check and stop signal are a tenant's code or choice: none is used.
@@ -173,8 +175,12 @@ def container_config(
             "CapAdd": list(CAPABILITIES),
             "Tmpfs": {**dict.fromkeys(volumes, _NOTHING), **lasting_tmpfs(spec.limits)},
             # gVisor has IPC and network namespaces of its own, which know none of these.
-            "Sysctls": {**lasting_ipc(spec.limits), **socket_buffers()} if spec.runtime == "runc" else {},
-            "Mounts": _mounts(spec, site, sandbox_id, pooled),
+            "Sysctls": {**lasting_ipc(spec.limits), **_SOCKET_BUFFERS} if spec.runtime == "runc" else {},
+            "Mounts": [
+                _workspace_mount(spec, site.instance, pooled, quota=site.workspace_quota),
+                {**_volume_mount(site.runtime.volume, RUNTIME_DIRECTORY, runtime_options), "ReadOnly": True},
+                {"Type": "bind", "Source": str(site.channel_root / sandbox_id), "Target": CHANNEL_DIRECTORY},
+            ],
             **_limits(spec),
         },
     }
@@ -193,15 +199,6 @@ def _command(spec: SandboxSpec, site: Site, pooled: str) -> list[str]:
         "--daemon-uid": daemon_user,
     }
     return [*site.runtime.command, *(word for name, value in options.items() for word in (name, str(value)))]
-
-
-def _mounts(spec: SandboxSpec, site: Site, sandbox_id: str, pooled: str) -> list[dict[str, Any]]:
-    options = {"NoCopy": True, "Labels": {KIND_LABEL: "runtime"}}
-    return [
-        _workspace_mount(spec, site.instance, pooled, quota=site.workspace_quota),
-        {**_volume_mount(site.runtime.volume, RUNTIME_DIRECTORY, options), "ReadOnly": True},
-        {"Type": "bind", "Source": str(site.channel_root / sandbox_id), "Target": CHANNEL_DIRECTORY},
-    ]
 
 
 def filler_config(image: str, volume: str, instance: str) -> dict[str, Any]:
@@ -303,3 +300,69 @@ def _limits(spec: SandboxSpec) -> dict[str, Any]:
         "PidsLimit": _GVISOR_TASKS * (limits.pids + 8) if spec.runtime == "runsc" else limits.pids,
         "Ulimits": [{"Name": name, "Soft": value, "Hard": value} for name, value in ulimits.items()],
     }
+
+
+# Bounds on memory that stays taken when the processes that took it are dead.
+#
+# Files in /tmp and /dev/shm, System V and POSIX IPC belong to no process: when they fill the memory limit, killing tool
+# code frees nothing and the kernel comes for the daemon. So all of it together stays below half of the limit. The other
+# half is the daemon's reserve: whatever else fills it belongs to processes, and tool code's are killed first.
+_MIB = 1024 * 1024
+_SHARED_LIMIT_BYTES = 16 * _MIB  # of /dev/shm, and of System V shared memory
+_PAGE_BYTES = 4096
+# So much of the memory limit allows one file. Few, because the ACLs of a tmpfs file are charged to no group and may
+# have 64 KiB: files without end would take memory from the whole host.
+_BYTES_PER_TMP_FILE = 32 * 1024
+_BYTES_PER_SHARED_FILE = 256 * 1024
+_FILE_COST_BYTES = 2 * 1024  # inode, name, and extended attributes, which the kernel counts as if they were files
+_MESSAGE_QUEUES = 8
+_MESSAGE_QUEUE_BYTES = 8 * 1024
+_MESSAGE_COST_BYTES = 64  # of an empty message; a queue takes as many as its limit has bytes
+_SEMAPHORES = 4_000
+_SEMAPHORE_COST_BYTES = 128
+POSIX_QUEUES_BYTES = 800 * 1024  # RLIMIT_MSGQUEUE
+
+
+def lasting_tmpfs(limits: SandboxLimits) -> dict[str, str]:
+    """Return the mount options of /tmp and /dev/shm. A /tmp that does not fit its half is smaller than was asked."""
+    files, shared_files = _files(limits.memory_bytes)
+    size_bytes = min(limits.tmp_bytes, tmp_limit_bytes(limits.memory_bytes))
+    shared_bytes = _shared_bytes(limits.memory_bytes)
+    return {
+        "/tmp": f"size={size_bytes},nr_inodes={files},mode=1777,nosuid,nodev,exec",  # noqa: S108
+        "/dev/shm": f"size={shared_bytes},nr_inodes={shared_files},mode=1777,nosuid,nodev,noexec",  # noqa: S108
+    }
+
+
+def lasting_ipc(limits: SandboxLimits) -> dict[str, str]:
+    """Return the kernel settings, of the sandbox's own IPC namespace, that bound System V IPC."""
+    shared_bytes = _shared_bytes(limits.memory_bytes)
+    return {
+        "kernel.shmall": str(shared_bytes // _PAGE_BYTES),
+        "kernel.shmmax": str(shared_bytes),
+        "kernel.shmmni": "128",
+        "kernel.msgmni": str(_MESSAGE_QUEUES),
+        "kernel.msgmnb": str(_MESSAGE_QUEUE_BYTES),
+        "kernel.msgmax": str(_MESSAGE_QUEUE_BYTES),
+        "kernel.sem": f"250 {_SEMAPHORES} 32 128",
+    }
+
+
+def tmp_limit_bytes(memory_bytes: int) -> int:
+    """Return how large /tmp may be under a memory limit: what the rest leaves of the half, at least 1 MiB."""
+    rest_bytes = (
+        sum(_files(memory_bytes)) * _FILE_COST_BYTES
+        + 2 * _shared_bytes(memory_bytes)
+        + _MESSAGE_QUEUES * _MESSAGE_QUEUE_BYTES * _MESSAGE_COST_BYTES
+        + _SEMAPHORES * _SEMAPHORE_COST_BYTES
+        + POSIX_QUEUES_BYTES
+    )
+    return max(memory_bytes // 2 - rest_bytes, _MIB)
+
+
+def _files(memory_bytes: int) -> tuple[int, int]:
+    return memory_bytes // _BYTES_PER_TMP_FILE, memory_bytes // _BYTES_PER_SHARED_FILE
+
+
+def _shared_bytes(memory_bytes: int) -> int:
+    return min(_SHARED_LIMIT_BYTES, memory_bytes // 16)

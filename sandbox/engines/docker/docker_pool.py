@@ -39,11 +39,6 @@ log = logging.getLogger(__name__)
 _FROM_POOL = "it was made ahead, for the pool"
 # Every place that tool code can write to.
 _EMPTY = ("/workspace", "/tmp", "/dev/shm")  # noqa: S108
-_LOOKS = 3
-# The fewest processes seen so often, and so far apart, are the daemon's own.
-_ALIKE = 5
-_SETTLING_LOOKS = 50
-_SETTLING_S = 0.02
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -175,9 +170,7 @@ class DockerPool:
     async def _checked(self, pooled: DockerPooled, spec: SandboxSpec) -> pb.Posture:
         """Return the posture of a pooled sandbox; raises SandboxError for one that the thread may not have."""
         blueprint, posture, _ = await asyncio.gather(
-            self.boot.blueprint(spec),
-            introduced(pooled.sandbox.channel),
-            refuse_used(pooled.sandbox, pooled.pids),
+            self.boot.blueprint(spec), introduced(pooled.sandbox.channel), refuse_used(pooled.sandbox, pooled.pids)
         )
         refuse_other(pooled, blueprint)
         blueprint.refuse_weak(pooled.id, posture)
@@ -259,7 +252,7 @@ async def refuse_used(sandbox: ChannelSandbox, pids: int) -> None:
     `pids` is what settled() returned of it.
     """
     health, listed, pages = await _asked(sandbox)
-    for _ in range(_LOOKS):
+    for _ in range(3):
         if health.pids > pids:  # what answers just now has processes, too
             health = await sandbox.health()
     if listed.processes or listed.strays:
@@ -279,9 +272,9 @@ async def settled(sandbox: ChannelSandbox) -> int:
     """
     await _asked(sandbox)
     seen: list[int] = []
-    while len(seen) < _SETTLING_LOOKS and seen.count(min(seen, default=0)) < _ALIKE:
+    while len(seen) < 50 and seen.count(min(seen, default=0)) < 5:
         seen.append((await sandbox.health()).pids)
-        await asyncio.sleep(_SETTLING_S)
+        await asyncio.sleep(0.02)
     return min(seen)
 
 

@@ -24,12 +24,8 @@ from docker.utils import kwargs_from_env
 from sandbox.engines.docker.request_threads import THREADS, RequestThreads
 from sandbox.errors import EngineFull, EngineUnavailable, ImageMissing, RuntimeMissing, SandboxUnavailable
 
-_DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
-_STREAM_PIECE_BYTES = 1024 * 1024
 _TIMEOUT_S = 60
-_REMOVAL_TIMEOUT_S = 30
 _CONFLICT_STATUS = 409
-_SAID_CHARS = 500
 
 # What engine 20.10 says of a runtime that it does not have, and what later ones do.
 _UNKNOWN_RUNTIME = ("unknown runtime specified", "invalid runtime name")
@@ -75,7 +71,7 @@ class DockerRequests:
     def __init__(self, base_url: str | None = None, named_in: str = "base_url") -> None:
         self._base_url = base_url
         self._named_in = named_in if base_url else "DOCKER_HOST"
-        self._address = base_url or os.environ.get("DOCKER_HOST") or _DEFAULT_ADDRESS
+        self._address = base_url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
         self.threads = RequestThreads()
         self._client: Client | None = None
         self._connecting = threading.Lock()
@@ -115,7 +111,7 @@ class DockerRequests:
 
         Raises as `ask`. A caller that does not read to the end closes it: until then the engine blocks the container.
         """
-        pieces, _ = self._request(lambda client: client.get_archive(container, path, chunk_size=_STREAM_PIECE_BYTES))
+        pieces, _ = self._request(lambda client: client.get_archive(container, path, chunk_size=1024 * 1024))
         with contextlib.closing(pieces):
             while (piece := self._request(lambda _: next(pieces, b""))) != b"":
                 yield piece
@@ -296,7 +292,7 @@ def remove_container(client: Client, name: str) -> None:
             raise
         # Its removal is already under way.
         with contextlib.suppress(NotFound):
-            client.wait(name, timeout=_REMOVAL_TIMEOUT_S, condition="removed")
+            client.wait(name, timeout=30, condition="removed")
 
 
 def read_file(client: Client, container: str, path: PurePosixPath) -> bytes | None:
@@ -355,7 +351,7 @@ def remove_volume(client: Client, name: str) -> bool:
         return False
     except APIError as error:
         # Of a tree that is too deep it says each name.
-        said = str(error.explanation)[:_SAID_CHARS]
+        said = str(error.explanation)[:500]
         raise SandboxUnavailable(f"volume {name} could not be removed: {said}") from error
     return True
 

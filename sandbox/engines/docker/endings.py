@@ -32,8 +32,6 @@ class Endings:
     pool: DockerPool
     transfer: WorkspaceTransfer
 
-    # --- a thread's, whichever process has it ---
-
     async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
         owner = owner_by_name(tenant, thread)
         async with self.parts.gate(owner) as gate:
@@ -95,8 +93,6 @@ class Endings:
         gate.lock.retire()
         self.parts.record(gate.owner, gate.note, "removed", reason)
         return True
-
-    # --- one of this process ---
 
     async def stop_idle(self, sandbox_id: str) -> bool:
         attached = self.parts.attached.by_id.pop(sandbox_id, None)

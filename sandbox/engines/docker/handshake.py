@@ -12,7 +12,6 @@ _BOOT_TIMEOUT_S = 10.0
 # How often a daemon that is coming up is tried, and how often it is asked whether it has already died.
 _CONNECT_INTERVAL_S = 0.002
 _INSPECT_INTERVAL_S = 0.25
-_HELLO_TIMEOUT_S = 5.0
 _SHOWN_DIGITS = 12
 
 
@@ -46,7 +45,7 @@ async def connected(channel: Channel, boot: asyncio.Future[None], refuse_dead: C
 async def introduced(channel: Channel) -> pb.Posture:
     """Return the daemon's posture; SandboxUnavailable when it is not of this gateway's release."""
     try:
-        hello = await channel.hello(timeout_s=_HELLO_TIMEOUT_S)
+        hello = await channel.hello(timeout_s=5.0)
     except DaemonLost as error:
         raise SandboxUnavailable(f"the handshake with the sandbox failed: {error}") from error
     except SandboxError as error:

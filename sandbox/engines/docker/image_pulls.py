@@ -20,11 +20,6 @@ from sandbox.sandbox import Sandbox, SandboxSpec
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 2
-_FAILURE_KEPT_S = 30.0
-_FAILURES_LIMIT = 1000
-_WHY_CHARS = 500
-# No registry has these: the owner of such a name on a public one would decide what sandboxes are made of.
-_OWN_NAMES = ("airlock-",)
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ class ImagePulls:
         ImageMissing where it cannot be had, SandboxUnavailable while it is being pulled, or others are.
         """
         failed_s, failure = self._failed.get(image, (0.0, None))
-        if failure is not None and self._clock() - failed_s < _FAILURE_KEPT_S:
+        if failure is not None and self._clock() - failed_s < 30.0:
             raise failure
         pull = self._pulls.get(image)
         if pull is None:
@@ -106,7 +101,7 @@ class ImagePulls:
         del self._pulls[image]
         if failure is not None:
             log.warning("%s", failure)
-            if len(self._failed) >= _FAILURES_LIMIT:
+            if len(self._failed) >= 1000:
                 self._failed.clear()
             self._failed[image] = (self._clock(), failure)
         else:
@@ -115,7 +110,6 @@ class ImagePulls:
         pull.end.set_result(failure)
 
     def _work(self, image: str, until_s: float) -> SandboxError | None:
-        """Pull in this thread; return why that failed."""
 
         def pull(client: Client) -> None:
             for said in client.pull(image, stream=True, decode=True):
@@ -157,11 +151,12 @@ class PullingCreation:
 
 def pullable(image: str) -> bool:
     """Return whether an image of this name may be looked for in a registry."""
-    return not image.startswith((*_OWN_NAMES, "sha256:"))
+    # No registry has Airlock's own: the owner of such a name on a public one would decide what sandboxes are made of.
+    return not image.startswith(("airlock-", "sha256:"))
 
 
 def _missing(image: str, why: str) -> ImageMissing:
     return ImageMissing(
-        f"image {image!r} is not on the engine, and pulling it failed: {why[:_WHY_CHARS]}. Correct its name in "
+        f"image {image!r} is not on the engine, and pulling it failed: {why[:500]}. Correct its name in "
         "the policy's sandbox section, or load it into the engine (docker pull, docker load)"
     )

@@ -19,10 +19,7 @@ from sandbox.thread_lock import Note, ThreadLock
 
 log = logging.getLogger(__name__)
 
-# Longer than a sandbox takes to come up on a busy host, or to be removed.
-_GATE_LIMIT_S = 60.0
 _SERVING = "ground"  # the name on disk
-_RECORD_LIMIT_BYTES = 64 * 1024
 
 
 @dataclass
@@ -40,7 +37,6 @@ class NamedFiles:
         return self.directory / f"{self.prefix}{name if isinstance(name, str) else '-'.join(name)}{self.suffix}"
 
     def has(self, name: Owner | str) -> bool:
-        """Return whether there is a file of this name; asks nothing else."""
         return self.path(name).exists()
 
     def found(self) -> Iterator[tuple[float, str]]:
@@ -173,14 +169,14 @@ class LockDirectory(LockFiles):
         return await self.enter(_SERVING)
 
     def serving(self) -> ThreadLock:
-        """Return the lock of enter_serving(), its gate as it is."""
         return ThreadLock.open(self.path(_SERVING))
 
 
 async def shut(lock: ThreadLock) -> None:
     """Shut the gate of a lock; SandboxUnavailable, and the lock closed, when that takes long."""
     try:
-        await lock.gate(_GATE_LIMIT_S)
+        # Longer than a sandbox takes to come up on a busy host, or to be removed.
+        await lock.gate(60.0)
     except BaseException:
         lock.close()
         raise
@@ -250,7 +246,7 @@ class StoppedSandboxes(NamedFiles):
         """Return an owner's stopped sandbox; None for none, or one that cannot be read."""
         try:
             with self.path(owner).open("rb") as file:
-                said, since_s = json.loads(file.read(_RECORD_LIMIT_BYTES)), os.fstat(file.fileno()).st_mtime
+                said, since_s = json.loads(file.read(64 * 1024)), os.fstat(file.fileno()).st_mtime
             return Stopped(Note.of(said), int(said["processes"]), since_s)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None

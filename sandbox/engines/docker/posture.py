@@ -18,9 +18,7 @@ _CREATE_RULESET_VERSION = 1
 _MOVING_VERSION = 2
 # As many as a daemon reports; there may then be more.
 _MOUNTS_LIMIT = 512
-_BREACHES_LIMIT = 32
 _SHOWN = 4
-_SHOWN_CHARS = 128
 # The numbers of <linux/capability.h> for what container_config.py may ask for.
 _CAPABILITY_NUMBERS = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7, "SYS_RESOURCE": 24}
 _ALLOWED_CAPABILITIES = sum(1 << _CAPABILITY_NUMBERS[name] for name in CAPABILITIES)
@@ -122,7 +120,7 @@ def mount_weaknesses(mounts: Collection[pb.Mount], *, volumes: Collection[str], 
         found.append(f"There are mounts that were not asked for: {_shown(strangers)}.")
     rules = ((mount, _rule(mount.path, volumes)) for mount in mounts)
     breaches = [said for mount, rule in rules if rule for said in _breaches(mount, rule, gvisor=gvisor)]
-    found += breaches[:_BREACHES_LIMIT]
+    found += breaches[:32]
     if not gvisor and not any(_rule(path, ()) is _MASK for path in there):
         found.append("Nothing of /proc and /sys is hidden.")
     return found
@@ -158,7 +156,7 @@ def _breaches(mount: pb.Mount, rule: _Rule, *, gvisor: bool) -> list[str]:
 def _shown(texts: Iterable[str]) -> str:
     """Return texts of a sandbox for people: few, short and printable."""
     every = list(texts)
-    shown = ", ".join(plain_text(text)[:_SHOWN_CHARS] for text in every[:_SHOWN])
+    shown = ", ".join(plain_text(text)[:128] for text in every[:_SHOWN])
     return shown if len(every) <= _SHOWN else f"{shown} and {len(every) - _SHOWN} more"
 
 

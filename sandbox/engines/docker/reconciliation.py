@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from sandbox.client.channel import Channel
 from sandbox.engines.docker import container_config as config
-from sandbox.engines.docker.containers import Container, id_of
 from sandbox.engines.docker.docker_pool import DockerPool
 from sandbox.engines.docker.handshake import introduced
 from sandbox.engines.docker.lock_directory import let_go
-from sandbox.engines.docker.parts import Parts
+from sandbox.engines.docker.parts import Container, Parts, id_of
 from sandbox.engines.docker.stopped_containers import StoppedContainers
 from sandbox.engines.docker.workspace_transfer import WorkspaceTransfer
 from sandbox.engines.pooled_sandbox import is_pooled
@@ -55,7 +54,6 @@ class Reconciliation:
         return parts.attached.adopted()
 
     async def running(self) -> list[str]:
-        """Return the ids of the sandboxes that are not stopped, of all processes."""
         return [id_of(one) for one, owner in await self.owned() if not self.stopped.is_at_rest(one, owner)]
 
     async def owned(self) -> list[tuple[Container, Owner]]:

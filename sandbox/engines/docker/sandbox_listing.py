@@ -11,16 +11,13 @@ from typing import Any
 
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
-from sandbox.engines.docker.containers import Container, id_of
-from sandbox.engines.docker.parts import Parts
+from sandbox.engines.docker.parts import Container, Parts, id_of
 from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.errors import EngineUnavailable, SandboxUnavailable
 from sandbox.sandbox import ListedSandbox, Owner, SandboxSpec, digest, owner_of
 from sandbox.thread_lock import Note
 from sandbox.transition import State
 
-# A sandbox without a container is being made, unless it was begun so long ago: no creation takes longer.
-_MAKING_S = 60.0
 # The exit codes of what a signal ended.
 _SIGNALS = {128 + one: one.name for one in signal.Signals}
 
@@ -84,7 +81,8 @@ class SandboxListing:
     def _state(self, note: Note, container: Container | None, *, resumed: bool) -> State:
         """Return the state of a sandbox with a lock file; `resumed` says that it is, or was, started again."""
         if container is None:
-            return "creating" if self.parts.lifetime.clock() < note.created_s + _MAKING_S else "failed"
+            # A sandbox without a container is being made, unless it was begun so long ago: no creation takes longer.
+            return "creating" if self.parts.lifetime.clock() < note.created_s + 60.0 else "failed"
         if container["State"] == "running":
             return "running"
         return "creating" if container["State"] == "created" or resumed else "failed"

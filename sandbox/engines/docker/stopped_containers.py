@@ -9,23 +9,19 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 
-from sandbox.client.channel import Channel
+from sandbox.client.channel import SOCKET_NAME, Channel
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.engines.background import over
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.boot import Blueprint, Boot
-from sandbox.engines.docker.containers import Container, id_of
 from sandbox.engines.docker.lock_directory import Stopped
-from sandbox.engines.docker.parts import Parts
+from sandbox.engines.docker.parts import Container, Parts, id_of
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
 from sandbox.sandbox import Owner, Sandbox
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.transition import MADE_OTHERWISE, STARTED_AGAIN, STOPPED_LIMIT
 
 log = logging.getLogger(__name__)
-
-# How long a sandbox that is about to be stopped may take to say what runs in it.
-_LAST_LOOK_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,8 @@ class StoppedContainers:
         channel = self.parts.containers.channel(note.sandbox)
         boot: asyncio.Future[None] | None = None
         try:
-            self.parts.containers.remove_socket(note.sandbox)
+            # Of the daemon that has ended: a channel keeps to the first socket that it sees.
+            (self.parts.channel_root / note.sandbox / SOCKET_NAME).unlink(missing_ok=True)
             boot = asyncio.ensure_future(self.parts.containers.ask(docker_requests.start_again, note.sandbox))
             await self.boot.connected(channel, boot, note.sandbox)
             posture = await blueprint.verified(channel, note.sandbox)
@@ -149,7 +146,6 @@ class StoppedContainers:
             return gone
 
     async def remove_all(self) -> None:
-        """Remove every stopped sandbox of the instance."""
         for owner in self.parts.stopped.owners():
             await self.remove(owner, "the last gateway of the engine stops")
 
@@ -180,7 +176,8 @@ class StoppedContainers:
 async def _running(channel: Channel) -> int:
     """Return how many background processes run in a sandbox without calls; 0 where it does not say."""
     try:
-        async with asyncio.timeout(_LAST_LOOK_S):
+        # How long a sandbox that is about to be stopped may take to say what runs in it.
+        async with asyncio.timeout(2.0):
             found = await RemoteProcesses(channel).list()
     except (SandboxError, TimeoutError):
         return 0

@@ -30,9 +30,6 @@ from sandbox.sandbox import Owner
 
 log = logging.getLogger(__name__)
 
-# What is left when it ends is less than before; a later removal goes on with it.
-_DEEP_TIMEOUT_S = 120
-
 
 def empty_volume(requests: DockerRequests, volume: str, *, image: str, instance: str, owner: Owner) -> bool:
     """Remove what is in a thread's volume, if no container has that; return whether any may be gone. It blocks.
@@ -74,7 +71,8 @@ def empty_deep_volume(requests: DockerRequests, volume: str, *, image: str, inst
     found = requests.ask_here(docker_requests.inspect_image, image)
     body = config.deep_emptier_config(json.loads(found.labels[config.COMMAND_LABEL]), image, volume, instance, owner)
     try:
-        code = requests.ask_here(docker_requests.run_container, body, name, timeout_s=_DEEP_TIMEOUT_S)
+        # What is left when it ends is less than before; a later removal goes on with it.
+        code = requests.ask_here(docker_requests.run_container, body, name, timeout_s=120)
     finally:
         requests.ask_here(docker_requests.remove_container, name)
     if code:
@@ -144,7 +142,6 @@ class WorkspaceClaims:
         return {labels[config.POOL_LABEL] for labels in (await self.workspaces({config.POOL_LABEL: ""})).values()}
 
     async def has_files(self, owner: Owner) -> bool:
-        """Return whether a thread has a workspace."""
         return await self._requests.ask(docker_requests.volume_labels, self._volume(owner)) is not None
 
     async def remove_files(self, owner: Owner) -> bool:

@@ -8,30 +8,84 @@ next that finds it.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
-from sandbox.engines.docker.containers import id_of
-from sandbox.engines.docker.engine_disk import EngineDisk
+from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.lock_directory import LockFiles
-from sandbox.engines.docker.parts import Parts
+from sandbox.engines.docker.parts import Parts, id_of
 from sandbox.engines.docker.request_threads import to_the_end
 from sandbox.engines.pooled_sandbox import pooled_id
 from sandbox.engines.workspace_archive import ArchiveBroken, Contents, Passing, read_tar, streamed, write_tar
-from sandbox.errors import SandboxBusy, SandboxError
+from sandbox.errors import NoSpace, SandboxBusy, SandboxError
 from sandbox.protocols import WORKSPACE
 from sandbox.sandbox import Owner, SandboxSpec, owner_by_name, owner_of
 
 log = logging.getLogger(__name__)
 
 _ROOT = WORKSPACE.removeprefix("/")
-# How often a workspace is read anew that changes while it is read.
-_TRIES = 3
 _Value = TypeVar("_Value")
+
+_MIB = 1024 * 1024
+
+
+class EngineDisk:
+    """The disk of one engine; `free_bytes` returns what is free at a path, and raises OSError where it is not seen."""
+
+    def __init__(self, requests: DockerRequests, free_bytes: Callable[[Path], int] | None = None) -> None:
+        self._requests = requests
+        self._free_bytes = free_bytes or _free_bytes
+        self._data: Path | None = None
+
+    async def refuse_short(self, reserve_bytes: int, coming_bytes: int) -> None:
+        """Raise NoSpace where less than a reserve would be free after so many bytes more; 0 is no reserve."""
+        if reserve_bytes:
+            _refuse_short(await self.free_bytes(), reserve_bytes, coming_bytes)
+
+    async def free_bytes(self) -> int:
+        if self._data is None:
+            said = (await self._requests.ask(docker_requests.engine_info)).get("DockerRootDir")
+            self._data = Path(said) if said else None
+        return self._free()
+
+    def watched(self, pieces: Iterable[bytes], reserve_bytes: int) -> Iterator[bytes]:
+        """Pass pieces on, to a file of the engine's; NoSpace as soon as less than the reserve is free."""
+        unseen_bytes = 0
+        for piece in pieces:
+            unseen_bytes += len(piece)
+            if reserve_bytes and unseen_bytes >= 16 * _MIB:
+                _refuse_short(self._free(), reserve_bytes, unseen_bytes)
+                unseen_bytes = 0
+            yield piece
+
+    def _free(self) -> int:
+        # The volumes may be on a disk of their own, and to look into the data directory is root's.
+        for path in (self._data / "volumes", self._data) if self._data is not None else ():
+            try:
+                return self._free_bytes(path)
+            except OSError:
+                continue
+        return self._free_bytes(Path("/"))
+
+
+def _refuse_short(free_bytes: int, reserve_bytes: int, coming_bytes: int) -> None:
+    if free_bytes - coming_bytes < reserve_bytes:
+        # A tenant must not learn how much of the disk others use.
+        raise NoSpace(
+            f"the engine's disk is nearly full, and {coming_bytes // _MIB:,} MiB more would use the operator's "
+            "reserve: remove files, or ask the operator to free space"
+        )
+
+
+def _free_bytes(path: Path) -> int:
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
 
 
 @dataclass(frozen=True)
@@ -46,7 +100,8 @@ class WorkspaceTransfer:
         async with self.alone(owner), self.parts.requests.threads.streams.turns.turn(owner[0]):
             if not await claims.has_files(owner):
                 return None
-            for left in reversed(range(_TRIES)):
+            # How often a workspace is read anew that changes while it is read.
+            for left in reversed(range(3)):
                 try:
                     async with self.carrier(spec, await claims.pooled_of(owner)) as carrier:
                         return await self._read(carrier, take)
@@ -119,8 +174,6 @@ class WorkspaceTransfer:
 
     async def _stream(self, work: Callable[[Passing], _Value]) -> _Value:
         return await streamed(work, self.parts.requests.threads.streams.begin)
-
-    # --- carriers ---
 
     @property
     def locks(self) -> LockFiles:

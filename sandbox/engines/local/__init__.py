@@ -1,11 +1,7 @@
 """Sandboxes without Docker and without isolation, for tests and development.
 
-    memory_engine                   the engine, put together from the parts below
-    memory_creation                 how a thread gets its sandbox
-    memory_endings                  how sandboxes are stopped and removed
-    memory_files                    a thread's files as a whole
-    memory_sandboxes                which sandboxes there are
-    memory_sandbox                  one of them, running or stopped
+    memory_engine                   the engine: how sandboxes are made and removed, and a thread's files as a whole
+    memory_sandboxes                which sandboxes there are, running or stopped
     local_process, local_daemon     a sandbox's daemon as a plain process
     local_tree                      how that daemon finds the processes of a call
     local_fs, file_worker_process   the files of this machine, and the process that makes its file calls

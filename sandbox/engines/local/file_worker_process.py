@@ -11,12 +11,9 @@ import os
 import socket
 import sys
 
-from sandbox.daemon.files.calls import answer_file_call
 from sandbox.daemon.frames import FrameSocket, InputStream
-from sandbox.daemon.serving.calls import CONNECTION_ERRORS, Hangups, reply_of
+from sandbox.daemon.serving.calls import CONNECTION_ERRORS, Hangups, answer_file_call, reply_of
 from sandbox.v1 import channel_pb2 as pb
-
-_PATH_LIMIT_BYTES = 4096
 
 
 async def serve(control: socket.socket) -> None:
@@ -28,7 +25,7 @@ async def serve(control: socket.socket) -> None:
 
     def accept() -> None:
         try:
-            root, descriptors, _, _ = socket.recv_fds(control, _PATH_LIMIT_BYTES, 1)
+            root, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
         except BlockingIOError:
             return
         except OSError:

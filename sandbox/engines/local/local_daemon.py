@@ -18,12 +18,9 @@ import time
 from sandbox.daemon import lazy_module
 from sandbox.daemon.settings import Settings
 
-_WORKSPACE = "/workspace"
 _NO_USER = -1  # "no change" for setresuid()
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_KILL_LIMIT_S = 5.0
-_KILL_PAUSE_S = 0.002
 
 
 def main(root: str, descriptor: int) -> int:
@@ -48,7 +45,7 @@ def main(root: str, descriptor: int) -> int:
     call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # only the guard would end it
     paths.serve_below(root)
     call_tree.find_with(find_by_descent)
-    return run(listener, Settings("", _WORKSPACE, (_NO_USER,) * 3))
+    return run(listener, Settings("", "/workspace", (_NO_USER,) * 3))
 
 
 def _guard(daemon: int) -> int:
@@ -71,14 +68,14 @@ def _end(_number: int, _frame: object) -> None:
 def _kill_all() -> None:
     from sandbox.engines.local.local_tree import descendants
 
-    deadline_s = time.monotonic() + _KILL_LIMIT_S
+    deadline_s = time.monotonic() + 5.0
     while (left := descendants(os.getpid())) and time.monotonic() < deadline_s:
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)
             except OSError:
                 pass  # it has ended, or changed its user
-        time.sleep(_KILL_PAUSE_S)
+        time.sleep(0.002)
 
 
 if __name__ == "__main__":

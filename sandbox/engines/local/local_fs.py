@@ -16,8 +16,7 @@ import sys
 import threading
 from pathlib import Path
 
-from sandbox.client.channel import Call, Channel
-from sandbox.client.connection import Connection
+from sandbox.client.channel import Call, Channel, Connection
 from sandbox.client.remote_fs import RemoteFS
 from sandbox.engines.local import file_worker_process
 from sandbox.engines.local.local_process import wait_or_kill
@@ -27,8 +26,6 @@ from sandbox.v1 import channel_pb2 as pb
 
 _PACKAGES = Path(__file__).resolve().parents[3]
 _STARTING = threading.Lock()
-_FIRST_RETRY_S = 0.001
-_EXIT_TIMEOUT_S = 5.0
 
 
 class _Worker:
@@ -54,14 +51,13 @@ class _Worker:
     def end(self) -> None:
         """Close the control socket, on which the worker exits."""
         self.control.close()
-        wait_or_kill(self._process, _EXIT_TIMEOUT_S)
+        wait_or_kill(self._process, 5.0)
 
 
 _workers: list[_Worker] = []
 
 
 def _worker() -> _Worker:
-    """Return the live worker, started if there is none."""
     with _STARTING:
         if not _workers or not _workers[-1].lives:
             if not _workers:
@@ -92,7 +88,7 @@ async def connect(root: str) -> socket.socket:
 
 
 async def _send(worker: _Worker, connection: socket.socket, root: bytes) -> None:
-    pause_s = _FIRST_RETRY_S
+    pause_s = 0.001
     while True:
         try:
             socket.send_fds(worker.control, [root], [connection.fileno()])

@@ -16,9 +16,7 @@ from sandbox.v1 import channel_pb2 as pb
 
 # Where the packages are that the daemon consists of.
 _PACKAGES = os.pathsep.join((str(Path(__file__).resolve().parents[3]), str(Path(google.protobuf.__file__).parents[2])))
-_BACKLOG = 512
 _START_TIMEOUT_S = 10.0
-_END_TIMEOUT_S = 10.0
 
 
 class LocalProcess:
@@ -63,7 +61,7 @@ class LocalProcess:
         if self._process is not None:
             if self._process.stdin is not None:
                 self._process.stdin.close()
-            wait_or_kill(self._process, _END_TIMEOUT_S)
+            wait_or_kill(self._process, 10.0)
         for directory in (self._root / "tmp", self._directory):
             remove_directory(directory)
 
@@ -84,7 +82,7 @@ def _listening(directory: Path) -> socket.socket:
     try:
         # A path by descriptor is short however long the directory's is; a socket address has 108 bytes at most.
         listener.bind(f"/proc/self/fd/{handle}/{SOCKET_NAME}")
-        listener.listen(_BACKLOG)
+        listener.listen(512)
     except BaseException:
         listener.close()
         raise

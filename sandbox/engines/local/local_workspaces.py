@@ -21,17 +21,7 @@ from typing import TypeVar, cast
 
 from sandbox.daemon.files import tree_files
 from sandbox.daemon.paths import closing
-from sandbox.engines.workspace_archive import (
-    PERMISSIONS,
-    PIECE_BYTES,
-    ArchiveBroken,
-    Contents,
-    Passing,
-    WorkspaceEntry,
-    entry_of,
-    streamed,
-    whole,
-)
+from sandbox.engines import workspace_archive as archive
 from sandbox.errors import SandboxBusy, SandboxUnavailable
 from sandbox.sandbox import Owner, digest
 
@@ -40,33 +30,32 @@ _Value = TypeVar("_Value")
 
 # How long the daemons of a killed process may take to end what they run.
 _LOCK_TIMEOUT_S = 10.0
-_LOCK_PAUSE_S = 0.01
 
 
-def read_directory(root: Path) -> Contents:
+def read_directory(root: Path) -> archive.Contents:
     """Yield the contents of a directory; ArchiveBroken if a file changes meanwhile."""
     pending = [""]
     try:
-        with tarfile.open(fileobj=io.BytesIO(), mode="w") as archive:  # knows which file has several names
+        with tarfile.open(fileobj=io.BytesIO(), mode="w") as tar:  # knows which file has several names
             while pending:
                 path = pending.pop()
                 try:
-                    member = cast("tarfile.TarInfo | None", archive.gettarinfo(root / path, f"{_TOP}/{path}"))
+                    member = cast("tarfile.TarInfo | None", tar.gettarinfo(root / path, f"{_TOP}/{path}"))
                 except OSError as error:
                     if error.errno != errno.ENAMETOOLONG:
                         raise
-                    yield WorkspaceEntry(path, "misnamed"), iter(())
+                    yield archive.WorkspaceEntry(path, "misnamed"), iter(())
                     continue
-                entry = WorkspaceEntry(path, "special") if member is None else entry_of(member, _TOP)
+                entry = archive.WorkspaceEntry(path, "special") if member is None else archive.entry_of(member, _TOP)
                 if entry.kind == "directory":
                     found = sorted((one.name for one in (root / path).iterdir()), reverse=True)  # popped from the end
                     pending.extend(f"{path}/{name}" if path else name for name in found)
                 yield entry, _content(root / path, entry)
     except OSError as error:
-        raise ArchiveBroken(f"the files cannot be read to the end: {error.strerror}") from error
+        raise archive.ArchiveBroken(f"the files cannot be read to the end: {error.strerror}") from error
 
 
-def fill_directory(root: Path, contents: Contents) -> None:
+def fill_directory(root: Path, contents: archive.Contents) -> None:
     """Write contents to an empty directory; ArchiveBroken for an entry outside it.
 
     Links are never followed, whatever the order of entries.
@@ -81,18 +70,18 @@ def fill_directory(root: Path, contents: Contents) -> None:
                 modes.append((place, entry.mode))
             case "file":
                 with place.open("xb") as file:
-                    file.writelines(whole(content, entry.size_bytes))
-                place.chmod(entry.mode & PERMISSIONS)
+                    file.writelines(archive.whole(content, entry.size_bytes))
+                place.chmod(entry.mode & archive.PERMISSIONS)
                 os.utime(place, (entry.modified_s, entry.modified_s))
             case "symlink":
                 place.symlink_to(entry.target)
             case "hardlink":
                 place.hardlink_to(_within(root, entry.target))
             case _:
-                raise ArchiveBroken(f"{entry.path[:200]!r} is nothing that a workspace may have ({entry.kind})")
+                raise archive.ArchiveBroken(f"{entry.path[:200]!r} is nothing that a workspace may have ({entry.kind})")
     # Last and from below: a read-only directory could not have been filled.
     for place, mode in reversed(modes):
-        place.chmod(mode & PERMISSIONS)
+        place.chmod(mode & archive.PERMISSIONS)
 
 
 def remove_directory(path: Path) -> None:
@@ -104,19 +93,19 @@ def remove_directory(path: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _content(place: Path, entry: WorkspaceEntry) -> Iterator[bytes]:
+def _content(place: Path, entry: archive.WorkspaceEntry) -> Iterator[bytes]:
     if entry.kind != "file":
         return
     left = entry.size_bytes
     try:
         with os.fdopen(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            while left and (piece := file.read(min(left, PIECE_BYTES))):
+            while left and (piece := file.read(min(left, archive.PIECE_BYTES))):
                 left -= len(piece)
                 yield piece
     except OSError as error:
-        raise ArchiveBroken(f"a file cannot be read to the end: {error.strerror}") from error
+        raise archive.ArchiveBroken(f"a file cannot be read to the end: {error.strerror}") from error
     if left:
-        raise ArchiveBroken("the files cannot be read to the end: they change while they are read")
+        raise archive.ArchiveBroken("the files cannot be read to the end: they change while they are read")
 
 
 def _within(root: Path, path: str) -> Path:
@@ -132,7 +121,7 @@ def _within(root: Path, path: str) -> Path:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EEXIST):
             raise
-    raise ArchiveBroken(f"{path[:200]!r} is no path in a workspace")
+    raise archive.ArchiveBroken(f"{path[:200]!r} is no path in a workspace")
 
 
 class LocalWorkspaces:
@@ -188,7 +177,7 @@ class LocalWorkspaces:
                     with suppress(BlockingIOError):
                         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         return lock
-                    await asyncio.sleep(_LOCK_PAUSE_S)
+                    await asyncio.sleep(0.01)
         except BaseException as error:
             os.close(lock)
             if isinstance(error, TimeoutError):
@@ -212,7 +201,6 @@ class LocalWorkspaces:
         return home.resolve(), channel.resolve()
 
     def owners(self, tenant: str | None = None) -> list[Owner]:
-        """Return the owners that have files, of one tenant or of all."""
         of = "*" if tenant is None else digest(tenant)
         return sorted((path.parent.name, path.name) for path in self._root.glob(f"workspaces/{of}/*"))
 
@@ -226,19 +214,19 @@ class LocalWorkspaces:
             await asyncio.to_thread(remove_directory, trash)
         return trash is not None
 
-    async def save(self, owner: Owner, take: Callable[[Contents], _Value]) -> _Value | None:
+    async def save(self, owner: Owner, take: Callable[[archive.Contents], _Value]) -> _Value | None:
         """Return what `take`, run in a thread, makes of an owner's files; None if there are none."""
         directory = self._path(owner) / "workspace"
         if not directory.exists():
             return None
-        return await streamed(lambda passing: take(passing(read_directory(directory))), _in_thread)
+        return await archive.streamed(lambda passing: take(passing(read_directory(directory))), _in_thread)
 
-    async def replace(self, owner: Owner, give: Callable[[], Contents]) -> None:
+    async def replace(self, owner: Owner, give: Callable[[], archive.Contents]) -> None:
         """Replace an owner's files with what `give` yields; on failure the old files stay as they were."""
         fresh = self._root / "tmp" / f"new-{secrets.token_hex(8)}"
         place = self._path(owner)
 
-        def fill(passing: Passing) -> None:
+        def fill(passing: archive.Passing) -> None:
             (fresh / "workspace").mkdir(mode=0o700, parents=True)
             fill_directory(fresh / "workspace", passing(give()))
             for directory in (fresh, fresh / "workspace"):
@@ -247,7 +235,7 @@ class LocalWorkspaces:
 
         done = [fresh]
         try:
-            await streamed(fill, _in_thread)
+            await archive.streamed(fill, _in_thread)
             # Awaits nothing: there are always the old files or the new ones.
             trash = self._trash(owner)
             try:

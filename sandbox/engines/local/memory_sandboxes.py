@@ -1,12 +1,108 @@
-"""MemorySandboxes: the sandboxes of an in-memory engine, running and stopped, and which are ending."""
+"""The sandboxes of an in-memory engine: directories, and programs of this machine that use them as their workspaces."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
-from sandbox.engines.local.memory_sandbox import RunningSandbox, StoppedSandbox
+from sandbox.client.channel_sandbox import ChannelSandbox, EngineRecord
+from sandbox.daemon.supervisor.landlock import landlock_version
+from sandbox.engines.local.local_process import LocalProcess
+from sandbox.engines.pooled_sandbox import PoolKind
 from sandbox.sandbox import ListedSandbox, Owner, SandboxSpec, digest, owner_of
 from sandbox.transition import OnTransition, State, Transition
 from sandbox.usage import Usage
+from sandbox.v1 import channel_pb2 as pb
+
+
+@dataclass(eq=False)
+class StoppedSandbox:
+    """What the next start of a stopped sandbox has to know.
+
+    `ended_processes` ended with its stops and were not reported yet. `since_s` is when it was stopped, or last used.
+    """
+
+    id: str
+    spec: SandboxSpec
+    created_s: float
+    since_s: float
+    ended_processes: int = 0
+
+    @property
+    def owner(self) -> Owner:
+        return owner_of(self.spec)
+
+    def listed(self) -> ListedSandbox:
+        return self._shown("idle_stopped", self.since_s)
+
+    def _shown(self, state: State, since_s: float | None, reason: str = "") -> ListedSandbox:
+        made = (self.id, self.spec.thread, self.spec.image, self.spec.runtime, self.created_s)
+        return ListedSandbox(*made, state, since_s, reason)
+
+
+@dataclass(eq=False, kw_only=True)
+class RunningSandbox(StoppedSandbox):
+    """What all MemorySandbox objects of one sandbox share: its daemon, and how many use it since when."""
+
+    process: LocalProcess
+    users: int = 0
+    starting: asyncio.Task[None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.channel = self.process.channel
+        # Its first step runs before that of end(), so whatever it starts is ended.
+        self.starting = asyncio.get_running_loop().create_task(self.process.start())
+
+    @property
+    def alive(self) -> bool:
+        return self.channel.lost is None
+
+    def listed(self) -> ListedSandbox:
+        if not self.alive:
+            return self._shown("failed", None, f"it was lost: {self.channel.lost}")
+        return self._shown("running", None if self.users else self.since_s)
+
+    def end(self) -> asyncio.Task[None]:
+        """Refuse every later call, and end what runs in the background; the task is done when nothing is left."""
+        self.channel.close()
+        return asyncio.get_running_loop().create_task(asyncio.to_thread(self.process.end))
+
+
+class MemorySandbox(ChannelSandbox):
+    """A sandbox for callers with one spec."""
+
+    def __init__(self, running: RunningSandbox, spec: SandboxSpec, sandboxes: "MemorySandboxes") -> None:
+        # Only file rules are enforced, and programs have this process' own user.
+        posture = pb.Posture(
+            tool_uid=os.geteuid(),
+            daemon_uid=os.geteuid(),
+            kernel=os.uname().release,
+            landlock_version=max(0, landlock_version()),
+        )
+        outdated, overdue_s = PoolKind.of(running.spec) != PoolKind.of(spec), partial(sandboxes.overdue_s, running)
+        record = EngineRecord(outdated=outdated, overdue_s=overdue_s)
+        super().__init__(running.id, spec, running.channel, posture, record)
+        self._running = running
+        self._sandboxes = sandboxes
+
+    @property
+    def busy(self) -> bool:
+        return self._running.users > 0
+
+    def take_ended_processes(self) -> int:
+        ended, self._running.ended_processes = self._running.ended_processes, 0
+        return ended
+
+    def borrow(self) -> bool:
+        if not self._running.alive:
+            return False
+        self._running.users += 1
+        return True
+
+    def give_back(self) -> None:
+        self._running.users -= 1
+        self._sandboxes.note_use(self._running)
 
 
 class MemorySandboxes:
@@ -63,7 +159,6 @@ class MemorySandboxes:
         return past_s if past_s >= 0 else None
 
     def note_use(self, running: RunningSandbox) -> None:
-        """Note that a use has just ended."""
         running.since_s = self.clock()
         if self.has_not_ended(running):
             self.running[running.owner] = self.running.pop(running.owner)
@@ -72,7 +167,6 @@ class MemorySandboxes:
         self._on_transition(Transition(*one.owner, one.id, state, reason, one.spec.thread))
 
     def remove_stopped(self, owners: Iterable[Owner], reason: str) -> None:
-        """Remove the stopped sandboxes of owners that have one."""
         for owner in owners:
             if (stopped := self.at_rest.pop(owner, None)) is not None:
                 self.report(stopped, "removed", reason)
@@ -99,7 +193,6 @@ class MemorySandboxes:
             await asyncio.wait(self.ending.values())
 
     def block(self, owner: Owner, task: asyncio.Task[None]) -> None:
-        """Make the owner's next sandbox wait for a task."""
         self.ending[owner] = task
         task.add_done_callback(lambda _: self.ending.pop(owner))
 

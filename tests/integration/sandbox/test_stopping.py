@@ -18,7 +18,8 @@ from sandbox.engines.docker.boot import Blueprint
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.stopped_containers import StoppedContainers
 from sandbox.errors import EngineUnavailable
-from sandbox.keeper.sandbox_keeper import GRACE_S, SandboxKeeper
+from sandbox.keeper.places import GRACE_S
+from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.protocols import ExecResult, ProcessSpec
 from sandbox.sandbox import Sandbox
 from sandbox.thread_lock import ThreadLock

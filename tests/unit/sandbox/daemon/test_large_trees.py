@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.daemon.files import search
-from sandbox.daemon.files.walk import walk
+from sandbox.daemon.files.tree_files import walk
 from sandbox.v1 import channel_pb2 as wire
 
 _COUNT = 50_000

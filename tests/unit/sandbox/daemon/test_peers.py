@@ -18,7 +18,7 @@ from sandbox.v1 import channel_pb2 as wire
 
 PROBE = """
 import os, sys
-from sandbox.daemon.supervisor.tool_probe import describe_tool
+from sandbox.daemon.supervisor.launch import describe_tool
 def become_tool():
     os.setgroups([])
     os.setgid(65534)

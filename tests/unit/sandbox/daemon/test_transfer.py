@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.client.connection import Connection
+from sandbox.client.channel import Connection
 from sandbox.daemon.files import read_files
 from sandbox.daemon.files.slow_work import work_in_thread
 from sandbox.daemon.frames import DATA_LIMIT_BYTES, MAX_FRAME_BYTES, BrokenFrame, FrameSocket, InputStream, send_around

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.engine_proxy.container_body import Refused, check_container, check_files, check_volume
+from sandbox.engine_proxy.routes import Refused, check_container, check_files, check_volume
 from sandbox.engines.docker.container_config import (
     Runtime,
     Site,

@@ -11,8 +11,7 @@ import docker
 import pytest
 import requests
 
-from sandbox.engine_proxy.container_body import Refused
-from sandbox.engine_proxy.routes import BadRequest, Head, read_head, route_of
+from sandbox.engine_proxy.routes import BadRequest, Head, Refused, read_head, route_of
 
 SANDBOX = Path(__file__).parents[4] / "sandbox"
 NAME = "airlock-i-sandbox-1"

@@ -14,7 +14,8 @@ import pytest
 
 from sandbox.engines.engine import Engine
 from sandbox.errors import SandboxUnavailable
-from sandbox.keeper.sandbox_keeper import GRACE_S, SandboxKeeper
+from sandbox.keeper.places import GRACE_S
+from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import LeftSandbox, ListedSandbox, Sandbox, SandboxSpec, owner_of
 from sandbox.transition import MADE_OTHERWISE, NO_ANSWER, UNUSED
 from tests.sandbox_keeper import make_keeper

@@ -10,7 +10,6 @@ import pytest
 from sandbox.client.remote_fs import _REMOVE_TIMEOUT_S
 from sandbox.daemon.failures import Fault
 from sandbox.daemon.files import search, tree_files
-from sandbox.daemon.files import walk as walk_room
 from sandbox.v1 import channel_pb2 as wire
 
 _PIECE_BYTES = search._LINE_LIMIT_BYTES
@@ -26,7 +25,7 @@ def found(top: Path, pattern: str, **fields: object) -> wire.GrepReply:
 def test_a_directory_that_lies_too_deep_is_counted_by_both_searches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk_room, "DEPTH_LIMIT", 3)
+    monkeypatch.setattr(tree_files, "DEPTH_LIMIT", 3)
     for name in ("1/2/near", "1/2/3/far"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x\n")
@@ -40,7 +39,7 @@ def test_a_directory_that_lies_too_deep_is_counted_by_both_searches(
 def test_a_directory_that_the_pattern_does_not_lead_into_is_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk_room, "DEPTH_LIMIT", 1)
+    monkeypatch.setattr(tree_files, "DEPTH_LIMIT", 1)
     (tmp_path / "a").mkdir()
     entries = wire.EntriesReply()
     search.emit_paths(wire.GlobRequest(path=str(tmp_path), pattern="*"), 10, "/x", entries.MergeFrom)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.daemon.failures import Fault
-from sandbox.daemon.files import read_files, replacement, search, write_files
+from sandbox.daemon.files import read_files, search, write_files
 from sandbox.v1 import channel_pb2 as wire
 
 
@@ -114,14 +114,14 @@ async def test_a_target_that_appears_during_the_upload_is_replaced(tmp_path: Pat
 
 
 async def test_a_daemon_that_starts_removes_what_the_last_one_left_unfinished(tmp_path: Path) -> None:
-    name = replacement.new_temporary_name()
+    name = write_files.new_temporary_name()
     (tmp_path / name).write_bytes(b"half")
     (tmp_path / "sub").mkdir()
     for kept in (".airlock-mine.tmp", f"{name}.bak", "a"):
         (tmp_path / kept).touch()
-    replacement.remove_unfinished(str(tmp_path))
+    write_files.remove_unfinished(str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == sorted([".airlock-mine.tmp", f"{name}.bak", "a", "sub"])
-    replacement.remove_unfinished(f"{tmp_path}/none")
+    write_files.remove_unfinished(f"{tmp_path}/none")
 
 
 async def test_a_file_with_two_names_is_refused_under_both_if_policy_distinguishes_paths(tmp_path: Path) -> None:

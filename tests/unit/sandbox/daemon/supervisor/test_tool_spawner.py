@@ -19,7 +19,7 @@ from sandbox.daemon.supervisor.launch import ToolIdentity
 def test_no_program_starts_without_the_filter(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, filtered: bool, started: bool
 ) -> None:
-    monkeypatch.setattr(tool_spawner, "lower_oom_priority", lambda: None)
+    monkeypatch.setattr(tool_spawner.launch, "lower_oom_priority", lambda: None)
     monkeypatch.setattr(tool_spawner, "filter_tool_code", lambda **_: filtered)
     tried = tool_spawner.ToolSpawner(ToolIdentity(os.getuid(), os.getgid()))
     line = tried.open()

@@ -49,9 +49,9 @@ def test_every_source_counts(package: Path) -> None:
 
 def test_a_source_that_is_renamed_added_or_gone_counts(package: Path) -> None:
     seen = {sources_digest(package)}
-    (package / "daemon" / "files" / "walk.py").rename(package / "daemon" / "files" / "walks.py")
+    (package / "daemon" / "files" / "search.py").rename(package / "daemon" / "files" / "searches.py")
     seen.add(sources_digest(package))
-    (package / "daemon" / "files" / "walks.py").unlink()
+    (package / "daemon" / "files" / "searches.py").unlink()
     seen.add(sources_digest(package))
     (package / "daemon" / "empty.py").write_bytes(b"")
     seen.add(sources_digest(package))

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from sandbox.engines.docker.engine_disk import EngineDisk
+from sandbox.engines.docker.workspace_transfer import EngineDisk
 from sandbox.errors import NoSpace
 
 MIB = 1024 * 1024

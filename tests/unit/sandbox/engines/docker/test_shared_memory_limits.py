@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.engines.docker.shared_memory_limits import lasting_ipc, lasting_tmpfs
+from sandbox.engines.docker.container_config import lasting_ipc, lasting_tmpfs
 from sandbox.sandbox import SandboxLimits
 
 MIB = 1024 * 1024

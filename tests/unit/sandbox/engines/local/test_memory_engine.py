@@ -15,7 +15,7 @@ import pytest
 from sandbox.daemon.supervisor.call_tree import is_dead, read_status
 from sandbox.engines.local.local_workspaces import fill_directory, read_directory
 from sandbox.engines.local.memory_engine import MemoryEngine
-from sandbox.engines.local.memory_sandbox import MemorySandbox
+from sandbox.engines.local.memory_sandboxes import MemorySandbox
 from sandbox.engines.workspace_archive import ArchiveBroken, Kind, WorkspaceEntry
 from sandbox.errors import DaemonLost, NotFound, PermissionDenied, SandboxUnavailable
 from sandbox.protocols import ExecResult, ProgramSpec, Shell
