@@ -20,9 +20,8 @@ from gateway.approvals.approver import call_digest
 from gateway.errors import AirlockError, AlreadyResolved, EditRefused, Internal, InvalidArgument, NotFound
 from gateway.policy.decision import Facts
 from gateway.redaction import Redactor
-from gateway.storage.approval_store import Approval, ApprovalStore, Resolution
+from gateway.storage.approval_store import Approval, ApprovalStore, Grant, NewGrant, Resolution
 from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, EXPIRED, PENDING
-from gateway.storage.grant_store import Grant, NewGrant
 from gateway.support.background import pause
 from gateway.support.paging import PAGE_LIMIT, Place, page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant

@@ -6,12 +6,14 @@ enough to write a whole new chain; only a digest that was noted elsewhere reveal
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
+from typing import Any, Self
 
 from gateway.audit_chain.record import START_DIGEST, AuditRecord
 
 CHANGED, MISSING, REORDERED, CUT_OFF = "changed", "missing", "reordered", "cut off"
+_MARK = "complete"
 PRUNED = "audit_pruned"
 """The kind of the record that retention writes when it prunes; details: first_sequence and before_digest."""
 
@@ -132,3 +134,47 @@ class ChainCheck:
 
     def _wrong(self, sequence: int, problem: str) -> None:
         self._broken, self._problem = sequence, problem
+
+
+@dataclass(frozen=True)
+class ExportEnd:
+    """The last line of an export, which marks it as complete: its first and last record; zeros and "" without any."""
+
+    first_sequence: int = 0
+    last_sequence: int = 0
+    last_digest: str = ""
+
+    def line(self) -> str:
+        """Return the last line of the export, without its line end."""
+        return json.dumps({_MARK: True, **asdict(self)})
+
+    @classmethod
+    def of_line(cls, line: str) -> Self | None:
+        """Parse the last line of an export; None for another line, ValueError for a malformed one."""
+        if _MARK not in line:
+            return None
+        fields: Any = json.loads(line)
+        if not isinstance(fields, dict) or fields.pop(_MARK, None) is not True:
+            return None
+        types = {name: type(value) for name, value in fields.items()}
+        if types != {"first_sequence": int, "last_sequence": int, "last_digest": str}:
+            raise ValueError("not the last line of an export: it has other fields")
+        return cls(**fields)
+
+
+def compared(report: ChainReport, end: ExportEnd | None) -> ChainReport:
+    """Return the report on an export's records, compared with the export's last line; None if that is missing."""
+    if not report.whole:
+        return report
+    if not report.records:
+        return replace(report, problem="nothing to verify: it has no record")
+    wrong: tuple[int, str] | None = None
+    if end is None:
+        wrong = report.last_sequence + 1, f"{CUT_OFF}: the last line that marks the export as complete is missing"
+    elif report.last_sequence < end.last_sequence:
+        wrong = report.last_sequence + 1, f"{CUT_OFF}: the export continued to record {end.last_sequence}"
+    elif report.first_sequence > end.first_sequence:
+        wrong = end.first_sequence, f"{MISSING}: the export started with record {end.first_sequence}"
+    elif ExportEnd(report.first_sequence, report.last_sequence, report.last_digest) != end:
+        wrong = report.last_sequence, f"{CHANGED}: the export's last line states another end"
+    return report if wrong is None else replace(report, broken_sequence=wrong[0], problem=wrong[1])

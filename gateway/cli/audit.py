@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 import typer
 from rich.text import Text
 
-from gateway.audit.export_end import ExportEnd, compared
-from gateway.audit_chain.chain import ChainCheck, ChainReport, Known
+from gateway.audit_chain.chain import ChainCheck, ChainReport, ExportEnd, Known, compared
 from gateway.audit_chain.record import AuditRecord
 from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, Since, Until, moment_of
 from gateway.cli.printable import one_line

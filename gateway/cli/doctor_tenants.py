@@ -9,7 +9,7 @@ from gateway.cli.doctor_config import Finding
 from gateway.cli.subagent_rules import FIX, problem, refuses_subagents, with_subagents
 from gateway.config.config import Config
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.program_check import missing_programs
+from gateway.tool_calls.thread_sandbox import missing_programs
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests, EngineFacts, inspect_image
 from sandbox.engines.docker.engine_disk import EngineDisk

@@ -22,7 +22,7 @@ from gateway.agents.models import Models
 from gateway.config.agent_settings import AgentSettings
 from gateway.credentials.caller import act_for
 from gateway.errors import NotFound
-from gateway.redaction.events import redacted_events
+from gateway.redaction.hooks import redacted_events
 from gateway.runs.checkpoints import Checkpoints, KeepFiles, SavedSteps, SuspendedRun
 from gateway.runs.live_run import EventDeduplication, LiveRun
 from gateway.runs.thread_history import Steps, ThreadHistoryHook
@@ -31,7 +31,7 @@ from gateway.storage.entities import Thread
 from gateway.storage.store import Store
 from gateway.support.background import retried
 from gateway.support.clock import MakeId, make_id
-from gateway.telemetry.run_span import TraceLog, hosted
+from gateway.telemetry.observed import TraceLog, hosted
 from gateway.telemetry.telemetry import Telemetry
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant

@@ -12,9 +12,8 @@ from pydantic import JsonValue
 from agent.events import Event
 from gateway.runs.run_log import RunLog
 from gateway.storage.entities import LoggedEvent, Run, Thread
-from gateway.storage.run_queries import ONCE
 from gateway.storage.run_writes import Claim
-from gateway.storage.store import Store
+from gateway.storage.store import ONCE, Store
 from gateway.tool_calls.journal import JournalHook
 
 _KEPT_BY = {"step_started": "step", "step_finished": "step", "run_started": ""}

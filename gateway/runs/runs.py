@@ -19,10 +19,12 @@ from agent.state import AgentState
 from gateway.agents import agents
 from gateway.errors import (
     AirlockError,
+    InProgress,
     InvalidArgument,
     NotFound,
     OtherEngine,
     Overloaded,
+    RequestIdReused,
     ThreadBusy,
     TooLarge,
     Unavailable,
@@ -32,10 +34,10 @@ from gateway.runs.checkpoints import SuspendedRun
 from gateway.runs.hosting import LIVE_LIMIT, Hosting
 from gateway.runs.live_run import LiveRun
 from gateway.runs.thread_history import THREAD_LIMIT_CHARS
-from gateway.storage.call_journal import is_of_deletion
+from gateway.storage.call_journal import RequestStore, is_of_deletion
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import LoggedEvent, Run, Thread
-from gateway.storage.run_queries import NewRun
+from gateway.storage.store import NewRun
 from gateway.storage.tables import RUNS_UNDER_WAY
 from gateway.support.background import Periodic, pause
 from gateway.tenancy.tenants import Tenant
@@ -289,3 +291,65 @@ class Runs:
         await self.stop_following()
         await self._hosting.close()
         await self._agent_runs.close()
+
+
+class RequestedRuns:
+    """Starts a run once, however often it is requested with the same request id.
+
+    Between gateways, the unique constraint on runs.request_id ensures that; within one gateway, later requests wait for
+    the first.
+    """
+
+    def __init__(self, runs: Runs, store: RequestStore) -> None:
+        self._runs = runs
+        self._store = store
+        self._starting: dict[tuple[str, str], tuple[RunRequest, asyncio.Task[Run]]] = {}
+
+    async def start(self, tenant: Tenant, asked: RunRequest) -> Run:
+        """Start a run, or return the one that the same request started.
+
+        Raises RequestIdReused, and what Runs.start raises.
+        """
+        if not asked.id:
+            return await self._runs.start(tenant, asked)
+        key = (tenant.name, asked.id)
+        if key not in self._starting and (stored := await self._stored(tenant, asked)) is not None:
+            return stored
+        # Nothing is awaited from here to the task: of two concurrent requests, the second finds the first's task.
+        if key not in self._starting:
+            task = asyncio.create_task(self._started(tenant, asked), name=f"start of a run {asked.id}")
+            self._starting[key] = asked, task
+            task.add_done_callback(lambda done: self._over(key, done))
+        first, task = self._starting[key]
+        if first != asked:
+            raise _reused(asked)
+        return await asyncio.shield(task)
+
+    def _over(self, key: tuple[str, str], task: asyncio.Task[Run]) -> None:
+        self._starting.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # retrieved, or asyncio logs it when no caller waits any more
+
+    async def _started(self, tenant: Tenant, asked: RunRequest) -> Run:
+        try:
+            return await self._runs.start(tenant, asked)
+        except (AirlockError, ConstraintViolated) as error:
+            # Another gateway may have been first: then its run is what prevents this one.
+            if (stored := await self._stored(tenant, asked)) is not None:
+                return stored
+            if isinstance(error, ConstraintViolated):
+                raise InProgress(f"request {asked.id!r} is still running: repeat it in a moment") from error
+            raise
+
+    async def _stored(self, tenant: Tenant, asked: RunRequest) -> Run | None:
+        found = await self._store.run_of(tenant.name, asked.id)
+        if found is None:
+            return None
+        run_id, digest = found
+        if digest != asked.digest:
+            raise _reused(asked)
+        return await self._runs.get(tenant, run_id)
+
+
+def _reused(asked: RunRequest) -> RequestIdReused:
+    return RequestIdReused(f"request_id: {asked.id!r} was already used for a different run; use a new one for each run")

@@ -11,8 +11,8 @@ from gateway.credentials.caller import actor
 from gateway.data_lifecycle.erasure import Erasure
 from gateway.errors import InvalidArgument, TooLarge
 from gateway.runs.thread_history import KEY_LIMIT_CHARS, KEYS_LIMIT, METADATA_LIMIT_BYTES, VALUE_LIMIT_CHARS
+from gateway.storage.entities import NOT_READ, read_message
 from gateway.storage.store import Store
-from gateway.storage.stored_message import NOT_READ, read_message
 from gateway.storage.thread_store import ThreadRow, ThreadStore, busy_with, entry_bytes
 from gateway.support.paging import page_size, paged, place_of, token_of
 from gateway.tenancy.quotas import Quotas

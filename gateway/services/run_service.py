@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from gateway.errors import InvalidArgument
-from gateway.runs.requested_runs import RequestedRuns
-from gateway.runs.runs import RunRequest, Runs
+from gateway.runs.runs import RequestedRuns, RunRequest, Runs
 from gateway.services.messages import message, name_of
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.entities import Run

@@ -33,10 +33,8 @@ from gateway.snapshots.snapshots import Snapshots
 from gateway.snapshots.taking import Taken, no_snapshot
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
-from gateway.storage.entities import Thread
-from gateway.storage.restore_store import Fork, ForkStore, WorkspaceRequest
-from gateway.storage.snapshot_store import FORK, Snapshot, SnapshotStore
-from gateway.storage.stored_message import read_message
+from gateway.storage.entities import Thread, read_message
+from gateway.storage.snapshot_store import FORK, Fork, ForkStore, Snapshot, SnapshotStore, WorkspaceRequest
 from gateway.storage.thread_store import FORKING, MessageRow, ThreadRow
 from gateway.support.clock import MakeId
 from gateway.tenancy.quotas import Quotas

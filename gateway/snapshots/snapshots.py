@@ -20,9 +20,8 @@ from gateway.redaction import Redactor
 from gateway.snapshots.snapshot_directory import LOCK_TIMEOUT_S, SnapshotDirectory
 from gateway.snapshots.taking import Taken, Taking, audit_entry, in_thread, no_snapshot
 from gateway.storage.entities import Thread
-from gateway.storage.restore_store import RestoreStore, WorkspaceRequest
 from gateway.storage.run_writes import KeptStep
-from gateway.storage.snapshot_store import Snapshot, SnapshotStore
+from gateway.storage.snapshot_store import RestoreStore, Snapshot, SnapshotStore, WorkspaceRequest
 from gateway.storage.store import Store
 from gateway.storage.thread_store import RESTORING, ThreadStore
 from gateway.support.clock import MakeId, NowUs, make_id, now_us

@@ -22,11 +22,10 @@ from agent.messages import ToolCall, ToolResult
 from agent.state import ToolExecution
 from agent.tool_call import JudgedCall
 from gateway.errors import Cancelled, NotFound
-from gateway.storage.request_store import RequestedCall, RequestStore
+from gateway.storage.call_journal import RequestedCall, RequestStore
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.stored_result import StoredResult
 from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
-from gateway.tool_calls.tool_request import ToolRequest
+from gateway.tool_calls.tool_request import StoredResult, ToolRequest
 
 LINGER_S = 3.0
 # Calls of one tenant that continue without a caller; one more ends when its caller leaves.

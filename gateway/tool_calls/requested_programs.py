@@ -20,14 +20,12 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from gateway.errors import NotFound
-from gateway.storage.request_store import RequestedCall, RequestStore
+from gateway.storage.call_journal import RequestedCall, RequestStore
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.outcome_retry_queue import OutcomeRetryQueue
-from gateway.tool_calls.program import Program
-from gateway.tool_calls.program_calls import EndedProgram
-from gateway.tool_calls.stored_result import StoredResult
+from gateway.tool_calls.program_calls import EndedProgram, Program
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
-from gateway.tool_calls.tool_request import ToolRequest
+from gateway.tool_calls.tool_request import StoredResult, ToolRequest
 from sandbox.protocols import Process, ProgramResult
 
 _LOST = "the gateway was lost while it ran: what it had done by then is not known, and it was not run again"

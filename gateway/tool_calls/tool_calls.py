@@ -26,8 +26,7 @@ from agent.tools.runner import ToolRunner
 from agent.tools.tool import Capability, ToolExecutor
 from agent.tools.toolbox import Toolbox
 from gateway.agents.agents import Workspace, seven_tools
-from gateway.approvals.approver import ThreadApprover
-from gateway.approvals.grant_hook import GrantHook, load_grants
+from gateway.approvals.approver import GrantHook, ThreadApprover, load_grants
 from gateway.errors import ApprovalPending, InvalidArgument, Unavailable, Unrecorded
 from gateway.policy import PolicyHook
 from gateway.policy.decision import Facts
@@ -46,13 +45,11 @@ from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.journal import JournalHook
 from gateway.tool_calls.outcome_retry_queue import UNRECORDED, OutcomeRetryQueue, UnrecordedCall
-from gateway.tool_calls.process_reader import ProcessReader
-from gateway.tool_calls.program_check import ProgramCheck
 from gateway.tool_calls.quota_hook import REFUSED, QuotaHook
-from gateway.tool_calls.redacted_workspace import RedactedWorkspace
+from gateway.tool_calls.redacted_workspace import ProcessReader, RedactedWorkspace
 from gateway.tool_calls.service_executor import EXECUTOR, ServiceExecutor
 from gateway.tool_calls.thread_engines import ThreadEngines
-from gateway.tool_calls.thread_sandbox import ThreadSandbox
+from gateway.tool_calls.thread_sandbox import ProgramCheck, ThreadSandbox
 from gateway.tool_calls.tool_request import REQUEST, ToolRequest
 from sandbox.keeper.keeper import Leases
 

@@ -36,9 +36,8 @@ from gateway.runs.checkpoints import Checkpoints
 from gateway.runs.run_log import RunLog
 from gateway.runs.thread_history import ThreadHistoryHook
 from gateway.storage.database import Database
-from gateway.storage.run_queries import NewRun
 from gateway.storage.run_writes import Claim, RunWrite
-from gateway.storage.store import Store
+from gateway.storage.store import NewRun, Store
 from gateway.tool_calls.journal import JournalHook
 
 STEPS = 1000

@@ -23,9 +23,9 @@ from gateway.errors import Unavailable
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.storage.audit_reader import AuditReader
+from gateway.storage.call_journal import RequestStore
 from gateway.storage.database import Database
 from gateway.storage.quota_store import QuotaStore
-from gateway.storage.request_store import RequestStore
 from gateway.storage.tables import tool_calls
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant

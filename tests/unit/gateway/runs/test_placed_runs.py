@@ -15,12 +15,11 @@ from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
 from gateway.runs.agent_run import RunParts
 from gateway.runs.hosting import LIVE_LIMIT
-from gateway.runs.requested_runs import RequestedRuns
-from gateway.runs.runs import RunRequest, Runs
+from gateway.runs.runs import RequestedRuns, RunRequest, Runs
 from gateway.runs.waiting_runs import WaitingRuns
+from gateway.storage.call_journal import RequestStore
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.entities import Run
-from gateway.storage.request_store import RequestStore
 from gateway.storage.tables import audit_records
 from gateway.storage.tables import runs as runs_table
 from gateway.storage.waiting_store import WaitingStore

@@ -23,9 +23,8 @@ from gateway.runs.runs import Runs
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.database import Database
 from gateway.storage.entities import LoggedEvent, Run
-from gateway.storage.run_queries import NewRun
 from gateway.storage.run_writes import Claim, KeptStep, LeaseLost, RunWrite
-from gateway.storage.store import Store
+from gateway.storage.store import NewRun, Store
 from gateway.storage.tables import runs as runs_table
 from gateway.storage.tables import tool_calls
 from gateway.storage.waiting_store import LeaseStore

@@ -24,9 +24,8 @@ from gateway.runs.threads import Threads
 from gateway.services.run_service import RunService
 from gateway.services.thread_service import ThreadService
 from gateway.storage.database import Database
-from gateway.storage.run_queries import NewRun
-from gateway.storage.store import Store
-from gateway.storage.stored_message import stored_text
+from gateway.storage.entities import stored_text
+from gateway.storage.store import NewRun, Store
 from gateway.storage.tables import messages, runs, thread_metadata
 from gateway.storage.thread_store import TASK_LISTED_CHARS, ThreadStore
 from gateway.tenancy.tenants import Tenant

@@ -16,7 +16,7 @@ from sqlalchemy import select
 from gateway.client import Client
 from gateway.config.config import Config
 from gateway.credentials.keys import OPERATOR_SCOPES, make_key
-from gateway.data_lifecycle.tenant_admin import TenantAdmin
+from gateway.data_lifecycle.erasure import TenantAdmin
 from gateway.errors import (
     Conflict,
     InvalidArgument,

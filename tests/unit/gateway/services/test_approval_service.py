@@ -20,8 +20,8 @@ from gateway.policy.judge import Policy
 from gateway.services.approval_service import ApprovalService
 from gateway.services.tool_service import ToolService
 from gateway.storage.approval_store import ApprovalStore
+from gateway.storage.call_journal import RequestStore
 from gateway.storage.database import Database
-from gateway.storage.request_store import RequestStore
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.requested_calls import RequestedCalls
 from gateway.v1 import approval_service_pb2 as pb

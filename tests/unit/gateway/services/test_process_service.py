@@ -37,9 +37,9 @@ from gateway.policy.document import LimitsSection, PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
 from gateway.services import messages, streamed_program
 from gateway.services.process_service import ProcessService
+from gateway.storage.call_journal import RequestStore
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread
-from gateway.storage.request_store import RequestStore
 from gateway.storage.tables import audit_records
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls import program_calls

@@ -31,8 +31,7 @@ from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.quota_store import QuotaStore
-from gateway.storage.run_queries import NewRun
-from gateway.storage.store import Store
+from gateway.storage.store import NewRun, Store
 from gateway.storage.tables import counters, holds, tool_calls
 from gateway.tenancy.quotas import CallQuota, Quotas, QuotaUsage
 from gateway.tool_calls.quota_hook import REFUSED, QuotaHook

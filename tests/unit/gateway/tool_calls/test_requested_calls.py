@@ -15,8 +15,8 @@ from gateway.errors import AirlockError, Cancelled, InProgress, NotFound, Reques
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.storage.approval_store import ApprovalStore
+from gateway.storage.call_journal import REMEMBERED_US, RequestStore, is_of_request_id
 from gateway.storage.database import ConstraintViolated, Database
-from gateway.storage.request_store import REMEMBERED_US, RequestStore, is_of_request_id
 from gateway.storage.store import Store
 from gateway.storage.tables import tool_calls as rows
 from gateway.tenancy.tenants import Tenant

@@ -30,8 +30,8 @@ from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.services.process_service import ProcessService
 from gateway.storage.approval_store import ApprovalStore
+from gateway.storage.call_journal import RequestStore
 from gateway.storage.database import Database
-from gateway.storage.request_store import RequestStore
 from gateway.storage.tables import tool_calls as journal
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.outcome_retry_queue import UnrecordedCall
