@@ -40,8 +40,6 @@ Prepare = Callable[[Tenant, ToolCall], JudgedCall]
 
 @dataclass(frozen=True)
 class _Given:
-    """An answer as the approver gave it."""
-
     answer: str
     by: str
     message: str
@@ -124,7 +122,6 @@ class Approvals:
                 await pause(self._closing, self.poll_s)
 
     def close(self) -> None:
-        """End all watches."""
         self._closing.set()
 
     async def resolve(

@@ -222,7 +222,6 @@ class GrantHook(Hook):
     run_id: str | None
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
-        """Check whether the call passed by a grant."""
         tool = state.current.tool
         if tool.approval_id and tool.verdict is not None and tool.verdict.kind is VerdictKind.PROCEED:
             try:

@@ -172,7 +172,6 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
 
 
 def _engine(base: Foundation, history: HistoryWriter) -> DockerEngine | MemoryEngine:
-    """Return the configured engine."""
     config, settings = base.config, base.config.sandbox
     if settings.engine == "memory":
         log.warning("sandbox.engine is memory: every command runs on this machine, unconfined, as the gateway's user")
@@ -209,7 +208,6 @@ async def _claim_directories(stack: AsyncExitStack, base: Foundation, engine: Do
 
 
 async def _watch_disks(stack: AsyncExitStack, base: Foundation) -> None:
-    """Watch the engine's disk and the state directory's."""
     settings, free = base.config.sandbox, None
     if settings.engine != "memory":
         requests = _requests(base)
@@ -221,7 +219,6 @@ async def _watch_disks(stack: AsyncExitStack, base: Foundation) -> None:
 
 
 def _creation(stack: AsyncExitStack, engine: DockerEngine | MemoryEngine, base: Foundation) -> Creation:
-    """Return the creation of sandboxes with the configured decorators."""
     settings, pulls = base.config.sandbox, None
     if settings.engine != "memory" and settings.pull != "never":
         requests = _requests(base)

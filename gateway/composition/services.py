@@ -19,7 +19,7 @@ from gateway.data_lifecycle.erasure import Erasure, TenantAdmin, remove_files
 from gateway.errors import AirlockError
 from gateway.identity.auth import authentication
 from gateway.policy_versions.policy_admin import PolicyAdmin
-from gateway.runs.agent_run import RunParts
+from gateway.runs.hosting import RunParts
 from gateway.runs.lease import Lease
 from gateway.runs.runs import RequestedRuns, Runs
 from gateway.runs.threads import Threads
@@ -54,8 +54,7 @@ from gateway.storage.transition_store import TransitionStore
 from gateway.storage.waiting_store import LeaseStore, WaitingStore
 from gateway.support.clock import make_id
 from gateway.tenancy.quotas import Quotas
-from gateway.tool_calls.requested_calls import RequestedCalls
-from gateway.tool_calls.requested_programs import RequestedPrograms
+from gateway.tool_calls.requested_calls import RequestedCalls, RequestedPrograms
 from gateway.tool_calls.thread_engines import ThreadEngines
 from gateway.tool_calls.tool_calls import ToolCalls
 from sandbox.engines.engine import Engine

@@ -149,7 +149,6 @@ class Policies:
             return change.digest
 
     def following(self) -> AbstractAsyncContextManager[None]:
-        """Follow the changes in the database until the block ends."""
         return in_background(self._follow_all(), "policies follow the database")
 
     async def _follow_all(self) -> None:
@@ -209,7 +208,6 @@ class Policies:
         return found
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Do CPU-bound work in the compiler's thread."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._compiler, work)
         except RuntimeError as error:  # the executor is shut down

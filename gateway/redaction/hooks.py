@@ -154,7 +154,6 @@ class RedactionHook(Hook):
         self._redactor = redactor
 
     def output_filter(self) -> OutputFilter | None:
-        """Return a filter of one call's output."""
         return LiveRedaction(self._redactor)
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:

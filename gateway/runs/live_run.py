@@ -81,11 +81,9 @@ class LiveRun:
 
     @property
     def whose(self) -> dict[str, str]:
-        """What identifies the run in the gateway's log."""
         return {"run_id": self.run.id, "tenant": self.run.tenant, "thread": self.run.thread}
 
     def cancel(self) -> None:
-        """Stop the run on request."""
         if self.task is not None and not self.cancelled:
             self.cancelled = True
             self.task.cancel()
@@ -97,7 +95,7 @@ class LiveRun:
         self.abandoned = True
         self.log.abandon()
         if self.journal is not None:
-            self.journal.hosted.abandon()
+            self.journal.abandon()
         self.task.cancel()
 
     def emit(self, event: Event) -> None:

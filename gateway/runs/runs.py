@@ -4,8 +4,9 @@ A run that waits for an approval has no task: its state is in the database, and 
 answered continues it (gateway/runs/waiting_runs.py). A run whose gateway is lost or was stopped is taken over from its
 last checkpoint (gateway/runs/checkpoints.py); writes of its old gateway are then refused.
 
-    hosting.py     the runs under way here: begin, takeover, end     agent_run.py    one run's agent, from state to end
-    live_run.py    the events that a run emits                       checkpoints.py  what a run continues from
+    hosting.py        the runs under way here: begin, takeover, one run's agent from state to end
+    live_run.py       the events that a run emits
+    checkpoints.py    what a run continues from
 """
 
 import asyncio
@@ -29,11 +30,9 @@ from gateway.errors import (
     TooLarge,
     Unavailable,
 )
-from gateway.runs.agent_run import AgentRuns, RunParts, policy_reference
-from gateway.runs.checkpoints import SuspendedRun
-from gateway.runs.hosting import LIVE_LIMIT, Hosting
+from gateway.runs.checkpoints import THREAD_LIMIT_CHARS, SuspendedRun
+from gateway.runs.hosting import LIVE_LIMIT, AgentRuns, Hosting, RunParts, policy_reference
 from gateway.runs.live_run import LiveRun
-from gateway.runs.thread_history import THREAD_LIMIT_CHARS
 from gateway.storage.call_journal import RequestStore, is_of_deletion
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import LoggedEvent, Run, Thread
@@ -135,7 +134,6 @@ class Runs:
         return await self._store.thread(tenant.name, name)
 
     async def _reserved(self, tenant: Tenant, thread_name: str) -> Thread:
-        """Return a thread, reserved for a new run that is hosted here."""
         hosting = self._hosting
         thread = await self._parts.tool_calls.thread(tenant, thread_name)
         # Nothing may be awaited between check and reservation, or two runs would pass.
@@ -277,7 +275,6 @@ class Runs:
                 live.cancel()
 
     async def stop_following(self) -> None:
-        """Stop taking unhosted runs."""
         for task in self._following:
             task.cancel()
         await asyncio.gather(*self._following, return_exceptions=True)

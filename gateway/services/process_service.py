@@ -24,7 +24,7 @@ from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenant_limit import TenantLimit
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.program_calls import TOOL, ProcessStart, program_of, start_arguments
-from gateway.tool_calls.requested_programs import RequestedPrograms, made_process_id, program_request
+from gateway.tool_calls.requested_calls import RequestedPrograms, made_process_id, program_request
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls
 from gateway.v1 import process_service_pb2 as pb

@@ -14,7 +14,7 @@ from gateway.services.messages import ended_message, failure, in_time, queued
 from gateway.serving.request_checks import check
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.program_calls import TOOL, Program, ProgramRun, program_of, run_arguments
-from gateway.tool_calls.requested_programs import RequestedPrograms, program_request
+from gateway.tool_calls.requested_calls import RequestedPrograms, program_request
 from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
 from gateway.v1 import process_service_pb2 as pb
 from sandbox.protocols import ProgramSpec

@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 from gateway.errors import Misconfigured
-from gateway.storage.database import Database
-from gateway.storage.settings_store import agreed, value_of
+from gateway.storage.database import Database, agreed, value_of
 from gateway.support.clock import MakeId, make_id
 
 _NAME = "instance"

@@ -60,7 +60,6 @@ class Snapshots:
         self.taking = Taking(self.engine, self.store, clock=self.clock, ids=self.ids)
 
     def of(self, tenant: str) -> SnapshotDirectory:
-        """Return a tenant's directory."""
         return SnapshotDirectory(self.directory / digest(tenant))
 
     async def create(self, tenant: Tenant, thread: str, *, comment: str, request_id: str = "") -> Snapshot:

@@ -6,7 +6,7 @@ The database, whichever it is:
     database, writer                    opening and identifying it; its readers, shared fairly; its one writer
     prepared                            statements compiled once
     queries                             what every store has: rows as dataclasses, filters, pages, slices
-    settings_store, engine_store        what all gateways of a database share, and those of one engine
+    engine_store                        what gateways of one engine share
 Threads and runs:
     store                               one thread, one run and its events
     call_journal                        the journal of calls, and their request ids

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 from weakref import WeakValueDictionary
 
-from sqlalchemy import Connection, Engine, Executable, Result, Row, Select
+from sqlalchemy import Connection, Engine, Executable, Result, Row, Select, insert, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from gateway.errors import Misconfigured, Unavailable
 from gateway.storage.connecting import READERS, connect, driver_message
 from gateway.storage.migration import NotMigrated, upgrade
 from gateway.storage.prepared import Prepared
+from gateway.storage.tables import settings
 from gateway.storage.writer import TRIES, Writer, lost
 from gateway.support.current_tenant import CURRENT_TENANT
 
@@ -37,6 +38,8 @@ _OPENING_ADVICE = {
     "postgresql": "Is the server up, the database made, and may this user make tables in it?",
 }
 
+# A table is read, because SQLite does not access its file for a plain SELECT 1.
+_ANY_ROW = select(settings.c.name).limit(1)
 T = TypeVar("T")
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 Write = tuple[Executable, Parameters]
@@ -283,3 +286,41 @@ def _identity(connection: Connection) -> DatabaseIdentity:
     allowed = connection.exec_driver_sql("SELECT has_function_privilege('pg_control_system()', 'execute')").scalar()
     server = connection.exec_driver_sql("SELECT system_identifier FROM pg_control_system()").scalar() if allowed else 0
     return DatabaseIdentity(f"server:{server}:{oid}", f"PostgreSQL database {name!r} of server {server or 'unknown'}")
+
+
+# --- the settings that all gateways of a database share, as values by name ---
+
+
+async def agreed(database: Database, name: str, *, offered: str) -> str:
+    """Return the value of a name; if it has none, it becomes the offered one."""
+    return await changed(database, name, lambda found: offered if found is None else found)
+
+
+async def changed(database: Database, name: str, change: Callable[[str | None], str]) -> str:
+    """Replace the value of a name by `change(value)`, where None is no value; return the new value."""
+
+    def work(connection: Connection) -> str:
+        found = connection.execute(select(settings.c.value).where(settings.c.name == name)).scalar_one_or_none()
+        value = change(found)
+        if found is None:
+            connection.execute(insert(settings).values(name=name, value=value))
+        elif value != found:
+            connection.execute(update(settings).where(settings.c.name == name).values(value=value))
+        return value
+
+    try:
+        return await database.transact(work)
+    except ConstraintViolated:  # another gateway was faster
+        return await database.transact(work)
+
+
+async def value_of(database: Database, name: str) -> str | None:
+    """Return the value of a name; None if it has none."""
+    value: str | None = await database.scalar(select(settings.c.value).where(settings.c.name == name))
+    return value
+
+
+async def sign_of_life(database: Database) -> None:
+    """Return once the database answers; Unavailable if it does not."""
+    # Like authentication, it does not wait for tenants' reads.
+    await database.rows(_ANY_ROW, foremost=True)

@@ -89,19 +89,11 @@ class ClaimedRun:
     last_sequence: int
 
 
-@dataclass(frozen=True)
-class WaitingCount:
-    """How many runs and approvals of all tenants wait."""
-
-    runs: int
-    approvals: int
-
-
-async def count_waiting(database: Database) -> WaitingCount:
-    """Count what waits now."""
+async def count_waiting(database: Database) -> tuple[int, int]:
+    """Return how many runs and approvals of all tenants wait now."""
     counts = (sa.select(sa.func.count()).where(runs.c.status == "waiting"), sa.select(sa.func.count()).where(_PENDING))
     waiting, asked = [int(await database.scalar(count)) for count in counts]
-    return WaitingCount(waiting, asked)
+    return waiting, asked
 
 
 class LeaseStore(Queries):

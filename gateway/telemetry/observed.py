@@ -187,7 +187,6 @@ class TraceLog:
 
     @contextmanager
     def span(self, name: str, attributes: Mapping[str, Attribute]) -> Iterator[RecordedSpan]:
-        """Log one span."""
         span = RecordedSpan(name, dict(attributes))
         started_s = self._clock()
         try:

@@ -148,7 +148,6 @@ class Telemetry:
 
     @classmethod
     def off(cls) -> Self:
-        """Return a telemetry that records nothing."""
         return cls(trace.NoOpTracer(), Instruments(metrics.NoOpMeter("airlock")), TelemetrySettings(), BoundedNames(0))
 
     @property

@@ -90,10 +90,6 @@ class Quotas:
         # How many bytes are stored of each tenant, and when that was read.
         self._stored: dict[str, tuple[int, float]] = {}
 
-    async def open(self) -> None:
-        """Release what this gateway had reserved when it last ended."""
-        await self._store.release_all()
-
     # --- what is stored ---
 
     async def check_stored(self, tenant: str, quotas: QuotasSection, *, reserved: bool = False) -> None:

@@ -88,56 +88,12 @@ class _Record:
 _BEGUN = Slot[_Begun]("journaled as executing")
 
 
-class HostedCalls:
-    """The tool calls of a run that is hosted here, and may continue in another process.
-
-    The journal tells a gateway that takes a run over what became of the run's calls. `claim` is that of the gateway
-    that hosts the run; calls that belong to no run never call `host`.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self.claim: Claim | None = None
-        self.read_only: frozenset[str] = frozenset()
-        self.abandoned = False
-        self._store = store
-        self._lease_over: Callable[[], bool] = lambda: False
-
-    def host(self, claim: Claim, read_only: Collection[str], lease_over: Callable[[], bool] = lambda: False) -> None:
-        """Write for a run under its claim, with the calls' results until their step is kept.
-
-        `read_only` are the tools whose interrupted calls may be made again. No call begins once `lease_over` returns
-        True: a process that was stopped finds out last that its lease expired.
-        """
-        self.claim, self.read_only, self._lease_over = claim, frozenset(read_only), lease_over
-
-    def abandon(self) -> None:
-        """Begin no further call and write nothing more: the run continues on another gateway from what is stored."""
-        self.abandoned = True
-
-    def check(self, run_id: str | None) -> None:
-        """Raise LeaseLost if another process hosts the run by now."""
-        if self.abandoned or self._lease_over():
-            raise LeaseLost(run_id)
-
-    async def earlier(self, calls: Sequence[ToolCall]) -> Mapping[str, EarlierCall]:
-        """Return the outcomes of these calls in an earlier process; calls that may be made again are left out."""
-        if self.claim is None:
-            return {}
-        ids = [call.id for call in calls]
-        # The run is claimed: a failed read must not end it.
-        read = partial(self._store.take_over_calls, self.claim, ids)
-        rows = await retried(read, run_id=self.claim.run_id, what="its earlier calls")
-        again = {
-            id_ for id_, row in rows.items() if row["read_only"] and row["state"] != "blocked" and row["result"] is None
-        }
-        return {id_: earlier_call(row) for id_, row in rows.items() if id_ not in again}
-
-
 @dataclass(eq=False)
 class JournalHook(Hook):
     """Journals every tool call of one thread; stored arguments are redacted.
 
-    `policy_version` returns the version in force, `late` retries what the database does not accept.
+    `policy_version` returns the version in force, `late` retries what the database does not accept. `claim` is that of
+    the gateway that hosts the run; calls that belong to no run have none.
     """
 
     name = "journal"
@@ -150,19 +106,49 @@ class JournalHook(Hook):
     redactor: Redactor = NO_SECRETS
     late: OutcomeRetryQueue = field(default_factory=OutcomeRetryQueue)
 
-    def __post_init__(self) -> None:
-        self.hosted = HostedCalls(self.store)
+    claim: Claim | None = field(init=False, default=None)
+    read_only: frozenset[str] = field(init=False, default=frozenset())
+    abandoned: bool = field(init=False, default=False)
+    _lease_over: Callable[[], bool] | None = field(init=False, default=None)
+
+    def host(self, claim: Claim, read_only: Collection[str], lease_over: Callable[[], bool]) -> None:
+        """Write for a run under its claim, with the calls' results until their step is kept.
+
+        `read_only` are the tools whose interrupted calls may be made again. No call begins once `lease_over` returns
+        True: a process that was stopped finds out last that its lease expired.
+        """
+        self.claim, self.read_only, self._lease_over = claim, frozenset(read_only), lease_over
+
+    def abandon(self) -> None:
+        """Begin no further call and write nothing more: the run continues on another gateway from what is stored."""
+        self.abandoned = True
+
+    def _check_hosted(self, run_id: str | None) -> None:
+        """Raise LeaseLost if another process hosts the run by now."""
+        if self.abandoned or (self._lease_over is not None and self._lease_over()):
+            raise LeaseLost(run_id)
+
+    async def earlier(self, calls: Sequence[ToolCall]) -> Mapping[str, EarlierCall]:
+        """Return the outcomes of these calls in an earlier process; calls that may be made again are left out."""
+        if self.claim is None:
+            return {}
+        # The run is claimed: a failed read must not end it.
+        read = partial(self.store.take_over_calls, self.claim, [call.id for call in calls])
+        rows = await retried(read, run_id=self.claim.run_id, what="its earlier calls")
+        again = {
+            id_ for id_, row in rows.items() if row["read_only"] and row["state"] != "blocked" and row["result"] is None
+        }
+        return {id_: earlier_call(row) for id_, row in rows.items() if id_ not in again}
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
-        """Write "about to execute"."""
-        call, context, claim = tool.judged.call, tool.context, self.hosted.claim
-        self.hosted.check(context.run_id)
+        call, context, claim = tool.judged.call, tool.context, self.claim
+        self._check_hosted(context.run_id)
         begun = self._row(tool, self.policy_version())
         context.set(_BEGUN, _Begun(begun, context.clock()))
         context.pop(UNRECORDED)  # a ring may repeat a call that did not execute
         row = {**begun, "state": "executing"}
         if claim is not None:
-            row["read_only"] = call.name in self.hosted.read_only
+            row["read_only"] = call.name in self.read_only
         request = context.get(REQUEST)
         try:
             written = row if request is None else row | request.columns()
@@ -176,7 +162,7 @@ class JournalHook(Hook):
             raise request.in_progress() from None
         except Unavailable as error:
             return _not_begun(tool, str(error))
-        self.hosted.check(context.run_id)  # lost meanwhile: the gateway that takes over records it as interrupted
+        self._check_hosted(context.run_id)  # lost meanwhile: the gateway that takes over records it as interrupted
         with structlog.contextvars.bound_contextvars(call_id=call.id):
             return await next_(tool)
 
@@ -184,7 +170,7 @@ class JournalHook(Hook):
         """Write the outcome, of cancelled calls too."""
         tool = state.current.tool
         request, unexecuted = tool.context.get(REQUEST), tool.context.get(UNRECORDED)
-        if (request is not None and request.taken) or self.hosted.abandoned or tool.recalled:
+        if (request is not None and request.taken) or self.abandoned or tool.recalled:
             return state  # its row belongs to another call, to the gateway that takes over, or to an earlier process
         policy = tool.verdict.policy if tool.verdict else None
         version = policy.version if policy else self.policy_version()
@@ -212,7 +198,7 @@ class JournalHook(Hook):
 
     def _record(self, tool: ToolExecution, ended: dict[str, Any], *, of_run: bool) -> _Record:
         """Return the record of a call that is over. `of_run`: with its result, as long as the run has a claim."""
-        context, claim, store = tool.context, self.hosted.claim, self.store
+        context, claim, store = tool.context, self.claim, self.store
         request, begun, unexecuted = context.get(REQUEST), context.get(_BEGUN), context.get(UNRECORDED)
         version = ended["policy_version"]
         row = {**begun.row, "policy_version": version} if begun else self._row(tool, version)
@@ -255,7 +241,6 @@ class JournalHook(Hook):
             await self.store.write_tool_call(row, audited=audited)
 
     def _write_later(self, tool: ToolExecution, record: _Record, said: str) -> None:
-        """Retry a record until the database accepts it."""
         record.audited[0] = replace(record.audited[0], at_us=now_us())
         request, unrecorded = tool.context.get(REQUEST), UnrecordedCall(tool.call.id, record.executed, said)
         tool.context.set(UNRECORDED, tool.context.get(UNRECORDED) or unrecorded)

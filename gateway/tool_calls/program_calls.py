@@ -135,8 +135,6 @@ def _working_directory(asked: str) -> str:
 
 @dataclass(eq=False)
 class _ProgramCall(ServiceExecutor):
-    """One program."""
-
     program: Program
     _filters: list[OutputFilter] | None = field(default=None, init=False)
 
@@ -217,7 +215,6 @@ class ProgramRun(_ProgramCall):
             raise
 
     async def _take(self, stream: OutputStream, data: bytes) -> None:
-        """Redact a piece and queue it."""
         await self._hand_on(stream, await filtered(self._filters or (), stream, data))
 
     async def _hand_on(self, stream: OutputStream, data: bytes) -> None:

@@ -114,11 +114,9 @@ class QuotaHook(Hook):
         return state.forbid_continuation(self.name, f"quota_{refused.details['quota']}", str(refused))
 
     async def after_inference(self, state: AgentState) -> AgentState:
-        """Count the usage of the answer."""
         return await self._settled(state)
 
     async def on_error(self, state: AgentState) -> AgentState:
-        """Count the usage of failed attempts."""
         return await self._settled(state)
 
     async def execution_end(self, state: AgentState) -> AgentState:

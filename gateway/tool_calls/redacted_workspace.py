@@ -95,14 +95,12 @@ class RedactedWorkspace:
         yield stream.flush()
 
     async def read_lines(self, path: str, *, offset: int = 0, limit: int = 2000, limit_bytes: int = 65536) -> LinesPage:
-        """Read a page of lines, redacted with the bytes around it."""
         page = await self.inner.read_lines(path, offset=offset, limit=limit, limit_bytes=limit_bytes)
         if not page.data or page.binary:
             return page
         return replace(page, data=Redacted(await self._within(path, page)))
 
     async def _within(self, path: str, page: LinesPage) -> bytes:
-        """Return a page redacted with the bytes around it."""
         start = max(0, page.next_byte - len(page.data))
         margin_bytes = self.redactor.margin_bytes
         before = await self._bytes(path, max(0, start - margin_bytes), min(start, margin_bytes))
@@ -137,7 +135,6 @@ class RedactedWorkspace:
         return replace(page, matches=tuple(matches))
 
     async def _line(self, match: GrepMatch) -> bytes:
-        """Return the line of a match, redacted by itself."""
         cut = _is_cut(match)
         data = match.text.encode("utf-8", "surrogateescape")
         return await self.redactor.redact(data, cut_start=cut, cut_end=cut)
@@ -233,7 +230,6 @@ class _Contexts:
         self._lines: dict[str, tuple[int, list[bytes]]] = {}
 
     def keep(self, first: GrepMatch, lines: list[bytes]) -> None:
-        """Keep the lines that were read from a match on."""
         self._lines[first.path] = (first.line, lines)
 
     def line(self, match: GrepMatch) -> bytes | None:

@@ -144,7 +144,6 @@ class ThreadSandbox:
     remove_process = _on_process(Processes.remove)
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Stream a file's bytes."""
         async with self._leased() as sandbox:
             async for chunk in sandbox.files.read(path, offset=offset, length=length):
                 yield chunk
@@ -233,7 +232,6 @@ class ThreadSandbox:
                 raise Exhausted(str(error)) from error
 
     async def list_processes(self) -> ProcessList:
-        """List background processes and count strays."""
         async with self.leases.acquire_existing(self.spec) as sandbox:
             return ProcessList((), 0) if sandbox is None else await sandbox.processes.list()
 

@@ -83,12 +83,10 @@ class ToolPath:
 
     @cached_property
     def hook_engine(self) -> HookEngine:
-        """The hooks, ready to run."""
         return HookEngine([*self.hooks, *(hook for capability in self.capabilities for hook in capability.hooks)])
 
     @cached_property
     def toolbox(self) -> Toolbox:
-        """The tools, ready to run."""
         return Toolbox([tool for capability in self.capabilities for tool in capability.tools])
 
 
@@ -178,7 +176,6 @@ class ToolCalls:
         self._threads.pop((tenant.name, name), None)
 
     def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None, agent: str = "") -> ToolPath:
-        """Make the path of the tool calls of a thread."""
         spec = tenant.sandbox_spec(thread.name)
         claim = None if self.engines is None else partial(self.engines.claim, thread)
         sandbox = ThreadSandbox(self.leases, spec, lambda: tenant.policy, claim, self._programs)
@@ -265,7 +262,6 @@ class ToolCalls:
         return tools.prepare(call) if known else JudgedCall.of(call)
 
     async def process_reader(self, tenant: Tenant, thread_name: str) -> ProcessReader:
-        """Return the reader of the output of a thread's background processes."""
         tool_path = await self._tool_path(tenant, thread_name)
         return ProcessReader(tool_path.sandbox, tool_path.redactor)
 

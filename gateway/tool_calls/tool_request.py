@@ -83,7 +83,6 @@ class StoredResult(BaseModel):
         return cls.model_validate_json(stored.result)
 
     def result(self) -> ToolResult:
-        """Return the result as it was."""
         kept = {name: getattr(self, name) for name in _OF_RESULT}
         for stream in _STREAMS:
             kept[stream] = self.content if kept[stream] is None else kept[stream]
@@ -123,7 +122,6 @@ class ToolRequest:
         return cls(request_id, hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest(), thread)
 
     def columns(self) -> dict[str, str]:
-        """Return the request's columns of the journal's row."""
         return {"request_id": self.id, "request_digest": self.digest}
 
     def keep(self, execution: ToolExecution) -> str | None:

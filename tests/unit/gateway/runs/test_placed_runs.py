@@ -13,8 +13,7 @@ from sqlalchemy import select
 from gateway.errors import OtherEngine, Overloaded, QuotaExceeded, ThreadBusy
 from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
-from gateway.runs.agent_run import RunParts
-from gateway.runs.hosting import LIVE_LIMIT
+from gateway.runs.hosting import LIVE_LIMIT, RunParts
 from gateway.runs.runs import RequestedRuns, RunRequest, Runs
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.call_journal import RequestStore

@@ -16,7 +16,7 @@ from agent.hooks.hook import InferenceRequest
 from agent.models.model import OnDelta
 from agent.state import ModelResponse
 from gateway.errors import ThreadBusy
-from gateway.runs.agent_run import RunParts
+from gateway.runs.hosting import RunParts
 from gateway.runs.lease import Lease
 from gateway.runs.run_log import RunLog
 from gateway.runs.runs import Runs

@@ -43,7 +43,7 @@ from gateway.storage.entities import Thread
 from gateway.storage.tables import audit_records
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls import program_calls
-from gateway.tool_calls.requested_programs import RequestedPrograms
+from gateway.tool_calls.requested_calls import RequestedPrograms
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls, ToolPath
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc

@@ -35,7 +35,7 @@ from gateway.storage.database import Database
 from gateway.storage.tables import tool_calls as journal
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.outcome_retry_queue import UnrecordedCall
-from gateway.tool_calls.requested_programs import RequestedPrograms
+from gateway.tool_calls.requested_calls import RequestedPrograms
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc
 from sandbox import errors as sandbox_errors
