@@ -26,8 +26,18 @@ from gateway.policy.hook import HeldGrants
 from gateway.policy.judge import Policy, compile_grants
 from gateway.policy.narrow import narrow_rule, rule_as_yaml
 from gateway.redaction.redactor import NO_SECRETS, Redactor
-from gateway.storage.approval_store import Approval, ApprovalStore, Asked, TooManyPending
-from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, EXPIRED, PENDING, USED
+from gateway.storage.approval_store import (
+    APPROVED,
+    CANCELLED,
+    DENIED,
+    EXPIRED,
+    PENDING,
+    USED,
+    Approval,
+    ApprovalStore,
+    Asked,
+    TooManyPending,
+)
 from gateway.storage.entities import Thread
 from gateway.support.background import retried
 
@@ -202,7 +212,7 @@ def _compiled(granted: tuple[tuple[str, str], ...]) -> HeldGrants:
 
 async def load_grants(store: ApprovalStore, thread: Thread, run_id: str | None) -> HeldGrants:
     """Return the grants in force of a thread and of this run of it."""
-    granted: Sequence[tuple[str, str]] = await store.grants.rules(thread, run_id)
+    granted: Sequence[tuple[str, str]] = await store.granted_rules(thread, run_id)
     return _compiled(tuple(granted))
 
 

@@ -9,8 +9,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from gateway.approvals.approvals import Approvals
-from gateway.audit.anchoring import Anchoring, to_command, to_file
-from gateway.audit.audit import Audit
+from gateway.audit.audit import Anchoring, Audit, to_command, to_file
 from gateway.audit_chain.anchor import private_key
 from gateway.composition.foundation import Foundation
 from gateway.composition.sandboxes import Sandboxes
@@ -55,7 +54,7 @@ from gateway.storage.waiting_store import LeaseStore, WaitingStore
 from gateway.support.clock import make_id
 from gateway.tenancy.quotas import Quotas
 from gateway.tool_calls.requested_calls import RequestedCalls, RequestedPrograms
-from gateway.tool_calls.thread_engines import ThreadEngines
+from gateway.tool_calls.thread_sandbox import ThreadEngines
 from gateway.tool_calls.tool_calls import ToolCalls
 from sandbox.engines.engine import Engine
 from sandbox.errors import WorkspaceIncomplete

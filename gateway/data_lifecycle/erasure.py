@@ -150,9 +150,6 @@ class Erasure:
             log.warning("deleted data stays in the database's log until that is next truncated", tenant=name)
         return erased
 
-    async def was_deleted(self, name: str) -> bool:
-        return await self.store.was_deleted(name)
-
     async def _until_all_ended(self, tenant: str) -> None:
         for _ in range(round(_END_S / _POLL_S)):
             if not await self.store.under_way(tenant):
@@ -256,7 +253,7 @@ class TenantAdmin:
                 f"tenant {name} is still configured: remove it from airlock.yaml, restart the gateways, then delete it"
             )
         stored = any((await rows_of(self._database, name)).values()) if name else False
-        if not stored and not await self._erasure.was_deleted(name):
+        if not stored and not await self._erasure.store.was_deleted(name):
             raise NotFound(f"no data is stored for tenant {name[:64]!r}")
         return await self._erasure.tenant(name, audit, by)
 

@@ -31,7 +31,7 @@ from gateway.errors import (
     Unavailable,
 )
 from gateway.runs.checkpoints import THREAD_LIMIT_CHARS, SuspendedRun
-from gateway.runs.hosting import LIVE_LIMIT, AgentRuns, Hosting, RunParts, policy_reference
+from gateway.runs.hosting import LIVE_LIMIT, Hosting, RunParts, policy_reference
 from gateway.runs.live_run import LiveRun
 from gateway.storage.call_journal import RequestStore, is_of_deletion
 from gateway.storage.database import ConstraintViolated
@@ -78,8 +78,7 @@ class Runs:
         self._parts = parts
         self._store = parts.store
         self._waiting = parts.waiting
-        self._agent_runs = AgentRuns(parts)
-        self._hosting = Hosting(parts, self._agent_runs)
+        self._hosting = Hosting(parts)
         self.live: Mapping[str, LiveRun] = self._hosting.live
         """The runs hosted here, by id."""
         self.abandon_all = self._hosting.abandon_all
@@ -196,7 +195,7 @@ class Runs:
 
     def _check_agent(self, tenant: Tenant, agent_name: str) -> None:
         """Raise what keeps a run of an agent from starting in any thread."""
-        models, settings = self._agent_runs.models_of(tenant), tenant.agents[agent_name]
+        models, settings = self._hosting.models_of(tenant), tenant.agents[agent_name]
         for model in settings.models(tenant.model, agent_name):
             models.of(model)  # Misconfigured, for a model without a key
         # The configuration may have changed since the policy was applied and checked against the agents.
@@ -287,7 +286,6 @@ class Runs:
         self._hosting.closing.set()
         await self.stop_following()
         await self._hosting.close()
-        await self._agent_runs.close()
 
 
 class RequestedRuns:

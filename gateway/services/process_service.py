@@ -21,7 +21,7 @@ from gateway.services.streamed_program import streamed_program
 from gateway.serving.edge import Authenticator, deadline_s, streaming, unary
 from gateway.support.clock import MakeId, make_id
 from gateway.support.paging import page_size, paged, place_of
-from gateway.tenancy.tenant_limit import TenantLimit
+from gateway.tenancy.quotas import TenantLimit
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.program_calls import TOOL, ProcessStart, program_of, start_arguments
 from gateway.tool_calls.requested_calls import RequestedPrograms, made_process_id, program_request

@@ -27,7 +27,7 @@ from gateway.storage.thread_store import RESTORING, ThreadStore
 from gateway.support.clock import MakeId, NowUs, make_id, now_us
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.thread_engines import ThreadEngines
+from gateway.tool_calls.thread_sandbox import ThreadEngines
 from sandbox.engines.engine import Workspaces
 from sandbox.errors import WorkspaceIncomplete
 from sandbox.sandbox import digest

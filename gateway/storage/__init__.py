@@ -17,7 +17,7 @@ Threads and runs:
 Tenants:
     key_store                           API keys, and the runs that a key started
     policy_store, quota_store           versions of policies; use of quotas
-    approval_store, approval_writes     approvals and grants
+    approval_store                      approvals and grants
     audit_store, audit_reader           the audit chains, written and read
     snapshot_store                      snapshots of threads' files; restores and forks
     transition_store                    state transitions of sandboxes

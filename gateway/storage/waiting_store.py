@@ -13,7 +13,7 @@ from typing import Literal
 import sqlalchemy as sa
 
 from agent.events import Event
-from gateway.storage.approval_writes import PENDING
+from gateway.storage.approval_store import PENDING
 from gateway.storage.call_journal import interrupt_calls
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread

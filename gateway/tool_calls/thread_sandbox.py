@@ -16,10 +16,14 @@ from typing import Any, Concatenate, NotRequired, ParamSpec, TypedDict, TypeVar,
 from agent.filesystem import OnOutput
 from agent.tool_call import CallContext
 from agent.tools.paths import WORKSPACE
+from gateway.errors import OtherEngine
 from gateway.policy import JUDGED_BY, Policy
 from gateway.policy.file_rules import named_programs
+from gateway.storage.engine_store import EngineStore
+from gateway.storage.entities import Thread
 from sandbox.client.replies import PROCESSES_LIMIT
-from sandbox.errors import Conflict, Exhausted, NotFound, PostureTooWeak, SandboxError
+from sandbox.engines.engine import Identity
+from sandbox.errors import Conflict, EngineUnavailable, Exhausted, NotFound, PostureTooWeak, SandboxError
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.keeper.keeper import Leases
 from sandbox.protocols import (
@@ -43,6 +47,8 @@ _SCRIPT = b'for name in "$@"; do command -v -- "$name" > /dev/null || echo "$nam
 _SCRIPT_TIMEOUT_S = 5.0
 _SCRIPT_OUTPUT_BYTES = 64 * 1024
 _CHECKED_LIMIT = 10_000
+# Threads known to be on this engine. Past the limit they are looked up again.
+_KNOWN_LIMIT = 100_000
 Claim = Callable[[], Awaitable[None]]
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -316,3 +322,44 @@ class ProgramCheck:
                 ", ".join(missing),
                 policy.version,
             )
+
+
+class ThreadEngines:
+    """The threads of this process' engine: a thread's workspace is bound to the engine of its first sandbox, for good.
+
+    A gateway on another engine would find no files and make a second, empty workspace. It refuses the thread instead.
+    """
+
+    def __init__(self, store: EngineStore, engine: Identity) -> None:
+        self._store = store
+        self._engine = engine
+        self._known: set[str] = set()
+
+    async def refuse_other(self, thread: Thread) -> None:
+        """Raise OtherEngine for a thread whose workspace is on another engine; one without a workspace passes."""
+        if thread.id in self._known:
+            return
+        engine = await self._store.engine_of(thread.id)
+        if engine is not None:
+            try:
+                self._check(thread, engine, await self._engine.id())
+            except EngineUnavailable:
+                return  # calls in it fail anyway, with the reason
+
+    async def claim(self, thread: Thread) -> None:
+        """Bind a thread's workspace to this engine; OtherEngine if it is on another."""
+        if thread.id in self._known:
+            return
+        own = await self._engine.id()
+        self._check(thread, await self._store.claim(thread.id, own), own)
+
+    def _check(self, thread: Thread, engine: str, own: str) -> None:
+        if engine != own:
+            raise OtherEngine(
+                f"the files of thread {thread.name!r} are on engine {engine}, but this gateway uses {own}: use a "
+                "gateway on that engine, or another thread",
+                engine=engine,
+            )
+        if len(self._known) >= _KNOWN_LIMIT:
+            self._known.clear()
+        self._known.add(thread.id)

@@ -32,8 +32,7 @@ from gateway.policy import PolicyHook
 from gateway.policy.decision import Facts
 from gateway.redaction.hooks import redaction_hooks
 from gateway.redaction.redactor import NO_SECRETS, Redactor
-from gateway.storage.approval_store import ApprovalStore
-from gateway.storage.approval_writes import APPROVED
+from gateway.storage.approval_store import APPROVED, ApprovalStore
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
@@ -48,8 +47,7 @@ from gateway.tool_calls.outcome_retry_queue import UNRECORDED, OutcomeRetryQueue
 from gateway.tool_calls.quota_hook import REFUSED, QuotaHook
 from gateway.tool_calls.redacted_workspace import ProcessReader, RedactedWorkspace
 from gateway.tool_calls.service_executor import EXECUTOR, ServiceExecutor
-from gateway.tool_calls.thread_engines import ThreadEngines
-from gateway.tool_calls.thread_sandbox import ProgramCheck, ThreadSandbox
+from gateway.tool_calls.thread_sandbox import ProgramCheck, ThreadEngines, ThreadSandbox
 from gateway.tool_calls.tool_request import REQUEST, ToolRequest
 from sandbox.keeper.keeper import Leases
 

@@ -16,7 +16,7 @@ from sqlalchemy import select
 from agent.messages import ToolResult
 from agent.tool_call import JudgedCall
 from agent.tools.tool import ToolContext
-from gateway.audit_chain.record import AuditRecord
+from gateway.audit_chain.chain import AuditRecord
 from gateway.config.model_settings import ModelSettings
 from gateway.credentials.caller import CALLER, Caller
 from gateway.errors import Unavailable

@@ -22,7 +22,7 @@ from gateway.storage.entities import Run
 from gateway.storage.tables import audit_records
 from gateway.storage.tables import runs as runs_table
 from gateway.storage.waiting_store import WaitingStore
-from gateway.tool_calls.thread_engines import ThreadEngines
+from gateway.tool_calls.thread_sandbox import ThreadEngines
 from tests.unit.agent.fakes import says
 from tests.unit.gateway.made_parts import made_tool_calls
 from tests.unit.gateway.runs.test_taking_over import LONG_US, Gateway, Held, world

@@ -28,7 +28,7 @@ from gateway.storage.tables import audit_records, snapshots, threads, tool_calls
 from gateway.storage.thread_store import ThreadStore
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.thread_engines import ThreadEngines
+from gateway.tool_calls.thread_sandbox import ThreadEngines
 from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.workspace_archive import Contents
 from sandbox.errors import WorkspaceIncomplete

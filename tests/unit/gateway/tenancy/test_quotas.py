@@ -165,8 +165,7 @@ async def test_what_is_not_limited_costs_no_query_but_one_for_what_is_stored(clo
     await quotas.end_call(call_quota)
     await quotas.release_run("r1")
     assert await quotas.check_inference("t", nothing) is None
-    await quotas.add_inference("t", nothing, tokens=5, micro_usd=5)
-    await quotas.add_bytes("t", nothing, 5)
+    await quotas.add("t", nothing, {"tokens_per_day": 5, "cost_usd_per_day": 5, "bytes_per_day": 5})
     assert asked == ["t"]
 
 
