@@ -207,7 +207,7 @@ class Runs:
             raise TooLarge(
                 f"thread: the messages of {thread.name!r} exceed {THREAD_LIMIT_CHARS:,} characters; start a new thread"
             )
-        if (waiting := await self._waiting.store.in_thread(thread)) is not None:
+        if (waiting := await self._store.under_way(thread, ("waiting",))) is not None:
             raise ThreadBusy(
                 f"run {waiting} in thread {thread.name!r} is waiting for an approval: answer it, cancel the run, "
                 "or use another thread",

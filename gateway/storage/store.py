@@ -188,7 +188,7 @@ class Store(CallJournal):
         ours = (runs.c.id == claim.run_id) & (runs.c.epoch == claim.epoch) & (runs.c.status == "running")
         await self._database.write((update(runs).where(ours).values(gateway=None, epoch=claim.epoch + 1), None))
 
-    async def under_way(self, thread: Thread) -> str | None:
-        query = select(runs.c.id).where(runs.c.thread_id == thread.id, runs.c.status.in_(RUNS_UNDER_WAY))
+    async def under_way(self, thread: Thread, statuses: Sequence[str] = RUNS_UNDER_WAY) -> str | None:
+        query = select(runs.c.id).where(runs.c.thread_id == thread.id, runs.c.status.in_(statuses))
         run_id: str | None = await self._database.scalar(query)
         return run_id

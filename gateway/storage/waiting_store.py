@@ -174,11 +174,6 @@ class WaitingStore(Queries):
         unhosted = (runs.c.status == "running") & runs.c.gateway.is_(None) & (runs.c.epoch == 0)
         return int(await self._database.scalar(sa.select(sa.func.count()).where(runs.c.tenant == tenant, unhosted)))
 
-    async def in_thread(self, thread: Thread) -> str | None:
-        query = sa.select(runs.c.id).where(runs.c.thread_id == thread.id, runs.c.status == "waiting")
-        run_id: str | None = await self._database.scalar(query)
-        return run_id
-
     @transaction
     def claim(self, connection: sa.Connection, run: WaitingRun) -> ClaimedRun | None:
         """Claim a run for this gateway; None if another was first, or the run is over."""

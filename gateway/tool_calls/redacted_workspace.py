@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
@@ -163,7 +163,7 @@ class RedactedWorkspace:
             data = await self._within(match.path, page)
         except (SandboxError, OSError):
             return None
-        contexts.keep(match, data.split(b"\n"))
+        contexts.lines[match.path] = match.line, data.split(b"\n")
         return contexts.line(match)
 
     async def execute(
@@ -222,19 +222,16 @@ class _KeyHeaders:
         )
 
 
+@dataclass
 class _Contexts:
-    """Lines redacted within their files: the last read of each file."""
+    """Lines redacted within their files: the last read of each file, and the number of its first line."""
 
-    def __init__(self) -> None:
-        self.read = 0
-        self._lines: dict[str, tuple[int, list[bytes]]] = {}
-
-    def keep(self, first: GrepMatch, lines: list[bytes]) -> None:
-        self._lines[first.path] = (first.line, lines)
+    read: int = 0
+    lines: dict[str, tuple[int, list[bytes]]] = field(default_factory=dict)
 
     def line(self, match: GrepMatch) -> bytes | None:
         """Return the line of a match, None if it was not read."""
-        start, lines = self._lines.get(match.path, (0, []))
+        start, lines = self.lines.get(match.path, (0, []))
         place = match.line - start
         return lines[place].rstrip(b"\r") if 0 <= place < len(lines) else None
 
