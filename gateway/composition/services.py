@@ -20,7 +20,7 @@ from gateway.identity.auth import authentication
 from gateway.policy_versions.policy_admin import PolicyAdmin
 from gateway.runs.hosting import RunParts
 from gateway.runs.lease import Lease
-from gateway.runs.runs import RequestedRuns, Runs
+from gateway.runs.runs import Runs
 from gateway.runs.threads import Threads
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.sandboxes.history import HistoryReader
@@ -42,7 +42,6 @@ from gateway.snapshots.forks import Forks
 from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.audit_reader import AuditReader
-from gateway.storage.call_journal import RequestStore
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.key_store import KeyStore
@@ -101,7 +100,6 @@ class Work:
 
     quotas: Quotas
     tool_calls: ToolCalls
-    requests: RequestStore
     requested_calls: RequestedCalls
     runs: Runs
     approvals: Approvals
@@ -147,11 +145,10 @@ def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, le
         )
     )
     lease.lost = runs.abandon_all
-    requests = RequestStore(base.database)
-    requested = RequestedCalls(tool_calls, requests, lingering=ADMISSION.lingering)
+    requested = RequestedCalls(tool_calls, base.store, lingering=ADMISSION.lingering)
     stack.push_async_callback(requested.close)
     approvals = Approvals(asked, tool_calls.prepare, lambda _: waiting.look())
-    return Work(quotas, tool_calls, requests, requested, runs, approvals, snapshots)
+    return Work(quotas, tool_calls, requested, runs, approvals, snapshots)
 
 
 @dataclass(frozen=True)
@@ -181,8 +178,8 @@ async def add_services(server: PrefetchingServer, base: Foundation, sandboxes: S
         AdminService(tenants, KeyStore(database), PolicyAdmin(base.config, base.policies), authenticate),
         ApprovalService(work.approvals, authenticate),
         AuditService(audit, authenticate),
-        ProcessService(tool_calls, authenticate, RequestedPrograms(work.requests, tool_calls.late)),
-        RunService(work.runs, authenticate, RequestedRuns(work.runs, work.requests), listed),
+        ProcessService(tool_calls, authenticate, RequestedPrograms(base.store, tool_calls.late)),
+        RunService(work.runs, authenticate, listed),
         SandboxService(engine, keeper, admin, usage, work.snapshots, forks, transitions, authenticate),
         ThreadService(threads, authenticate),
         ToolService(tool_calls, authenticate, work.requested_calls),

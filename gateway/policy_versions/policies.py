@@ -136,7 +136,8 @@ class Policies:
     async def named(self, change: Change) -> str:
         """Return the version of a change as `airlock policy history` shows it; a digest if its text does not load."""
         try:
-            return version_of((await self._layer(change.tenant, change.digest)).document)
+            layer = await self._layer(change.tenant, change.digest)
+            return f"policy_{digest_of(layer.document)[:12]}"
         except AirlockError:
             return change.digest
 
@@ -212,11 +213,6 @@ def stored_document(text: str) -> PolicyDocument:
     if reading.problems:
         raise ValueError("; ".join(problem.message for problem in reading.problems))
     return PolicyDocument.model_validate(reading.data)
-
-
-def version_of(document: PolicyDocument) -> str:
-    """Return the version of one layer, without compiling it."""
-    return f"policy_{digest_of(document)[:12]}"
 
 
 def _compiled(tenant: PolicyDocument, operator: PolicyDocument | None = None) -> Policy:

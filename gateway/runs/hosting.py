@@ -44,7 +44,6 @@ from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.tool_calls import ToolCalls, ToolPath
 from sandbox.errors import SandboxError
 
-OnStop = Literal["hand_over", "cancel"]
 EndCalls = Callable[[str, str], Awaitable[bool]]
 """Ends every call in the sandbox of a tenant's thread; returns whether there was one."""
 LIVE_LIMIT = 32
@@ -65,7 +64,7 @@ class RunParts:
     tool_calls: ToolCalls
     waiting: WaitingRuns
     quotas: Quotas
-    on_stop: OnStop
+    on_stop: Literal["hand_over", "cancel"]
     ids: MakeId = make_id
     telemetry: Telemetry = field(default_factory=Telemetry.off)
     models: Mapping[str, Models] = field(default_factory=dict)

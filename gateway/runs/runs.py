@@ -33,7 +33,7 @@ from gateway.errors import (
 from gateway.runs.checkpoints import THREAD_LIMIT_CHARS, SuspendedRun
 from gateway.runs.hosting import LIVE_LIMIT, Hosting, RunParts, policy_reference
 from gateway.runs.live_run import LiveRun
-from gateway.storage.call_journal import RequestStore, is_of_deletion
+from gateway.storage.call_journal import is_of_deletion
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import LoggedEvent, Run, Thread
 from gateway.storage.store import NewRun
@@ -79,6 +79,7 @@ class Runs:
         self._store = parts.store
         self._waiting = parts.waiting
         self._hosting = Hosting(parts)
+        self._starting: dict[tuple[str, str], tuple[RunRequest, asyncio.Task[Run]]] = {}
         self.live: Mapping[str, LiveRun] = self._hosting.live
         """The runs hosted here, by id."""
         self.abandon_all = self._hosting.abandon_all
@@ -90,10 +91,53 @@ class Runs:
         ]
 
     async def start(self, tenant: Tenant, asked: RunRequest) -> Run:
-        """Start a run and return it; its first event is stored soon after.
+        """Start a run and return it; its first event is stored soon after. Of a repeated request id, the same run.
 
-        If its thread's files are on another engine, a gateway there hosts it; OtherEngine if none is serving.
+        If its thread's files are on another engine, a gateway there hosts it; OtherEngine if none is serving. Between
+        gateways, the unique constraint on runs.request_id ensures that a request starts one run; within one gateway,
+        later requests wait for the first. Raises RequestIdReused.
         """
+        if not asked.id:
+            return await self._start(tenant, asked)
+        key = (tenant.name, asked.id)
+        if key not in self._starting and (stored := await self._requested_before(tenant, asked)) is not None:
+            return stored
+        # Nothing is awaited from here to the task: of two concurrent requests, the second finds the first's task.
+        if key not in self._starting:
+            task = asyncio.create_task(self._start_or_stored(tenant, asked), name=f"start of a run {asked.id}")
+            self._starting[key] = asked, task
+            task.add_done_callback(lambda done: self._start_over(key, done))
+        first, task = self._starting[key]
+        if first != asked:
+            raise _reused(asked)
+        return await asyncio.shield(task)
+
+    def _start_over(self, key: tuple[str, str], task: asyncio.Task[Run]) -> None:
+        self._starting.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # retrieved, or asyncio logs it when no caller waits any more
+
+    async def _start_or_stored(self, tenant: Tenant, asked: RunRequest) -> Run:
+        try:
+            return await self._start(tenant, asked)
+        except (AirlockError, ConstraintViolated) as error:
+            # Another gateway may have been first: then its run is what prevents this one.
+            if (stored := await self._requested_before(tenant, asked)) is not None:
+                return stored
+            if isinstance(error, ConstraintViolated):
+                raise InProgress(f"request {asked.id!r} is still running: repeat it in a moment") from error
+            raise
+
+    async def _requested_before(self, tenant: Tenant, asked: RunRequest) -> Run | None:
+        found = await self._store.run_of(tenant.name, asked.id)
+        if found is None:
+            return None
+        run_id, digest = found
+        if digest != asked.digest:
+            raise _reused(asked)
+        return await self.get(tenant, run_id)
+
+    async def _start(self, tenant: Tenant, asked: RunRequest) -> Run:
         if not asked.task or len(asked.task) > _TASK_LIMIT_CHARS:
             raise InvalidArgument(f"task: between 1 and {_TASK_LIMIT_CHARS:,} characters")
         if asked.agent not in tenant.agents:
@@ -286,64 +330,6 @@ class Runs:
         self._hosting.closing.set()
         await self.stop_following()
         await self._hosting.close()
-
-
-class RequestedRuns:
-    """Starts a run once, however often it is requested with the same request id.
-
-    Between gateways, the unique constraint on runs.request_id ensures that; within one gateway, later requests wait for
-    the first.
-    """
-
-    def __init__(self, runs: Runs, store: RequestStore) -> None:
-        self._runs = runs
-        self._store = store
-        self._starting: dict[tuple[str, str], tuple[RunRequest, asyncio.Task[Run]]] = {}
-
-    async def start(self, tenant: Tenant, asked: RunRequest) -> Run:
-        """Start a run, or return the one that the same request started.
-
-        Raises RequestIdReused, and what Runs.start raises.
-        """
-        if not asked.id:
-            return await self._runs.start(tenant, asked)
-        key = (tenant.name, asked.id)
-        if key not in self._starting and (stored := await self._stored(tenant, asked)) is not None:
-            return stored
-        # Nothing is awaited from here to the task: of two concurrent requests, the second finds the first's task.
-        if key not in self._starting:
-            task = asyncio.create_task(self._started(tenant, asked), name=f"start of a run {asked.id}")
-            self._starting[key] = asked, task
-            task.add_done_callback(lambda done: self._over(key, done))
-        first, task = self._starting[key]
-        if first != asked:
-            raise _reused(asked)
-        return await asyncio.shield(task)
-
-    def _over(self, key: tuple[str, str], task: asyncio.Task[Run]) -> None:
-        self._starting.pop(key, None)
-        if not task.cancelled():
-            task.exception()  # retrieved, or asyncio logs it when no caller waits any more
-
-    async def _started(self, tenant: Tenant, asked: RunRequest) -> Run:
-        try:
-            return await self._runs.start(tenant, asked)
-        except (AirlockError, ConstraintViolated) as error:
-            # Another gateway may have been first: then its run is what prevents this one.
-            if (stored := await self._stored(tenant, asked)) is not None:
-                return stored
-            if isinstance(error, ConstraintViolated):
-                raise InProgress(f"request {asked.id!r} is still running: repeat it in a moment") from error
-            raise
-
-    async def _stored(self, tenant: Tenant, asked: RunRequest) -> Run | None:
-        found = await self._store.run_of(tenant.name, asked.id)
-        if found is None:
-            return None
-        run_id, digest = found
-        if digest != asked.digest:
-            raise _reused(asked)
-        return await self._runs.get(tenant, run_id)
 
 
 def _reused(asked: RunRequest) -> RequestIdReused:

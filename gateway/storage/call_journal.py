@@ -54,8 +54,25 @@ def is_of_deletion(error: ConstraintViolated) -> bool:
     return any(name in str(error) for name in _GONE)
 
 
+def is_of_request_id(error: ConstraintViolated) -> bool:
+    """Return whether a call was refused because another has its request id."""
+    return any(name in str(error) for name in _REQUEST_ID)
+
+
+@dataclass(frozen=True)
+class RequestedCall:
+    """The journal's row of a call with a request id. `result` is JSON, see gateway/tool_calls/tool_request.py."""
+
+    id: str
+    name: str
+    digest: str
+    state: str
+    outcome: str | None
+    result: str | None
+
+
 class CallJournal(Queries):
-    """The journal of calls, and their audit entries."""
+    """The journal of calls with their audit entries, and the request ids of calls and runs."""
 
     async def calls_under_way(self, run_id: str) -> bool:
         return await self._has(_CALLS.id, _CALLS.run_id == run_id, _CALLS.state == "executing")
@@ -148,6 +165,40 @@ class CallJournal(Queries):
         found = await self._database.first(query)
         return None if found is None else dict(found._mapping)  # noqa: SLF001 - _mapping is public
 
+    # --- request ids ---
+
+    async def call_of(self, tenant: str, request_id: str) -> RequestedCall | None:
+        """Return the call that a request id was given to; after 24 hours it is forgotten."""
+        found = await self._database.look(_CALL_OF, {"of_tenant": tenant, "asked": request_id})
+        if not found:
+            return None
+        row = found[0]
+        if row.started_us <= self.clock() - REMEMBERED_US and row.state != "executing":
+            await self.forget(tenant, row.id)
+            return None
+        return mapped(RequestedCall, row)
+
+    async def remember(self, tenant: str, call_id: str, request_id: str, digest: str, result: str | None) -> bool:
+        """Give a finished call its request id and remembered result; False if another call has the id."""
+        kept = {"request_id": request_id, "request_digest": digest, "result": result}
+        try:
+            await self._change(tenant, call_id, kept)
+        except ConstraintViolated:
+            return False
+        return True
+
+    async def forget(self, tenant: str, call_id: str) -> None:
+        await self._change(tenant, call_id, FORGOTTEN)
+
+    async def _change(self, tenant: str, call_id: str, changes: Mapping[str, str | None]) -> None:
+        whose = (_CALLS.id == call_id) & (_CALLS.tenant == tenant)
+        await self._database.write((update(tool_calls).where(whose).values(changes), None))
+
+    async def run_of(self, tenant: str, request_id: str) -> tuple[str, str] | None:
+        query = select(runs.c.id, runs.c.request_digest).where(runs.c.tenant == tenant, runs.c.request_id == request_id)
+        found = await self._database.first(query)
+        return None if found is None else (found.id, found.request_digest)
+
 
 def interrupt_calls(connection: Connection, audit: AuditStore, which: ColumnElement[bool], at_us: int) -> int:
     """Journal calls whose gateway was lost as interrupted, and append that to the audit; return how many there were."""
@@ -233,56 +284,3 @@ async def _of_tenant(database: Database, since_us: int, tenant: str) -> AsyncIte
         if len(page) < _PAGE_ROWS:
             return
         after_us, after_id = page[-1].started_us, page[-1].id
-
-
-def is_of_request_id(error: ConstraintViolated) -> bool:
-    """Return whether a call was refused because another has its request id."""
-    return any(name in str(error) for name in _REQUEST_ID)
-
-
-@dataclass(frozen=True)
-class RequestedCall:
-    """The journal's row of a call with a request id. `result` is JSON, see gateway/tool_calls/tool_request.py."""
-
-    id: str
-    name: str
-    digest: str
-    state: str
-    outcome: str | None
-    result: str | None
-
-
-class RequestStore(Queries):
-    """Typed access to request ids."""
-
-    async def call_of(self, tenant: str, request_id: str) -> RequestedCall | None:
-        """Return the call that a request id was given to; after 24 hours it is forgotten."""
-        found = await self._database.look(_CALL_OF, {"of_tenant": tenant, "asked": request_id})
-        if not found:
-            return None
-        row = found[0]
-        if row.started_us <= self.clock() - REMEMBERED_US and row.state != "executing":
-            await self.forget(tenant, row.id)
-            return None
-        return mapped(RequestedCall, row)
-
-    async def remember(self, tenant: str, call_id: str, request_id: str, digest: str, result: str | None) -> bool:
-        """Give a finished call its request id and remembered result; False if another call has the id."""
-        kept = {"request_id": request_id, "request_digest": digest, "result": result}
-        try:
-            await self._change(tenant, call_id, kept)
-        except ConstraintViolated:
-            return False
-        return True
-
-    async def forget(self, tenant: str, call_id: str) -> None:
-        await self._change(tenant, call_id, FORGOTTEN)
-
-    async def _change(self, tenant: str, call_id: str, changes: Mapping[str, str | None]) -> None:
-        whose = (_CALLS.id == call_id) & (_CALLS.tenant == tenant)
-        await self._database.write((update(tool_calls).where(whose).values(changes), None))
-
-    async def run_of(self, tenant: str, request_id: str) -> tuple[str, str] | None:
-        query = select(runs.c.id, runs.c.request_digest).where(runs.c.tenant == tenant, runs.c.request_id == request_id)
-        found = await self._database.first(query)
-        return None if found is None else (found.id, found.request_digest)

@@ -26,7 +26,8 @@ from agent.messages import ToolCall, ToolResult
 from agent.state import ToolExecution
 from agent.tool_call import JudgedCall
 from gateway.errors import Cancelled, NotFound
-from gateway.storage.call_journal import RequestedCall, RequestStore
+from gateway.storage.call_journal import RequestedCall
+from gateway.storage.store import Store
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.outcome_retry_queue import OutcomeRetryQueue
 from gateway.tool_calls.program_calls import EndedProgram, Program
@@ -75,7 +76,7 @@ class RequestedCalls:
     """
 
     tool_calls: ToolCalls
-    store: RequestStore
+    store: Store
     linger_s: float = LINGER_S
     lingering: Callable[[str], Callable[[], None]] | None = None
     _under_way: dict[tuple[str, str], _UnderWay] = field(default_factory=dict)
@@ -219,7 +220,7 @@ class RequestedPrograms:
         its gateway was lost meanwhile  a program was interrupted; a process is there, or NotFound
     """
 
-    store: RequestStore
+    store: Store
     late: OutcomeRetryQueue
 
     async def ended(self, tenant: Tenant, request: ToolRequest) -> EndedProgram | None:

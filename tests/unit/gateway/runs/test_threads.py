@@ -63,7 +63,7 @@ async def served(database_url: str) -> AsyncIterator[Served]:
     threads = Threads(store, listed, cast(Any, None), lambda _tenant, _name: None, made_quotas(database))
     server = grpc.aio.server()
     thread_service_pb2_grpc.add_ThreadServiceServicer_to_server(ThreadService(threads, anybody), server)
-    run_service = RunService(cast(Runs, None), anybody, cast(Any, None), listed)
+    run_service = RunService(cast(Runs, None), anybody, listed)
     run_service_pb2_grpc.add_RunServiceServicer_to_server(run_service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
