@@ -63,7 +63,7 @@ class AuditRecord:
         if not isinstance(fields, dict) or fields.keys() != cls.__dataclass_fields__.keys():
             raise ValueError("not a record of the audit: it has other fields")
         for name, value in fields.items():
-            wanted = int if cls.__dataclass_fields__[name].type == "int" else str
+            wanted: Any = cls.__dataclass_fields__[name].type
             if type(value) is not wanted:
                 raise ValueError(f"not a record of the audit: {name} is not of type {wanted.__name__}")
         return cls(**fields)
