@@ -11,8 +11,7 @@ from functools import partial
 
 from gateway.composition.foundation import Foundation, open_foundation
 from gateway.composition.sandboxes import open_sandboxes
-from gateway.composition.services import SERVICES, Services, add_services, make_anchoring
-from gateway.composition.work import Work, make_lease, start_work
+from gateway.composition.services import SERVICES, Services, Work, add_services, make_anchoring, make_lease, start_work
 from gateway.config.config import Config
 from gateway.data_lifecycle.retention import Retention, TrustedTime
 from gateway.errors import AirlockError

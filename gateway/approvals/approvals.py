@@ -20,9 +20,18 @@ from gateway.approvals.approver import call_digest
 from gateway.errors import AirlockError, AlreadyResolved, EditRefused, Internal, InvalidArgument, NotFound
 from gateway.policy.decision import Facts
 from gateway.redaction import Redactor
-from gateway.storage.approval_store import Approval, ApprovalStore, Resolution
-from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, EXPIRED, PENDING
-from gateway.storage.grant_store import Grant, NewGrant
+from gateway.storage.approval_store import (
+    APPROVED,
+    CANCELLED,
+    DENIED,
+    EXPIRED,
+    PENDING,
+    Approval,
+    ApprovalStore,
+    Grant,
+    NewGrant,
+    Resolution,
+)
 from gateway.support.background import pause
 from gateway.support.paging import PAGE_LIMIT, Place, page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
@@ -41,8 +50,6 @@ Prepare = Callable[[Tenant, ToolCall], JudgedCall]
 
 @dataclass(frozen=True)
 class _Given:
-    """An answer as the approver gave it."""
-
     answer: str
     by: str
     message: str
@@ -84,15 +91,15 @@ class Approvals:
         """Return grants, newest first, and the token of the next page, "" at the end."""
         query = ("grants", thread, include_ended)
         size, before = page_size(size), place_of(token, *query)
-        found = await self.store.grants.page(
+        found = await self.store.grants(
             tenant.name, thread=thread or None, include_ended=include_ended, before=before, limit=size + 1
         )
         return paged(found, size, _place, *query)
 
     async def revoke(self, tenant: Tenant, grant_id: str, *, by: str) -> Grant:
         """Revoke a grant; NotFound also for another tenant's. A revoked one stays as it is."""
-        first = await self.store.grants.revoke(tenant.name, grant_id)
-        found = await self.store.grants.get(tenant.name, grant_id)
+        first = await self.store.revoke_grant(tenant.name, grant_id)
+        found = await self.store.grant(tenant.name, grant_id)
         if found is None:
             raise NotFound(f"grant {grant_id[:64]!r} not found: `airlock approvals grants` lists the ids")
         if first:
@@ -125,7 +132,6 @@ class Approvals:
                 await pause(self._closing, self.poll_s)
 
     def close(self) -> None:
-        """End all watches."""
         self._closing.set()
 
     async def resolve(

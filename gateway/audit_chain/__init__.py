@@ -1,5 +1,5 @@
 """Audit records, how they are chained, and the signed anchor of a chain's head.
 
-Start at `record.py`. Pure functions without a database or a clock: the CLI and the client verify chains with them.
+Start at `chain.py`. Pure functions without a database or a clock: the CLI and the client verify chains with them.
 Imports gateway layers below 4.
 """

@@ -35,7 +35,6 @@ class Anchor:
     records: int
 
     def signed_bytes(self) -> bytes:
-        """Return what a signature of the anchor covers."""
         return _PURPOSE + json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
 
     def line(self, key: Ed25519PrivateKey) -> str:

@@ -1,19 +1,82 @@
-"""Verifies a chain of the audit by computing its links again, one after another, in constant memory.
+"""Audit records, their digests, and the verification of a chain: its links are computed again in constant memory.
 
-It proves that between two known digests nothing was changed, removed, added or moved. Write access to the database is
-enough to write a whole new chain; only a digest that was noted elsewhere reveals that.
+docs/audit.md shows the computation of a digest in ten lines for others. Verification proves that between two known
+digests nothing was changed, removed, added or moved. Write access to the database is enough to write a whole new chain;
+only a digest that was noted elsewhere reveals that.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
+from typing import Any, Self
 
-from gateway.audit_chain.record import START_DIGEST, AuditRecord
+START_DIGEST = "0" * 64
+"""The previous digest of the first record of a chain."""
 
 CHANGED, MISSING, REORDERED, CUT_OFF = "changed", "missing", "reordered", "cut off"
+_MARK = "complete"
 PRUNED = "audit_pruned"
 """The kind of the record that retention writes when it prunes; details: first_sequence and before_digest."""
+_NOT_DIGESTED = frozenset({"previous_digest", "digest"})
+
+
+@dataclass(frozen=True)
+class AuditRecord:
+    """One link of a tenant's chain, as gateway/v1/audit_service.proto describes it.
+
+    `at_us` is UTC microseconds since 1970, `details` is the text of a JSON object, both digests are SHA-256 in hex.
+    """
+
+    tenant: str
+    sequence: int
+    at_us: int
+    kind: str
+    actor: str
+    thread: str
+    run_id: str
+    call_id: str
+    tool: str
+    arguments_digest: str
+    verdict: str
+    rule: str
+    policy_version: str
+    outcome: str
+    size_bytes: int
+    duration_us: int
+    details: str
+    previous_digest: str
+    digest: str
+
+    def computed_digest(self) -> str:
+        return record_digest(asdict(self), self.previous_digest)
+
+    def line(self) -> str:
+        """Return the record as a line of an export, without its line end."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def of_line(cls, line: str) -> Self:
+        """Parse a line of an export; ValueError if it is not a record."""
+        fields: Any = json.loads(line)
+        if not isinstance(fields, dict) or fields.keys() != cls.__dataclass_fields__.keys():
+            raise ValueError("not a record of the audit: it has other fields")
+        for name, value in fields.items():
+            wanted: Any = cls.__dataclass_fields__[name].type
+            if type(value) is not wanted:
+                raise ValueError(f"not a record of the audit: {name} is not of type {wanted.__name__}")
+        return cls(**fields)
+
+
+COLUMNS = tuple(AuditRecord.__dataclass_fields__)
+
+
+def record_digest(row: Mapping[str, object], previous: str) -> str:
+    """Return the digest of a record: over the previous digest and the record's fields as canonical JSON."""
+    fields = {name: value for name, value in row.items() if name not in _NOT_DIGESTED}
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(f"{previous}\n{canonical}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -132,3 +195,47 @@ class ChainCheck:
 
     def _wrong(self, sequence: int, problem: str) -> None:
         self._broken, self._problem = sequence, problem
+
+
+@dataclass(frozen=True)
+class ExportEnd:
+    """The last line of an export, which marks it as complete: its first and last record; zeros and "" without any."""
+
+    first_sequence: int = 0
+    last_sequence: int = 0
+    last_digest: str = ""
+
+    def line(self) -> str:
+        """Return the last line of the export, without its line end."""
+        return json.dumps({_MARK: True, **asdict(self)})
+
+    @classmethod
+    def of_line(cls, line: str) -> Self | None:
+        """Parse the last line of an export; None for another line, ValueError for a malformed one."""
+        if _MARK not in line:
+            return None
+        fields: Any = json.loads(line)
+        if not isinstance(fields, dict) or fields.pop(_MARK, None) is not True:
+            return None
+        types = {name: type(value) for name, value in fields.items()}
+        if types != {"first_sequence": int, "last_sequence": int, "last_digest": str}:
+            raise ValueError("not the last line of an export: it has other fields")
+        return cls(**fields)
+
+
+def compared(report: ChainReport, end: ExportEnd | None) -> ChainReport:
+    """Return the report on an export's records, compared with the export's last line; None if that is missing."""
+    if not report.whole:
+        return report
+    if not report.records:
+        return replace(report, problem="nothing to verify: it has no record")
+    wrong: tuple[int, str] | None = None
+    if end is None:
+        wrong = report.last_sequence + 1, f"{CUT_OFF}: the last line that marks the export as complete is missing"
+    elif report.last_sequence < end.last_sequence:
+        wrong = report.last_sequence + 1, f"{CUT_OFF}: the export continued to record {end.last_sequence}"
+    elif report.first_sequence > end.first_sequence:
+        wrong = end.first_sequence, f"{MISSING}: the export started with record {end.first_sequence}"
+    elif ExportEnd(report.first_sequence, report.last_sequence, report.last_digest) != end:
+        wrong = report.last_sequence, f"{CHANGED}: the export's last line states another end"
+    return report if wrong is None else replace(report, broken_sequence=wrong[0], problem=wrong[1])

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 import typer
 from rich.text import Text
 
-from gateway.audit.export_end import ExportEnd, compared
-from gateway.audit_chain.chain import ChainCheck, ChainReport, Known
-from gateway.audit_chain.record import AuditRecord
+from gateway.audit_chain.chain import AuditRecord, ChainCheck, ChainReport, ExportEnd, Known, compared
 from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, Since, Until, moment_of
 from gateway.cli.printable import Rows, one_line
 from gateway.cli.terminal import EXIT_BAD_NEWS, SafeBytes, SlowWork, fail, out, print_json

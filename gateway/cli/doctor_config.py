@@ -18,13 +18,12 @@ from gateway.errors import Misconfigured
 from gateway.sandboxes.channel_claim import channel_use, check_channels
 from gateway.serving.directory_locks import INSTANCE, refuse_copy
 from gateway.storage.connecting import file_of
-from gateway.storage.database import identity_of
+from gateway.storage.database import identity_of, value_of
 from gateway.storage.engine_store import ChannelStore
 from gateway.storage.migration import Revision, revision_of, shortened
 from gateway.storage.policy_store import OPERATOR, digest_of_text
-from gateway.storage.settings_store import value_of
 from gateway.tenancy.tenants import Tenant, Tenants
-from gateway.tool_calls.program_check import missing_programs
+from gateway.tool_calls.thread_sandbox import missing_programs
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests, EngineFacts, inspect_image
 from sandbox.engines.docker.image_pulls import pullable

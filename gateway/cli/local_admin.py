@@ -10,7 +10,7 @@ from gateway.cli.database import local_database, opened_policies
 from gateway.client.admin import AdminCalls
 from gateway.config.config import Config
 from gateway.credentials.caller import CALLER, Caller
-from gateway.data_lifecycle.tenant_admin import TenantAdmin
+from gateway.data_lifecycle.erasure import TenantAdmin
 from gateway.policy_versions.policy_admin import PolicyAdmin
 from gateway.services.admin_service import AdminService
 from gateway.serving.request_checks import check

@@ -13,7 +13,7 @@ A tool call that was refused or failed is a result, not an exception.
 Start at `client.py`. Imports gateway.errors, gateway.audit_chain, gateway.v1 and gateway.telemetry.client_span only.
 """
 
-from gateway.audit_chain.record import AuditRecord as AuditRecord
+from gateway.audit_chain.chain import AuditRecord as AuditRecord
 from gateway.client.approvals import Approval as Approval
 from gateway.client.approvals import Grant as Grant
 from gateway.client.audit import AuditQuery as AuditQuery

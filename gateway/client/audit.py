@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gateway.audit_chain.chain import ChainReport
-from gateway.audit_chain.record import AuditRecord
+from gateway.audit_chain.chain import AuditRecord, ChainReport
 from gateway.client.messages import Fields, message, record
 from gateway.client.wire import Wire
 from gateway.errors import InvalidArgument

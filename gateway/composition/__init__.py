@@ -1,7 +1,7 @@
 """Builds the parts of a gateway, in this order; the exit stack closes them in reverse order.
 
 foundation.py   database, telemetry, policies      sandboxes.py   engine, keeper and their decorators
-work.py         tool calls and runs                services.py    gRPC services
+services.py     tool calls, runs, gRPC services
 
 Start at `foundation.py`. Imports gateway layers below 14 and sandbox.
 """

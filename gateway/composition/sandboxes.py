@@ -50,14 +50,6 @@ _UPDATE_S = 30.0
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class Creation:
-    """The outermost creator, and the pool in it."""
-
-    creator: Creator
-    pool: SandboxPool | None
-
-
 def decorated_creation(
     engine: Engine,
     *,
@@ -66,8 +58,8 @@ def decorated_creation(
     telemetry: Telemetry,
     quotas: Quotas,
     quotas_of: QuotasOf,
-) -> Creation:
-    """Return the creation of an engine's sandboxes with all decorators. None for `pooled` or `pulls` omits it.
+) -> tuple[Creator, SandboxPool | None]:
+    """Return an engine's creation of sandboxes in all decorators, and its pool. None for `pooled` or `pulls` omits it.
 
     From the innermost out: tenants take turns, which the pool does not wait for when it makes its own sandboxes; a
     ready sandbox is claimed; a missing image is pulled; all this is timed; and it is counted, before it costs anything.
@@ -80,7 +72,7 @@ def decorated_creation(
         creator = PullingCreation(creator, pulls)
     if telemetry.on:
         creator = ObservedCreation(creator, telemetry)
-    return Creation(CountedCreation(creator, engine, quotas, quotas_of), pool)
+    return CountedCreation(creator, engine, quotas, quotas_of), pool
 
 
 @contextlib.asynccontextmanager
@@ -143,14 +135,14 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     history = HistoryWriter(TransitionStore(base.database), base.config.tenants)
     engine = _engine(base, history)
     await _claim_directories(stack, base, engine)
-    creation = _creation(stack, engine, base)
+    creator, pool = _creation(stack, engine, base)
     await stack.enter_async_context(history.writing(engine.id))
     keeps = settings.on_stop == "keep"
     stack.push_async_callback(engine.close, keep_sandboxes=keeps)
     left = await engine.reconcile()
     await stack.enter_async_context(history.completing(engine))
     limits = KeeperLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(KeeperLimits)})
-    keeper = SandboxKeeper(engine, creation.creator, limits)
+    keeper = SandboxKeeper(engine, creator, limits)
     stack.push_async_callback(keeper.close, keep_sandboxes=keeps, remove_workspaces=not settings.keep_workspaces)
     await keeper.adopt(left)
     await stack.enter_async_context(totalled(base.telemetry, keeper))
@@ -159,8 +151,8 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
         await engine.prepare()
     except SandboxError as error:  # the operator can fix it while the gateway runs
         log.warning("no sandbox can be made", error=str(error))
-    if creation.pool is not None:
-        await stack.enter_async_context(filling_pool(creation.pool, base))
+    if pool is not None:
+        await stack.enter_async_context(filling_pool(pool, base))
     leases: Leases = ImageGate(keeper)
     if base.telemetry.on:
         base.telemetry.instruments.read("airlock.sandbox.live", lambda: keeper.live)
@@ -173,7 +165,6 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
 
 
 def _engine(base: Foundation, history: HistoryWriter) -> DockerEngine | MemoryEngine:
-    """Return the configured engine."""
     config, settings = base.config, base.config.sandbox
     if settings.engine == "memory":
         log.warning("sandbox.engine is memory: every command runs on this machine, unconfined, as the gateway's user")
@@ -210,7 +201,6 @@ async def _claim_directories(stack: AsyncExitStack, base: Foundation, engine: Do
 
 
 async def _watch_disks(stack: AsyncExitStack, base: Foundation) -> None:
-    """Watch the engine's disk and the state directory's."""
     settings, free = base.config.sandbox, None
     if settings.engine != "memory":
         requests = _requests(base)
@@ -221,8 +211,9 @@ async def _watch_disks(stack: AsyncExitStack, base: Foundation) -> None:
     await stack.enter_async_context(watched_disks(base.telemetry, free, state_dir, reserve_bytes=reserve_bytes))
 
 
-def _creation(stack: AsyncExitStack, engine: DockerEngine | MemoryEngine, base: Foundation) -> Creation:
-    """Return the creation of sandboxes with the configured decorators."""
+def _creation(
+    stack: AsyncExitStack, engine: DockerEngine | MemoryEngine, base: Foundation
+) -> tuple[Creator, SandboxPool | None]:
     settings, pulls = base.config.sandbox, None
     if settings.engine != "memory" and settings.pull != "never":
         requests = _requests(base)

@@ -1,24 +1,28 @@
-"""Creates the services and adds them to a server."""
+"""Builds tool calls, runs, this process' lease on the runs that it hosts, and the services on a server."""
 
 import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from gateway.audit.anchoring import Anchoring, to_command, to_file
-from gateway.audit.audit import Audit
+from gateway.approvals.approvals import Approvals
+from gateway.audit.audit import Anchoring, Audit, to_command, to_file
 from gateway.audit_chain.anchor import private_key
 from gateway.composition.foundation import Foundation
 from gateway.composition.sandboxes import Sandboxes
-from gateway.composition.work import TenantFiles, Work
 from gateway.config.operation_settings import AnchorSettings
-from gateway.data_lifecycle.erasure import Erasure
-from gateway.data_lifecycle.tenant_admin import TenantAdmin
+from gateway.data_lifecycle.erasure import Erasure, TenantAdmin, remove_files
+from gateway.errors import AirlockError
 from gateway.identity.auth import authentication
 from gateway.policy_versions.policy_admin import PolicyAdmin
-from gateway.runs.requested_runs import RequestedRuns
+from gateway.runs.hosting import RunParts
+from gateway.runs.lease import Lease
+from gateway.runs.runs import Runs
 from gateway.runs.threads import Threads
+from gateway.runs.waiting_runs import WaitingRuns
 from gateway.sandboxes.history import HistoryReader
 from gateway.sandboxes.sandbox_admin import SandboxAdmin
 from gateway.sandboxes.sandbox_usage import SandboxUsage
@@ -31,17 +35,28 @@ from gateway.services.sandbox_service import SandboxService
 from gateway.services.thread_service import ThreadService
 from gateway.services.tool_service import ToolService
 from gateway.services.workspace_service import WorkspaceService
+from gateway.serving.edge import ADMISSION
 from gateway.serving.health import BoundedHealth, BoundedReflection
 from gateway.serving.prefetching_server import PrefetchingServer
 from gateway.snapshots.forks import Forks
+from gateway.snapshots.snapshots import Snapshots
+from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.audit_reader import AuditReader
+from gateway.storage.engine_store import EngineStore
 from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.key_store import KeyStore
-from gateway.storage.restore_store import ForkStore
+from gateway.storage.quota_store import QuotaStore
+from gateway.storage.snapshot_store import ForkStore, RestoreStore, SnapshotStore
 from gateway.storage.thread_store import ThreadStore
 from gateway.storage.transition_store import TransitionStore
+from gateway.storage.waiting_store import LeaseStore, WaitingStore
 from gateway.support.clock import make_id
-from gateway.tool_calls.requested_programs import RequestedPrograms
+from gateway.tenancy.quotas import Quotas
+from gateway.tool_calls.requested_calls import RequestedCalls, RequestedPrograms
+from gateway.tool_calls.thread_sandbox import ThreadEngines
+from gateway.tool_calls.tool_calls import ToolCalls
+from sandbox.engines.engine import Engine
+from sandbox.errors import WorkspaceIncomplete
 
 _SERVICERS = (
     *(AdminService, ApprovalService, AuditService, ProcessService, RunService),
@@ -49,6 +64,91 @@ _SERVICERS = (
 )
 SERVICES = tuple(f"gateway.v1.{servicer.__name__}" for servicer in _SERVICERS)
 """The full names of Airlock's own services."""
+
+
+class TenantFiles:
+    """Removes the files of tenants: workspaces on the engine, and snapshots."""
+
+    def __init__(self, engine: Engine, snapshots: Snapshots) -> None:
+        self.engine_id = engine.id
+        self._engine = engine
+        self._snapshots = snapshots
+
+    async def remove(self, tenant: str, thread: str) -> bool:
+        """Remove the workspace and the snapshots of a thread; return whether there was a workspace."""
+        existed = await remove_files(self._engine, tenant, thread)
+        try:
+            await self._snapshots.forget_thread(tenant, thread)
+        except AirlockError as error:
+            if existed:
+                raise WorkspaceIncomplete(str(error)) from error
+            raise
+        return existed
+
+    async def remove_rest(self, tenant: str) -> int:
+        """Remove everything else of a tenant; return the number of workspaces."""
+        await self._snapshots.erase(tenant)
+        return await self._engine.remove_all_of(tenant)
+
+    async def left_of(self, tenant: str) -> Mapping[str, int]:
+        return {**await self._engine.left_of(tenant), **await self._snapshots.left_of(tenant)}
+
+
+@dataclass(frozen=True)
+class Work:
+    """The operations behind the services."""
+
+    quotas: Quotas
+    tool_calls: ToolCalls
+    requested_calls: RequestedCalls
+    runs: Runs
+    approvals: Approvals
+    snapshots: Snapshots
+
+
+def make_lease(base: Foundation, sandboxes: Sandboxes, listen: str) -> Lease:
+    """Return this process' lease, not taken yet."""
+    return Lease(
+        LeaseStore(base.database),
+        base.process_id,
+        lease_s=base.config.recovery.lease_s,
+        engine=sandboxes.engine_id or "",
+        channels=str(base.config.resolved_channel_dir()),
+        address=listen,
+    )
+
+
+def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, lease: Lease) -> Work:
+    """Start tool calls and runs. If the lease is lost, all runs are abandoned."""
+    asked = ApprovalStore(base.database)
+    quotas = Quotas(QuotaStore(base.database, base.process_id))
+    engines = ThreadEngines(EngineStore(base.database), sandboxes.engine)
+    tool_calls = ToolCalls(
+        base.store, sandboxes.leases, approvals=asked, quotas=quotas, telemetry=base.telemetry, engines=engines
+    )
+    unhosted = WaitingStore(base.database, gateway=base.process_id, engine=sandboxes.engine_id)
+    waiting = WaitingRuns(unhosted, asked, base.tenants, takes_over=True)
+    directory = base.config.resolved_snapshots_dir() / base.instance
+    stores = SnapshotStore(base.database), RestoreStore(base.database), base.store, ThreadStore(base.database)
+    snapshots = Snapshots(directory, sandboxes.engine, engines, *stores)
+    runs = Runs(
+        RunParts(
+            base.store,
+            tool_calls,
+            waiting,
+            quotas,
+            base.config.runs.on_stop,
+            telemetry=base.telemetry,
+            end_calls=sandboxes.engine.end_calls,
+            lease_over=lease.over,
+            keep_files=snapshots.keep_step,
+        )
+    )
+    lease.lost = runs.abandon_all
+    requested = RequestedCalls(tool_calls, base.store, lingering=ADMISSION.lingering)
+    stack.push_async_callback(requested.close)
+    approvals = Approvals(asked, tool_calls.prepare, lambda _: waiting.look())
+    return Work(quotas, tool_calls, requested, runs, approvals, snapshots)
 
 
 @dataclass(frozen=True)
@@ -78,8 +178,8 @@ async def add_services(server: PrefetchingServer, base: Foundation, sandboxes: S
         AdminService(tenants, KeyStore(database), PolicyAdmin(base.config, base.policies), authenticate),
         ApprovalService(work.approvals, authenticate),
         AuditService(audit, authenticate),
-        ProcessService(tool_calls, authenticate, RequestedPrograms(work.requests, tool_calls.late)),
-        RunService(work.runs, authenticate, RequestedRuns(work.runs, work.requests), listed),
+        ProcessService(tool_calls, authenticate, RequestedPrograms(base.store, tool_calls.late)),
+        RunService(work.runs, authenticate, listed),
         SandboxService(engine, keeper, admin, usage, work.snapshots, forks, transitions, authenticate),
         ThreadService(threads, authenticate),
         ToolService(tool_calls, authenticate, work.requested_calls),

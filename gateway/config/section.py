@@ -75,7 +75,6 @@ def _as_in(field: FieldInfo | None) -> str:
 
 
 def _known(section: type[BaseModel] | None) -> str:
-    """List the fields of a section."""
     if section is None:
         return ""
     names = [field.alias or name for name, field in section.model_fields.items() if not field.exclude]

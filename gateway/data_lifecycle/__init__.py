@@ -1,5 +1,4 @@
 """The end of data: retention by age, and erasure of a thread or a tenant.
 
-Start at `retention.py` and `erasure.py`; `tenant_admin.py` is what operators call. Imports gateway layers below 11,
-agent and sandbox.
+Start at `retention.py` and `erasure.py`. Imports gateway layers below 11, agent and sandbox.
 """

@@ -6,7 +6,7 @@ row.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Protocol, TypeVar
@@ -14,9 +14,11 @@ from typing import Protocol, TypeVar
 import structlog
 
 from agent.cancellation import to_the_end
-from gateway.errors import Unavailable
+from gateway.config.config import Config
+from gateway.errors import NotFound, StillConfigured, Unavailable
+from gateway.policy_versions.policies import Policies
 from gateway.storage.database import Database
-from gateway.storage.erasure_store import Erased, ErasureStore, TenantErasure, busy_with_calls
+from gateway.storage.erasure_store import Erased, ErasureStore, TenantErasure, busy_with_calls, rows_of
 from gateway.support.clock import MakeId, make_id
 from sandbox.engines.engine import Removal
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable, WorkspaceIncomplete
@@ -148,9 +150,6 @@ class Erasure:
             log.warning("deleted data stays in the database's log until that is next truncated", tenant=name)
         return erased
 
-    async def was_deleted(self, name: str) -> bool:
-        return await self.store.was_deleted(name)
-
     async def _until_all_ended(self, tenant: str) -> None:
         for _ in range(round(_END_S / _POLL_S)):
             if not await self.store.under_way(tenant):
@@ -205,3 +204,59 @@ def _on_other_engines(elsewhere: Mapping[str, str]) -> Unavailable:
         f"the files of {len(elsewhere)} threads are on other engines ({engines}): delete it through a gateway on each "
         "of those, too"
     )
+
+
+@dataclass(frozen=True)
+class KnownTenant:
+    """A tenant, and the version of its own layer of policy."""
+
+    name: str
+    policy_version: str
+
+
+class TenantAdmin:
+    """The tenants of the configuration, and what the database has of others."""
+
+    def __init__(self, config: Config, policies: Policies, database: Database, erasure: Erasure) -> None:
+        self._config = config
+        self._policies = policies
+        self._database = database
+        self._erasure = erasure
+
+    def check(self, name: str) -> None:
+        if name not in self._config.tenants:
+            raise NotFound(
+                f"unknown tenant {name[:64]!r}; configured tenants: {', '.join(sorted(self._config.tenants))}"
+            )
+
+    async def page(self, size: int, after: str) -> Sequence[KnownTenant]:
+        """Return the tenants of a page, and one more if there is a next page, by name."""
+        names = sorted(name for name in self._config.tenants if name > after)[: size + 1]
+        return [KnownTenant(name, await self._version(name)) for name in names]
+
+    async def get(self, name: str) -> tuple[KnownTenant, Mapping[str, int]]:
+        """Return a tenant, also a formerly configured one, and what is stored of it; NotFound if there is nothing."""
+        stored = await rows_of(self._database, name) if name else {}
+        if not any(stored.values()):
+            self.check(name)
+        # A policy is in force for configured tenants only.
+        version = await self._version(name) if name in self._config.tenants else ""
+        return KnownTenant(name, version), stored
+
+    async def delete(self, name: str, *, audit: bool, by: str) -> Erased:
+        """Erase a tenant; StillConfigured while the configuration has it.
+
+        A deleted tenant can be deleted again, usually with nothing left to remove. NotFound if it never existed.
+        """
+        if name in self._config.tenants:
+            raise StillConfigured(
+                f"tenant {name} is still configured: remove it from airlock.yaml, restart the gateways, then delete it"
+            )
+        stored = any((await rows_of(self._database, name)).values()) if name else False
+        if not stored and not await self._erasure.store.was_deleted(name):
+            raise NotFound(f"no data is stored for tenant {name[:64]!r}")
+        return await self._erasure.tenant(name, audit, by)
+
+    async def _version(self, name: str) -> str:
+        change = self._policies.change_in_force(name)
+        return "" if change is None else await self._policies.named(change)

@@ -17,9 +17,8 @@ import structlog
 
 from gateway.config.operation_settings import RetentionSettings
 from gateway.errors import Unavailable
-from gateway.storage.database import Database
+from gateway.storage.database import Database, changed
 from gateway.storage.retention_store import RetentionStore
-from gateway.storage.settings_store import changed
 from gateway.support.background import Periodic
 from gateway.support.clock import NowUs
 

@@ -50,10 +50,6 @@ class InForce:
     reference: str = ""
     layers: tuple[_Layer, ...] = ()
 
-    def fixed(self) -> InForce:
-        """Return a copy that does not follow changes."""
-        return InForce(self.policy, self.reference, self.layers)
-
     def replace(self, other: InForce) -> None:
         """Put another policy in force, for all users of this object."""
         self.policy, self.reference, self.layers = other.policy, other.reference, other.layers
@@ -68,7 +64,8 @@ class Policies:
         """The number of compilations since the start."""
         self._kept = kept
         self._last: dict[str, Change] = {}
-        self._newest = 0
+        self.newest = 0
+        """The id of the last change that this gateway has seen, 0 for none."""
         self._in_force: WeakValueDictionary[str, InForce] = WeakValueDictionary()
         self._recent: OrderedDict[str, InForce] = OrderedDict()
         self._layers: WeakValueDictionary[str, _Layer] = WeakValueDictionary()
@@ -80,7 +77,7 @@ class Policies:
     async def open(self) -> None:
         """Read what is in force, without compiling anything."""
         self._last = await self.store.last_of_each()
-        self._newest = max((change.id for change in self._last.values()), default=0)
+        self.newest = max((change.id for change in self._last.values()), default=0)
 
     def close(self) -> None:
         self._compiler.shutdown(wait=False, cancel_futures=True)
@@ -88,11 +85,6 @@ class Policies:
     def change_in_force(self, tenant: str) -> Change | None:
         """Return the change that put the current policy in force."""
         return self._last.get(tenant)
-
-    @property
-    def newest(self) -> int:
-        """The id of the last change that this gateway has seen, 0 for none."""
-        return self._newest
 
     async def in_force(self, tenant: str) -> InForce:
         """Return what is in force for a tenant; Misconfigured if there is nothing, or it no longer loads."""
@@ -128,7 +120,7 @@ class Policies:
         """Apply changes, in any order; policies in use are replaced before this returns."""
         touched: set[str] = set()
         for change in changes:
-            self._newest = max(self._newest, change.id)
+            self.newest = max(self.newest, change.id)
             if change.tenant not in self._last or change.id > self._last[change.tenant].id:
                 self._last[change.tenant] = change
                 touched.add(change.tenant)
@@ -144,12 +136,12 @@ class Policies:
     async def named(self, change: Change) -> str:
         """Return the version of a change as `airlock policy history` shows it; a digest if its text does not load."""
         try:
-            return version_of((await self._layer(change.tenant, change.digest)).document)
+            layer = await self._layer(change.tenant, change.digest)
+            return f"policy_{digest_of(layer.document)[:12]}"
         except AirlockError:
             return change.digest
 
     def following(self) -> AbstractAsyncContextManager[None]:
-        """Follow the changes in the database until the block ends."""
         return in_background(self._follow_all(), "policies follow the database")
 
     async def _follow_all(self) -> None:
@@ -157,7 +149,7 @@ class Policies:
         while True:
             await asyncio.sleep(_FOLLOW_S)
             try:
-                await self.take(await self.store.changes_since(self._newest))
+                await self.take(await self.store.changes_since(self.newest))
                 answers = True
             except Unavailable as error:
                 if answers:
@@ -209,7 +201,6 @@ class Policies:
         return found
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Do CPU-bound work in the compiler's thread."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._compiler, work)
         except RuntimeError as error:  # the executor is shut down
@@ -222,11 +213,6 @@ def stored_document(text: str) -> PolicyDocument:
     if reading.problems:
         raise ValueError("; ".join(problem.message for problem in reading.problems))
     return PolicyDocument.model_validate(reading.data)
-
-
-def version_of(document: PolicyDocument) -> str:
-    """Return the version of one layer, without compiling it."""
-    return f"policy_{digest_of(document)[:12]}"
 
 
 def _compiled(tenant: PolicyDocument, operator: PolicyDocument | None = None) -> Policy:

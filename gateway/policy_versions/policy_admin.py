@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from gateway.agents.tenant_agents import agents_of_all
 from gateway.config.config import Config
-from gateway.errors import InvalidArgument, Misconfigured, NotFound, PolicyInvalid
+from gateway.errors import InvalidArgument, Misconfigured, NotFound, PolicyChanged, PolicyInvalid
 from gateway.policy import Policy, PolicyError, load_document
 from gateway.policy.resolved import resolve
 from gateway.policy.scoped_rule import ScopedRule
 from gateway.policy_versions.policies import Policies
-from gateway.policy_versions.policy_change import PolicyChangeRequest, is_named, put_in_force
 from gateway.policy_versions.policy_check import PolicyChecker
 from gateway.redaction.redactor import WELL_KNOWN_SECRETS
-from gateway.storage.policy_store import OPERATOR, Change, Kind, digest_of_text
+from gateway.storage.policy_store import OPERATOR, Change, Kind, NotStanding, digest_of_text
 from gateway.support.paging import place_of
 
+_LEAST_DIGEST_CHARS = 6
 # Error details travel in a trailer, and many programs accept no more than 8 KiB of trailers.
 _PROBLEMS_LIMIT_CHARS = 1200
 _HISTORY = 1000
@@ -75,8 +75,12 @@ class PolicyAdmin:
         known = expected_version is None and current is not None and current.digest == digest_of_text(text)
         if not check_only and not known:
             kind: Kind = "rollback" if version else "apply"
-            asked = PolicyChangeRequest(layer, text, kind, by, WELL_KNOWN_SECRETS.shown(comment), expected_version)
-            current = await put_in_force(self._policies, asked)
+            expected = await self._expected(layer, text, expected_version)
+            shown, apply = WELL_KNOWN_SECRETS.shown(comment), self._policies.store.apply
+            try:
+                current = await apply(layer, text, kind, by, shown, expected=expected)
+            except NotStanding as error:
+                raise await self._changed(error.standing, expected_version) from None
             await self._policies.take([current])
         return "" if current is None or check_only else await self._policies.named(current)
 
@@ -86,6 +90,34 @@ class PolicyAdmin:
         place = place_of(token, layer)
         found = await self._policies.store.history(layer, size + 1, before=None if place is None else place[0])
         return [(change, await self._policies.named(change)) for change in found]
+
+    async def _expected(self, layer: str, text: str, version: str | None) -> int | None:
+        """Return the id of the expected change, 0 for none, None if any is accepted."""
+        if version is None:
+            return None
+        # From the database, not from what this gateway has seen: another gateway may have been faster.
+        current = await self._policies.store.current(layer)
+        if current is None:
+            if not version:
+                return 0
+        # A repeated request finds its own text in force.
+        elif current.digest == digest_of_text(text) or (version and await self._is_named(current, version)):
+            return current.id
+        raise await self._changed(current, version)
+
+    async def _changed(self, current: Change | None, expected_version: str | None) -> PolicyChanged:
+        version = "" if current is None else await self._policies.named(current)
+        expected = expected_version or "nothing"
+        return PolicyChanged(
+            f"the policy in force is {version or 'nothing'}, not {expected[:128]!r}, so nothing was changed: review "
+            "it, then apply your policy again if it still fits",
+            version=version,
+        )
+
+    async def _is_named(self, change: Change, version: str) -> bool:
+        """Return whether a version, or a prefix of a digest, identifies this change."""
+        by_digest = len(version) >= _LEAST_DIGEST_CHARS and change.digest.startswith(version)
+        return by_digest or await self._policies.named(change) == version
 
     async def _check(self, layer: str, text: str) -> None:
         checker = PolicyChecker(self._config, await asyncio.to_thread(agents_of_all, self._config))
@@ -102,7 +134,7 @@ class PolicyAdmin:
                 raise NotFound("no policy was ever applied here")
             return change
         for change in await self._policies.store.history(layer, _HISTORY):
-            if await is_named(self._policies, change, version):
+            if await self._is_named(change, version):
                 return change
         raise NotFound(f"version {version[:64]!r} not found among the last {_HISTORY:,} versions")
 

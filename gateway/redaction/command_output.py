@@ -26,7 +26,6 @@ class LiveRedaction:
         return data if isinstance(data, Redacted) else await self.redactor.feed(self._streams[stream], data)
 
     async def flush(self, stream: OutputStream, *, cut: bool) -> bytes:
-        """Return the rest."""
         return self._streams[stream].flush(cut=cut)
 
 
@@ -46,7 +45,6 @@ class KeptRedaction(LiveRedaction):
         return shown
 
     async def flush(self, stream: OutputStream, *, cut: bool) -> bytes:
-        """Return the rest, marked as redacted."""
         rest = Redacted(await super().flush(stream, cut=cut))
         self._shown[stream] += rest
         return rest
@@ -92,7 +90,6 @@ def _divided(content: bytes, pieces: Sequence[OutputPiece]) -> list[bytes]:
 
 
 def _masked(data: bytes, one: bytes, other: bytes) -> bytes:
-    """Return the bytes with the masks of both redactions."""
     if data in (one, other):
         return other if data == one else one
     return bytes(b if a == byte else a for byte, a, b in zip(data, one, other, strict=True))

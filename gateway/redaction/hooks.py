@@ -6,22 +6,140 @@ of what a call ends with, the verdict's words and results that never came to a r
 the journal's included, so nothing reads what it has not been through.
 """
 
+import asyncio
+import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 
+import structlog
+
+from agent.events import Event, EventSink
 from agent.filesystem import Redacted
+from agent.hooks.engine import withheld
 from agent.hooks.hook import Hook, NextToolUse, OutputFilter
-from agent.messages import ToolResult
+from agent.messages import Evicted, ToolResult
 from agent.state import AgentState, ToolExecution, Verdict
-from gateway.policy.document import PolicyDocument
+from gateway.policy.document import PolicyDocument, ResultRule
+from gateway.policy.regexes import compile_regex
 from gateway.redaction.command_output import LiveRedaction
-from gateway.redaction.redactor import Redactor
-from gateway.redaction.result_rules import ResultRulesHook
+from gateway.redaction.finders import RedactionFailed
+from gateway.redaction.redactor import NO_SECRETS, WITHHELD, Redactor
+from sandbox.errors import SandboxError
 from sandbox.protocols import FileSystem
 
 # Between the journal, which is innermost, and the eviction of large results, which would cut a secret in two.
 _REDACTION_PRIORITY = -950_000
 # Inside the journal: after hooks run from the inside out.
 _GATE_PRIORITY = -1_000_001
+# Outside of redaction: what a rule looks for is looked for in what would be shown.
+_RESULTS_PRIORITY = -940_000
+_SEARCH_LIMIT_BYTES = 16 * 1024 * 1024
+_SEARCH_LIMIT_S = 60.0
+log = structlog.get_logger(__name__)
+
+
+class ResultRulesHook(Hook):
+    """Withholds results that a rule is against. While one could be, no output is shown live.
+
+    `files` has evicted results as they are.
+    """
+
+    name = "results"
+    priority = _RESULTS_PRIORITY
+    mandatory = True
+
+    def __init__(
+        self, rules: Sequence[ResultRule], files: FileSystem | None = None, redactor: Redactor = NO_SECRETS
+    ) -> None:
+        self._rules = tuple(rules)
+        self._files = files
+        self._redactor = redactor
+        self.redacts = any(rule.mode == "enforce" and _is_about(rule, "execute") for rule in self._rules)
+
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
+        """Judge what came back; the first rule in the file that is against it is the one that is named."""
+        result, call = await next_(tool), tool.call
+        rules = [rule for rule in self._rules if _is_about(rule, call.name)]
+        against = {rule.id: "" for rule in rules if _is_against(rule, result)}
+        searched = [rule for rule in rules if rule.contains is not None and rule.id not in against]
+        if result.evicted is not None and searched:
+            against |= await self._against_evicted(result.evicted, searched)
+        for rule in rules:
+            if rule.id in against:
+                log.info("result rule", call_id=call.id, tool=call.name[:128], rule=rule.id, mode=rule.mode)
+        shadow = next((rule.id for rule in rules if rule.id in against and rule.mode == "shadow"), "")
+        enforced = next((rule for rule in rules if rule.id in against and rule.mode == "enforce"), None)
+        if enforced is not None:
+            if result.evicted is not None:
+                await self._remove(result.evicted)
+            kept_back = withheld(result, f"rule {enforced.id}: {enforced.reason}{against[enforced.id]}")
+            return replace(kept_back, withheld_by=enforced.id, would_be_withheld_by=shadow)
+        return replace(result, would_be_withheld_by=shadow) if shadow else result
+
+    async def _against_evicted(self, evicted: Evicted, rules: Sequence[ResultRule]) -> dict[str, str]:
+        """Return the rules that are against the whole of it, with what else there is to say; all, if it is not had."""
+        try:
+            async with asyncio.timeout(_SEARCH_LIMIT_S):
+                data = await self._whole(evicted)
+                found = await self._found(data, rules)
+        except (_NotWholeError, SandboxError, RedactionFailed, OSError, TimeoutError) as error:
+            said = str(error) if isinstance(error, _NotWholeError) else "its file could not be read"
+            log.info("evicted result not searched", path=evicted.path, error=repr(error)[:500])
+            return {rule.id: f" (not searched: {said})" for rule in rules}
+        return dict.fromkeys(found, "")
+
+    async def _whole(self, evicted: Evicted) -> bytes:
+        """Return what was evicted, all of it and unchanged, or raise."""
+        if self._files is None:
+            raise _NotWholeError("its file is out of reach")
+        if evicted.incomplete:
+            raise _NotWholeError("a part of the output is lost")
+        if evicted.size_bytes > _SEARCH_LIMIT_BYTES:
+            raise _NotWholeError(f"the output has {evicted.size_bytes} bytes, more than {_SEARCH_LIMIT_BYTES}")
+        data = bytearray()
+        async for piece in self._files.read(evicted.path, length=evicted.size_bytes + 1):
+            data += piece
+            if len(data) > evicted.size_bytes:
+                break
+        if hashlib.sha256(data).hexdigest() != evicted.sha256:
+            raise _NotWholeError("its file was changed meanwhile")
+        return bytes(data)
+
+    async def _found(self, data: bytes, rules: Sequence[ResultRule]) -> list[str]:
+        """Return the ids of the rules whose pattern is in the data, as it would be shown."""
+        shown = await self._redactor.redact(data)
+        return [rule.id for rule in rules if await self._redactor.work(_is_in, shown, rule)]
+
+    async def _remove(self, evicted: Evicted) -> None:
+        """Take away the file of a withheld result, so that no other tool shows it."""
+        if self._files is None:
+            return
+        try:
+            await self._files.remove(evicted.path)
+        except (SandboxError, OSError) as error:
+            log.warning("withheld output not removed", path=evicted.path, error=repr(error)[:500])
+
+
+class _NotWholeError(Exception):
+    """What was evicted cannot be looked through; the text says why."""
+
+
+def _is_in(data: bytes, rule: ResultRule) -> bool:
+    return compile_regex(rule.contains or "").search(data) is not None
+
+
+def _is_about(rule: ResultRule, tool: str) -> bool:
+    return rule.tools is None or tool in rule.tools
+
+
+def _is_against(rule: ResultRule, result: ToolResult) -> bool:
+    if rule.over_bytes is not None:
+        size_bytes = result.evicted.size_bytes if result.evicted is not None else len(result.content)
+        return size_bytes > rule.over_bytes
+    regex = compile_regex(rule.contains or "")
+    # Each stream also by itself: what it says comes apart in the content where the other writes in between.
+    shown = (result.content, result.stdout, result.stderr, result.note.encode("utf-8", "replace"))
+    return any(regex.search(text) is not None for text in shown)
 
 
 class RedactionHook(Hook):
@@ -36,7 +154,6 @@ class RedactionHook(Hook):
         self._redactor = redactor
 
     def output_filter(self) -> OutputFilter | None:
-        """Return a filter of one call's output."""
         return LiveRedaction(self._redactor)
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
@@ -97,3 +214,27 @@ def redaction_hooks(document: PolicyDocument, redactor: Redactor, files: FileSys
         redaction = RedactionHook(redactor)
         hooks = (redaction, RedactedOutcomeHook(redaction))
     return (*hooks, ResultRulesHook(document.results, files, redactor)) if document.results else hooks
+
+
+def redacted_events(redactor: Redactor, events: EventSink) -> EventSink:
+    """Return a sink that redacts what it passes on. The pieces of a model's text are each redacted alone.
+
+    A program's output has been through the filter of the redaction hook, which knows where its pieces were cut.
+    """
+    if redactor.idle:
+        return events
+
+    def emit(event: Event) -> None:
+        if event.type == "tool_output":
+            events(event)
+            return
+        try:
+            payload = {key: redactor.json(value) for key, value in event.payload.items()}
+        except RedactionFailed:
+            payload = {
+                key: value if value is None or isinstance(value, int | float) else WITHHELD
+                for key, value in event.payload.items()
+            }
+        events(Event(event.type, payload))
+
+    return emit

@@ -119,7 +119,6 @@ class Redactor:
         return found_in(data, self._section)
 
     def stream(self, *, secrets_limit: int | None = None) -> RedactingStream:
-        """Return a filter for one stream of bytes."""
         return RedactingStream(finders(self._section), secrets_limit=secrets_limit)
 
 
@@ -200,7 +199,6 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 
 def _texts_in(value: JsonValue) -> Iterator[str]:
-    """Yield the texts of a JSON value, keys included, in order."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):

@@ -12,9 +12,8 @@ from pydantic import JsonValue
 from agent.events import Event
 from gateway.runs.run_log import RunLog
 from gateway.storage.entities import LoggedEvent, Run, Thread
-from gateway.storage.run_queries import ONCE
 from gateway.storage.run_writes import Claim
-from gateway.storage.store import Store
+from gateway.storage.store import ONCE, Store
 from gateway.tool_calls.journal import JournalHook
 
 _KEPT_BY = {"step_started": "step", "step_finished": "step", "run_started": ""}
@@ -82,11 +81,9 @@ class LiveRun:
 
     @property
     def whose(self) -> dict[str, str]:
-        """What identifies the run in the gateway's log."""
         return {"run_id": self.run.id, "tenant": self.run.tenant, "thread": self.run.thread}
 
     def cancel(self) -> None:
-        """Stop the run on request."""
         if self.task is not None and not self.cancelled:
             self.cancelled = True
             self.task.cancel()
@@ -98,7 +95,7 @@ class LiveRun:
         self.abandoned = True
         self.log.abandon()
         if self.journal is not None:
-            self.journal.hosted.abandon()
+            self.journal.abandon()
         self.task.cancel()
 
     def emit(self, event: Event) -> None:

@@ -19,7 +19,7 @@ from gateway.errors import Unavailable
 from gateway.storage.entities import LoggedEvent
 from gateway.storage.run_writes import Claim, KeptStep, LeaseLost, RunWrite
 from gateway.storage.store import Store
-from gateway.support.clock import NowUs, now_us
+from gateway.support.clock import now_us
 
 PAYLOAD_LIMIT_CHARS = 1_000_000
 """At most 4,000,000 bytes of UTF-8: below gRPC's default message limit of 4 MiB."""
@@ -107,12 +107,11 @@ class _Checkpoint:
 class RunLog:
     """Use `emit` as the run's event sink; `wait` returns when an event after `sequence` is stored."""
 
-    def __init__(self, claim: Claim | str, store: Store, clock: NowUs = now_us, *, last_sequence: int = 0) -> None:
+    def __init__(self, claim: Claim | str, store: Store, *, last_sequence: int = 0) -> None:
         """Continue after `last_sequence` if the run was taken over."""
         self.claim = Claim(claim) if isinstance(claim, str) else claim
         self._run_id = self.claim.run_id
         self._store = store
-        self._clock = clock
         self.lost: Callable[[], object] = lambda: None
         """Called when another gateway has the run."""
         self._pending: list[tuple[Event, LoggedEvent]] = []
@@ -132,7 +131,6 @@ class RunLog:
         self._flusher = asyncio.create_task(self._flush(), name=f"log of {self._run_id}")
 
     def emit(self, event: Event) -> None:
-        """Take an event."""
         if self.complete:
             return
         # Adjacent pieces that are not stored yet become one event: a slow database gets fewer, larger ones.
@@ -144,7 +142,7 @@ class RunLog:
             return  # model_finished and tool_call_finished repeat their whole text
         if event.type == "model_finished" and "within" not in event.payload and self._withheld_from is None:
             self._withheld_from = len(self._pending)
-        logged = LoggedEvent(self.sequence + 1, event.type, self._clock(), payload_json(event.payload))
+        logged = LoggedEvent(self.sequence + 1, event.type, now_us(), payload_json(event.payload))
         self.sequence += 1
         self._pending.append((event, logged))
         if event.type == "run_finished":

@@ -4,8 +4,9 @@ A run that waits for an approval has no task: its state is in the database, and 
 answered continues it (gateway/runs/waiting_runs.py). A run whose gateway is lost or was stopped is taken over from its
 last checkpoint (gateway/runs/checkpoints.py); writes of its old gateway are then refused.
 
-    hosting.py     the runs under way here: begin, takeover, end     agent_run.py    one run's agent, from state to end
-    live_run.py    the events that a run emits                       checkpoints.py  what a run continues from
+    hosting.py        the runs under way here: begin, takeover, one run's agent from state to end
+    live_run.py       the events that a run emits
+    checkpoints.py    what a run continues from
 """
 
 import asyncio
@@ -19,23 +20,23 @@ from agent.state import AgentState
 from gateway.agents import agents
 from gateway.errors import (
     AirlockError,
+    InProgress,
     InvalidArgument,
     NotFound,
     OtherEngine,
     Overloaded,
+    RequestIdReused,
     ThreadBusy,
     TooLarge,
     Unavailable,
 )
-from gateway.runs.agent_run import AgentRuns, RunParts, policy_reference
-from gateway.runs.checkpoints import SuspendedRun
-from gateway.runs.hosting import LIVE_LIMIT, Hosting
+from gateway.runs.checkpoints import THREAD_LIMIT_CHARS, SuspendedRun
+from gateway.runs.hosting import LIVE_LIMIT, Hosting, RunParts, policy_reference
 from gateway.runs.live_run import LiveRun
-from gateway.runs.thread_history import THREAD_LIMIT_CHARS
 from gateway.storage.call_journal import is_of_deletion
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import LoggedEvent, Run, Thread
-from gateway.storage.run_queries import NewRun
+from gateway.storage.store import NewRun
 from gateway.storage.tables import RUNS_UNDER_WAY
 from gateway.support.background import Periodic, pause
 from gateway.tenancy.tenants import Tenant
@@ -77,8 +78,8 @@ class Runs:
         self._parts = parts
         self._store = parts.store
         self._waiting = parts.waiting
-        self._agent_runs = AgentRuns(parts)
-        self._hosting = Hosting(parts, self._agent_runs)
+        self._hosting = Hosting(parts)
+        self._starting: dict[tuple[str, str], tuple[RunRequest, asyncio.Task[Run]]] = {}
         self.live: Mapping[str, LiveRun] = self._hosting.live
         """The runs hosted here, by id."""
         self.abandon_all = self._hosting.abandon_all
@@ -90,10 +91,53 @@ class Runs:
         ]
 
     async def start(self, tenant: Tenant, asked: RunRequest) -> Run:
-        """Start a run and return it; its first event is stored soon after.
+        """Start a run and return it; its first event is stored soon after. Of a repeated request id, the same run.
 
-        If its thread's files are on another engine, a gateway there hosts it; OtherEngine if none is serving.
+        If its thread's files are on another engine, a gateway there hosts it; OtherEngine if none is serving. Between
+        gateways, the unique constraint on runs.request_id ensures that a request starts one run; within one gateway,
+        later requests wait for the first. Raises RequestIdReused.
         """
+        if not asked.id:
+            return await self._start(tenant, asked)
+        key = (tenant.name, asked.id)
+        if key not in self._starting and (stored := await self._requested_before(tenant, asked)) is not None:
+            return stored
+        # Nothing is awaited from here to the task: of two concurrent requests, the second finds the first's task.
+        if key not in self._starting:
+            task = asyncio.create_task(self._start_or_stored(tenant, asked), name=f"start of a run {asked.id}")
+            self._starting[key] = asked, task
+            task.add_done_callback(lambda done: self._start_over(key, done))
+        first, task = self._starting[key]
+        if first != asked:
+            raise _reused(asked)
+        return await asyncio.shield(task)
+
+    def _start_over(self, key: tuple[str, str], task: asyncio.Task[Run]) -> None:
+        self._starting.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # retrieved, or asyncio logs it when no caller waits any more
+
+    async def _start_or_stored(self, tenant: Tenant, asked: RunRequest) -> Run:
+        try:
+            return await self._start(tenant, asked)
+        except (AirlockError, ConstraintViolated) as error:
+            # Another gateway may have been first: then its run is what prevents this one.
+            if (stored := await self._requested_before(tenant, asked)) is not None:
+                return stored
+            if isinstance(error, ConstraintViolated):
+                raise InProgress(f"request {asked.id!r} is still running: repeat it in a moment") from error
+            raise
+
+    async def _requested_before(self, tenant: Tenant, asked: RunRequest) -> Run | None:
+        found = await self._store.run_of(tenant.name, asked.id)
+        if found is None:
+            return None
+        run_id, digest = found
+        if digest != asked.digest:
+            raise _reused(asked)
+        return await self.get(tenant, run_id)
+
+    async def _start(self, tenant: Tenant, asked: RunRequest) -> Run:
         if not asked.task or len(asked.task) > _TASK_LIMIT_CHARS:
             raise InvalidArgument(f"task: between 1 and {_TASK_LIMIT_CHARS:,} characters")
         if asked.agent not in tenant.agents:
@@ -133,7 +177,6 @@ class Runs:
         return await self._store.thread(tenant.name, name)
 
     async def _reserved(self, tenant: Tenant, thread_name: str) -> Thread:
-        """Return a thread, reserved for a new run that is hosted here."""
         hosting = self._hosting
         thread = await self._parts.tool_calls.thread(tenant, thread_name)
         # Nothing may be awaited between check and reservation, or two runs would pass.
@@ -196,7 +239,7 @@ class Runs:
 
     def _check_agent(self, tenant: Tenant, agent_name: str) -> None:
         """Raise what keeps a run of an agent from starting in any thread."""
-        models, settings = self._agent_runs.models_of(tenant), tenant.agents[agent_name]
+        models, settings = self._hosting.models_of(tenant), tenant.agents[agent_name]
         for model in settings.models(tenant.model, agent_name):
             models.of(model)  # Misconfigured, for a model without a key
         # The configuration may have changed since the policy was applied and checked against the agents.
@@ -208,7 +251,7 @@ class Runs:
             raise TooLarge(
                 f"thread: the messages of {thread.name!r} exceed {THREAD_LIMIT_CHARS:,} characters; start a new thread"
             )
-        if (waiting := await self._waiting.store.in_thread(thread)) is not None:
+        if (waiting := await self._store.under_way(thread, ("waiting",))) is not None:
             raise ThreadBusy(
                 f"run {waiting} in thread {thread.name!r} is waiting for an approval: answer it, cancel the run, "
                 "or use another thread",
@@ -275,7 +318,6 @@ class Runs:
                 live.cancel()
 
     async def stop_following(self) -> None:
-        """Stop taking unhosted runs."""
         for task in self._following:
             task.cancel()
         await asyncio.gather(*self._following, return_exceptions=True)
@@ -288,4 +330,7 @@ class Runs:
         self._hosting.closing.set()
         await self.stop_following()
         await self._hosting.close()
-        await self._agent_runs.close()
+
+
+def _reused(asked: RunRequest) -> RequestIdReused:
+    return RequestIdReused(f"request_id: {asked.id!r} was already used for a different run; use a new one for each run")

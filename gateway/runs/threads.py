@@ -1,4 +1,4 @@
-"""Threads as their tenant sees them: list, read, set metadata, delete. A run's writes are in thread_history.py."""
+"""Threads as their tenant sees them: list, read, set metadata, delete. A run's writes are in checkpoints.py."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +10,9 @@ from agent.messages import Message
 from gateway.credentials.caller import actor
 from gateway.data_lifecycle.erasure import Erasure
 from gateway.errors import InvalidArgument, TooLarge
-from gateway.runs.thread_history import KEY_LIMIT_CHARS, KEYS_LIMIT, METADATA_LIMIT_BYTES, VALUE_LIMIT_CHARS
+from gateway.runs.checkpoints import KEY_LIMIT_CHARS, KEYS_LIMIT, METADATA_LIMIT_BYTES, VALUE_LIMIT_CHARS
+from gateway.storage.entities import NOT_READ, read_message
 from gateway.storage.store import Store
-from gateway.storage.stored_message import NOT_READ, read_message
 from gateway.storage.thread_store import ThreadRow, ThreadStore, busy_with, entry_bytes
 from gateway.support.paging import page_size, paged, place_of, token_of
 from gateway.tenancy.quotas import Quotas

@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Protocol
 
 import structlog
 
@@ -17,7 +16,7 @@ from gateway.runs.live_run import cancelled
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.waiting_store import WaitingRun, WaitingStore
 from gateway.support.background import Periodic, pause
-from gateway.tenancy.tenants import Tenant
+from gateway.tenancy.tenants import Tenant, Tenants
 
 _POLL_S = 0.5
 # A run's sandbox is at the gateway that hosted it: another one takes the run only if that one does not.
@@ -25,13 +24,6 @@ _OTHERS_AFTER_S = 3.0
 # How soon an expired approval is in the audit when no caller asks for it before.
 _EXPIRE_EVERY_S = 10.0
 log = structlog.get_logger(__name__)
-
-
-class TenantSource(Protocol):
-    """Returns tenants; see gateway.tenancy.tenants.Tenants."""
-
-    async def named(self, name: str) -> Tenant: ...
-    async def at(self, name: str, reference: str) -> Tenant: ...
 
 
 @dataclass
@@ -43,7 +35,7 @@ class WaitingRuns:
 
     store: WaitingStore
     approvals: ApprovalStore
-    tenants: TenantSource
+    tenants: Tenants
     _: KW_ONLY
     poll_s: float = _POLL_S
     others_after_s: float = _OTHERS_AFTER_S
@@ -71,7 +63,6 @@ class WaitingRuns:
         self._soon.set()
 
     async def follow(self, resume: Callable[[WaitingRun], Awaitable[None]]) -> None:
-        """Look repeatedly, until cancelled."""
         look = Periodic(partial(self._look, resume), self.poll_s, "waiting runs are not looked at", (AirlockError,))
         while True:
             self._soon.clear()

@@ -6,9 +6,8 @@ containers are labelled with it: a mismatch is refused before anything is adopte
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -71,7 +70,7 @@ async def claim_channels(use: ChannelUse, store: ChannelStore) -> str:
             identity, written = write_identity(use.directory, identity) or identity, True
         except (OSError, ValueError) as error:
             raise Misconfigured(f"the channel directory {use.directory} cannot be written: {error}") from error
-    claimed = dataclasses.replace(use, identity=identity)
+    claimed = replace(use, identity=identity)
     try:
         await store.claim(
             ChannelRecord(use.engine, identity, use.directory), lambda found: _refuse_others(claimed, found)
@@ -105,7 +104,7 @@ def check_channels(use: ChannelUse, records: Sequence[ChannelRecord]) -> str:
             )
         else:
             identity = mine.identity  # lost, and created again
-    _refuse_others(dataclasses.replace(use, identity=identity), records)
+    _refuse_others(replace(use, identity=identity), records)
     return identity
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gateway.errors import QuotaExceeded
 from gateway.policy.document import QuotasSection
-from gateway.tenancy.quotas import Quotas
+from gateway.tenancy.quotas import SANDBOXES, Quotas
 from sandbox.engines.engine import Creator, Register, is_new
 from sandbox.errors import TooManyCreations
 from sandbox.sandbox import Sandbox, SandboxSpec
@@ -29,7 +29,7 @@ class CountedCreation:
     async def create(self, spec: SandboxSpec) -> Sandbox:
         if is_new(self.register, spec):
             try:
-                await self.quotas.take_sandbox(spec.tenant, await self.quotas_of(spec.tenant))
+                await self.quotas.take_place(spec.tenant, await self.quotas_of(spec.tenant), SANDBOXES)
             except QuotaExceeded as refused:
                 raise TooManyCreations(
                     str(refused),

@@ -78,7 +78,6 @@ class HistoryReader:
                 await pause(self.closing, self.poll_s)
 
     def close(self) -> None:
-        """End all watches."""
         self.closing.set()
 
     async def _refuse_unknown(self, tenant: str, thread: str | None) -> None:
@@ -163,7 +162,6 @@ class HistoryWriter:
                 await self._write(engine_id)
 
     def completing(self, engine: Listing) -> AbstractAsyncContextManager[None]:
-        """Call `complete` periodically until the block ends."""
         return in_background(self._complete_forever(engine), "sandbox history, completed")
 
     async def _complete_forever(self, engine: Listing) -> None:

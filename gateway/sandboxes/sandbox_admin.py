@@ -1,7 +1,6 @@
 """Creates a thread's sandbox ahead of its calls, stops it, and removes it with its files, each with its audit entry."""
 
 import shlex
-from typing import Protocol
 
 import structlog
 
@@ -13,21 +12,17 @@ from gateway.storage.audit_store import AuditEntry
 from gateway.storage.thread_store import ThreadStore, busy_with, no_thread
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.tool_calls import ToolCalls
-from sandbox.engines.engine import Listing, Removal
+from sandbox.engines.engine import Engine
 from sandbox.keeper.keeper import Keeper
 from sandbox.sandbox import ListedSandbox
 
 log = structlog.get_logger(__name__)
 
 
-class AdminEngine(Listing, Removal, Protocol):
-    """The parts of an engine that SandboxAdmin needs."""
-
-
 class SandboxAdmin:
     """The sandboxes of every tenant, for their tenants. Thread names are exact: "" is not a default."""
 
-    def __init__(self, engine: AdminEngine, keeper: Keeper, tool_calls: ToolCalls, threads: ThreadStore) -> None:
+    def __init__(self, engine: Engine, keeper: Keeper, tool_calls: ToolCalls, threads: ThreadStore) -> None:
         self._engine = engine
         self._keeper = keeper
         self._tool_calls = tool_calls

@@ -99,7 +99,6 @@ class SandboxUsage:
             await pause(self._closing, interval_s)
 
     def close(self) -> None:
-        """End all watches."""
         self._closing.set()
 
     async def _stats(self, tenant: str, one: ListedSandbox) -> SandboxStats | None:

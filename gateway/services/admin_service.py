@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gateway.credentials.caller import actor
 from gateway.credentials.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
-from gateway.data_lifecycle.tenant_admin import TenantAdmin
+from gateway.data_lifecycle.erasure import TenantAdmin
 from gateway.errors import InvalidArgument
 from gateway.policy_versions.policy_admin import PolicyAdmin
 from gateway.services.messages import message, name_of

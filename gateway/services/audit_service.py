@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from gateway.audit.audit import Audit
-from gateway.audit_chain.record import AuditRecord
+from gateway.audit_chain.chain import AuditRecord
 from gateway.errors import InvalidArgument, NotFound, Unavailable
 from gateway.services.messages import message, paging
 from gateway.serving.edge import Authenticator, streaming, unary

@@ -23,11 +23,18 @@ from gateway.serving.edge import Authenticator, deadline_s, streaming, unary
 from gateway.serving.request_checks import check
 from gateway.support.clock import MakeId, make_id
 from gateway.support.paging import page_size, paged, place_of
-from gateway.tenancy.tenant_limit import TenantLimit
+from gateway.tenancy.quotas import TenantLimit
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.program import Program, program_of
-from gateway.tool_calls.program_calls import TOOL, ProcessStart, ProgramRun, run_arguments, start_arguments
-from gateway.tool_calls.requested_programs import RequestedPrograms, made_process_id, program_request
+from gateway.tool_calls.program_calls import (
+    TOOL,
+    ProcessStart,
+    Program,
+    ProgramRun,
+    program_of,
+    run_arguments,
+    start_arguments,
+)
+from gateway.tool_calls.requested_calls import RequestedPrograms, made_process_id, program_request
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
 from gateway.v1 import process_service_pb2 as pb

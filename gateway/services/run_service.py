@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from gateway.errors import InvalidArgument
-from gateway.runs.requested_runs import RequestedRuns
 from gateway.runs.runs import RunRequest, Runs
 from gateway.services.messages import message, name_of
 from gateway.serving.edge import Authenticator, streaming, unary
@@ -25,7 +24,6 @@ class RunService(grpc_pb.RunServiceServicer):
 
     runs: Runs
     authenticate: Authenticator
-    requested: RequestedRuns
     listed: ThreadStore
 
     @unary
@@ -34,7 +32,7 @@ class RunService(grpc_pb.RunServiceServicer):
         if request.policy_mode and not mode:
             raise InvalidArgument("policy_mode: PIN or FOLLOW; not set means PIN")
         asked = RunRequest(request.task, request.thread, request.agent or "default", mode or "pin", request.request_id)
-        return pb.StartRunResponse(run=_run(await self.requested.start(tenant, asked)))
+        return pb.StartRunResponse(run=_run(await self.runs.start(tenant, asked)))
 
     @streaming
     async def WatchRun(self, tenant: Tenant, request: pb.WatchRunRequest) -> AsyncIterator[pb.WatchRunResponse]:

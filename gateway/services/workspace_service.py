@@ -18,7 +18,16 @@ from gateway.services.messages import STALL_LIMIT_S, in_time, message, queued, r
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.support.paging import page_size, place_of, token_of
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.file_calls import DirectoryMaking, Download, FileCall, Listing, Look, Piece, Removal, Upload
+from gateway.tool_calls.service_executor import (
+    DirectoryMaking,
+    Download,
+    FileCall,
+    Listing,
+    Look,
+    Piece,
+    Removal,
+    Upload,
+)
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls
 from gateway.v1 import workspace_service_pb2 as pb
 from gateway.v1 import workspace_service_pb2_grpc as grpc_pb

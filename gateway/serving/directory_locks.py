@@ -19,8 +19,7 @@ import structlog
 
 from gateway.errors import Misconfigured
 from gateway.serving.workers import Worker
-from gateway.storage.database import Database, DatabaseIdentity
-from gateway.storage.settings_store import agreed
+from gateway.storage.database import Database, DatabaseIdentity, agreed
 from gateway.support.clock import MakeId, make_id
 
 _SLOT = re.compile(r"slot-(\d{1,6})")

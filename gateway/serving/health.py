@@ -20,8 +20,7 @@ from grpc_reflection.v1alpha._async import ReflectionServicer
 from gateway.errors import Overloaded
 from gateway.serving.incoming import SEND_S, SendTimeouts
 from gateway.serving.limits import AnonymousConnections
-from gateway.storage.database import Database
-from gateway.storage.settings_store import sign_of_life
+from gateway.storage.database import Database, sign_of_life
 from gateway.support.version import airlock_version
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -33,10 +33,8 @@ from gateway.snapshots.snapshots import Snapshots
 from gateway.snapshots.taking import Taken, no_snapshot
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
-from gateway.storage.entities import Thread
-from gateway.storage.restore_store import Fork, ForkStore, WorkspaceRequest
-from gateway.storage.snapshot_store import FORK, Snapshot, SnapshotStore
-from gateway.storage.stored_message import read_message
+from gateway.storage.entities import Thread, read_message
+from gateway.storage.snapshot_store import FORK, Fork, ForkStore, Snapshot, WorkspaceRequest
 from gateway.storage.thread_store import FORKING, MessageRow, ThreadRow
 from gateway.support.clock import MakeId
 from gateway.tenancy.quotas import Quotas
@@ -52,61 +50,16 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class ForkPoint:
-    """The first `messages` of a thread, and its files then; `step` of `run_id` was the last, 0 and "" for none."""
-
-    snapshot: Snapshot
-    messages: int
-    run_id: str = ""
-    step: int = 0
-
-
-class ForkPoints:
-    """Finds the points of threads.
+    """The first `messages` of a thread, and its files then; `step` of `run_id` was the last, 0 and "" for none.
 
     A step that called tools and has a snapshot is a point. So is a step after it that called none, and with it the
     run's end, as the files were the same. For any other moment, the error names the nearest points.
     """
 
-    def __init__(self, snapshots: SnapshotStore, store: ForkStore) -> None:
-        self._snapshots = snapshots
-        self._store = store
-
-    async def of_snapshot(self, snapshot: Snapshot) -> ForkPoint:
-        """Return the point at which a snapshot was taken."""
-        messages = await self._whole(snapshot.thread_id, snapshot.messages)
-        return ForkPoint(snapshot, messages, snapshot.run_id, snapshot.step)
-
-    async def of_run(self, row: ThreadRow, run_id: str, step: int | None) -> ForkPoint:
-        """Return the end of a run, or of one of its steps.
-
-        NotFound for a run without messages in the thread, WorkspaceNotSaved if the files are not known.
-        """
-        said = await self._store.said_in(row.id, run_id, 0)
-        if not said:
-            raise NotFound(f"run {run_id[:64]!r} has no messages in thread {row.name!r}")
-        if step is None and row.run_id == run_id:
-            raise ThreadBusy(f"run {run_id} has not finished: wait for it, or fork at one of its steps", run_id=run_id)
-        kept = [one for one in await self._snapshots.of_thread(row.id) if one.run_id == run_id and one.step]
-        before = max((one for one in kept if step is None or one.step <= step), key=lambda one: one.step, default=None)
-        if before is not None and before.step == step:
-            return await self.of_snapshot(before)
-        if before is not None:
-            count, reached = _without_tools([one for one in said if one.position >= before.messages], before, step)
-            if count is not None:
-                return ForkPoint(before, count, run_id, reached)
-        raise _not_saved(row, run_id, step, kept)
-
-    async def _whole(self, thread_id: str, count: int) -> int:
-        """Return how many of the first messages leave no call without its answer."""
-        last = await self._store.last_said(thread_id, count, _STEP_MESSAGES)
-        answered: set[str | None] = set()
-        for one in reversed(last):
-            message = read_message(one.message).message
-            if message is None or message.role != "tool":
-                asked = {call.id for call in message.tool_calls} if message is not None else set()
-                return one.position if asked - answered else count
-            answered.add(message.tool_call_id)
-        return count
+    snapshot: Snapshot
+    messages: int
+    run_id: str = ""
+    step: int = 0
 
 
 def _without_tools(said: Sequence[MessageRow], before: Snapshot, step: int | None) -> tuple[int | None, int]:
@@ -170,7 +123,6 @@ class Forks:
         self._store = store
         self._quotas = quotas
         self._ids = ids
-        self._points = ForkPoints(snapshots.store, store)
 
     async def fork(self, tenant: Tenant, source: str, name: str, at: ForkAt, *, request_id: str = "") -> Forked:
         """Create a thread `name` as a fork of another. A repeated request id returns the same fork.
@@ -240,10 +192,47 @@ class Forks:
     async def _point(self, tenant: Tenant, row: ThreadRow, at: ForkAt, snapshot: Snapshot | None) -> ForkPoint:
         """Return where to fork; from here on no snapshot is removed."""
         if snapshot is None:
-            return await self._points.of_run(row, at.run_id, at.step)
+            return await self._point_in(row, at.run_id, at.step)
         if await self._snapshots.store.get(tenant.name, snapshot.id) is None:
             raise InProgress("the snapshot was just removed to make room for another: try again", 0.2)
-        return await self._points.of_snapshot(snapshot)
+        return await self._point_of(snapshot)
+
+    async def _point_of(self, snapshot: Snapshot) -> ForkPoint:
+        """Return the point at which a snapshot was taken."""
+        messages = await self._whole_steps(snapshot.thread_id, snapshot.messages)
+        return ForkPoint(snapshot, messages, snapshot.run_id, snapshot.step)
+
+    async def _point_in(self, row: ThreadRow, run_id: str, step: int | None) -> ForkPoint:
+        """Return the end of a run, or of one of its steps.
+
+        NotFound for a run without messages in the thread, WorkspaceNotSaved if the files are not known.
+        """
+        said = await self._store.said_in(row.id, run_id, 0)
+        if not said:
+            raise NotFound(f"run {run_id[:64]!r} has no messages in thread {row.name!r}")
+        if step is None and row.run_id == run_id:
+            raise ThreadBusy(f"run {run_id} has not finished: wait for it, or fork at one of its steps", run_id=run_id)
+        kept = [one for one in await self._snapshots.store.of_thread(row.id) if one.run_id == run_id and one.step]
+        before = max((one for one in kept if step is None or one.step <= step), key=lambda one: one.step, default=None)
+        if before is not None and before.step == step:
+            return await self._point_of(before)
+        if before is not None:
+            count, reached = _without_tools([one for one in said if one.position >= before.messages], before, step)
+            if count is not None:
+                return ForkPoint(before, count, run_id, reached)
+        raise _not_saved(row, run_id, step, kept)
+
+    async def _whole_steps(self, thread_id: str, count: int) -> int:
+        """Return how many of the first messages leave no call without its answer."""
+        last = await self._store.last_said(thread_id, count, _STEP_MESSAGES)
+        answered: set[str | None] = set()
+        for one in reversed(last):
+            message = read_message(one.message).message
+            if message is None or message.role != "tool":
+                asked = {call.id for call in message.tool_calls} if message is not None else set()
+                return one.position if asked - answered else count
+            answered.add(message.tool_call_id)
+        return count
 
     async def _made(
         self, tenant: Tenant, row: ThreadRow, name: str, point: ForkPoint, request: WorkspaceRequest | None

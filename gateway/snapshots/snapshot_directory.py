@@ -106,7 +106,6 @@ class SnapshotDirectory:
         return used_bytes
 
     def count(self) -> int:
-        """Return how many files this tenant has."""
         return sum(name not in _NO_FILES for _, _, files in os.walk(self._directory) for name in files)
 
     @disk_errors

@@ -24,7 +24,7 @@ from gateway.snapshots.blob_directory import BLOB_LIMIT_BYTES, DIGEST_BYTES, Blo
 from sandbox.engines.workspace_archive import PERMISSIONS, Contents, WorkspaceEntry
 
 _MANIFEST, PIECES, _METADATA, HALF = ".manifest", ".pieces", ".metadata", ".half"
-# Far more than a thread may have (gateway/runs/thread_history.py): bounds what is inflated.
+# Far more than a thread may have (gateway/runs/checkpoints.py): bounds what is inflated.
 _METADATA_LIMIT_BYTES = 64 * 1024 * 1024
 # The digests of one snapshot's pieces are in memory while it is written.
 _PIECES_LIMIT = 250_000

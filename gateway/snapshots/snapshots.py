@@ -20,15 +20,14 @@ from gateway.redaction import Redactor
 from gateway.snapshots.snapshot_directory import LOCK_TIMEOUT_S, SnapshotDirectory
 from gateway.snapshots.taking import Taken, Taking, audit_entry, in_thread, no_snapshot
 from gateway.storage.entities import Thread
-from gateway.storage.restore_store import RestoreStore, WorkspaceRequest
 from gateway.storage.run_writes import KeptStep
-from gateway.storage.snapshot_store import Snapshot, SnapshotStore
+from gateway.storage.snapshot_store import RestoreStore, Snapshot, SnapshotStore, WorkspaceRequest
 from gateway.storage.store import Store
 from gateway.storage.thread_store import RESTORING, ThreadStore
 from gateway.support.clock import MakeId, NowUs, make_id, now_us
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.thread_engines import ThreadEngines
+from gateway.tool_calls.thread_sandbox import ThreadEngines
 from sandbox.engines.engine import Workspaces
 from sandbox.errors import WorkspaceIncomplete
 from sandbox.sandbox import digest
@@ -61,7 +60,6 @@ class Snapshots:
         self.taking = Taking(self.engine, self.store, clock=self.clock, ids=self.ids)
 
     def of(self, tenant: str) -> SnapshotDirectory:
-        """Return a tenant's directory."""
         return SnapshotDirectory(self.directory / digest(tenant))
 
     async def create(self, tenant: Tenant, thread: str, *, comment: str, request_id: str = "") -> Snapshot:

@@ -54,7 +54,6 @@ class _Books:
     used_bytes: int
 
     async def close(self) -> None:
-        """Record the end of a change of the directory."""
         await in_thread(self.directory.end, self.ids, self.used_bytes)
 
 

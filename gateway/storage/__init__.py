@@ -3,24 +3,23 @@
 The database, whichever it is:
     connecting, migration               SQLite or PostgreSQL; the revisions of the schema
     tables, triggers                    the schema
-    database, writer                    opening and identifying it; its one writer, which logs refused writes
-    readers, prepared                   its readers, shared fairly; statements compiled once
+    database, writer                    opening and identifying it; its readers, shared fairly; its one writer
+    prepared                            statements compiled once
     queries                             what every store has: rows as dataclasses, filters, pages, slices
-    settings_store, engine_store        what all gateways of a database share, and those of one engine
+    engine_store                        what gateways of one engine share
 Threads and runs:
-    store                               what calls and runs write, composed of the next three
-    thread_queries, run_queries, call_journal    one thread, one run and its events, the journal of calls
-    entities, stored_message            what queries return
+    store                               one thread, one run and its events
+    call_journal                        the journal of calls, and their request ids
+    entities                            what queries return
     thread_store                        lists: threads and runs; marks of closed threads
     run_writes                          what only the host of a run may write, and the audit entries with it
     waiting_store                       the leases of gateway processes; unhosted runs
-    request_store                       request ids
 Tenants:
     key_store                           API keys, and the runs that a key started
     policy_store, quota_store           versions of policies; use of quotas
-    approval_store, approval_writes, grant_store    approvals and grants
+    approval_store                      approvals and grants
     audit_store, audit_reader           the audit chains, written and read
-    snapshot_store, restore_store       snapshots of threads' files; restores and forks
+    snapshot_store                      snapshots of threads' files; restores and forks
     transition_store                    state transitions of sandboxes
     retention_store, erasure_store      removing what is too old; deleting, and counting what is left
 

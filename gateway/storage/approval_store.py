@@ -1,22 +1,57 @@
-"""The queries of approvals. Each change is conditional: the first answer wins."""
+"""The queries of approvals and grants. Each change of an approval is conditional: the first answer wins."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from types import MappingProxyType
+from typing import Any
 
 from pydantic import JsonValue
-from sqlalchemy import ColumnElement, Connection, case, func, insert, literal, or_, select
+from sqlalchemy import ColumnElement, Connection, case, exists, func, insert, literal, or_, select, update
 
 from gateway.credentials.caller import actor
-from gateway.storage import approval_writes as writes
-from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, PENDING, USED
 from gateway.storage.audit_store import AuditEntry, shared
 from gateway.storage.entities import Thread
-from gateway.storage.grant_store import GrantStore, NewGrant
 from gateway.storage.queries import Queries, matching, page_of, transaction, with_thread
-from gateway.storage.tables import approvals, grants, threads
+from gateway.storage.tables import RUNS_UNDER_WAY, approvals, grants, runs, threads
 from gateway.support.paging import Place
+
+PENDING, APPROVED, USED, DENIED = "pending", "approved", "used", "denied"
+EXPIRED, CANCELLED = "expired", "cancelled"
+_GRANTED_TO_ALL = grants.c.run_id.is_(None)
+_RUN_GOES_ON = exists().where(runs.c.id == grants.c.run_id, runs.c.status.in_(RUNS_UNDER_WAY))
+_IN_FORCE = grants.c.revoked_us.is_(None) & or_(_GRANTED_TO_ALL, _RUN_GOES_ON)
+_GRANTS = with_thread(
+    grants,
+    *(grants.c[name] for name in ("id", "tenant", "run_id", "rule", "approval_id", "created_us", "revoked_us")),
+    approvals.c.resolved_by.label("granted_by"),
+    _IN_FORCE.label("in_force"),
+).join(approvals, grants.c.approval_id == approvals.c.id)
+
+
+@dataclass(frozen=True)
+class NewGrant:
+    """A rule, as YAML, that allows calls of the thread or, with `run_id`, of that run."""
+
+    id: str
+    rule: str
+    run_id: str | None
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A stored grant; `thread` is the thread's name. It is `in_force` until it is revoked, or its run is over."""
+
+    id: str
+    tenant: str
+    thread: str
+    run_id: str | None
+    rule: str
+    approval_id: str
+    granted_by: str | None
+    created_us: int
+    revoked_us: int | None
+    in_force: bool
 
 
 @dataclass(frozen=True)
@@ -120,11 +155,7 @@ _LISTED = with_thread(
 
 
 class ApprovalStore(Queries):
-    """Typed access to approvals and, as `grants`, to grants."""
-
-    @cached_property
-    def grants(self) -> GrantStore:
-        return GrantStore(self._database, self.clock)
+    """Typed access to approvals and grants: rules that approvers granted, in force until they are revoked."""
 
     @transaction
     def ask(self, connection: Connection, thread: Thread, run_id: str | None, asked: Asked) -> str:
@@ -152,7 +183,7 @@ class ApprovalStore(Queries):
         if found is not None:
             return str(found.id)
         self._check_limits(connection, thread.tenant, size_bytes)
-        row["changed_us"] = writes.next_change_us(connection, self.clock)
+        row["changed_us"] = self._next_change_us(connection)
         connection.execute(insert(approvals), row)
         if run_id is not None:  # a service's call is recorded with its journal entry
             self.audit.append(connection, _sought(thread, run_id, str(row["id"]), asked, by))
@@ -206,7 +237,7 @@ class ApprovalStore(Queries):
         del changes["by"], changes["grant"]
         granted = resolution.grant
         still_open = (approvals.c.id == approval.id) & (approvals.c.status == PENDING) & (approvals.c.expires_us > now)
-        if not writes.change_approvals(connection, still_open, changes, self.clock):
+        if not self._change(connection, still_open, changes):
             return False
         if granted is not None:
             whose = {"tenant": approval.tenant, "thread_id": approval.thread_id, "approval_id": approval.id}
@@ -220,11 +251,19 @@ class ApprovalStore(Queries):
 
     async def expire(self, tenant: str | None = None) -> None:
         """Mark and audit expired approvals, of a tenant or of all; they expire by the time, whether marked or not."""
-        over = writes.late(tenant, self.clock())
+        over = (approvals.c.status == PENDING) & (approvals.c.expires_us <= self.clock())
+        over = over if tenant is None else over & (approvals.c.tenant == tenant)
         if await self._has(approvals.c.id, over):
-            await self._database.transact(
-                lambda connection: self.audit.append(connection, *writes.mark_expired(connection, over, self.clock))
-            )
+            await self._mark_expired(over)
+
+    @transaction
+    def _mark_expired(self, connection: Connection, which: ColumnElement[bool]) -> None:
+        # Another gateway may notice at the same time: each is recorded once, dated at the expiry.
+        query = with_thread(approvals).where(which).order_by(approvals.c.expires_us).with_for_update(of=approvals)
+        found = connection.execute(query).all()
+        if found:
+            self._change(connection, approvals.c.id.in_([row.id for row in found]), {"status": EXPIRED})
+        self.audit.append(connection, *(_resolved(row, "deny", EXPIRED, at_us=row.expires_us) for row in found))
 
     async def cancel(self, approval_id: str) -> None:
         await self._changed((approvals.c.id == approval_id) & _OPEN, CANCELLED)
@@ -235,9 +274,17 @@ class ApprovalStore(Queries):
             await self._changed((approvals.c.run_id == run_id) & _OPEN, CANCELLED)
 
     async def _changed(self, which: ColumnElement[bool], status: str) -> int:
-        return await self._database.transact(
-            lambda connection: writes.change_approvals(connection, which, {"status": status}, self.clock)
-        )
+        return await self._database.transact(lambda connection: self._change(connection, which, {"status": status}))
+
+    def _change(self, connection: Connection, which: ColumnElement[bool], changes: Mapping[str, Any]) -> int:
+        """Change approvals and return how many; watchers find them by the time of the change."""
+        changed = {**changes, "changed_us": self._next_change_us(connection)}
+        return connection.execute(update(approvals).where(which).values(**changed)).rowcount
+
+    def _next_change_us(self, connection: Connection) -> int:
+        """Return a time after every change so far, whatever the clocks of the gateways say."""
+        last = connection.execute(select(func.max(approvals.c.changed_us))).scalar() or 0
+        return max(self.clock(), last + 1)
 
     def _check_limits(self, connection: Connection, tenant: str, size_bytes: int) -> None:
         """Raise TooManyPending if another approval of this size would exceed a limit."""
@@ -253,6 +300,44 @@ class ApprovalStore(Queries):
                 f"the arguments of this tenant's pending approvals have {taken_bytes:,} bytes; with the "
                 f"{size_bytes:,} bytes of this call they would exceed the limit of {PENDING_LIMIT_BYTES:,}"
             )
+
+    # --- grants ---
+
+    async def granted_rules(self, thread: Thread, run_id: str | None) -> Sequence[tuple[str, str]]:
+        """Return the rules (YAML) granted to a thread or this run of it, each with the id of its approval."""
+        mine = or_(_GRANTED_TO_ALL, grants.c.run_id == (run_id or ""))
+        query = select(grants.c.rule, grants.c.approval_id).where(
+            grants.c.thread_id == thread.id, grants.c.revoked_us.is_(None), mine
+        )
+        return [(row.rule, row.approval_id) for row in await self._database.rows(query.order_by(grants.c.created_us))]
+
+    async def grant(self, tenant: str, grant_id: str) -> Grant | None:
+        return await self._one(Grant, _GRANTS.where(grants.c.id == grant_id, grants.c.tenant == tenant))
+
+    async def grants(
+        self, tenant: str, *, thread: str | None, include_ended: bool, before: Place | None, limit: int
+    ) -> Sequence[Grant]:
+        query = _GRANTS.where(grants.c.tenant == tenant, *matching({threads.c.name: thread}))
+        if not include_ended:
+            query = query.where(_IN_FORCE)
+        return await self._all(Grant, page_of(query, grants, before, limit))
+
+    @transaction
+    def revoke_grant(self, connection: Connection, tenant: str, grant_id: str) -> bool:
+        """Revoke a grant, and its approval unless the approved call has run; return whether it was in force."""
+        not_revoked = (grants.c.id == grant_id) & (grants.c.tenant == tenant) & grants.c.revoked_us.is_(None)
+        revoked = update(grants).where(not_revoked).values(revoked_us=self.clock())
+        approval_id = select(grants.c.approval_id).where(grants.c.id == grant_id).scalar_subquery()
+        unused = (approvals.c.id == approval_id) & (approvals.c.status == APPROVED)
+        by = actor()
+        if not connection.execute(revoked).rowcount:
+            return False
+        self._change(connection, unused, {"status": CANCELLED})
+        row = connection.execute(_GRANTS.where(grants.c.id == grant_id)).one()
+        details = {"grant_id": row.id, "approval_id": row.approval_id}
+        whose = {"thread": row.thread, "run_id": row.run_id or ""}
+        self.audit.append(connection, AuditEntry(tenant, "grant_revoked", by, **whose, details=details))
+        return True
 
 
 def _sought(thread: Thread, run_id: str, approval_id: str, asked: Asked, by: str) -> AuditEntry:
@@ -277,4 +362,27 @@ def _answered(approval: Approval, resolution: Resolution) -> AuditEntry:
     if resolution.edited_digest is not None:
         details["edited_digest"] = resolution.edited_digest
     verdict = "deny" if resolution.status == DENIED else "allow"
-    return writes.resolved_entry(approval, verdict, resolution.status, by=resolution.by, details=details)
+    return _resolved(approval, verdict, resolution.status, by=resolution.by, details=details)
+
+
+def _resolved(
+    approval: Any,
+    verdict: str,
+    outcome: str,
+    *,
+    by: str = "gateway",
+    at_us: int | None = None,
+    details: Mapping[str, JsonValue] = MappingProxyType({}),
+) -> AuditEntry:
+    """Return the audit entry of an approval, or its row, that was answered or has expired."""
+    return AuditEntry(
+        approval.tenant,
+        "approval_resolved",
+        by,
+        **shared(approval, "thread", "run_id", "call_id", "tool", "rule", "policy_version"),
+        arguments_digest=approval.digest,
+        verdict=verdict,
+        outcome=outcome,
+        details={"approval_id": approval.id, **details},
+        at_us=at_us,
+    )

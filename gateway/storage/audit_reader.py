@@ -5,8 +5,16 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import ColumnElement, select
 
-from gateway.audit_chain.chain import MISSING, NOTHING_KNOWN, ChainCheck, ChainHead, ChainReport, Known
-from gateway.audit_chain.record import COLUMNS, AuditRecord
+from gateway.audit_chain.chain import (
+    COLUMNS,
+    MISSING,
+    NOTHING_KNOWN,
+    AuditRecord,
+    ChainCheck,
+    ChainHead,
+    ChainReport,
+    Known,
+)
 from gateway.storage.queries import Queries, mapped, matching
 from gateway.storage.tables import audit_heads, audit_records, runs, tool_calls
 

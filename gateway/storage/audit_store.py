@@ -16,8 +16,7 @@ from pydantic import JsonValue
 from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gateway.audit_chain.chain import PRUNED
-from gateway.audit_chain.record import START_DIGEST, record_digest
+from gateway.audit_chain.chain import PRUNED, START_DIGEST, record_digest
 from gateway.storage.database import Database
 from gateway.storage.prepared import Prepared
 from gateway.storage.tables import audit_heads, audit_records

@@ -1,4 +1,4 @@
-"""The journal of tool calls: which calls begin to execute, their outcomes, and the calls of lost gateways."""
+"""The journal of tool calls: which begin to execute, their outcomes, those of lost gateways, and request ids."""
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +32,17 @@ _GONE = (
     "the thread is being deleted",
     *("FOREIGN KEY constraint failed", "fk_tool_calls_thread_id", "fk_runs_thread_id"),
 )
+REMEMBERED_US = 24 * 3600 * 1_000_000
+"""How long a tool call's request id is remembered; a run's as long as the run."""
+
+_CALL_OF = Prepared(
+    select(_CALLS.id, _CALLS.name, _CALLS.state, _CALLS.outcome, _CALLS.result, _CALLS.started_us)
+    .add_columns(_CALLS.request_digest.label("digest"))
+    .where(_CALLS.tenant == bindparam("of_tenant"), _CALLS.request_id == bindparam("asked"))
+)
+# The constraint in the databases' messages: PostgreSQL has its name, SQLite its columns.
+_REQUEST_ID = ("uq_tool_calls_request_id", "tool_calls.tenant, tool_calls.request_id")
+FORGOTTEN = {"request_id": None, "request_digest": None, "result": None}
 
 
 class CallErased(Exception):
@@ -43,8 +54,25 @@ def is_of_deletion(error: ConstraintViolated) -> bool:
     return any(name in str(error) for name in _GONE)
 
 
+def is_of_request_id(error: ConstraintViolated) -> bool:
+    """Return whether a call was refused because another has its request id."""
+    return any(name in str(error) for name in _REQUEST_ID)
+
+
+@dataclass(frozen=True)
+class RequestedCall:
+    """The journal's row of a call with a request id. `result` is JSON, see gateway/tool_calls/tool_request.py."""
+
+    id: str
+    name: str
+    digest: str
+    state: str
+    outcome: str | None
+    result: str | None
+
+
 class CallJournal(Queries):
-    """The journal of calls, and their audit entries."""
+    """The journal of calls with their audit entries, and the request ids of calls and runs."""
 
     async def calls_under_way(self, run_id: str) -> bool:
         return await self._has(_CALLS.id, _CALLS.run_id == run_id, _CALLS.state == "executing")
@@ -136,6 +164,40 @@ class CallJournal(Queries):
         query = select(tool_calls).where(_CALLS.id == call_id, _CALLS.tenant == tenant)
         found = await self._database.first(query)
         return None if found is None else dict(found._mapping)  # noqa: SLF001 - _mapping is public
+
+    # --- request ids ---
+
+    async def call_of(self, tenant: str, request_id: str) -> RequestedCall | None:
+        """Return the call that a request id was given to; after 24 hours it is forgotten."""
+        found = await self._database.look(_CALL_OF, {"of_tenant": tenant, "asked": request_id})
+        if not found:
+            return None
+        row = found[0]
+        if row.started_us <= self.clock() - REMEMBERED_US and row.state != "executing":
+            await self.forget(tenant, row.id)
+            return None
+        return mapped(RequestedCall, row)
+
+    async def remember(self, tenant: str, call_id: str, request_id: str, digest: str, result: str | None) -> bool:
+        """Give a finished call its request id and remembered result; False if another call has the id."""
+        kept = {"request_id": request_id, "request_digest": digest, "result": result}
+        try:
+            await self._change(tenant, call_id, kept)
+        except ConstraintViolated:
+            return False
+        return True
+
+    async def forget(self, tenant: str, call_id: str) -> None:
+        await self._change(tenant, call_id, FORGOTTEN)
+
+    async def _change(self, tenant: str, call_id: str, changes: Mapping[str, str | None]) -> None:
+        whose = (_CALLS.id == call_id) & (_CALLS.tenant == tenant)
+        await self._database.write((update(tool_calls).where(whose).values(changes), None))
+
+    async def run_of(self, tenant: str, request_id: str) -> tuple[str, str] | None:
+        query = select(runs.c.id, runs.c.request_digest).where(runs.c.tenant == tenant, runs.c.request_id == request_id)
+        found = await self._database.first(query)
+        return None if found is None else (found.id, found.request_digest)
 
 
 def interrupt_calls(connection: Connection, audit: AuditStore, which: ColumnElement[bool], at_us: int) -> int:

@@ -11,22 +11,26 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from weakref import WeakValueDictionary
 
-from sqlalchemy import Connection, Engine, Executable, Result, Row, Select
+from sqlalchemy import Connection, Engine, Executable, Result, Row, Select, insert, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from gateway.errors import Misconfigured, Unavailable
-from gateway.storage.connecting import connect, driver_message
+from gateway.storage.connecting import READERS, connect, driver_message
 from gateway.storage.migration import NotMigrated, upgrade
 from gateway.storage.prepared import Prepared
-from gateway.storage.readers import Readers
+from gateway.storage.tables import settings
 from gateway.storage.writer import TRIES, Writer, lost
+from gateway.support.current_tenant import CURRENT_TENANT
 
+# Concurrent reads: of one tenant, and of all calls together.
+_SHARE, _OF_CALLS = READERS // 2, READERS - 1
 # Rows of a streamed result that are fetched at a time.
 _ROWS_AHEAD = 50
 _OPENING_ADVICE = {
@@ -34,12 +38,65 @@ _OPENING_ADVICE = {
     "postgresql": "Is the server up, the database made, and may this user make tables in it?",
 }
 
+# A table is read, because SQLite does not access its file for a plain SELECT 1.
+_ANY_ROW = select(settings.c.name).limit(1)
 T = TypeVar("T")
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 Write = tuple[Executable, Parameters]
 Ask = Callable[[Connection], Result[Any]]
 Work = Callable[[Connection], T]
 """The work of one transaction, in the writer's thread. It may be rolled back and repeated: no side effects."""
+
+
+class Readers:
+    """The threads that read, shared fairly: a tenant's slow reads delay only its own.
+
+    A tenant has at most a share of the threads at a time, and so have operators together. Calls together leave one
+    thread to background reads, which need no share. Authentication reads in a thread of its own, so tenants' reads
+    never delay it. Call `shut_down` in a thread that may wait for them.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="database-reader")
+        self._foremost = ThreadPoolExecutor(1, thread_name_prefix="database-foremost")
+        self._of_calls = asyncio.Semaphore(_OF_CALLS)
+        # Exists while there are readers or waiters.
+        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    async def run(self, read: Callable[[], T], *, foremost: bool = False) -> T:
+        """Return the result of `read`, called in a thread: in its own if `foremost`, else in the tenant's turn."""
+        if foremost:
+            return await asyncio.wrap_future(self._foremost.submit(read))
+        whose = CURRENT_TENANT.get()
+        if whose is None:
+            return await asyncio.wrap_future(self._threads.submit(read))
+        share = self._shares.get(whose)
+        if share is None:
+            share = self._shares[whose] = asyncio.Semaphore(_SHARE)
+        # First the tenant's own share: who waits for that keeps no other tenant from a thread.
+        with contextlib.ExitStack() as places:
+            for place in (share, self._of_calls):
+                await place.acquire()
+                places.callback(place.release)
+            reading = self._threads.submit(read)
+            try:
+                return await asyncio.wrap_future(reading)
+            finally:
+                # The thread still works for a cancelled caller, and its places stay taken until it is done.
+                if not reading.done():
+                    reading.add_done_callback(_closing(places.pop_all(), asyncio.get_running_loop()))
+
+    def shut_down(self) -> None:
+        self._threads.shutdown()
+        self._foremost.shutdown()
+
+
+def _closing(places: contextlib.ExitStack, loop: asyncio.AbstractEventLoop) -> Callable[[Future[Any]], None]:
+    def done(_: Future[Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and no reader waits
+            loop.call_soon_threadsafe(places.close)
+
+    return done
 
 
 class ConstraintViolated(Exception):
@@ -229,3 +286,41 @@ def _identity(connection: Connection) -> DatabaseIdentity:
     allowed = connection.exec_driver_sql("SELECT has_function_privilege('pg_control_system()', 'execute')").scalar()
     server = connection.exec_driver_sql("SELECT system_identifier FROM pg_control_system()").scalar() if allowed else 0
     return DatabaseIdentity(f"server:{server}:{oid}", f"PostgreSQL database {name!r} of server {server or 'unknown'}")
+
+
+# --- the settings that all gateways of a database share, as values by name ---
+
+
+async def agreed(database: Database, name: str, *, offered: str) -> str:
+    """Return the value of a name; if it has none, it becomes the offered one."""
+    return await changed(database, name, lambda found: offered if found is None else found)
+
+
+async def changed(database: Database, name: str, change: Callable[[str | None], str]) -> str:
+    """Replace the value of a name by `change(value)`, where None is no value; return the new value."""
+
+    def work(connection: Connection) -> str:
+        found = connection.execute(select(settings.c.value).where(settings.c.name == name)).scalar_one_or_none()
+        value = change(found)
+        if found is None:
+            connection.execute(insert(settings).values(name=name, value=value))
+        elif value != found:
+            connection.execute(update(settings).where(settings.c.name == name).values(value=value))
+        return value
+
+    try:
+        return await database.transact(work)
+    except ConstraintViolated:  # another gateway was faster
+        return await database.transact(work)
+
+
+async def value_of(database: Database, name: str) -> str | None:
+    """Return the value of a name; None if it has none."""
+    value: str | None = await database.scalar(select(settings.c.value).where(settings.c.name == name))
+    return value
+
+
+async def sign_of_life(database: Database) -> None:
+    """Return once the database answers; Unavailable if it does not."""
+    # Like authentication, it does not wait for tenants' reads.
+    await database.rows(_ANY_ROW, foremost=True)

@@ -156,7 +156,6 @@ class ErasureStore(Queries):
         return removed
 
     async def was_deleted(self, tenant: str) -> bool:
-        """Return whether the operators' audit records a deletion of a tenant."""
         columns = audit_records.c
         said = json.dumps({"tenant": tenant})[1:-1]
         query = select(columns.details).where(_DELETIONS, columns.details.contains(said, autoescape=True))

@@ -1,7 +1,8 @@
 """Use of tenants' quotas, counted so that several gateways on one database together never exceed them.
 
 A counter counts within one window of the clock. A hold is one of a limited number of concurrent uses; a gateway's holds
-are released when it starts again. Everything that is taken together is taken in one transaction, all or nothing.
+are released when its lease has expired (waiting_store.py). Everything that is taken together is taken in one
+transaction, all or nothing.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -128,10 +129,6 @@ class QuotaStore(Queries):
             mine = holds.c.id.in_(ids) & (holds.c.gateway == self.gateway)
             await self._database.write((delete(holds).where(mine), None))
 
-    async def release_all(self) -> None:
-        """Release the holds that this gateway had when it stopped or was killed."""
-        await self._database.write((delete(holds).where(holds.c.gateway == self.gateway), None))
-
     def _hold(self, connection: Connection, tenant: str, hold: Hold) -> bool:
         connection.execute(_ADD, {"tenant": tenant, "name": hold.name, **_LOCK})
         count = connection.execute(_holds(tenant, hold.name)).scalar_one()
@@ -176,7 +173,6 @@ def _took(connection: Connection, tenant: str, take: Take) -> bool:
 
 
 def _is_of(tenant: str, take: Take) -> ColumnElement[bool]:
-    """Return the condition for the counter of one window."""
     columns = counters.c
     return (columns.tenant == tenant) & (columns.name == take.name) & (columns.window_us == take.window_us)
 

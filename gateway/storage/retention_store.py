@@ -4,9 +4,9 @@ from functools import partial
 
 from sqlalchemy import ColumnElement, Connection, Select, delete, exists, func, or_, select, update
 
-from gateway.storage.approval_writes import APPROVED, PENDING
+from gateway.storage.approval_store import APPROVED, PENDING
+from gateway.storage.call_journal import FORGOTTEN, REMEMBERED_US
 from gateway.storage.queries import Queries
-from gateway.storage.request_store import FORGOTTEN, REMEMBERED_US
 from gateway.storage.tables import (
     RUNS_UNDER_WAY,
     approvals,

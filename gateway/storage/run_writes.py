@@ -18,9 +18,8 @@ from agent.messages import Message
 from gateway.credentials.caller import actor
 from gateway.storage.audit_store import AuditEntry, shared
 from gateway.storage.database import Write
-from gateway.storage.entities import LoggedEvent, Run, Thread
+from gateway.storage.entities import LoggedEvent, Run, Thread, stored_text
 from gateway.storage.queries import with_thread
-from gateway.storage.stored_message import stored_text
 from gateway.storage.tables import events, holds, messages, runs, thread_metadata, threads, tool_calls
 
 _ADD_EVENTS: Mapping[str, Insert] = {

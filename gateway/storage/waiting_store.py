@@ -13,7 +13,7 @@ from typing import Literal
 import sqlalchemy as sa
 
 from agent.events import Event
-from gateway.storage.approval_writes import PENDING
+from gateway.storage.approval_store import PENDING
 from gateway.storage.call_journal import interrupt_calls
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread
@@ -89,19 +89,11 @@ class ClaimedRun:
     last_sequence: int
 
 
-@dataclass(frozen=True)
-class WaitingCount:
-    """How many runs and approvals of all tenants wait."""
-
-    runs: int
-    approvals: int
-
-
-async def count_waiting(database: Database) -> WaitingCount:
-    """Count what waits now."""
+async def count_waiting(database: Database) -> tuple[int, int]:
+    """Return how many runs and approvals of all tenants wait now."""
     counts = (sa.select(sa.func.count()).where(runs.c.status == "waiting"), sa.select(sa.func.count()).where(_PENDING))
     waiting, asked = [int(await database.scalar(count)) for count in counts]
-    return WaitingCount(waiting, asked)
+    return waiting, asked
 
 
 class LeaseStore(Queries):
@@ -181,11 +173,6 @@ class WaitingStore(Queries):
         """Return how many runs of a tenant are recorded for other gateways and not taken yet."""
         unhosted = (runs.c.status == "running") & runs.c.gateway.is_(None) & (runs.c.epoch == 0)
         return int(await self._database.scalar(sa.select(sa.func.count()).where(runs.c.tenant == tenant, unhosted)))
-
-    async def in_thread(self, thread: Thread) -> str | None:
-        query = sa.select(runs.c.id).where(runs.c.thread_id == thread.id, runs.c.status == "waiting")
-        run_id: str | None = await self._database.scalar(query)
-        return run_id
 
     @transaction
     def claim(self, connection: sa.Connection, run: WaitingRun) -> ClaimedRun | None:

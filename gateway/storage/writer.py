@@ -52,8 +52,6 @@ class _Pending:
 
 @dataclass(frozen=True)
 class _Ended:
-    """How a caller's work ended."""
-
     result: Any = None
     error: Exception | None = None
 

@@ -1,9 +1,9 @@
 """Spans, metrics, and ids on each log line. docs/telemetry.md has the tables.
 
-`attributes.py` and `instruments.py` define every name. `telemetry.py` is what the other packages use, and
-`providers.py` alone imports OpenTelemetry's SDK. Each other module observes one part: `rpc.py` the edge, `hook.py` tool
-calls and hooks, `run_span.py` runs, `observed.py` models and sandboxes, `gauges.py` what is read periodically,
-`logging.py` the log, `client_span.py` the client.
+`attributes.py` and `telemetry.py` define every name. `telemetry.py` is what the other packages use, and `providers.py`
+alone imports OpenTelemetry's SDK. Each other module observes one part: `rpc.py` the edge, `hook.py` tool calls and
+hooks, `observed.py` models, sandboxes and runs, `gauges.py` what is read periodically, `logging.py` the log,
+`client_span.py` the client.
 
 With telemetry off, calls pass through none of this: no hook, no wrapper, no interceptor.
 

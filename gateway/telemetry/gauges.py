@@ -72,7 +72,7 @@ class Disks:
 
 @contextlib.asynccontextmanager
 async def watched_disks(
-    telemetry: Telemetry, engine: FreeBytes | None, state_dir: Path, *, reserve_bytes: int, every_s: float = _EVERY_S
+    telemetry: Telemetry, engine: FreeBytes | None, state_dir: Path, *, reserve_bytes: int
 ) -> AsyncIterator[Disks]:
     """Watch the engine's disk, if any, and the state directory's until the block ends."""
 
@@ -84,7 +84,7 @@ async def watched_disks(
     disks = Disks(free, reserve_bytes or _LEAST_BYTES, {})
     telemetry.instruments.read("airlock.disk.free", lambda: disks.free_bytes, DISK)
     telemetry.instruments.read("airlock.disk.short", disks.short, DISK)
-    async with Periodic(disks.look, every_s, "the disks were not looked at").running("disks"):
+    async with Periodic(disks.look, _EVERY_S, "the disks were not looked at").running("disks"):
         yield disks
 
 
@@ -138,7 +138,7 @@ async def totalled(telemetry: Telemetry, keeper: SandboxKeeper) -> AsyncIterator
 
 
 @contextlib.asynccontextmanager
-async def counted(telemetry: Telemetry, database: Database, *, every_s: float = _EVERY_S) -> AsyncIterator[None]:
+async def counted(telemetry: Telemetry, database: Database) -> AsyncIterator[None]:
     """Keep the gauges of waiting runs and approvals, and time the database's writer, until the block ends."""
     if telemetry.settings.metrics_listen is None:
         yield
@@ -152,9 +152,8 @@ async def counted(telemetry: Telemetry, database: Database, *, every_s: float = 
         telemetry.instruments.add("airlock.database.write.group_size", writes)
 
     async def count() -> None:
-        waiting = await count_waiting(database)
-        found.update({"airlock.run.waiting": waiting.runs, "airlock.approval.waiting": waiting.approvals})
+        found["airlock.run.waiting"], found["airlock.approval.waiting"] = await count_waiting(database)
 
     database.listen(wrote)
-    async with Periodic(count, every_s, "what waits is not counted", (AirlockError,)).running("count of what waits"):
+    async with Periodic(count, _EVERY_S, "what waits is not counted", (AirlockError,)).running("count of what waits"):
         yield

@@ -19,8 +19,7 @@ from agent.tool_call import Slot
 from gateway.policy import fields as policy_tools
 from gateway.redaction.redactor import Redactor
 from gateway.telemetry import attributes as a
-from gateway.telemetry.instruments import BoundedNames
-from gateway.telemetry.telemetry import PROPAGATOR, Telemetry, current, failed
+from gateway.telemetry.telemetry import PROPAGATOR, BoundedNames, Telemetry, current, failed
 
 TRACEPARENT = "telemetry.traceparent"
 """The note of a run with the W3C traceparent of its span."""

@@ -29,8 +29,6 @@ _GRPC = "grpc"
 
 @dataclass
 class _Call:
-    """What the edge reports about an RPC."""
-
     span: Span
     tenant: str = ""
     code: str = "OK"

@@ -10,12 +10,14 @@ the database and read every two seconds, so a tenant may exceed that quota by wh
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
 
-from gateway.errors import QuotaExceeded, Unavailable
+from gateway.errors import Overloaded, QuotaExceeded, Unavailable
 from gateway.policy.decision import RuleLimit
 from gateway.policy.document import QuotasSection
 from gateway.storage.quota_store import Hold, QuotaStore, Take
@@ -90,10 +92,6 @@ class Quotas:
         # How many bytes are stored of each tenant, and when that was read.
         self._stored: dict[str, tuple[int, float]] = {}
 
-    async def open(self) -> None:
-        """Release what this gateway had reserved when it last ended."""
-        await self._store.release_all()
-
     # --- what is stored ---
 
     async def check_stored(self, tenant: str, quotas: QuotasSection, *, reserved: bool = False) -> None:
@@ -158,15 +156,9 @@ class Quotas:
 
     # --- tool calls ---
 
-    async def take_place(self, tenant: str, quotas: QuotasSection) -> None:
-        """Take a place in the minute for a call that is judged and does not run. Raises QuotaExceeded."""
-        await self._take_in_minute(tenant, TOOL_CALLS, quotas.tool_calls_per_minute)
-
-    async def take_sandbox(self, tenant: str, quotas: QuotasSection) -> None:
-        """Take a place in the minute for a sandbox that is about to be created. Raises QuotaExceeded."""
-        await self._take_in_minute(tenant, SANDBOXES, quotas.sandboxes_per_minute)
-
-    async def _take_in_minute(self, tenant: str, name: str, limit: int | None) -> None:
+    async def take_place(self, tenant: str, quotas: QuotasSection, name: str = TOOL_CALLS) -> None:
+        """Take a place in the minute, of calls that are judged and do not run or of SANDBOXES. Raises QuotaExceeded."""
+        limit = _limits(quotas, name).get(name)
         if limit is None:
             return
         place = _take(name, at_us := self._clock(), 1, limit)
@@ -243,14 +235,6 @@ class Quotas:
         refused = [name for name, take in takes.items() if used[name] >= take.limit]
         return _used_up(refused, takes, {}, at_us) if refused else None
 
-    async def add_inference(self, tenant: str, quotas: QuotasSection, *, tokens: int, micro_usd: int) -> None:
-        """Count tokens, of input and output, and what they cost."""
-        await self._add(tenant, quotas, {TOKENS: tokens, COST: micro_usd})
-
-    async def add_bytes(self, tenant: str, quotas: QuotasSection, size_bytes: int) -> None:
-        """Count the bytes of a result, or of a file that a service moved."""
-        await self._add(tenant, quotas, {BYTES: size_bytes})
-
     async def usage(self, tenant: str, quotas: QuotasSection) -> Mapping[str, QuotaUsage]:
         """Return what is used of each quota that is set: money in dollars, all else as it is limited."""
         at_us = self._clock()
@@ -272,7 +256,8 @@ class Quotas:
             SNAPSHOT_BYTES: QuotaUsage(added_bytes, quotas.snapshot_bytes_limit, None),
         }
 
-    async def _add(self, tenant: str, quotas: QuotasSection, amounts: Mapping[str, int]) -> None:
+    async def add(self, tenant: str, quotas: QuotasSection, amounts: Mapping[str, int]) -> None:
+        """Count TOKENS, of input and output, their COST in micro_usd(), or BYTES of results and moved files."""
         at_us, limits = self._clock(), _limits(quotas, *amounts)
         takes = [_take(name, at_us, amounts[name], limit) for name, limit in limits.items() if amounts[name] > 0]
         if takes:
@@ -350,3 +335,27 @@ def _used_up(
     return QuotaExceeded(
         f"{name}: all {limit} of the tenant's quota are used; {again}", left_s(name), quota=name, limit=limit
     )
+
+
+class TenantLimit:
+    """Counts by tenant, up to `limit` for each; `what` names the counted thing in the error."""
+
+    def __init__(self, limit: int, what: str) -> None:
+        self._limit = limit
+        self._what = what
+        self._counts: Counter[str] = Counter()
+
+    @contextmanager
+    def hold(self, tenant: str) -> Iterator[None]:
+        """Count one more until the block ends; raises Overloaded at the limit."""
+        if self._counts[tenant] >= self._limit:
+            raise Overloaded(
+                f"{self._limit} {self._what} of this tenant are in progress, the limit: wait for some to end"
+            )
+        self._counts[tenant] += 1
+        try:
+            yield
+        finally:
+            self._counts[tenant] -= 1
+            if not self._counts[tenant]:
+                del self._counts[tenant]

@@ -50,7 +50,7 @@ class Tenant:
 
     def pinned(self) -> Tenant:
         """Return this tenant pinned to the policy that is in force now."""
-        return self if isinstance(self.source, Policy) else replace(self, source=self.source.fixed())
+        return self if isinstance(self.source, Policy) else replace(self, source=replace(self.source))
 
     def sandbox_spec(self, thread: str) -> SandboxSpec:
         policy = self.policy

@@ -12,17 +12,20 @@ does not make the call again.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import structlog
 
 from agent.hooks.hook import Hook, NextToolUse
-from agent.messages import ToolResult
-from agent.state import AgentState, ToolExecution, VerdictKind
+from agent.messages import ToolCall, ToolResult
+from agent.state import AgentState, PolicyWord, ToolExecution, Verdict, VerdictKind
 from agent.tool_call import JudgedCall, Slot
+from agent.tools.approval import blocked_result
+from agent.tools.recovery import INTERRUPTED, EarlierCall
 from gateway.audit.call_audit import call_entry, shown_name
 from gateway.errors import Unavailable
 from gateway.policy.decision import DEFAULT_DENY, INVALID_ARGUMENTS, OPAQUE
@@ -31,18 +34,21 @@ from gateway.redaction import Redactor
 from gateway.redaction.finders import RedactionFailed
 from gateway.redaction.redactor import NO_SECRETS, WITHHELD
 from gateway.storage.audit_store import AuditEntry
-from gateway.storage.call_journal import CallErased, is_of_deletion
+from gateway.storage.call_journal import CallErased, is_of_deletion, is_of_request_id
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import Thread
-from gateway.storage.request_store import is_of_request_id
+from gateway.storage.run_writes import Claim, LeaseLost
 from gateway.storage.store import Store
+from gateway.support.background import retried
 from gateway.support.clock import now_us
-from gateway.tool_calls.hosted_calls import HostedCalls, result_json
 from gateway.tool_calls.outcome_retry_queue import NOT_EXECUTED, UNRECORDED, OutcomeRetryQueue, UnrecordedCall
 from gateway.tool_calls.quota_hook import QUOTA, REFUSED
 from gateway.tool_calls.service_executor import EXECUTOR
-from gateway.tool_calls.tool_request import REQUEST, ToolRequest
+from gateway.tool_calls.tool_request import REQUEST, StoredResult, ToolRequest
 
+# Longer results are not kept: after a crash the model reads that the call ended and its result is lost.
+_CONTENT_LIMIT_BYTES = 1024 * 1024
+_KINDS = {"allow": VerdictKind.PROCEED, "ask": VerdictKind.ASK, "deny": VerdictKind.BLOCK}
 # Innermost: below every priority that a capability may have, so that its ring wraps nothing but the executor.
 INNERMOST_PRIORITY = -1_000_000
 # Longer arguments are cut; the digest covers all of them.
@@ -86,7 +92,8 @@ _BEGUN = Slot[_Begun]("journaled as executing")
 class JournalHook(Hook):
     """Journals every tool call of one thread; stored arguments are redacted.
 
-    `policy_version` returns the version in force, `late` retries what the database does not accept.
+    `policy_version` returns the version in force, `late` retries what the database does not accept. `claim` is that of
+    the gateway that hosts the run; calls that belong to no run have none.
     """
 
     name = "journal"
@@ -99,19 +106,49 @@ class JournalHook(Hook):
     redactor: Redactor = NO_SECRETS
     late: OutcomeRetryQueue = field(default_factory=OutcomeRetryQueue)
 
-    def __post_init__(self) -> None:
-        self.hosted = HostedCalls(self.store)
+    claim: Claim | None = field(init=False, default=None)
+    read_only: frozenset[str] = field(init=False, default=frozenset())
+    abandoned: bool = field(init=False, default=False)
+    _lease_over: Callable[[], bool] | None = field(init=False, default=None)
+
+    def host(self, claim: Claim, read_only: Collection[str], lease_over: Callable[[], bool]) -> None:
+        """Write for a run under its claim, with the calls' results until their step is kept.
+
+        `read_only` are the tools whose interrupted calls may be made again. No call begins once `lease_over` returns
+        True: a process that was stopped finds out last that its lease expired.
+        """
+        self.claim, self.read_only, self._lease_over = claim, frozenset(read_only), lease_over
+
+    def abandon(self) -> None:
+        """Begin no further call and write nothing more: the run continues on another gateway from what is stored."""
+        self.abandoned = True
+
+    def _check_hosted(self, run_id: str | None) -> None:
+        """Raise LeaseLost if another process hosts the run by now."""
+        if self.abandoned or (self._lease_over is not None and self._lease_over()):
+            raise LeaseLost(run_id)
+
+    async def earlier(self, calls: Sequence[ToolCall]) -> Mapping[str, EarlierCall]:
+        """Return the outcomes of these calls in an earlier process; calls that may be made again are left out."""
+        if self.claim is None:
+            return {}
+        # The run is claimed: a failed read must not end it.
+        read = partial(self.store.take_over_calls, self.claim, [call.id for call in calls])
+        rows = await retried(read, run_id=self.claim.run_id, what="its earlier calls")
+        again = {
+            id_ for id_, row in rows.items() if row["read_only"] and row["state"] != "blocked" and row["result"] is None
+        }
+        return {id_: earlier_call(row) for id_, row in rows.items() if id_ not in again}
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
-        """Write "about to execute"."""
-        call, context, claim = tool.judged.call, tool.context, self.hosted.claim
-        self.hosted.check(context.run_id)
+        call, context, claim = tool.judged.call, tool.context, self.claim
+        self._check_hosted(context.run_id)
         begun = self._row(tool, self.policy_version())
         context.set(_BEGUN, _Begun(begun, context.clock()))
         context.pop(UNRECORDED)  # a ring may repeat a call that did not execute
         row = {**begun, "state": "executing"}
         if claim is not None:
-            row["read_only"] = call.name in self.hosted.read_only
+            row["read_only"] = call.name in self.read_only
         request = context.get(REQUEST)
         try:
             written = row if request is None else row | request.columns()
@@ -125,7 +162,7 @@ class JournalHook(Hook):
             raise request.in_progress() from None
         except Unavailable as error:
             return _not_begun(tool, str(error))
-        self.hosted.check(context.run_id)  # lost meanwhile: the gateway that takes over records it as interrupted
+        self._check_hosted(context.run_id)  # lost meanwhile: the gateway that takes over records it as interrupted
         with structlog.contextvars.bound_contextvars(call_id=call.id):
             return await next_(tool)
 
@@ -133,7 +170,7 @@ class JournalHook(Hook):
         """Write the outcome, of cancelled calls too."""
         tool = state.current.tool
         request, unexecuted = tool.context.get(REQUEST), tool.context.get(UNRECORDED)
-        if (request is not None and request.taken) or self.hosted.abandoned or tool.recalled:
+        if (request is not None and request.taken) or self.abandoned or tool.recalled:
             return state  # its row belongs to another call, to the gateway that takes over, or to an earlier process
         policy = tool.verdict.policy if tool.verdict else None
         version = policy.version if policy else self.policy_version()
@@ -161,7 +198,7 @@ class JournalHook(Hook):
 
     def _record(self, tool: ToolExecution, ended: dict[str, Any], *, of_run: bool) -> _Record:
         """Return the record of a call that is over. `of_run`: with its result, as long as the run has a claim."""
-        context, claim, store = tool.context, self.hosted.claim, self.store
+        context, claim, store = tool.context, self.claim, self.store
         request, begun, unexecuted = context.get(REQUEST), context.get(_BEGUN), context.get(UNRECORDED)
         version = ended["policy_version"]
         row = {**begun.row, "policy_version": version} if begun else self._row(tool, version)
@@ -204,7 +241,6 @@ class JournalHook(Hook):
             await self.store.write_tool_call(row, audited=audited)
 
     def _write_later(self, tool: ToolExecution, record: _Record, said: str) -> None:
-        """Retry a record until the database accepts it."""
         record.audited[0] = replace(record.audited[0], at_us=now_us())
         request, unrecorded = tool.context.get(REQUEST), UnrecordedCall(tool.call.id, record.executed, said)
         tool.context.set(UNRECORDED, tool.context.get(UNRECORDED) or unrecorded)
@@ -293,3 +329,45 @@ def _not_begun(tool: ToolExecution, said: str, *, erased: bool = False) -> ToolR
     unrecorded = UnrecordedCall(tool.call.id, executed=False, said=said, erased=erased)
     tool.context.set(UNRECORDED, unrecorded)
     return ToolResult.error(unrecorded.words(), outcome=NOT_EXECUTED)
+
+
+def result_json(result: ToolResult, duration_s: float) -> str | None:
+    """Return the text of a result without its streams, which no model reads; None for one that is too large."""
+    if len(result.content) + len(result.note) > _CONTENT_LIMIT_BYTES:
+        return None
+    return StoredResult.of(replace(result, stdout=b"", stderr=b""), duration_s).model_dump_json()
+
+
+def earlier_call(row: Mapping[str, Any]) -> EarlierCall:
+    """Return the outcome of a call in an earlier process, from its row in the journal."""
+    verdict, kept, duration_s = _verdict(row), None, 0.0
+    if row["state"] == "blocked":
+        result = blocked_result(verdict)
+    elif row["state"] != "executing" and row["result"]:
+        kept = StoredResult.model_validate_json(row["result"])
+        result, duration_s = kept.result(), kept.duration_s
+    elif row["state"] in ("executing", "interrupted"):  # interrupted: the run is taken over for the second time
+        since = datetime.fromtimestamp(row["started_us"] / 1_000_000, UTC).isoformat(timespec="seconds")
+        result = ToolResult.error(
+            f"interrupted: the gateway was lost while this call ran, which began at {since}. It may have had effects, "
+            "all or some of them, and it was not run again. Look at what is there before you make it again.",
+            outcome=INTERRUPTED,
+        )
+    else:
+        code = f", exit code {row['exit_code']}" if row["exit_code"] is not None else ""
+        result = ToolResult.error(
+            f"this call ended (outcome {row['outcome']}{code}) just before the gateway was lost, and its result with "
+            "it. It was not run again.",
+            outcome=row["outcome"] or "failed",
+        )
+    return EarlierCall(result, verdict, duration_s, row["approval_id"] or "")
+
+
+def _verdict(row: Mapping[str, Any]) -> Verdict:
+    if row["verdict"] is None:
+        why = "the call had passed before the gateway was lost"
+        return Verdict(kind=VerdictKind.PROCEED, hook="journal", rule="passed", reason=why)
+    would_be = {name: row[name] or "" for name in ("would_be", "would_be_rule")}
+    word = PolicyWord(version=row["policy_version"], **would_be)
+    kind = _KINDS.get(row["verdict"], VerdictKind.PROCEED)
+    return Verdict(kind=kind, hook="policy", rule=row["rule"] or "", reason=row["reason"] or "", policy=word)

@@ -49,7 +49,6 @@ class UnrecordedCall:
         return self.said[:_SAID_LIMIT_CHARS] or "the database did not answer in time"
 
     def words(self) -> str:
-        """Return the text of the error."""
         if not self.executed:
             return (
                 f"the call {self.call_id} was not executed and changed nothing, for it could not be written down: "
@@ -66,7 +65,6 @@ class UnrecordedCall:
         )
 
     def error(self) -> Unavailable:
-        """Return the error to raise."""
         return Unavailable(self.words(), call_id=self.call_id, outcome=WITHHELD if self.executed else NOT_EXECUTED)
 
 
@@ -84,14 +82,12 @@ class _Late:
 class OutcomeRetryQueue:
     """Retries writes in the background."""
 
-    def __init__(self, *, first_retry_s: float = _FIRST_RETRY_S) -> None:
+    def __init__(self) -> None:
         self._late: OrderedDict[str, _Late] = OrderedDict()
         self._once: set[Hashable] = set()
-        self._first_retry_s = first_retry_s
         self._writing: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        """Return the number of waiting outcomes."""
         return len(self._late)
 
     def add(self, call: UnrecordedCall, write: Write, *, once_for: Hashable = None) -> None:
@@ -132,7 +128,7 @@ class OutcomeRetryQueue:
             await asyncio.gather(self._writing, return_exceptions=True)
 
     async def _write_all(self) -> None:
-        retry_s = self._first_retry_s
+        retry_s = _FIRST_RETRY_S
         while self._late:
             call_id, late = next(iter(self._late.items()))
             try:
@@ -150,4 +146,4 @@ class OutcomeRetryQueue:
                 log.info("a late outcome is written", call_id=call_id)
             del self._late[call_id]
             self._once.discard(late.once_for)
-            retry_s = self._first_retry_s
+            retry_s = _FIRST_RETRY_S

@@ -18,7 +18,6 @@ class OutputPieces:
         self._ended = False
 
     def put(self, stream: str, data: bytes) -> None:
-        """Add bytes of a stream."""
         last = self._pieces[-1] if self._pieces else None
         if last is not None and last[0] == stream and len(last[1]) + len(data) <= self._piece_limit_bytes:
             last[1].extend(data)
@@ -27,7 +26,6 @@ class OutputPieces:
         self._changed.set()
 
     def end(self) -> None:
-        """Mark the end of the output."""
         self._ended = True
         self._changed.set()
 

@@ -14,7 +14,7 @@ from agent.tool_call import Slot
 from gateway.errors import QuotaExceeded
 from gateway.policy.decision import Decision, RuleLimit
 from gateway.policy.document import QuotasSection
-from gateway.tenancy.quotas import CallQuota, Quotas, micro_usd
+from gateway.tenancy.quotas import BYTES, COST, TOKENS, CallQuota, Quotas, micro_usd
 from gateway.tool_calls.service_executor import EXECUTOR, ServiceExecutor
 
 QUOTA = "quota"
@@ -69,7 +69,7 @@ class QuotaHook(Hook):
         """Count the bytes that were streamed past a call's result."""
         limits = self.limits()
         if limits.bytes_per_day is not None and executor.moved_bytes is not None:
-            await self.quotas.add_bytes(self.tenant, limits, executor.moved_bytes)
+            await self.quotas.add(self.tenant, limits, {BYTES: executor.moved_bytes})
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Take what an approved call uses: the policy asked about it, so `take` did not."""
@@ -95,7 +95,7 @@ class QuotaHook(Hook):
         # count_moved() counts what a service executor streams.
         streams = executor is not None and executor.moved_bytes is not None
         if limits.bytes_per_day is not None and tool.result is not None and not tool.blocked and not streams:
-            await self.quotas.add_bytes(self.tenant, limits, len(tool.result.content))
+            await self.quotas.add(self.tenant, limits, {BYTES: len(tool.result.content)})
         return state
 
     def suspended(self, state: AgentState) -> None:
@@ -114,11 +114,9 @@ class QuotaHook(Hook):
         return state.forbid_continuation(self.name, f"quota_{refused.details['quota']}", str(refused))
 
     async def after_inference(self, state: AgentState) -> AgentState:
-        """Count the usage of the answer."""
         return await self._settled(state)
 
     async def on_error(self, state: AgentState) -> AgentState:
-        """Count the usage of failed attempts."""
         return await self._settled(state)
 
     async def execution_end(self, state: AgentState) -> AgentState:
@@ -141,9 +139,7 @@ class QuotaHook(Hook):
             raise TypeError(f"{COUNTED} holds no numbers")
         if (tokens, spent) == (tokens_before, spent_before):
             return state
-        await self.quotas.add_inference(
-            self.tenant, limits, tokens=tokens - tokens_before, micro_usd=spent - spent_before
-        )
+        await self.quotas.add(self.tenant, limits, {TOKENS: tokens - tokens_before, COST: spent - spent_before})
         return state.with_note(COUNTED, {"tokens": tokens, "micro_usd": spent})
 
 

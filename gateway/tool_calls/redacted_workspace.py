@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
@@ -22,7 +22,7 @@ from gateway.redaction.patterns import compiled
 from gateway.redaction.redactor import Redactor, mask_of
 from gateway.tool_calls.thread_sandbox import CommandOptions, ThreadSandbox
 from sandbox.errors import SandboxError
-from sandbox.protocols import ExecResult, FileSystem, GrepMatch, GrepPage, LinesPage, OutputPiece
+from sandbox.protocols import ExecResult, FileSystem, GrepMatch, GrepPage, LinesPage, OutputPiece, ProcessPage
 
 # The limit of the daemon for both excerpts together.
 _EXCERPTS_LIMIT_CHARS = 150_000
@@ -95,14 +95,12 @@ class RedactedWorkspace:
         yield stream.flush()
 
     async def read_lines(self, path: str, *, offset: int = 0, limit: int = 2000, limit_bytes: int = 65536) -> LinesPage:
-        """Read a page of lines, redacted with the bytes around it."""
         page = await self.inner.read_lines(path, offset=offset, limit=limit, limit_bytes=limit_bytes)
         if not page.data or page.binary:
             return page
         return replace(page, data=Redacted(await self._within(path, page)))
 
     async def _within(self, path: str, page: LinesPage) -> bytes:
-        """Return a page redacted with the bytes around it."""
         start = max(0, page.next_byte - len(page.data))
         margin_bytes = self.redactor.margin_bytes
         before = await self._bytes(path, max(0, start - margin_bytes), min(start, margin_bytes))
@@ -137,7 +135,6 @@ class RedactedWorkspace:
         return replace(page, matches=tuple(matches))
 
     async def _line(self, match: GrepMatch) -> bytes:
-        """Return the line of a match, redacted by itself."""
         cut = _is_cut(match)
         data = match.text.encode("utf-8", "surrogateescape")
         return await self.redactor.redact(data, cut_start=cut, cut_end=cut)
@@ -166,7 +163,7 @@ class RedactedWorkspace:
             data = await self._within(match.path, page)
         except (SandboxError, OSError):
             return None
-        contexts.keep(match, data.split(b"\n"))
+        contexts.lines[match.path] = match.line, data.split(b"\n")
         return contexts.line(match)
 
     async def execute(
@@ -225,20 +222,16 @@ class _KeyHeaders:
         )
 
 
+@dataclass
 class _Contexts:
-    """Lines redacted within their files: the last read of each file."""
+    """Lines redacted within their files: the last read of each file, and the number of its first line."""
 
-    def __init__(self) -> None:
-        self.read = 0
-        self._lines: dict[str, tuple[int, list[bytes]]] = {}
-
-    def keep(self, first: GrepMatch, lines: list[bytes]) -> None:
-        """Keep the lines that were read from a match on."""
-        self._lines[first.path] = (first.line, lines)
+    read: int = 0
+    lines: dict[str, tuple[int, list[bytes]]] = field(default_factory=dict)
 
     def line(self, match: GrepMatch) -> bytes | None:
         """Return the line of a match, None if it was not read."""
-        start, lines = self._lines.get(match.path, (0, []))
+        start, lines = self.lines.get(match.path, (0, []))
         place = match.line - start
         return lines[place].rstrip(b"\r") if 0 <= place < len(lines) else None
 
@@ -279,3 +272,49 @@ def _excerpt(pieces: Sequence[OutputPiece], chars: int, part: Callable[[str, int
         chars -= len(text)
         kept.append(OutputPiece(piece.stream, Redacted(text.encode("utf-8", "surrogateescape"))))
     return tuple(piece for piece in kept if piece.data)
+
+
+@dataclass(frozen=True)
+class ProcessReader:
+    """Reads the output of background processes, redacted: each page with the bytes around it."""
+
+    sandbox: ThreadSandbox
+    redactor: Redactor
+
+    async def read(self, process_id: str, *, stderr: bool, offset: int, wait_s: float) -> ProcessPage:
+        """Return a page up to what may be the start of a secret, which waits for more output or the stream's end."""
+        page = await self.sandbox.read_process(process_id, stderr=stderr, offset=offset, wait_s=wait_s)
+        if self.redactor.idle or not page.data:
+            return page
+        margin_bytes = self.redactor.margin_bytes
+        start = max(0, page.offset - margin_bytes)
+        before, _ = await self._bytes(process_id, start, page.offset - start, stderr=stderr)
+        after, end = b"", page.end
+        if not end:
+            after, end = await self._bytes(process_id, page.offset + len(page.data), margin_bytes, stderr=stderr)
+        stream = self.redactor.stream()
+        shown = await self.redactor.feed(stream, before + page.data + after)
+        if end:
+            shown += stream.flush()
+        if len(before) < page.offset:
+            shown = self.redactor.without_cut_start(shown)  # what came first is lost, or further away than any secret
+        # Shorter than the page, or nothing, where its end is not known yet.
+        return replace(page, data=shown[len(before) : len(before) + len(page.data)])
+
+    async def _bytes(self, process_id: str, offset: int, length: int, *, stderr: bool) -> tuple[bytes, bool]:
+        """Return the bytes from `offset` that are there, and whether the stream ends with them."""
+        data = b""
+        while len(data) < length:
+            page = await self.sandbox.read_process(
+                process_id, stderr=stderr, offset=offset + len(data), limit_bytes=length - len(data), wait_s=0
+            )
+            if page.offset != offset + len(data):
+                # Bytes in between are lost; what stands before the page is what comes after them.
+                missing = page.offset - offset
+                if missing >= length:
+                    return b"", False
+                offset, length, data = page.offset, length - missing, b""
+            data += page.data
+            if page.end or not page.data:
+                return data, page.end
+        return data, False

@@ -14,19 +14,27 @@ It does not outlive the deadline of its last caller; `cancel` and the end of the
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import hashlib
+import json
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from pydantic import JsonValue
 
 from agent.messages import ToolCall, ToolResult
 from agent.state import ToolExecution
 from agent.tool_call import JudgedCall
 from gateway.errors import Cancelled, NotFound
-from gateway.storage.request_store import RequestedCall, RequestStore
+from gateway.storage.call_journal import RequestedCall
+from gateway.storage.store import Store
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.stored_result import StoredResult
+from gateway.tool_calls.outcome_retry_queue import OutcomeRetryQueue
+from gateway.tool_calls.program_calls import EndedProgram, Program
+from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
-from gateway.tool_calls.tool_request import ToolRequest
+from gateway.tool_calls.tool_request import StoredResult, ToolRequest
+from sandbox.protocols import Process, ProgramResult
 
 LINGER_S = 3.0
 # Calls of one tenant that continue without a caller; one more ends when its caller leaves.
@@ -35,6 +43,9 @@ _LOST = ToolResult.error(
     "the gateway was lost while this call ran: what it had done by then is not known, and it was not run again",
     outcome="interrupted",
 )
+_PROGRAM_LOST = "the gateway was lost while it ran: what it had done by then is not known, and it was not run again"
+_CUT_OFF = "it was ended before it was over, for its caller went away; it was not run again"
+_ID_CHARS = 32
 
 
 @dataclass
@@ -65,7 +76,7 @@ class RequestedCalls:
     """
 
     tool_calls: ToolCalls
-    store: RequestStore
+    store: Store
     linger_s: float = LINGER_S
     lingering: Callable[[str], Callable[[], None]] | None = None
     _under_way: dict[tuple[str, str], _UnderWay] = field(default_factory=dict)
@@ -102,7 +113,6 @@ class RequestedCalls:
         known.task.cancel()
 
     async def close(self) -> None:
-        """End every call that is under way."""
         self._closing = True
         tasks = [known.task for known in self._under_way.values()]
         for task in tasks:
@@ -125,7 +135,6 @@ class RequestedCalls:
         return known
 
     async def _made(self, tenant: Tenant, request: ToolRequest, new: NewCall) -> FinishedToolCall:
-        """Make a call that this gateway does not know yet."""
         made = await self.tool_calls.call(tenant, replace(new, thread=request.thread, request=request))
         if not request.taken:
             # The journal has written the result, but for one that a hook further out changed or withheld after that.
@@ -180,3 +189,89 @@ class RequestedCalls:
         # The caller's place is about to be freed, but the work continues and must count.
         known.counted = None if self.lingering is None else self.lingering(key[0])
         known.ending = loop.call_at(known.wanted_until_s, known.task.cancel)
+
+
+def program_request(
+    request_id: str, kind: str, thread: str, program: Program, how: Mapping[str, JsonValue]
+) -> ToolRequest | None:
+    """Return the request of a program, None if it has no id; `kind` is the RPC, `how` its other fields."""
+    if not request_id:
+        return None
+    content: list[JsonValue] = [list(program.argv), program.cwd, dict(program.env), dict(how)]
+    return ToolRequest.of(request_id, thread, kind, json.dumps(content, sort_keys=True))
+
+
+def made_process_id(tenant: Tenant, request: ToolRequest) -> str:
+    """Return the id of a process whose caller gave none: the same for the same request on every gateway."""
+    content = json.dumps([tenant.name, request.thread, request.id])
+    return f"proc_{hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest()[:_ID_CHARS]}"
+
+
+@dataclass(frozen=True)
+class RequestedPrograms:
+    """Looks up earlier requests of programs and background processes; `late` has this process' unwritten outcomes.
+
+    What differs from a tool call: such a program ends with its connection, the only reader of its output.
+
+        while it runs, or is started    InProgress
+        later, a program                how it ended, without its output
+        later, a process                the process as it is now; NotFound once it is gone
+        a start that failed             it is started anew
+        its gateway was lost meanwhile  a program was interrupted; a process is there, or NotFound
+    """
+
+    store: Store
+    late: OutcomeRetryQueue
+
+    async def ended(self, tenant: Tenant, request: ToolRequest) -> EndedProgram | None:
+        """Return how the program of the same request ended, None if there was none.
+
+        Raises RequestIdReused, and InProgress while it runs.
+        """
+        stored = await self._earlier(tenant, request)
+        if stored is None:
+            return None
+        remembered = StoredResult.remembered(stored)
+        if remembered is None:
+            return EndedProgram(stored.id, ProgramResult("interrupted", message=_PROGRAM_LOST))
+        if remembered.program is not None:
+            return EndedProgram(stored.id, remembered.program)
+        said = _CUT_OFF if remembered.outcome == "cancelled" else remembered.content.decode("utf-8", "replace")
+        return EndedProgram(stored.id, ProgramResult("cancelled", message=said))
+
+    async def process(
+        self, tenant: Tenant, request: ToolRequest, sandbox: ThreadSandbox, process_id: str, argv: Sequence[bytes]
+    ) -> Process | None:
+        """Return the process that the same request started, None if it is to be started.
+
+        Raises RequestIdReused, InProgress while it is being started, and NotFound where it is gone.
+        """
+        stored = await self._earlier(tenant, request)
+        if stored is None:
+            return None
+        remembered = StoredResult.remembered(stored)
+        failed = remembered is not None and remembered.is_error
+        # A start may have failed because another process has the id.
+        if not failed or (remembered is not None and remembered.outcome == "cancelled"):
+            found = await self.kept(sandbox, process_id, argv)
+            if found is not None:
+                return found
+        if not failed:
+            raise NotFound(
+                f"request {request.id!r} started the process {process_id}, which no longer exists: it or its "
+                "sandbox was removed"
+            )
+        await self.store.forget(tenant.name, stored.id)
+        return None
+
+    async def kept(self, sandbox: ThreadSandbox, process_id: str, argv: Sequence[bytes]) -> Process | None:
+        """Return the background process with an id, if it runs this argv, as far as that is known."""
+        shown = b"\0".join(argv)
+        found = (await sandbox.list_processes()).processes
+        return next((one for one in found if one.id == process_id and shown.startswith(b"\0".join(one.argv))), None)
+
+    async def _earlier(self, tenant: Tenant, request: ToolRequest) -> RequestedCall | None:
+        stored = await self.store.call_of(tenant.name, request.id)
+        if stored is not None:
+            request.check_ended(stored, self.late)
+        return stored

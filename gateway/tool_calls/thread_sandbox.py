@@ -6,6 +6,7 @@ workspace. Operations on processes do not make one: without a sandbox there are 
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -15,10 +16,14 @@ from typing import Any, Concatenate, NotRequired, ParamSpec, TypedDict, TypeVar,
 from agent.filesystem import OnOutput
 from agent.tool_call import CallContext
 from agent.tools.paths import WORKSPACE
+from gateway.errors import OtherEngine
 from gateway.policy import JUDGED_BY, Policy
-from gateway.tool_calls.program_check import ProgramCheck
+from gateway.policy.file_rules import named_programs
+from gateway.storage.engine_store import EngineStore
+from gateway.storage.entities import Thread
 from sandbox.client.replies import PROCESSES_LIMIT
-from sandbox.errors import Conflict, Exhausted, NotFound, PostureTooWeak, SandboxError
+from sandbox.engines.engine import Identity
+from sandbox.errors import Conflict, EngineUnavailable, Exhausted, NotFound, PostureTooWeak, SandboxError
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.keeper.keeper import Leases
 from sandbox.protocols import (
@@ -36,6 +41,14 @@ from sandbox.protocols import (
 )
 from sandbox.sandbox import Sandbox, SandboxSpec
 
+log = logging.getLogger(__name__)
+# What `enforcement: kernel` needs of an image are the programs that the policy names: prints those that are missing.
+_SCRIPT = b'for name in "$@"; do command -v -- "$name" > /dev/null || echo "$name"; done'
+_SCRIPT_TIMEOUT_S = 5.0
+_SCRIPT_OUTPUT_BYTES = 64 * 1024
+_CHECKED_LIMIT = 10_000
+# Threads known to be on this engine. Past the limit they are looked up again.
+_KNOWN_LIMIT = 100_000
 Claim = Callable[[], Awaitable[None]]
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -137,7 +150,6 @@ class ThreadSandbox:
     remove_process = _on_process(Processes.remove)
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Stream a file's bytes."""
         async with self._leased() as sandbox:
             async for chunk in sandbox.files.read(path, offset=offset, length=length):
                 yield chunk
@@ -226,7 +238,6 @@ class ThreadSandbox:
                 raise Exhausted(str(error)) from error
 
     async def list_processes(self) -> ProcessList:
-        """List background processes and count strays."""
         async with self.leases.acquire_existing(self.spec) as sandbox:
             return ProcessList((), 0) if sandbox is None else await sandbox.processes.list()
 
@@ -266,3 +277,89 @@ def _said_once(sandbox: Sandbox) -> str:
     if not ended:
         return ""
     return f"the sandbox was stopped before this: its background processes ({ended}) ended, and /tmp was empty then"
+
+
+async def missing_programs(shell: Shell, policy: Policy) -> list[str]:
+    """Return the names of programs in a policy's allow-list that a sandbox does not have. Raises SandboxError."""
+    names = [name for name in named_programs(policy.file_rules) if "/" not in name]
+    if not names:
+        return []
+    found = bytearray()
+
+    async def take(_stream: str, data: bytes) -> None:
+        found.extend(data)
+
+    argv = [b"/bin/sh", b"-c", _SCRIPT, b"sh", *(name.encode() for name in names)]
+    spec = ProgramSpec(argv, timeout_s=_SCRIPT_TIMEOUT_S, output_limit_bytes=_SCRIPT_OUTPUT_BYTES)
+    done = await shell.run_program(spec, stdin=None, on_output=take)
+    return found.decode(errors="replace").split() if done.outcome == "exited" else []
+
+
+class ProgramCheck:
+    """Warns of missing programs before the first command of a policy version runs in an image."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], None] = {}
+
+    async def check(self, sandbox: Sandbox, policy: Policy) -> None:
+        """Log what the image does not have, once. Never raises SandboxError: the command itself tells more."""
+        key = sandbox.spec.image, policy.version
+        if key in self._known or not named_programs(policy.file_rules):
+            return
+        self._known[key] = None
+        if len(self._known) > _CHECKED_LIMIT:
+            del self._known[next(iter(self._known))]
+        try:
+            missing = await missing_programs(sandbox.shell, policy)
+        except SandboxError:
+            return
+        if missing:
+            log.warning(
+                "tenant %s: image %s does not have %s, which rules of %s allow: install them in the image, or remove "
+                "them from the policy",
+                sandbox.spec.tenant,
+                sandbox.spec.image,
+                ", ".join(missing),
+                policy.version,
+            )
+
+
+class ThreadEngines:
+    """The threads of this process' engine: a thread's workspace is bound to the engine of its first sandbox, for good.
+
+    A gateway on another engine would find no files and make a second, empty workspace. It refuses the thread instead.
+    """
+
+    def __init__(self, store: EngineStore, engine: Identity) -> None:
+        self._store = store
+        self._engine = engine
+        self._known: set[str] = set()
+
+    async def refuse_other(self, thread: Thread) -> None:
+        """Raise OtherEngine for a thread whose workspace is on another engine; one without a workspace passes."""
+        if thread.id in self._known:
+            return
+        engine = await self._store.engine_of(thread.id)
+        if engine is not None:
+            try:
+                self._check(thread, engine, await self._engine.id())
+            except EngineUnavailable:
+                return  # calls in it fail anyway, with the reason
+
+    async def claim(self, thread: Thread) -> None:
+        """Bind a thread's workspace to this engine; OtherEngine if it is on another."""
+        if thread.id in self._known:
+            return
+        own = await self._engine.id()
+        self._check(thread, await self._store.claim(thread.id, own), own)
+
+    def _check(self, thread: Thread, engine: str, own: str) -> None:
+        if engine != own:
+            raise OtherEngine(
+                f"the files of thread {thread.name!r} are on engine {engine}, but this gateway uses {own}: use a "
+                "gateway on that engine, or another thread",
+                engine=engine,
+            )
+        if len(self._known) >= _KNOWN_LIMIT:
+            self._known.clear()
+        self._known.add(thread.id)

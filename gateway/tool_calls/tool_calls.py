@@ -26,15 +26,13 @@ from agent.tools.runner import ToolRunner
 from agent.tools.tool import Capability, ToolExecutor
 from agent.tools.toolbox import Toolbox
 from gateway.agents.agents import Workspace, seven_tools
-from gateway.approvals.approver import ThreadApprover
-from gateway.approvals.grant_hook import GrantHook, load_grants
+from gateway.approvals.approver import GrantHook, ThreadApprover, load_grants
 from gateway.errors import ApprovalPending, InvalidArgument, Unavailable, Unrecorded
 from gateway.policy import PolicyHook
 from gateway.policy.decision import Facts
 from gateway.redaction.hooks import redaction_hooks
 from gateway.redaction.redactor import NO_SECRETS, Redactor
-from gateway.storage.approval_store import ApprovalStore
-from gateway.storage.approval_writes import APPROVED
+from gateway.storage.approval_store import APPROVED, ApprovalStore
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
@@ -46,13 +44,10 @@ from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.journal import JournalHook
 from gateway.tool_calls.outcome_retry_queue import UNRECORDED, OutcomeRetryQueue, UnrecordedCall
-from gateway.tool_calls.process_reader import ProcessReader
-from gateway.tool_calls.program_check import ProgramCheck
 from gateway.tool_calls.quota_hook import REFUSED, QuotaHook
-from gateway.tool_calls.redacted_workspace import RedactedWorkspace
+from gateway.tool_calls.redacted_workspace import ProcessReader, RedactedWorkspace
 from gateway.tool_calls.service_executor import EXECUTOR, ServiceExecutor
-from gateway.tool_calls.thread_engines import ThreadEngines
-from gateway.tool_calls.thread_sandbox import ThreadSandbox
+from gateway.tool_calls.thread_sandbox import ProgramCheck, ThreadEngines, ThreadSandbox
 from gateway.tool_calls.tool_request import REQUEST, ToolRequest
 from sandbox.keeper.keeper import Leases
 
@@ -86,12 +81,10 @@ class ToolPath:
 
     @cached_property
     def hook_engine(self) -> HookEngine:
-        """The hooks, ready to run."""
         return HookEngine([*self.hooks, *(hook for capability in self.capabilities for hook in capability.hooks)])
 
     @cached_property
     def toolbox(self) -> Toolbox:
-        """The tools, ready to run."""
         return Toolbox([tool for capability in self.capabilities for tool in capability.tools])
 
 
@@ -181,7 +174,6 @@ class ToolCalls:
         self._threads.pop((tenant.name, name), None)
 
     def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None, agent: str = "") -> ToolPath:
-        """Make the path of the tool calls of a thread."""
         spec = tenant.sandbox_spec(thread.name)
         claim = None if self.engines is None else partial(self.engines.claim, thread)
         sandbox = ThreadSandbox(self.leases, spec, lambda: tenant.policy, claim, self._programs)
@@ -268,7 +260,6 @@ class ToolCalls:
         return tools.prepare(call) if known else JudgedCall.of(call)
 
     async def process_reader(self, tenant: Tenant, thread_name: str) -> ProcessReader:
-        """Return the reader of the output of a thread's background processes."""
         tool_path = await self._tool_path(tenant, thread_name)
         return ProcessReader(tool_path.sandbox, tool_path.redactor)
 

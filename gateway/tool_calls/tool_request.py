@@ -1,4 +1,4 @@
-"""The request id of a tool call: what identifies the request, and what is remembered of the call.
+"""The request id of a tool call: what identifies the request, and what is stored of the call's result.
 
 The journal finds it in the call's context (REQUEST). The unique constraint of its table on tenant and id lets only one
 gateway execute the call; see gateway/tool_calls/requested_calls.py.
@@ -6,18 +6,96 @@ gateway execute the call; see gateway/tool_calls/requested_calls.py.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
-from agent.messages import ToolResult
-from agent.state import ToolExecution
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
+
+from agent.frozen import storable_text
+from agent.messages import Evicted, ToolResult
+from agent.state import ToolExecution, Verdict
 from agent.tool_call import Slot
 from gateway.errors import InProgress, RequestIdReused
-from gateway.storage.request_store import RequestedCall
+from gateway.storage.call_journal import RequestedCall
 from gateway.tool_calls.outcome_retry_queue import OutcomeRetryQueue
-from gateway.tool_calls.stored_result import StoredResult
 from sandbox.protocols import ProgramResult
+
+
+def _read(stored: object) -> object:
+    if isinstance(stored, dict):
+        return stored["text"].encode() if "text" in stored else base64.b64decode(stored["base64"])
+    return base64.b64decode(stored) if isinstance(stored, str) else stored
+
+
+def _written(data: bytes) -> dict[str, str]:
+    try:
+        return {"text": data.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+_Bytes = Annotated[bytes, BeforeValidator(_read), PlainSerializer(_written)]
+_OF_RESULT = tuple(field.name for field in fields(ToolResult))
+_STREAMS = ("stdout", "stderr")
+
+
+class StoredResult(BaseModel):
+    """The result of a call that is over as `tool_calls.result` has it, without secrets; the row has the rest.
+
+    It is kept for a run until its step is, and for a request id as long as that is remembered. Rows of earlier versions
+    are read too: their bytes are base64, in `content`, or in `text` and `base64`. `stdout` or `stderr` is None where
+    it is the same as `content`: bytes are stored once.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    outcome: str
+    is_error: bool
+    exit_code: int | None
+    evicted: Evicted | None
+    content: _Bytes
+    stdout: _Bytes | None = b""
+    stderr: _Bytes | None = b""
+    note: str
+    withheld_by: str = ""
+    would_be_withheld_by: str = ""
+    duration_s: float
+    verdict: Verdict | None = None
+    approval_id: str = ""
+    program: ProgramResult | None = None
+
+    @classmethod
+    def of(cls, result: ToolResult, duration_s: float, **more: Any) -> StoredResult:
+        """Return the form of a result; `more` are the fields that the result does not have."""
+        kept = {name: getattr(result, name) for name in _OF_RESULT}
+        for stream in _STREAMS:
+            kept[stream] = None if kept[stream] == result.content else kept[stream]
+        kept["note"] = storable_text(result.note)
+        return cls.model_construct(**kept, duration_s=duration_s, **more)
+
+    @classmethod
+    def remembered(cls, stored: RequestedCall) -> StoredResult | None:
+        """Return what is remembered of a call that is over; None if its gateway was lost while it ran."""
+        if stored.result is None or stored.state == "interrupted":
+            return None
+        return cls.model_validate_json(stored.result)
+
+    def result(self) -> ToolResult:
+        kept = {name: getattr(self, name) for name in _OF_RESULT}
+        for stream in _STREAMS:
+            kept[stream] = self.content if kept[stream] is None else kept[stream]
+        return ToolResult(**kept)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_earlier_version(cls, stored: Any) -> Any:
+        """Take a run's result whose content is among its fields."""
+        if isinstance(stored, dict) and "content" not in stored:
+            kept = {name: value for name, value in stored.items() if name not in ("text", "base64")}
+            return {**kept, "content": {name: stored[name] for name in ("text", "base64") if name in stored}}
+        return stored
 
 
 @dataclass
@@ -44,7 +122,6 @@ class ToolRequest:
         return cls(request_id, hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest(), thread)
 
     def columns(self) -> dict[str, str]:
-        """Return the request's columns of the journal's row."""
         return {"request_id": self.id, "request_digest": self.digest}
 
     def keep(self, execution: ToolExecution) -> str | None:

@@ -32,13 +32,11 @@ from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse, ToolExecution
 from agent.tool_call import CallContext
 from agent.tools.tool import Capability, Tool, ToolContext
-from gateway.runs.checkpoints import Checkpoints
+from gateway.runs.checkpoints import Checkpoints, ThreadHistoryHook
 from gateway.runs.run_log import RunLog
-from gateway.runs.thread_history import ThreadHistoryHook
 from gateway.storage.database import Database
-from gateway.storage.run_queries import NewRun
 from gateway.storage.run_writes import Claim, RunWrite
-from gateway.storage.store import Store
+from gateway.storage.store import NewRun, Store
 from gateway.tool_calls.journal import JournalHook
 
 STEPS = 1000

@@ -16,7 +16,7 @@ from typing import cast
 import pytest
 import pytest_asyncio
 
-from gateway.composition.sandboxes import Creation, decorated_creation
+from gateway.composition.sandboxes import decorated_creation
 from gateway.policy.document import QuotasSection
 from gateway.storage.quota_store import Hold, QuotaStore, Take
 from gateway.tenancy.quotas import Quotas
@@ -110,7 +110,7 @@ class MemoryEngines(Engines):
 
 def _around(engine: Innermost) -> Engine:
     """Return an engine with all decorators of a gateway; its new sandboxes are all from the pool."""
-    creation = decorated_creation(
+    creator, pool = decorated_creation(
         engine,
         pooled=lambda inner: _AlwaysReady(inner, engine),
         pulls=ImagePulls(DockerRequests("unix:///nonexistent/docker.sock")),
@@ -118,17 +118,17 @@ def _around(engine: Innermost) -> Engine:
         quotas=Quotas(cast(QuotaStore, _NeverFull())),
         quotas_of=_quotas_of,
     )
-    return cast(Engine, _Decorated(engine, creation))
+    return cast(Engine, _Decorated(engine, creator, pool))
 
 
 class _Decorated:
     """An engine whose sandboxes a gateway's decorators create; all else is the engine's."""
 
-    def __init__(self, engine: Innermost, creation: Creation) -> None:
-        assert isinstance(creation.pool, _AlwaysReady)
+    def __init__(self, engine: Innermost, creator: Creator, pool: SandboxPool | None) -> None:
+        assert isinstance(pool, _AlwaysReady)
         self._engine = engine
-        self._pool = creation.pool
-        self.create = creation.creator.create
+        self._pool = pool
+        self.create = creator.create
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._engine, name)

@@ -12,7 +12,7 @@ import pytest
 from agent.models.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
 from gateway.client import Client, Event
 from gateway.errors import NotFound, ThreadBusy, TooLarge
-from gateway.runs.thread_history import THREAD_LIMIT_CHARS
+from gateway.runs.checkpoints import THREAD_LIMIT_CHARS
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import Home, make_home, served
 

@@ -24,7 +24,7 @@ from gateway.client import Client
 from gateway.errors import InvalidArgument
 from gateway.telemetry import attributes as a
 from gateway.telemetry import client_span
-from gateway.telemetry.instruments import METRICS
+from gateway.telemetry.telemetry import METRICS
 from tests.gateway_process import Home, make_home, served
 from tests.unit.gateway.redaction.secrets import B64
 from tests.unit.gateway.telemetry.documented import METRIC_LABELS, SPANS

@@ -7,7 +7,7 @@ from gateway.storage.database import Database
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store
 from gateway.tenancy.quotas import Quotas
-from gateway.tool_calls.thread_engines import ThreadEngines
+from gateway.tool_calls.thread_sandbox import ThreadEngines
 from gateway.tool_calls.tool_calls import ToolCalls
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
 

@@ -28,7 +28,7 @@ async def keep_step(
 
 
 class StoredSteps:
-    """Satisfies gateway.runs.thread_history.Steps."""
+    """Satisfies gateway.runs.checkpoints.Steps."""
 
     def __init__(self, store: Store, run_id: str = "r1") -> None:
         self._store = store

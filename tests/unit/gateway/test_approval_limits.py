@@ -12,8 +12,7 @@ from sqlalchemy import func, select
 
 from agent.messages import ToolCall
 from agent.tool_call import JudgedCall
-from gateway.approvals.approver import call_digest
-from gateway.approvals.grant_hook import load_grants
+from gateway.approvals.approver import call_digest, load_grants
 from gateway.config.model_settings import ModelSettings
 from gateway.errors import QuotaExceeded
 from gateway.policy.document import PolicyDocument, QuotasSection
@@ -25,12 +24,12 @@ from gateway.storage.approval_store import (
     Approval,
     ApprovalStore,
     Asked,
+    NewGrant,
     Resolution,
     TooManyPending,
 )
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread
-from gateway.storage.grant_store import NewGrant
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store
 from gateway.storage.tables import approvals

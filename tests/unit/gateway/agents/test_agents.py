@@ -26,7 +26,7 @@ from gateway.config.model_settings import ModelSettings
 from gateway.errors import Misconfigured
 from gateway.policy import STARTER_POLICY, PolicyDocument, PolicyError, PolicyHook, load_policy
 from gateway.policy.fields import CONNECT, TOOLS, AgentTool
-from gateway.runs.thread_history import ThreadHistoryHook
+from gateway.runs.checkpoints import ThreadHistoryHook
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
 from gateway.tenancy.tenants import Tenant, load_tenants

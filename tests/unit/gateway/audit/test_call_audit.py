@@ -16,7 +16,7 @@ from sqlalchemy import select
 from agent.messages import ToolResult
 from agent.tool_call import JudgedCall
 from agent.tools.tool import ToolContext
-from gateway.audit_chain.record import AuditRecord
+from gateway.audit_chain.chain import AuditRecord
 from gateway.config.model_settings import ModelSettings
 from gateway.credentials.caller import CALLER, Caller
 from gateway.errors import Unavailable
@@ -25,7 +25,7 @@ from gateway.policy.judge import Policy
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.database import Database
 from gateway.storage.quota_store import QuotaStore
-from gateway.storage.request_store import RequestStore
+from gateway.storage.store import Store
 from gateway.storage.tables import tool_calls
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
@@ -211,5 +211,5 @@ async def test_a_call_whose_beginning_may_have_been_written_is_not_left_executin
         await path.calls.call(ACME, new)
     assert standing.executed == 0
     assert await path.states() == ["finished"]
-    assert await RequestStore(path.database).call_of("acme", "r1") is None
+    assert await Store(path.database).call_of("acme", "r1") is None
     assert [record.outcome for record in await path.records()] == ["not_executed"]

@@ -10,8 +10,7 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from gateway.audit.export_end import ExportEnd
-from gateway.audit_chain.record import AuditRecord
+from gateway.audit_chain.chain import AuditRecord, ExportEnd
 from gateway.cli.main import app
 from gateway.client import Client
 from gateway.errors import Unauthenticated

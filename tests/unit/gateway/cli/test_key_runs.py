@@ -13,8 +13,7 @@ from sqlalchemy import select
 from gateway.config.config import Config
 from gateway.credentials.caller import CALLER, Caller
 from gateway.storage.database import Database
-from gateway.storage.run_queries import NewRun
-from gateway.storage.store import Store
+from gateway.storage.store import NewRun, Store
 from gateway.storage.tables import runs
 from tests.unit.gateway.cli.test_key import _airlock, _key, made
 

@@ -20,13 +20,13 @@ from tests.unit.gateway.telemetry.seen import watching
 
 def around(innermost: MemoryEngine, telemetry: Telemetry, **options: Any) -> list[str]:
     """Return the names of the creators around an engine, from the outermost in."""
-    creation = decorated_creation(
+    creator: Any
+    creator, pool = decorated_creation(
         innermost, telemetry=telemetry, quotas=cast(Quotas, None), quotas_of=cast(Any, None), **options
     )
     names = []
-    creator: Any = creation.creator
     while creator is not innermost:
-        assert not isinstance(creator, SandboxPool) or creator is creation.pool
+        assert not isinstance(creator, SandboxPool) or creator is pool
         names.append(type(creator).__name__)
         creator = creator.inner
     return names

@@ -151,10 +151,10 @@ async def test_what_the_engine_has_of_threads_without_a_row_goes_too(
 
 
 async def test_whether_a_tenant_was_deleted_is_known_by_its_whole_name(database: Database, erasure: Erasure) -> None:
-    assert not await erasure.was_deleted(GONE)
+    assert not await erasure.store.was_deleted(GONE)
     await erasure.tenant(GONE, True, "operator")
-    assert await erasure.was_deleted(GONE)
-    assert not any([await erasure.was_deleted(name) for name in ("gone", "zgon", "z_one", "%", "", KEPT)])
+    assert await erasure.store.was_deleted(GONE)
+    assert not any([await erasure.store.was_deleted(name) for name in ("gone", "zgon", "z_one", "%", "", KEPT)])
 
 
 async def test_an_engine_that_does_not_say_what_it_has_leaves_the_rows(

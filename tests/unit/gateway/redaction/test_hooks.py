@@ -17,8 +17,7 @@ from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolContext
 from gateway.policy.document import PolicyDocument, RedactedPattern, RedactionSection, ResultRule
 from gateway.redaction import Redactor
-from gateway.redaction.events import redacted_events
-from gateway.redaction.hooks import RedactionHook, redaction_hooks
+from gateway.redaction.hooks import RedactionHook, redacted_events, redaction_hooks
 from sandbox.errors import SandboxUnavailable
 from tests.unit.gateway.redaction.secrets import B64
 

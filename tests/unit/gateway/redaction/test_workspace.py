@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from gateway.policy.document import RedactionSection
 from gateway.redaction.command_output import KeptRedaction, redacted_pieces
 from gateway.redaction.redactor import NO_SECRETS, Redactor
-from gateway.tool_calls.process_reader import ProcessReader
-from gateway.tool_calls.redacted_workspace import RedactedWorkspace
+from gateway.tool_calls.redacted_workspace import ProcessReader, RedactedWorkspace
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.engines.local.local_fs import LocalFS
 from sandbox.protocols import ExecResult, OutputPiece, OutputStream, ProcessPage, SpilledOutput

@@ -18,9 +18,8 @@ from gateway.config.agent_settings import AgentSettings
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.storage.entities import LoggedEvent, Run
-from gateway.storage.run_queries import NewRun
 from gateway.storage.run_writes import Claim, LeaseLost, RunWrite
-from gateway.storage.store import Store
+from gateway.storage.store import NewRun, Store
 from gateway.storage.tables import audit_records
 from gateway.storage.tables import runs as runs_table
 from gateway.tenancy.tenants import Tenant

@@ -13,18 +13,15 @@ from sqlalchemy import select
 from gateway.errors import OtherEngine, Overloaded, QuotaExceeded, ThreadBusy
 from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
-from gateway.runs.agent_run import RunParts
-from gateway.runs.hosting import LIVE_LIMIT
-from gateway.runs.requested_runs import RequestedRuns
+from gateway.runs.hosting import LIVE_LIMIT, RunParts
 from gateway.runs.runs import RunRequest, Runs
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.entities import Run
-from gateway.storage.request_store import RequestStore
 from gateway.storage.tables import audit_records
 from gateway.storage.tables import runs as runs_table
 from gateway.storage.waiting_store import WaitingStore
-from gateway.tool_calls.thread_engines import ThreadEngines
+from gateway.tool_calls.thread_sandbox import ThreadEngines
 from tests.unit.agent.fakes import says
 from tests.unit.gateway.made_parts import made_tool_calls
 from tests.unit.gateway.runs.test_taking_over import LONG_US, Gateway, Held, world
@@ -101,8 +98,7 @@ async def test_a_run_is_hosted_on_the_engine_of_its_files_whichever_gateway_is_a
 
 async def test_a_request_that_is_repeated_anywhere_starts_one_run(world: Held, pair: tuple[OnEngine, OnEngine]) -> None:
     acme = await world.named("acme")
-    asked = [RequestedRuns(one.runs, RequestStore(world.database)) for one in pair]
-    started = await asyncio.gather(*(asked[n % 2].start(acme, RunRequest("go", "t", id="r")) for n in range(6)))
+    started = await asyncio.gather(*(pair[n % 2].runs.start(acme, RunRequest("go", "t", id="r")) for n in range(6)))
     (run_id,) = {run.id for run in started}
     assert run_id
     await pair[0].events(started[0])

@@ -12,9 +12,8 @@ from agent.events import Event
 from gateway.runs.run_log import RunLog
 from gateway.storage.database import Database
 from gateway.storage.entities import Run
-from gateway.storage.run_queries import NewRun
 from gateway.storage.run_writes import Claim, RunWrite
-from gateway.storage.store import Store
+from gateway.storage.store import NewRun, Store
 
 
 class Choosy(Store):

@@ -16,16 +16,15 @@ from agent.hooks.hook import InferenceRequest
 from agent.models.model import OnDelta
 from agent.state import ModelResponse
 from gateway.errors import ThreadBusy
-from gateway.runs.agent_run import RunParts
+from gateway.runs.hosting import RunParts
 from gateway.runs.lease import Lease
 from gateway.runs.run_log import RunLog
 from gateway.runs.runs import Runs
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.database import Database
 from gateway.storage.entities import LoggedEvent, Run
-from gateway.storage.run_queries import NewRun
 from gateway.storage.run_writes import Claim, KeptStep, LeaseLost, RunWrite
-from gateway.storage.store import Store
+from gateway.storage.store import NewRun, Store
 from gateway.storage.tables import runs as runs_table
 from gateway.storage.tables import tool_calls
 from gateway.storage.waiting_store import LeaseStore

@@ -15,8 +15,8 @@ from agent.messages import Message
 from agent.state import AgentState
 from agent.tools.tool import Capability
 from gateway.errors import Unavailable
-from gateway.runs import thread_history
-from gateway.runs.thread_history import KEYS_LIMIT, VALUE_LIMIT_CHARS, ThreadHistoryHook
+from gateway.runs import checkpoints
+from gateway.runs.checkpoints import KEYS_LIMIT, VALUE_LIMIT_CHARS, ThreadHistoryHook
 from gateway.storage.database import Database, Write
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
@@ -179,7 +179,7 @@ async def test_a_thread_that_cannot_be_kept_ends_the_run(database: Counting, sto
 async def test_a_run_that_makes_its_thread_too_long_is_stopped_with_the_numbers_and_what_it_said_is_kept(
     store: Store, thread: Thread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_history, "THREAD_LIMIT_CHARS", 1000)
+    monkeypatch.setattr(checkpoints, "THREAD_LIMIT_CHARS", 1000)
     long = call("t", n=1, text="x" * 1000)  # what a model writes into a call counts, too
     kept = AgentState(run_id="r1", thread=thread.name)
     agent = Agent(

@@ -23,9 +23,8 @@ from gateway.runs.threads import Threads
 from gateway.services.run_service import RunService
 from gateway.services.thread_service import ThreadService
 from gateway.storage.database import Database
-from gateway.storage.run_queries import NewRun
-from gateway.storage.store import Store
-from gateway.storage.stored_message import stored_text
+from gateway.storage.entities import stored_text
+from gateway.storage.store import NewRun, Store
 from gateway.storage.tables import messages, runs, thread_metadata
 from gateway.storage.thread_store import TASK_LISTED_CHARS, ThreadStore
 from gateway.tenancy.tenants import Tenant
@@ -63,7 +62,7 @@ async def served(database_url: str) -> AsyncIterator[Served]:
     threads = Threads(store, listed, cast(Any, None), lambda _tenant, _name: None, made_quotas(database))
     server = grpc.aio.server()
     thread_service_pb2_grpc.add_ThreadServiceServicer_to_server(ThreadService(threads, anybody), server)
-    run_service = RunService(cast(Runs, None), anybody, cast(Any, None), listed)
+    run_service = RunService(cast(Runs, None), anybody, listed)
     run_service_pb2_grpc.add_RunServiceServicer_to_server(run_service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

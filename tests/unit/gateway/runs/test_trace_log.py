@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.telemetry.run_span import TraceLog
+from gateway.telemetry.observed import TraceLog
 
 
 def test_a_span_is_logged_when_it_ends_with_whose_it_is_and_without_what_was_said() -> None:

@@ -25,7 +25,7 @@ from gateway.errors import ThreadBusy, Unavailable
 from gateway.policy.document import LimitsSection, PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.policy_versions.policies import InForce
-from gateway.runs.agent_run import RunParts
+from gateway.runs.hosting import RunParts
 from gateway.runs.runs import RunRequest, Runs
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.approval_store import ApprovalStore
@@ -65,7 +65,7 @@ class World:
         self.policies[name] = policy
         self.in_force.replace(InForce(policy, name))
 
-    # --- gateway.runs.waiting_runs.TenantSource ---
+    # --- gateway.tenancy.tenants.Tenants ---
 
     async def named(self, name: str) -> Tenant:
         return Tenant(name, self.in_force, MODEL, {"default": AgentSettings()})

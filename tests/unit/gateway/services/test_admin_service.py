@@ -16,7 +16,7 @@ from sqlalchemy import select
 from gateway.client import Client
 from gateway.config.config import Config
 from gateway.credentials.keys import OPERATOR_SCOPES, make_key
-from gateway.data_lifecycle.tenant_admin import TenantAdmin
+from gateway.data_lifecycle.erasure import TenantAdmin
 from gateway.errors import (
     Conflict,
     InvalidArgument,
@@ -102,7 +102,7 @@ async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
             await policies.take([await policies.store.apply(name, _POLICY, "apply", "test")])
         key = make_key(OPERATOR_SCOPES, operator=True)
         await KeyStore(database).add("", key)
-        erasure = SimpleNamespace(tenant=None, was_deleted=_never)
+        erasure = SimpleNamespace(tenant=None, store=SimpleNamespace(was_deleted=_never))
         service = AdminService(
             TenantAdmin(config, policies, database, cast(Any, erasure)),
             KeyStore(database),

@@ -20,7 +20,7 @@ from gateway.services.approval_service import ApprovalService
 from gateway.services.tool_service import ToolService
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
-from gateway.storage.request_store import RequestStore
+from gateway.storage.store import Store
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.requested_calls import RequestedCalls
 from gateway.v1 import approval_service_pb2 as pb
@@ -64,7 +64,7 @@ async def served(database_url: str) -> AsyncIterator[Served]:
     server = grpc.aio.server()
     approval_service_pb2_grpc.add_ApprovalServiceServicer_to_server(ApprovalService(approvals, anybody), server)
     tool_service_pb2_grpc.add_ToolServiceServicer_to_server(
-        ToolService(tool_calls, anybody, RequestedCalls(tool_calls, RequestStore(database))), server
+        ToolService(tool_calls, anybody, RequestedCalls(tool_calls, Store(database))), server
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

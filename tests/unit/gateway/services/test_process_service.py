@@ -39,11 +39,11 @@ from gateway.services import messages, process_service
 from gateway.services.process_service import ProcessService
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread
-from gateway.storage.request_store import RequestStore
+from gateway.storage.store import Store
 from gateway.storage.tables import audit_records
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls import program_calls
-from gateway.tool_calls.requested_programs import RequestedPrograms
+from gateway.tool_calls.requested_calls import RequestedPrograms
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls, ToolPath
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc
@@ -184,7 +184,7 @@ async def client(tool_calls: HookedToolCalls, database: Database) -> AsyncIterat
         return SERVED["t"]
 
     server = grpc.aio.server()
-    service = ProcessService(tool_calls, authenticate, RequestedPrograms(RequestStore(database), tool_calls.late))
+    service = ProcessService(tool_calls, authenticate, RequestedPrograms(Store(database), tool_calls.late))
     process_service_pb2_grpc.add_ProcessServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -17,7 +17,7 @@ from gateway.storage.engine_store import EngineStore
 from gateway.storage.key_store import KeyStore
 from gateway.storage.store import Store
 from gateway.support.clock import make_id
-from gateway.tool_calls.thread_engines import ThreadEngines
+from gateway.tool_calls.thread_sandbox import ThreadEngines
 from sandbox.errors import EngineUnavailable
 
 

@@ -24,10 +24,9 @@ from gateway.snapshots.forks import ForkAt, Forks
 from gateway.storage.entities import Thread
 from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.quota_store import QuotaStore
-from gateway.storage.restore_store import ForkStore
 from gateway.storage.retention_store import RetentionStore
 from gateway.storage.run_writes import KeptStep
-from gateway.storage.snapshot_store import RUN, STEP
+from gateway.storage.snapshot_store import RUN, STEP, ForkStore
 from gateway.storage.tables import audit_records, messages, threads, tool_calls, workspace_requests
 from gateway.support.clock import make_id, now_us
 from gateway.tenancy.quotas import Quotas

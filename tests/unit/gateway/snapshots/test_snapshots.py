@@ -22,14 +22,13 @@ from gateway.storage.database import Database
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.quota_store import QuotaStore
-from gateway.storage.restore_store import RestoreStore
-from gateway.storage.snapshot_store import Snapshot, SnapshotStore
+from gateway.storage.snapshot_store import RestoreStore, Snapshot, SnapshotStore
 from gateway.storage.store import Store
 from gateway.storage.tables import audit_records, snapshots, threads, tool_calls
 from gateway.storage.thread_store import ThreadStore
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.thread_engines import ThreadEngines
+from gateway.tool_calls.thread_sandbox import ThreadEngines
 from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.workspace_archive import Contents
 from sandbox.errors import WorkspaceIncomplete

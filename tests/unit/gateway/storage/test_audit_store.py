@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import DatabaseError
 
-from gateway.audit_chain.record import START_DIGEST, AuditRecord
+from gateway.audit_chain.chain import START_DIGEST, AuditRecord
 from gateway.errors import Unavailable
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.audit_store import AuditEntry, AuditStore

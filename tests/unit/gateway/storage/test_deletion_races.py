@@ -18,8 +18,7 @@ from gateway.policy.judge import Policy
 from gateway.storage.call_journal import is_of_deletion
 from gateway.storage.database import ConstraintViolated, Database
 from gateway.storage.erasure_store import ErasureStore, belongs_to_tenant
-from gateway.storage.run_queries import NewRun
-from gateway.storage.store import Store
+from gateway.storage.store import NewRun, Store
 from gateway.storage.tables import audit_records, metadata, threads, tool_calls
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, func, insert, select
 from gateway.storage.database import Database
 from gateway.storage.quota_store import Hold, QuotaStore, Take
 from gateway.storage.tables import counters, holds, threads
+from gateway.storage.waiting_store import LeaseStore
 
 _TIMES = 120
 # Fewer than two take, and more than one does: both must have been at it.
@@ -113,14 +114,16 @@ async def test_old_windows_are_forgotten_and_others_names_stay(database: Databas
     assert [tuple(row) for row in found] == [("m", 60), ("n", 120), ("n", 180), ("n", 240)]
 
 
-async def test_the_leases_of_a_killed_gateway_are_free_when_it_is_back_and_others_keep_theirs(
+async def test_the_holds_of_a_killed_gateway_are_free_once_its_lease_is_over_and_others_keep_theirs(
     database: Database, other: Database
 ) -> None:
+    leases = LeaseStore(other)
+    await leases.take("b", 60_000_000)
     store, others = QuotaStore(database, "a"), QuotaStore(other, "b")
     assert await store.take("t", holding=[Hold("h1", "h", 2)]) == ()
     assert await others.take("t", holding=[Hold("h2", "h", 2)]) == ()
     assert await store.take("t", holding=[Hold("h3", "h", 2)]) == ["h"]
-    await QuotaStore(other, "a").release_all()
+    await leases.reap(all_=True)
     assert await store.take("t", holding=[Hold("h4", "h", 2)]) == ()
     await store.release(["h2"])  # another's
     assert await store.take("t", holding=[Hold("h5", "h", 2)]) == ["h"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gateway.storage.readers import Readers
+from gateway.storage.database import Readers
 from gateway.support.current_tenant import CURRENT_TENANT
 
 

@@ -19,12 +19,11 @@ from agent.events import Event
 from agent.messages import Message
 from gateway.errors import Misconfigured, Unavailable
 from gateway.runs.run_log import RunLog
-from gateway.storage import thread_queries
+from gateway.storage import store as store_module
 from gateway.storage.database import ConstraintViolated, Database
 from gateway.storage.entities import LoggedEvent, Thread
-from gateway.storage.run_queries import NewRun
 from gateway.storage.run_writes import Claim, RunWrite
-from gateway.storage.store import Store
+from gateway.storage.store import NewRun, Store
 from gateway.storage.tables import api_keys, messages, thread_metadata, threads
 from gateway.storage.waiting_store import LeaseStore
 from tests.unit.gateway.stored_steps import keep_step
@@ -297,7 +296,7 @@ async def test_a_step_with_a_message_that_no_store_takes_is_kept(store: Store) -
 async def test_a_thread_is_whole_in_whatever_slices_it_is_read(
     store: Store, monkeypatch: pytest.MonkeyPatch, slice_chars: int
 ) -> None:
-    monkeypatch.setattr(thread_queries, "_SLICE_CHARS", slice_chars)
+    monkeypatch.setattr(store_module, "_SLICE_CHARS", slice_chars)
     thread, other = await store.thread("t", "n"), await store.thread("t", "other")
     said = [Message(role="user", content=str(n)) for n in range(12)]
     values = {f"key{n}": n for n in range(12)}

@@ -8,7 +8,7 @@ import pytest
 from pydantic import JsonValue
 
 from agent.messages import Message, ToolCall
-from gateway.storage.stored_message import NOT_READ, read_message, stored_text, whole_thread
+from gateway.storage.entities import NOT_READ, read_message, stored_text, whole_thread
 
 
 def _asks(*ids: str) -> Message:

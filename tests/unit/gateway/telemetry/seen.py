@@ -14,8 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
 from gateway.config.operation_settings import TelemetrySettings
-from gateway.telemetry.instruments import BoundedNames, Instruments
-from gateway.telemetry.telemetry import Telemetry
+from gateway.telemetry.telemetry import BoundedNames, Instruments, Telemetry
 
 
 @dataclass(frozen=True)

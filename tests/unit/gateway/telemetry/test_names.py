@@ -14,7 +14,7 @@ from gateway.config.agent_settings import AgentSettings
 from gateway.config.model_settings import ModelSettings
 from gateway.telemetry import attributes as a
 from gateway.telemetry.hook import TOOLS
-from gateway.telemetry.instruments import METRICS, BoundedNames
+from gateway.telemetry.telemetry import METRICS, BoundedNames
 from tests.unit.agent.fakes import SaysInTurn, says
 from tests.unit.gateway.agents.test_agents_wiring import POLICY, READER, FakeWorkspace
 from tests.unit.gateway.telemetry.documented import METRIC_LABELS, PAGE, SPANS

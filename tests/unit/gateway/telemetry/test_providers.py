@@ -11,8 +11,7 @@ from structlog.testing import capture_logs
 
 from gateway.config.operation_settings import TelemetrySettings
 from gateway.errors import Misconfigured
-from gateway.telemetry.instruments import OTHER
-from gateway.telemetry.telemetry import opened
+from gateway.telemetry.telemetry import OTHER, opened
 from tests.unit.gateway.telemetry.receiver import receiver
 
 

@@ -18,8 +18,7 @@ from gateway.policy import STARTER_POLICY, load_policy
 from gateway.redaction import Redactor
 from gateway.telemetry import attributes as a
 from gateway.telemetry.hook import TRACEPARENT, TelemetryHook
-from gateway.telemetry.observed import ObservedModel
-from gateway.telemetry.run_span import hosted
+from gateway.telemetry.observed import ObservedModel, hosted
 from gateway.telemetry.telemetry import Telemetry
 from tests.unit.agent.fakes import AnyArguments, Events, PolicyThat, SaysInTurn, allowing, call, done, says, tool
 from tests.unit.gateway.redaction.secrets import B64

@@ -31,9 +31,9 @@ from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.quota_store import QuotaStore
-from gateway.storage.run_queries import NewRun
-from gateway.storage.store import Store
+from gateway.storage.store import NewRun, Store
 from gateway.storage.tables import counters, holds, tool_calls
+from gateway.storage.waiting_store import LeaseStore
 from gateway.tenancy.quotas import CallQuota, Quotas, QuotaUsage
 from gateway.tool_calls.quota_hook import REFUSED, QuotaHook
 from tests.unit.agent.fakes import AnyArguments, Events, allowing, call, execution_of, says, tool
@@ -165,8 +165,7 @@ async def test_what_is_not_limited_costs_no_query_but_one_for_what_is_stored(clo
     await quotas.end_call(call_quota)
     await quotas.release_run("r1")
     assert await quotas.check_inference("t", nothing) is None
-    await quotas.add_inference("t", nothing, tokens=5, micro_usd=5)
-    await quotas.add_bytes("t", nothing, 5)
+    await quotas.add("t", nothing, {"tokens_per_day": 5, "cost_usd_per_day": 5, "bytes_per_day": 5})
     assert asked == ["t"]
 
 
@@ -277,15 +276,18 @@ async def test_runs_that_began_before_there_was_a_quota_count(quotas: Quotas, da
     await quotas.hold_run("t", run.id, QuotasSection(runs_at_once=1))  # not twice
 
 
-async def test_a_gateway_that_was_killed_frees_its_places_when_it_is_back(quotas: Quotas, database: Database) -> None:
-    one = QuotasSection(runs_at_once=1)
+async def test_the_places_of_a_gateway_that_was_killed_are_free_once_its_lease_is_over(
+    quotas: Quotas, database: Database
+) -> None:
+    one, leases = QuotasSection(runs_at_once=1), LeaseStore(database)
+    await leases.take("gw_a", 60_000_000)
     await quotas.hold_run("t", "r1", one)
     another = Quotas(QuotaStore(database, "gw_b"))
-    await another.open()
+    await leases.reap(all_=True)
     await _refused(another.hold_run("t", "r2", one))
-    back = Quotas(QuotaStore(database, "gw_a"))
-    await back.open()
-    await back.hold_run("t", "r3", one)
+    await leases.end(["gw_a"])
+    await leases.reap(all_=True)
+    await another.hold_run("t", "r3", one)
 
 
 async def test_a_run_that_waits_gives_back_what_its_calls_had_taken_and_will_take_again(

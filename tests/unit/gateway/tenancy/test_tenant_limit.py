@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import Overloaded
-from gateway.tenancy.tenant_limit import TenantLimit
+from gateway.tenancy.quotas import TenantLimit
 
 
 def test_a_tenant_past_its_share_is_refused_and_others_are_not() -> None:

@@ -10,7 +10,7 @@ from agent.messages import ToolCall
 from agent.tool_call import JudgedCall
 from agent.tools.tool import ToolContext
 from gateway.errors import PermissionDenied
-from gateway.tool_calls.file_calls import Removal
+from gateway.tool_calls.service_executor import Removal
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 
 ASKED = {"path": "/workspace/a", "operation": "remove"}

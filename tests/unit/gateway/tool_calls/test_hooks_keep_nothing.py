@@ -10,7 +10,7 @@ from agent.hooks.hook import Hook
 from gateway.config.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, QuotasSection, RedactionSection, ResultRule, Rule
 from gateway.policy.judge import Policy
-from gateway.runs.thread_history import ThreadHistoryHook
+from gateway.runs.checkpoints import ThreadHistoryHook
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
 from gateway.storage.store import Store

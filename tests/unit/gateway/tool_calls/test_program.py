@@ -13,7 +13,7 @@ from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.policy.shell import parse_line
 from gateway.policy.wrappers import read_programs
-from gateway.tool_calls.program import PROGRAM_LIMIT_BYTES, Program, program_of
+from gateway.tool_calls.program_calls import PROGRAM_LIMIT_BYTES, Program, program_of
 from gateway.v1 import process_service_pb2 as pb
 
 HOSTILE = [

@@ -15,8 +15,8 @@ from gateway.errors import AirlockError, Cancelled, InProgress, NotFound, Reques
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.storage.approval_store import ApprovalStore
+from gateway.storage.call_journal import REMEMBERED_US, is_of_request_id
 from gateway.storage.database import ConstraintViolated, Database
-from gateway.storage.request_store import REMEMBERED_US, RequestStore, is_of_request_id
 from gateway.storage.store import Store
 from gateway.storage.tables import tool_calls as rows
 from gateway.tenancy.tenants import Tenant
@@ -94,7 +94,7 @@ class Gateway:
         asked = ApprovalStore(database)
         self.store = FullStore(database)
         calls = self.tool_calls = made_tool_calls(database, sandbox, store=self.store, approvals=asked)
-        self.calls = RequestedCalls(calls, RequestStore(database), linger_s=linger_s, lingering=self._lingering)
+        self.calls = RequestedCalls(calls, Store(database), linger_s=linger_s, lingering=self._lingering)
 
     def _lingering(self, tenant: str) -> Callable[[], None]:
         assert tenant
@@ -227,13 +227,13 @@ async def test_a_refusal_is_remembered_and_what_waits_is_not(database: Database,
 
 async def test_a_refusal_is_written_once(database: Database, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[object] = []
-    remember = RequestStore.remember
+    remember = Store.remember
 
-    async def noted(store: RequestStore, *args: Any) -> bool:
+    async def noted(store: Store, *args: Any) -> bool:
         written.append(args)
         return await remember(store, *args)
 
-    monkeypatch.setattr(RequestStore, "remember", noted)
+    monkeypatch.setattr(Store, "remember", noted)
     refused = await Gateway(database, sandbox).call("no", '{"command": "rm x"}')
     assert refused.execution.blocked
     assert written == []

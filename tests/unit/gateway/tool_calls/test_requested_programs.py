@@ -31,11 +31,11 @@ from gateway.policy.judge import Policy
 from gateway.services.process_service import ProcessService
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
-from gateway.storage.request_store import RequestStore
+from gateway.storage.store import Store
 from gateway.storage.tables import tool_calls as journal
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.outcome_retry_queue import UnrecordedCall
-from gateway.tool_calls.requested_programs import RequestedPrograms
+from gateway.tool_calls.requested_calls import RequestedPrograms
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc
 from sandbox import errors as sandbox_errors
@@ -103,7 +103,7 @@ async def world(database_url: str) -> AsyncIterator[World]:
         sandbox, asked = KeepingSandbox(), ApprovalStore(database)
         keeper = cast(SandboxKeeper, FakeKeeper(sandbox))
         tool_calls = made_tool_calls(database, keeper, approvals=asked)
-        service = BreakingService(tool_calls, authenticate, RequestedPrograms(RequestStore(database), tool_calls.late))
+        service = BreakingService(tool_calls, authenticate, RequestedPrograms(Store(database), tool_calls.late))
         server = grpc.aio.server()
         process_service_pb2_grpc.add_ProcessServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

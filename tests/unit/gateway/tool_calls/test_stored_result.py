@@ -10,8 +10,8 @@ import pytest
 
 from agent.messages import Evicted, ToolResult
 from agent.state import PolicyWord, Verdict, VerdictKind
-from gateway.tool_calls.hosted_calls import result_json
-from gateway.tool_calls.stored_result import StoredResult
+from gateway.tool_calls.journal import result_json
+from gateway.tool_calls.tool_request import StoredResult
 from sandbox.protocols import ProgramResult
 
 TEXT, BYTES = "größer\0\n".encode(), b"out\xff\n"
