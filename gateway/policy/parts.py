@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from gateway.policy.effects import Access, FileUse, HostUse
 from gateway.policy.fields import CONNECT, FILE_TOOLS, WRITING_TOOLS
 from gateway.policy.globs import path_problem
 from gateway.policy.hosts import canonical_host
+from gateway.policy.programs.call import Access, FileUse, HostUse
 from gateway.policy.programs.paths import absolute
 from gateway.policy.recent import Recent
 from gateway.policy.shell_line import START, Directories, Redirect, SimpleCommand

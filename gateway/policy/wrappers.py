@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gateway.policy.effects import NO_EFFECTS, Effects, FileUse, HostUse
 from gateway.policy.programs import effects_of
-from gateway.policy.programs.call import LIMIT_USES, TOO_MANY
+from gateway.policy.programs.call import LIMIT_USES, NO_EFFECTS, TOO_MANY, Effects, FileUse, HostUse
 from gateway.policy.programs.git import without_global_options
 from gateway.policy.programs.wrapping import unwrap
 from gateway.policy.shell import LIMIT_COMMANDS, parse_line

@@ -1,4 +1,7 @@
-"""Programs that read, list, copy, make and remove the files that are their operands."""
+"""Programs that read, list, copy, make and remove the files that are their operands, and find.
+
+What find runs (-exec) is unwrapped in wrapping.py.
+"""
 
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.options import Parsed, after_text, read_options
@@ -98,6 +101,77 @@ def _to_destination(call: Call, parsed: Parsed, role: str) -> list[Word]:
     return sources
 
 
+_BARE = frozenset(
+    """-H -L -P -delete ! ( ) -a -and -o -or -not , -print -print0 -prune -quit -ls -depth -mount -xdev -daystart
+    -empty -executable -readable -writable -true -false -nouser -nogroup -follow""".split()  # noqa: SIM905 - one name a line would take thirty
+)
+_TEXT = frozenset(
+    """-name -iname -path -ipath -wholename -iwholename -lname -ilname -regex -iregex -regextype -type -size -mtime
+    -mmin -atime -amin -ctime -cmin -maxdepth -mindepth -perm -user -group -links -printf""".split()  # noqa: SIM905 - as above
+)
+# What takes arguments: what is done to the first one, and how many there are.
+_TAKES = {
+    **dict.fromkeys(_TEXT, ("", 1)),
+    **dict.fromkeys(("-newer", "-anewer", "-cnewer", "-samefile"), ("list", 1)),
+    **dict.fromkeys(("-fprint", "-fprint0", "-fls"), ("write", 1)),
+    "-fprintf": ("write", 2),
+}
+FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+
+
+def starting_points(words: tuple[Word, ...]) -> list[Word]:
+    """Return where a find starts; `words` are those after its name."""
+    position = 0
+    while position < len(words) and words[position].text in ("-H", "-L", "-P"):
+        position += 1
+    starts: list[Word] = []
+    for word in words[position:]:
+        # As find reads it, `-`, `,` and `)` are names here.
+        if word.kind == "literal" and ((word.text.startswith("-") and word.text != "-") or word.text in ("(", "!")):
+            break
+        starts.append(word)
+    return starts or [Word(".")]
+
+
+def command_end(words: tuple[Word, ...], start: int, *, plus: bool) -> int:
+    """Return where the command of -exec ends: at `;`, or at `+` behind {}, which -ok does not know."""
+    for place in range(start, len(words)):
+        if words[place].literal == ";" or (plus and words[place].literal == "+" and words[place - 1].literal == "{}"):
+            return place
+    return len(words)
+
+
+def _find(call: Call) -> None:
+    words = call.words
+    starts = starting_points(words)
+    call.files(starts, "list_below", dash=False)
+    if any(word.text == "-delete" for word in words):
+        call.files(starts, "write_below", dash=False)
+    if all(may_be_none(word) for word in starts):
+        call.file(Word("."), "list_below")  # where none is left it starts here
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        role, count = _TAKES.get(word.text, ("", 0))
+        if word.text.startswith("-newer") and len(word.text) == len("-newerXY"):
+            role, count = "" if word.text.endswith("t") else "list", 1
+        if word.kind != "literal":
+            if not word.prefix or word.prefix[0] in "-!(),":
+                call.refuse(f"{word.text} could become an option of find; quote it")
+        elif count:
+            arguments = words[position : position + count]
+            call.files(arguments[:1], role, dash=False)
+            for argument in arguments:
+                if not argument.one_word:
+                    call.refuse(f"{argument.text} could become options of find; quote it")
+            position += count
+        elif word.text in FIND_RUNS:
+            position = command_end(words, position, plus=word.text.startswith("-exec"))
+        elif word.text.startswith("-") and word.text not in _BARE:
+            call.lose(f"{word.text} is not known here")
+
+
 _LS = _uses(
     "list",
     "-1aAbBcCdFghHiklLmnNopqQrsStuUvxX -I: -R --all --almost-all --color[=] --directory --human-readable --recursive"
@@ -180,6 +254,7 @@ PROGRAMS: dict[str, Describe] = {
     **dict.fromkeys(("chmod", "chown", "chgrp"), _uses(
         "write", "-cfhRv --changes --no-dereference --quiet --recursive --verbose", below="-R --recursive", text=""
     )),
+    "find": _find,
     **dict.fromkeys(("test", "["), _test),
     "date": _uses("", "-ujR -I[] -d: -f:read -r:list -s: --date= --file=read --iso-8601[=] --reference=list --utc"),
     "cd": _uses("", "-LPe"),

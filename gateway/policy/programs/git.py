@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from gateway.policy.effects import NO_EFFECTS, Effects
-from gateway.policy.programs.call import UNREAD_REASON, Call, Describe
+from gateway.policy.programs.call import NO_EFFECTS, UNREAD_REASON, Call, Describe, Effects
 from gateway.policy.programs.network import url_host
 from gateway.policy.programs.options import Parsed, read_options
 from gateway.policy.programs.paths import absolute

@@ -5,11 +5,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gateway.policy.effects import FileUse
-from gateway.policy.programs.call import Call
+from gateway.policy.programs.call import Call, FileUse
+from gateway.policy.programs.files import FIND_RUNS, command_end, starting_points
 from gateway.policy.programs.options import Parsed, read_options
 from gateway.policy.programs.paths import is_stream
-from gateway.policy.programs.search import starting_points
 from gateway.policy.shell_line import SimpleCommand
 from gateway.policy.shell_names import behind_nuls, keeps_meaning
 from gateway.policy.variables import may_assign
@@ -231,23 +230,20 @@ def _xargs(command: SimpleCommand) -> Inner | None:
     )
     if not parsed.operands:
         return None
-    wrapped = _rest(command, parsed.operands)
+    words = _rest(command, parsed.operands).words
     replaced = parsed.values("-I", "-i", "--replace")
-    marks = [value.text for value in replaced if value.kind == "literal"]
-    if parsed.has("-I", "-i", "--replace"):
-        mark = marks[-1] if marks else "{}"
-        if not mark or len(marks) < len(replaced) or mark in wrapped.words[0].text:
+    is_replacing = parsed.has("-I", "-i", "--replace")
+    if is_replacing:
+        mark = replaced[-1].text if replaced else "{}"
+        if not mark or any(value.kind != "literal" for value in replaced) or mark in words[0].text:
             raise Opaque("xargs is used in a form that is not understood")
-        words = tuple(_with_mark(word, mark) for word in wrapped.words)
-        # Each of these may take back the replacement, and append what is read; -n 1 does not.
-        cancels = parsed.has("-L", "-l", "--max-lines") or any(
-            value.text != "1" for value in parsed.values("-n", "--max-args")
-        )
-        words = (*words, _ANY_WORDS) if cancels else words
-    else:
-        words = (*wrapped.words, _ANY_WORDS)
+        words = tuple(_with_mark(word, mark) for word in words)
+    # Each of these may take back the replacement, and append what is read; -n 1 does not.
+    counts = parsed.values("-n", "--max-args")
+    if not is_replacing or parsed.has("-L", "-l", "--max-lines") or any(count.text != "1" for count in counts):
+        words = (*words, _ANY_WORDS)
     files = _reads(command, parsed.values("-a", "--arg-file"), dash=True)
-    return Inner((replace(wrapped, words=words),), files=files)
+    return Inner((replace(command, words=words),), files=files)
 
 
 def _with_mark(word: Word, mark: str) -> Word:
@@ -268,9 +264,9 @@ def _find(command: SimpleCommand) -> Inner | None:
     while position < len(words):
         word = words[position]
         position += 1
-        if word.literal not in ("-exec", "-execdir", "-ok", "-okdir"):
+        if word.literal not in FIND_RUNS:
             continue
-        end = _command_end(words, position, plus=word.text.startswith("-exec"))
+        end = command_end(words, position, plus=word.text.startswith("-exec"))
         wrapped = words[position:end]
         if not wrapped or end == len(words) or wrapped[0].kind != "literal" or "{}" in wrapped[0].text:
             raise Opaque(f"find {word.text} is used in a form that is not understood")
@@ -287,14 +283,6 @@ def _find(command: SimpleCommand) -> Inner | None:
     if commands and any(word.text.startswith("-files0") for word in words):
         raise Opaque("find -files0-from starts at places that are not known")
     return Inner(tuple(commands), replaces=False) if commands else None
-
-
-def _command_end(words: tuple[Word, ...], start: int, *, plus: bool) -> int:
-    """Return where the command of -exec ends: at `;`, or at `+` behind {}, which -ok does not know."""
-    for place in range(start, len(words)):
-        if words[place].literal == ";" or (plus and words[place].literal == "+" and words[place - 1].literal == "{}"):
-            return place
-    return len(words)
 
 
 def _with_found(word: Word, start: Word) -> Word:
