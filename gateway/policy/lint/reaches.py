@@ -1,13 +1,16 @@
-"""Allow rules for execute that reach an interpreter or a shell: a program that may start one may run anything.
+"""What a policy lets through beside what it says: interpreters that run any code, and other ways to a denied path.
 
-Commands are tried out against the policy, so what a deny rule takes away again is not found.
+Calls are tried out against the policy, so what a deny rule takes away again is not found.
 """
 
+import posixpath
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 from gateway.policy.cover import ArgvWord, ArgvWords, alternatives, shown_argv
+from gateway.policy.document import Rule
 from gateway.policy.fields import Placeholder
 from gateway.policy.globs import compile_glob
 from gateway.policy.globs_cover import sample_path
@@ -34,6 +37,8 @@ _RUN_CODE = _INTERPRETERS | _STARTERS | _BUILDERS
 _FREE = ("sample", "run sample", "exec sample", "-c pass", "-e 0", "-r 0")
 """Arguments of interpreters and starters: a rule that lets one of them pass lets any code run."""
 _OTHERS = ("bin/sample", "./sample", "env sh /tmp/sample", "xargs sh", "find . -exec sh /tmp/sample ';'")
+_Door = tuple[str, str, dict[str, Any]]
+"""A way to a path for people, and the call that takes it."""
 _HARMLESS = frozenset({"--version", "-V", "--help", "version"})
 
 
@@ -75,19 +80,19 @@ def _fixed(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
         runs = [name for name in alternatives(prefix[0]) if name.rpartition("/")[2] in _RUN_CODE]
         if not runs or (len(prefix) > 1 and prefix[1] in _HARMLESS):
             continue
-        if placed.name in (linted.runs(sample_command((runs[0], *prefix[1:]))) or ()):
+        if placed.name in (linted.runs(_sample_command((runs[0], *prefix[1:]))) or ()):
             found.append(shown_argv(((tuple(runs) if runs[1:] else runs[0]), *prefix[1:])))
     if found:
         what = f"`{'`, `'.join(found[:3])}` runs the code that the project's files hold"
         yield linted.finding("runs-code", placed, what, "see that write rules keep off these files")
 
 
-def sample_command(prefix: ArgvWords) -> str:
+def _sample_command(prefix: ArgvWords) -> str:
     """Return a command line that starts with an argv prefix."""
-    return shlex.join(text for text in map(sample_word, prefix) if text is not None)
+    return shlex.join(text for text in map(_sample_word, prefix) if text is not None)
 
 
-def sample_word(word: ArgvWord) -> str | None:
+def _sample_word(word: ArgvWord) -> str | None:
     """Return a word that stands in a prefix; None for its end."""
     if isinstance(word, Placeholder):
         if word.path is not None:
@@ -97,3 +102,48 @@ def sample_word(word: ArgvWord) -> str | None:
         return None if word.end else "sample"
     text = alternatives(word)[0]
     return "sample" if text == "*" else text
+
+
+def side_doors(linted: Linted) -> Iterator[Finding]:
+    """Yield the deny and ask rules about paths that another way leads around."""
+    for placed in linted.own:
+        for kept, kind, doors in (("read_file", "read", _reading), ("write_file", "write", _writing)):
+            if kept not in placed.rule.tools or not _keeps(placed.rule):
+                continue
+            found: dict[str, str] = {}
+            for glob in placed.rule.paths or ():
+                path = sample_path(compile_glob(glob))
+                for name, tool, arguments in doors(path) if path is not None else ():
+                    if tool == "execute" and linted.loosest.file_rules is not None:
+                        continue  # the kernel keeps commands from what rules forbid, whatever their lines say
+                    allowed = linted.allowed(tool, **arguments)
+                    if allowed is not None:
+                        found.setdefault(name, f"{name} ({_shown(tool, arguments)}, rule {allowed[0]})")
+            if found:
+                paths = ", ".join((placed.rule.paths or ())[:3])
+                what = f"{kept} is kept from {paths}, and it can be reached by {', '.join(found.values())}"
+                fix = f"write tools: [{kind}] for all file tools; for commands, allow certain ones by argv"
+                yield linted.finding("side-door", placed, what, fix)
+
+
+def _keeps(rule: Rule) -> bool:
+    """Return whether a rule always keeps some paths from a tool."""
+    always = rule.unless is None and rule.time is None and rule.when is None
+    return rule.effect != "allow" and rule.paths is not None and always
+
+
+def _reading(path: str) -> Iterator[_Door]:
+    yield "grep", "grep", {"path": path, "pattern": "x"}
+    yield "grep above it", "grep", {"path": posixpath.dirname(path), "pattern": "x"}
+    yield "an interpreter", "execute", {"command": f"python3 -c \"print(open('{path}').read())\""}
+    yield "an expansion", "execute", {"command": f"f={path}; cat $f"}
+
+
+def _writing(path: str) -> Iterator[_Door]:
+    yield "edit_file", "edit_file", {"path": path, "old": "a", "new": "b"}
+    yield "a redirect", "execute", {"command": f"echo x > {path}"}
+    yield "an interpreter", "execute", {"command": f"python3 -c \"open('{path}', 'w')\""}
+
+
+def _shown(tool: str, arguments: dict[str, Any]) -> str:
+    return f"`{arguments['command']}`" if tool == "execute" else f"{tool} {arguments['path']}"
