@@ -3,6 +3,8 @@
 What find runs (-exec) is unwrapped in wrapping.py.
 """
 
+from itertools import dropwhile
+
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.options import Parsed, after_text, read_options
 from gateway.policy.programs.paths import leads_with_dash, may_be_none
@@ -121,11 +123,8 @@ FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 
 def starting_points(words: tuple[Word, ...]) -> list[Word]:
     """Return where a find starts; `words` are those after its name."""
-    position = 0
-    while position < len(words) and words[position].text in ("-H", "-L", "-P"):
-        position += 1
     starts: list[Word] = []
-    for word in words[position:]:
+    for word in dropwhile(lambda option: option.text in ("-H", "-L", "-P"), words):
         # As find reads it, `-`, `,` and `)` are names here.
         if word.kind == "literal" and ((word.text.startswith("-") and word.text != "-") or word.text in ("(", "!")):
             break
@@ -149,10 +148,10 @@ def _find(call: Call) -> None:
         call.files(starts, "write_below", dash=False)
     if all(may_be_none(word) for word in starts):
         call.file(Word("."), "list_below")  # where none is left it starts here
-    position = 0
-    while position < len(words):
-        word = words[position]
-        position += 1
+    behind = 0  # what the words before it take
+    for place, word in enumerate(words):
+        if place < behind:
+            continue
         role, count = _TAKES.get(word.text, ("", 0))
         if word.text.startswith("-newer") and len(word.text) == len("-newerXY"):
             role, count = "" if word.text.endswith("t") else "list", 1
@@ -160,14 +159,13 @@ def _find(call: Call) -> None:
             if not word.prefix or word.prefix[0] in "-!(),":
                 call.refuse(f"{word.text} could become an option of find; quote it")
         elif count:
-            arguments = words[position : position + count]
-            call.files(arguments[:1], role, dash=False)
-            for argument in arguments:
+            behind = place + 1 + count
+            call.files(words[place + 1 : place + 2], role, dash=False)
+            for argument in words[place + 1 : behind]:
                 if not argument.one_word:
                     call.refuse(f"{argument.text} could become options of find; quote it")
-            position += count
         elif word.text in FIND_RUNS:
-            position = command_end(words, position, plus=word.text.startswith("-exec"))
+            behind = command_end(words, place + 1, plus=word.text.startswith("-exec"))
         elif word.text.startswith("-") and word.text not in _BARE:
             call.lose(f"{word.text} is not known here")
 
@@ -175,24 +173,22 @@ def _find(call: Call) -> None:
 _LS = _uses(
     "list",
     "-1aAbBcCdFghHiklLmnNopqQrsStuUvxX -I: -R --all --almost-all --color[=] --directory --human-readable --recursive"
-    " --reverse --sort= --full-time --time-style= --group-directories-first",
+    " --reverse --sort= --full-time --time-style=",
     below="-R --recursive",
     here=True,
 )
 _GREP = (
     "-abcEFGHhiIlLnoPqrRsTUvVwxyzZ# -A: -B: -C: -e: -f:read -m: --after-context= --before-context= --context[=]"
-    " --color[=] --count --exclude= --exclude-dir= --exclude-from=read --extended-regexp --file=read"
-    " --files-with-matches --files-without-match --fixed-strings --ignore-case --include= --invert-match"
-    " --line-number --max-count= --no-filename --no-messages --only-matching --perl-regexp --quiet --recursive"
-    " --regexp= --text --with-filename --word-regexp"
+    " --color[=] --count --exclude= --exclude-dir= --extended-regexp --file=read --files-with-matches"
+    " --fixed-strings --ignore-case --include= --invert-match --line-number --max-count= --only-matching"
+    " --perl-regexp --quiet --recursive --regexp= --text --with-filename --word-regexp"
 )
 _RG = (
     "-aceFHhiIlLnNopPqsSuUvVwx0 -A: -B: -C: -e: -f:read -g: -j: -m: -M: -r: -t: -T: --after-context= --before-context="
     " --color= --context= --count --file=read --files --files-with-matches --fixed-strings --glob= --hidden"
-    " --ignore-case --ignore-file=read --json --line-number --max-count= --max-depth= --multiline --no-heading"
-    " --no-ignore --only-matching --pcre2 --regexp= --smart-case --sort= --type= --type-not= --word-regexp"
+    " --ignore-case --json --line-number --max-count= --max-depth= --multiline --no-heading --no-ignore"
+    " --only-matching --regexp= --smart-case --type= --type-not= --word-regexp"
 )
-_SUMS = _uses("read", "-btwz -c:names --check=names --tag --zero")
 
 PROGRAMS: dict[str, Describe] = {
     "cat": _uses("read", "-AbeEnstTuv --number --show-all --help --version"),
@@ -209,13 +205,14 @@ PROGRAMS: dict[str, Describe] = {
     "diff": _uses(
         "read",
         "-abBdeiNpqrstTuwyZ# -C: -I: -L: -U: -W: -x: -X:read --brief --color[=] --exclude= --exclude-from=read"
-        " --from-file=read_below --to-file=read_below --ignore-all-space --recursive --side-by-side --unified[=]"
-        " --width= --new-file --label= --suppress-common-lines --strip-trailing-cr",
+        " --from-file=read_below --to-file=read_below --ignore-all-space --recursive --side-by-side --unified[=]",
         below="always",  # of a directory and a file it reads the file of that name in the directory
     ),
     "tee": _uses("write", "-aip --append --ignore-interrupts"),
     "base64": _uses("read", "-di -w: --decode --ignore-garbage --wrap="),
-    **dict.fromkeys(("md5sum", "sha1sum", "sha256sum", "sha512sum", "b2sum"), _SUMS),
+    **dict.fromkeys(("md5sum", "sha1sum", "sha256sum", "sha512sum", "b2sum"), _uses(
+        "read", "-btwz -c:names --check=names --tag --zero"
+    )),
     **dict.fromkeys(("grep", "egrep", "fgrep"), _uses(
         "read", _GREP, below="-r -R --recursive", text="-e -f --regexp --file", here=True
     )),
@@ -223,17 +220,16 @@ PROGRAMS: dict[str, Describe] = {
     "jq": _jq,
     "sort": _uses(
         "read",
-        "-bcCdfghiMmnRrsuVz -k: -o:write -S: -t: -T:write_below --field-separator= --files0-from=names --key="
-        " --numeric-sort --output=write --random-source=read --reverse --temporary-directory=write_below --unique"
-        " --human-numeric-sort --version-sort --parallel= --stable --zero-terminated",
+        "-bcCdfghiMmnRrsuVz -k: -o:write -S: -t: -T:write_below --files0-from=names --key= --numeric-sort"
+        " --output=write --random-source=read --reverse --unique --human-numeric-sort --version-sort",
     ),
     "uniq": _input_and_output,
     "wc": _uses("read", "-clLmw --bytes --chars --files0-from=names --lines --words"),
     **dict.fromkeys(("ls", "dir", "vdir"), _LS),
     "du": _uses(
         "list",
-        "-0abcDhHklLmPsSx -d: -t: -X:read --all --apparent-size --bytes --exclude= --exclude-from=read"
-        " --files0-from=names --human-readable --max-depth= --one-file-system --summarize --total",
+        "-0abcDhHklLmPsSx -d: -t: -X:read --all --apparent-size --files0-from=names --human-readable --max-depth="
+        " --summarize --total",
         below="always", here=True,
     ),
     "df": _uses("list", "-ahHiklPTv -B: -t: -x: --human-readable --inodes --local --output[=] --total"),

@@ -4,6 +4,7 @@ import posixpath
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import dropwhile
 
 from gateway.policy.programs.call import Call, FileUse
 from gateway.policy.programs.files import FIND_RUNS, command_end, starting_points
@@ -76,21 +77,20 @@ def unwrap(command: SimpleCommand) -> Inner | None:
     """Return what a command runs, None for one that runs nothing but itself. Raises Opaque."""
     words = command.words
     directory, _, name = words[0].text.rpartition("/")
-    wrapper = _WRAPPERS.get(name)
-    known = wrapper is not None or name in _RUNS_OTHERS or _LOADER.fullmatch(name) is not None
+    known = name in _WRAPPERS or name in _RUNS_OTHERS or _LOADER.fullmatch(name) is not None
     if name in _CHANGES_THE_SHELL and not directory and not keeps_meaning(words):
         if name in ("export", "unset", "read"):
             raise Opaque(f"{name} of a variable may change what the rest of the line runs; use a name in lower case")
         raise Opaque(f"{name} changes what the rest of the line means")
     if directory and directory not in _SYSTEM_DIRECTORIES and (known or name in ("make", "gmake")):
         raise Opaque(f"{words[0].text} has the name of a program that runs others")
-    if not known:
-        if not directory:
-            _check_builtin(name, words)
-        return None
-    if wrapper is None:
+    if name in _WRAPPERS:
+        return _WRAPPERS[name](command)
+    if known:
         raise Opaque(f"{name} runs other programs")
-    return wrapper(command)
+    if not directory:
+        _check_builtin(name, words)
+    return None
 
 
 def _check_builtin(name: str, words: tuple[Word, ...]) -> None:
@@ -129,8 +129,8 @@ def _reads(command: SimpleCommand, words: list[Word], *, dash: bool) -> tuple[Fi
 
 def _rest(command: SimpleCommand, rest: list[Word]) -> SimpleCommand:
     """Return the words from there on as the wrapped command. Raises Opaque."""
-    name = rest[0] if rest else None
-    if name is None or name.kind != "literal" or not name.text or name.text.startswith("-") or "=" in name.text:
+    name = rest[0].literal if rest else None
+    if not name or name.startswith("-") or "=" in name:
         raise Opaque(f"{command.words[0].text} is used in a form that is not understood")
     return replace(command, words=tuple(rest))
 
@@ -259,27 +259,20 @@ def _with_mark(word: Word, mark: str) -> Word:
 def _find(command: SimpleCommand) -> Inner | None:
     words = command.words
     commands: list[SimpleCommand] = []
-    starts = starting_points(words[1:])
-    position = 1
-    while position < len(words):
-        word = words[position]
-        position += 1
-        if word.literal not in FIND_RUNS:
+    starts, end = starting_points(words[1:]), 0
+    for place, word in enumerate(words):
+        if place < end or word.literal not in FIND_RUNS:
             continue
-        end = command_end(words, position, plus=word.text.startswith("-exec"))
-        wrapped = words[position:end]
+        end = command_end(words, place + 1, plus=word.text.startswith("-exec"))
+        wrapped = words[place + 1 : end]
         if not wrapped or end == len(words) or wrapped[0].kind != "literal" or "{}" in wrapped[0].text:
             raise Opaque(f"find {word.text} is used in a form that is not understood")
         inside = word.text in ("-execdir", "-okdir")
         found = [Word(".")] if inside else starts
         if len(found) > LIMIT_STARTS:
             raise Opaque("find starts at too many places")
-        for start in found:
-            put = tuple(_with_found(inner, start) for inner in wrapped)
-            commands.append(replace(command, words=put, cwd=None if inside else command.cwd))
-            if put == wrapped:
-                break
-        position = end + 1
+        put = dict.fromkeys(tuple(_with_found(inner, start) for inner in wrapped) for start in found)
+        commands.extend(replace(command, words=one, cwd=None if inside else command.cwd) for one in put)
     if commands and any(word.text.startswith("-files0") for word in words):
         raise Opaque("find -files0-from starts at places that are not known")
     return Inner(tuple(commands), replaces=False) if commands else None
@@ -300,8 +293,7 @@ def _with_found(word: Word, start: Word) -> Word:
 def _runner(command: SimpleCommand) -> Inner | None:
     """A runner such as `uv run`: it is a program of its own besides, as it may install what it runs."""
     words = command.words
-    name = words[0].text.rpartition("/")[2]
-    verbs = _RUNNERS[name].split()
+    name, verbs = words[0].text.rpartition("/")[2], _RUNNERS[words[0].text.rpartition("/")[2]].split()
     place = 1
     if verbs:
         verb = words[1] if len(words) > 1 else Word("")
@@ -311,14 +303,13 @@ def _runner(command: SimpleCommand) -> Inner | None:
             return None
         if verb.text not in verbs or [word.text for word in words[1:3]] == ["tool", "install"]:
             return None
-        place = 3 if verb.text == "tool" else 2
         if verb.text == "tool" and (len(words) < 3 or words[2].literal != "run"):
             raise Opaque(f"{name} tool is used in a form that is not understood")
-    while place < len(words) and words[place].literal in _RUNNER_FLAGS:
-        place += 1
-    if place == len(words):
+        place = 3 if verb.text == "tool" else 2
+    rest = [*dropwhile(lambda word: word.literal in _RUNNER_FLAGS, words[place:])]
+    if not rest:
         raise Opaque(f"{name} may run what it reads")
-    return Inner((_rest(command, [*words[place:]]),), replaces=False)
+    return Inner((_rest(command, rest),), replaces=False)
 
 
 _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
