@@ -20,7 +20,7 @@ _NAME = re.compile(
     r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)"
     rf"(?::([A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}))?(?:@({_DIGEST.pattern}))?"
 )
-_GLOB = re.compile(rf"((?:[A-Za-z0-9._:*-]+/)*[A-Za-z0-9._*-]+)(?::([^/@]+))?(?:@({_DIGEST.pattern}))?")
+_GLOB = re.compile(rf"((?:[A-Za-z0-9._:*-]+/)*[A-Za-z0-9._*-]+)(?::([^/@]*[^/@:]))?(?:@({_DIGEST.pattern}))?")
 # The engine takes the first digits of an id for a name: such a name may be that of any image.
 _ID_DIGITS = re.compile(r"[0-9a-f]{1,64}")
 
