@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from gateway.policy.fields import CONNECT, FILE_TOOLS, WRITING_TOOLS
@@ -148,8 +147,7 @@ def _cut_command(arguments: Mapping[str, object], *, effects: bool, redirects: b
     command = arguments.get("command")
     if not isinstance(command, str):
         return Parts(invalid="command must be text" if "command" in arguments else "command is missing")
-    read = partial(_read_command, command, effects=effects, redirects=redirects)
-    return _COMMANDS.get((command, effects, redirects), read)
+    return _COMMANDS.get((command, effects, redirects), lambda: _read_command(command, effects, redirects))
 
 
 def _size_bytes(key: tuple[str, bool, bool], parts: Parts) -> int:
@@ -162,19 +160,18 @@ _COMMANDS: Recent[tuple[str, bool, bool], Parts] = Recent(_LIMIT_KEPT_BYTES, _si
 """A command is judged before it runs, explained, and tried again; it says the same every time."""
 
 
-def _read_command(command: str, *, effects: bool, redirects: bool) -> Parts:
+def _read_command(command: str, effects: bool, redirects: bool) -> Parts:
     programs = read_programs(command)
     opened = [(one, path) for one in programs.redirects if redirects for path in _redirect_paths(one)]
     opaque = programs.opaque or (programs.files_unknown if effects else None) or _device(path for _, path in opened)
     # `cd src && git diff && echo ok` needs nothing but an allow for git.
-    ran = [(program, does_nothing(program.words)) for program in programs.programs]
-    beside = any(not program.wrapper and not is_idle for program, is_idle in ran)
+    beside = any(not program.wrapper and not does_nothing(program.words) for program in programs.programs)
     parts: list[Part] = []
-    for program, is_idle in ran:
-        name, text = program.words[0].text, " ".join(word.text for word in program.words)
-        words, cwd, within = program.words, program.cwd, program.within
-        wrapper = program.wrapper or (beside and is_idle)
-        parts.append(Part("command", shown(text), "execute", words=words, cwd=cwd, wrapper=wrapper, within=within))
+    for program in programs.programs:
+        words, name = program.words, program.words[0].text
+        text = shown(" ".join(word.text for word in words))
+        wrapper = program.wrapper or (beside and does_nothing(words))
+        parts.append(Part("command", text, "execute", None, False, words, program.cwd, wrapper, within=program.within))
         if effects:
             parts.extend(_file_part(name, use) for use in program.effects.files)
             parts.extend(_host_part(name, use) for use in program.effects.hosts)
@@ -198,10 +195,8 @@ def _redirect_part(redirect: Redirect, path: str | None) -> Part:
 
 def _redirect_paths(redirect: Redirect) -> tuple[str | None, ...]:
     """Return the absolute paths that a redirect may open, None for one that is not plain."""
-    target = redirect.target
-    if target is None or target.endswith("/"):
-        return (None,)
-    return absolute(target, redirect.cwd)
+    target = redirect.target or ""
+    return (None,) if target.endswith("/") else absolute(target, redirect.cwd)
 
 
 def _file_part(name: str, use: FileUse) -> Part:
