@@ -58,6 +58,7 @@ class Effects:
 
 
 NO_EFFECTS = Effects()
+ANYTHING = Effects((FileUse(None, "read"), FileUse(None, "write")), (HostUse(None),), files_unknown=TOO_MANY)
 
 
 class Call:

@@ -3,7 +3,7 @@
 What find runs (-exec) is unwrapped in wrapping.py.
 """
 
-from itertools import dropwhile
+from itertools import dropwhile, takewhile
 
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.options import Parsed, after_text, read_options
@@ -58,23 +58,15 @@ def _test(call: Call) -> None:
         call.files(words, "list", dash=False)
 
 
-def _cp(call: Call) -> None:
-    parsed = read_options(
-        call,
-        "-afHiLnpPrRTuv -t: --archive --force --interactive --no-clobber --no-target-directory --preserve[=]"
-        " --recursive --target-directory= --update[=] --verbose",
-    )
-    below = "_below" if parsed.has("-r", "-R", "-a", "--recursive", "--archive") else ""
-    call.files(_to_destination(call, parsed, f"write{below}"), f"read{below}", dash=False)
-
-
-def _mv(call: Call) -> None:
-    parsed = read_options(
-        call, "-finTuv -t: --force --interactive --no-clobber --no-target-directory --target-directory= --verbose"
-    )
-    sources = _to_destination(call, parsed, "write_below")
-    call.files(sources, "read_below", dash=False)
-    call.files(sources, "write_below", dash=False)
+def _cp_or_mv(call: Call) -> None:
+    options = "-finTuv -t: --force --interactive --no-clobber --no-target-directory --target-directory= --verbose"
+    copies = " -aHLpPrR --archive --preserve[=] --recursive --update[=]" if call.name == "cp" else ""
+    parsed = read_options(call, options + copies)
+    below = "_below" if not copies or parsed.has("-r", "-R", "-a", "--recursive", "--archive") else ""
+    sources = _to_destination(call, parsed, f"write{below}")
+    call.files(sources, f"read{below}", dash=False)
+    if not copies:
+        call.files(sources, "write_below", dash=False)
 
 
 def _to_destination(call: Call, parsed: Parsed, role: str) -> list[Word]:
@@ -84,8 +76,7 @@ def _to_destination(call: Call, parsed: Parsed, role: str) -> list[Word]:
     if len(named) > 1:
         call.lose("it has more than one target directory")
         return operands
-    literals = [word.literal for word in call.words]
-    before = call.words[: literals.index("--")] if "--" in literals else call.words
+    before = takewhile(lambda word: word.literal != "--", call.words)
     if any(word.kind != "literal" and leads_with_dash(word) for word in before):
         call.unknown("write")  # it could become -t
     if not named and operands and not operands[-1].one_word:
@@ -95,11 +86,11 @@ def _to_destination(call: Call, parsed: Parsed, role: str) -> list[Word]:
     *sources, last = [*operands, *named] or [Word("")]
     one = not named and len(sources) == 1 and sources[0].one_word
     # A directory gets something inside; anything else is written itself.
-    if parsed.has("-T", "--no-target-directory") or (one and not last.text.endswith("/")):
+    is_itself, may_be = parsed.has("-T", "--no-target-directory"), one and not last.text.endswith("/")
+    if is_itself or may_be:
         call.file(last, role, dash=False)
-    if not parsed.has("-T", "--no-target-directory"):
-        for source in sources:
-            call.inside(last, source, role, possible=one and not last.text.endswith("/"))
+    for source in () if is_itself else sources:
+        call.inside(last, source, role, possible=may_be)
     return sources
 
 
@@ -236,8 +227,7 @@ PROGRAMS: dict[str, Describe] = {
     "stat": _uses("list", "-Lft -c: --dereference --format= --printf= --terse"),
     "file": _uses("read", "-0bEhiIkLnNprs -f:names -m:read --brief --files-from=names --mime --mime-type"),
     **dict.fromkeys(("readlink", "realpath"), _uses("list", "-eEfLmnPqsz --relative-to= --relative-base=")),
-    "cp": _cp,
-    "mv": _mv,
+    **dict.fromkeys(("cp", "mv"), _cp_or_mv),
     "rm": _uses(
         "write", "-dfiIrRv --dir --force --interactive[=] --one-file-system --recursive --verbose",
         below="-r -R --recursive",

@@ -44,19 +44,15 @@ def url_host(text: str, *, git: bool = False, scheme: str | None = None) -> tupl
 
     `git` reads `user@host:path` too. `scheme` is the one that is meant where none is written.
     """
-    match = _URL.match(text)
     if _UNUSUAL.match(text):
         return None, None
-    if match is not None:
-        if match.group(1).lower() == "file":
-            return None
-        return _authority(match.group(1).lower(), match.group(2))
+    if (match := _URL.match(text)) is not None:
+        named = match.group(1).lower()
+        return _authority(named, match.group(2)) if named != "file" else None
     if git:
         short = _SCP_LIKE.match(text)
         return (short.group(2).strip("[]").lower(), 22) if short is not None else None
-    if scheme is not None:
-        return _authority(scheme, re.split(r"[/?#]", text, maxsplit=1)[0])
-    return None
+    return _authority(scheme, re.split(r"[/?#]", text, maxsplit=1)[0]) if scheme is not None else None
 
 
 def _authority(scheme: str, authority: str) -> tuple[str | None, int | None]:
