@@ -17,17 +17,14 @@ from gateway.policy.programs.network import url_host
 from gateway.policy.programs.options import Parsed, read_options
 from gateway.policy.programs.paths import absolute
 from gateway.policy.programs.starts import refuse_options
-from gateway.policy.shell_line import Directories, SimpleCommand
+from gateway.policy.shell_line import SimpleCommand
 from gateway.policy.shell_names import behind_nuls
 from gateway.policy.words import Word
 
 Subcommand = Callable[[Call], None]
 
 _ALONE = frozenset({"--version", "-v", "--help", "-h"})
-_GLOBAL_FLAGS = frozenset(
-    {"--no-pager", "-P", "--no-optional-locks", "--no-replace-objects", "--literal-pathspecs", "--glob-pathspecs",
-     "--noglob-pathspecs"}
-)  # fmt: skip
+_GLOBAL_FLAGS = frozenset({"--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs"})
 # Settings that name no program, file or host, whatever they are set to; for one command also those that turn one off.
 _HARMLESS = (
     r"user\.(name|email)|init\.defaultbranch|pull\.(rebase|ff)|push\.(default|autosetupremote)|fetch\.prune|color\.ui"
@@ -121,17 +118,12 @@ def without_global_options(command: SimpleCommand) -> tuple[SimpleCommand, Effec
             return command, NO_EFFECTS
         if option == "-C":
             call.file(value, "read_below", dash=False)
-            call.directories = _moved(value, call.directories)
+            paths = absolute(value.text, call.directories) if value.literal is not None else (None,)
+            call.directories = tuple(filter(None, paths)) if None not in paths else None
         place += 2
     if place == 1 or place == len(words) or words[place].text.startswith("-"):
         return command, NO_EFFECTS
     return replace(command, words=(words[0], *words[place:]), cwd=call.directories), call.effects()
-
-
-def _moved(to: Word, cwd: Directories) -> Directories:
-    paths = absolute(to.text, cwd) if to.literal is not None else (None,)
-    known = tuple(path for path in paths if path is not None)
-    return known if len(known) == len(paths) else None
 
 
 def _git(call: Call) -> None:
@@ -179,12 +171,16 @@ def _everything(call: Call, *roles: str) -> None:
             call.file(Word("/" + directory.lstrip("/").partition("/")[0]), role)
 
 
-def _about_all(*roles: str, options: str = _LOOKS) -> Subcommand:
-    """Return a description of a subcommand that does this to all of the work tree, whatever its operands are."""
+def _about_all(*roles: str, options: str = _LOOKS, only_with: str = "", of_paths: bool = False) -> Subcommand:
+    """Return a description of a subcommand that does this to all of the work tree, whatever its operands are.
+
+    With `only_with` it does so with one of these options alone, and `of_paths` with any operand too.
+    """
 
     def describe(call: Call) -> None:
-        _parsed(call, options)
-        _everything(call, *roles)
+        parsed = _parsed(call, options)
+        if not only_with or parsed.has(*only_with.split()) or (of_paths and parsed.operands):
+            _everything(call, *roles)
 
     return describe
 
@@ -203,11 +199,6 @@ def _config(call: Call) -> None:
         call.lose("the settings of the user are in a file that the line does not name")
 
 
-def _log(call: Call) -> None:
-    if _parsed(call).has(*_SHOWS_CONTENT.split()):
-        _everything(call, "read_below")
-
-
 def _shows(call: Call) -> None:
     # A file outside of the repository is shown as well.
     call.files(_parsed(call).operands, "read_below", dash=False)
@@ -222,12 +213,6 @@ def _on_paths(call: Call, *, role: str, options: str = _PATHS) -> None:
         _everything(call, role)
     else:
         call.files(paths, role, dash=False)
-
-
-def _commit(call: Call) -> None:
-    parsed = _parsed(call, _CHANGES)
-    if parsed.operands or parsed.has("-a", "--all", "-i", "-o", "--include", "--only"):
-        _everything(call, "read_below")
 
 
 def _checkout(call: Call) -> None:
@@ -282,12 +267,12 @@ def _remote(call: Call) -> None:
 _DESCRIBED: dict[str, Subcommand] = {
     "branch tag rev-parse rev-list describe symbolic-ref for-each-ref show-ref merge-base name-rev count-objects fsck"
     " gc prune version cherry shortlog": _about_all(),
-    "log reflog status": _log,
+    "log reflog status": _about_all("read_below", only_with=_SHOWS_CONTENT),
     "diff show whatchanged diff-tree diff-index diff-files blame annotate grep": _shows,
     "add stage": partial(_on_paths, role="read_below"),
     "rm clean restore": partial(_on_paths, role="write_below"),
     "init": partial(_on_paths, role="write_below", options="-q -b:"),
-    "commit": _commit,
+    "commit": _about_all("read_below", options=_CHANGES, only_with="-a --all -i -o", of_paths=True),
     "checkout switch": _checkout,
     "merge rebase cherry-pick revert reset stash mv bisect": _changes,
     "fetch push ls-remote": _remotes,

@@ -317,9 +317,7 @@ _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
     "chronic": _prefixing("-ev"),
     # Programs of their own besides.
     **dict.fromkeys(("doas", "sudo"), _prefixing(
-        "-AbBEHkKlnNPSvV -C: -g: -p: -T: -u: -U: --askpass --background --bell --close-from= --group= --list"
-        " --non-interactive --preserve-env[=] --prompt= --remove-timestamp --reset-timestamp --set-home --stdin"
-        " --user= --validate --version",
+        "-AbBEHkKlnNPSvV -C: -g: -p: -T: -u: -U: --group= --list --non-interactive --preserve-env[=] --stdin --user=",
         alone=True, replaces=False, behind=_without_assignments,
     )),
     "command": _command,
