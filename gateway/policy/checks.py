@@ -34,21 +34,17 @@ def wrong_places(document: PolicyDocument, reading: YamlReading) -> Iterator[tup
     for what, ids in named.items():
         yield from _duplicate_ids(ids, what, reading)
     yield from _group_problems(document)
-    yield from _refused_image(document)
+    section = document.sandbox
+    # An image that the file does not name may be the other layer's.
+    refusal = section.image_rule.refusal(section.image) if "image" in section.model_fields_set else None
+    if refusal is not None:
+        yield ("sandbox", "image"), refusal
     yield from _contradictions(document, reading)
     if document.enforcement == "kernel":
         yield from check_kernel(document)
     examples = sum(len(rule.examples.match) + len(rule.examples.not_match) for _, rule in all_rules(document))
     if examples > LIMIT_EXAMPLES:
         yield (), f"{examples} examples; a policy has at most {LIMIT_EXAMPLES}"
-
-
-def _refused_image(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
-    """Yield the image that a file names and refuses itself. One that it does not name may be the other layer's."""
-    section = document.sandbox
-    refusal = section.image_rule.refusal(section.image) if "image" in section.model_fields_set else None
-    if refusal is not None:
-        yield ("sandbox", "image"), refusal
 
 
 def _duplicate_ids(named: Iterable[tuple[Path, str]], what: str, reading: YamlReading) -> Iterator[tuple[Path, str]]:

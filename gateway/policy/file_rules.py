@@ -199,7 +199,10 @@ def refusal_note(granted: FileRules, rules: Sequence[ScopedRule], text: str, dir
     refused = [line for line in text[-_LIMIT_CHARS:].splitlines()[-_LIMIT_LINES:] if _REFUSED.search(line)]
     if not refused:
         return ""
-    forbidden = [(verb, _forbidding(rules, tool)) for tool, verb in ((_READ, "read"), (_WRITE, "write"))]
+    forbidden: list[tuple[str, dict[str, str]]] = []  # what rules forbid, each with the name of its first rule
+    for tool, verb in ((_READ, "read"), (_WRITE, "write")):
+        about = [placed for placed in reversed(rules) if tool in placed.rule.tools]
+        forbidden.append((verb, {path: placed.name for placed in about for path in forbids(placed.rule)}))
     for line in refused:
         for name in (_QUOTED.findall(line) or _BEFORE.findall(line))[:_LIMIT_NAMES]:
             path = joined(directory, name)
@@ -219,16 +222,6 @@ def granted_in_words(granted: FileRules) -> str:
     if named := named_programs(granted):
         said.append(f"execute only {_first(named)}")
     return f"{', '.join(said[:-1])}, and {said[-1]}"
-
-
-def _forbidding(rules: Sequence[ScopedRule], tool: str) -> dict[str, str]:
-    """Return what rules forbid to commands for a tool, each with the name of its first rule."""
-    found: dict[str, str] = {}
-    for placed in rules:
-        if tool in placed.rule.tools:
-            for path in forbids(placed.rule):
-                found.setdefault(path, placed.name)
-    return found
 
 
 def _below(trees: Sequence[str], files: Sequence[str]) -> str:

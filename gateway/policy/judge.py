@@ -220,11 +220,11 @@ def _tells_apart(rule: Rule) -> bool:
     if FILE_TOOLS.isdisjoint(rule.tools):
         return False
     conditions = [rule] if rule.unless is None else [rule, rule.unless]
-    globs = (glob for condition in conditions for glob in condition.paths or ())
-    return any(condition.when is not None for condition in conditions) or any(map(_is_finer, globs))
-
-
-def _is_finer(text: str) -> bool:
-    """Return whether a glob could match some files of a writable file system and not others."""
-    glob = compile_glob(text)
-    return any(glob.may_match_below(root) and text not in {"/**", root, f"{root}/**"} for root in _WRITABLE_ROOTS)
+    # Globs that could match some files of a writable file system and not others.
+    finer = (
+        compile_glob(glob).may_match_below(root) and glob not in {"/**", root, f"{root}/**"}
+        for condition in conditions
+        for glob in condition.paths or ()
+        for root in _WRITABLE_ROOTS
+    )
+    return any(condition.when is not None for condition in conditions) or any(finer)

@@ -59,7 +59,10 @@ def _rule(parts: Sequence[Part], tool: str, asked_by: str) -> Rule | None:
     elif all(part.kind == "path" and part.path is not None and not part.below for part in parts):
         about = {"paths": tuple(dict.fromkeys(escaped(str(part.path)) for part in parts))}
     elif all(part.kind == "host" and part.host is not None and part.port is not None for part in parts):
-        about = {"hosts": tuple(dict.fromkeys(_host(part) for part in parts))}
+        hosts = (
+            f"[{part.host}]:{part.port}" if ":" in str(part.host) else f"{part.host}:{part.port}" for part in parts
+        )
+        about = {"hosts": tuple(dict.fromkeys(hosts))}
     elif all(part.kind == "tool" for part in parts):
         about = {}
     else:
@@ -80,8 +83,3 @@ def _words(part: Part) -> tuple[str | tuple[str, ...] | Placeholder, ...] | None
         return None
     # A list of one is that word and no other, where the word itself would be a pattern.
     return (*((text,) if text == "*" else text for text in known), Placeholder(end=True))
-
-
-def _host(part: Part) -> str:
-    host = f"[{part.host}]" if part.host is not None and ":" in part.host else part.host
-    return f"{host}:{part.port}"

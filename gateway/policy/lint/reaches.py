@@ -118,7 +118,8 @@ def side_doors(linted: Linted) -> Iterator[Finding]:
                         continue  # the kernel keeps commands from what rules forbid, whatever their lines say
                     allowed = linted.allowed(tool, **arguments)
                     if allowed is not None:
-                        found.setdefault(name, f"{name} ({_shown(tool, arguments)}, rule {allowed[0]})")
+                        shown = f"`{arguments['command']}`" if tool == "execute" else f"{tool} {arguments['path']}"
+                        found.setdefault(name, f"{name} ({shown}, rule {allowed[0]})")
             if found:
                 paths = ", ".join((placed.rule.paths or ())[:3])
                 what = f"{kept} is kept from {paths}, and it can be reached by {', '.join(found.values())}"
@@ -143,7 +144,3 @@ def _writing(path: str) -> Iterator[_Door]:
     yield "edit_file", "edit_file", {"path": path, "old": "a", "new": "b"}
     yield "a redirect", "execute", {"command": f"echo x > {path}"}
     yield "an interpreter", "execute", {"command": f"python3 -c \"open('{path}', 'w')\""}
-
-
-def _shown(tool: str, arguments: dict[str, Any]) -> str:
-    return f"`{arguments['command']}`" if tool == "execute" else f"{tool} {arguments['path']}"

@@ -104,20 +104,14 @@ def _awk(call: Call) -> None:
         program = operands[0]
         if program.kind != "literal":
             call.refuse("the program of awk is not literal")
-        elif (problem := awk_problem(program.text)) is not None:
-            call.refuse(f"the program of awk is not understood: {problem}")
+        elif (runs := _AWK_RUNS.search(program.text)) is not None:
+            call.refuse(f"the program of awk is not understood: {runs.group()!r} may open a file or run a program")
+        elif (writes := _AWK_WRITES.search(program.text)) is not None:
+            what = f"a print before {writes.group(1)!r} may write a file or run a program"
+            call.refuse(f"the program of awk is not understood: {what}")
     for word in after_text(operands):
         if word.kind != "literal" or not _ASSIGNMENT.fullmatch(word.text):
             call.file(word, "read")
-
-
-def awk_problem(program: str) -> str | None:
-    """Return why a program of awk might do more than print text, None when it does not."""
-    if (runs := _AWK_RUNS.search(program)) is not None:
-        return f"{runs.group()!r} may open a file or run a program"
-    if (writes := _AWK_WRITES.search(program)) is not None:
-        return f"a print before {writes.group(1)!r} may write a file or run a program"
-    return None
 
 
 def _script(call: Call) -> None:
