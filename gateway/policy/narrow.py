@@ -59,10 +59,8 @@ def _rule(parts: Sequence[Part], tool: str, asked_by: str) -> Rule | None:
     elif all(part.kind == "path" and part.path is not None and not part.below for part in parts):
         about = {"paths": tuple(dict.fromkeys(escaped(str(part.path)) for part in parts))}
     elif all(part.kind == "host" and part.host is not None and part.port is not None for part in parts):
-        hosts = (
-            f"[{part.host}]:{part.port}" if ":" in str(part.host) else f"{part.host}:{part.port}" for part in parts
-        )
-        about = {"hosts": tuple(dict.fromkeys(hosts))}
+        hosts = ((f"[{part.host}]" if ":" in str(part.host) else part.host, part.port) for part in parts)
+        about = {"hosts": tuple(dict.fromkeys(f"{host}:{port}" for host, port in hosts))}
     elif all(part.kind == "tool" for part in parts):
         about = {}
     else:

@@ -159,12 +159,12 @@ _COMMANDS: Recent[tuple[str, bool, bool], Parts] = Recent(_LIMIT_KEPT_BYTES, _si
 def _read_command(command: str, effects: bool, redirects: bool) -> Parts:
     programs = read_programs(command)
     opened = [part for redirect in programs.redirects if redirects for part in _redirected(redirect)]
+    opened = [part for part in opened if part.path != _NOWHERE]
+    opaque = programs.opaque or (programs.files_unknown if effects else None)
     # In bash /dev/tcp/host/port is a connection, not a file.
-    device = next(
-        (part.path for part in opened if (part.path or "").startswith("/dev/") and part.path != _NOWHERE), None
-    )
-    strange = f"a redirect to {device!r} may be something else than a file" if device else None
-    opaque = programs.opaque or (programs.files_unknown if effects else None) or strange
+    device = next((part.path for part in opened if part.path is not None and part.path.startswith("/dev/")), None)
+    if opaque is None and device is not None:
+        opaque = f"a redirect to {device!r} may be something else than a file"
     # `cd src && git diff && echo ok` needs nothing but an allow for git.
     beside = any(not program.wrapper and not does_nothing(program.words) for program in programs.programs)
     parts: list[Part] = []
@@ -176,7 +176,7 @@ def _read_command(command: str, effects: bool, redirects: bool) -> Parts:
         if effects:
             parts.extend(_file_part(name, use) for use in program.effects.files)
             parts.extend(_host_part(name, use) for use in program.effects.hosts)
-    parts.extend(part for part in opened if part.path != _NOWHERE)
+    parts.extend(opened)
     if not parts and opaque is None:
         parts.append(Part("line", "a line that runs nothing", "execute", of_command=True))
     return Parts(tuple(dict.fromkeys(parts)), opaque=opaque)
