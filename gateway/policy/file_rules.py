@@ -17,6 +17,7 @@ from gateway.policy.fields import Placeholder
 from gateway.policy.globs import ancestors, compile_glob
 from gateway.policy.scoped_rule import ScopedRule, scoped_rules
 from gateway.policy.shell_line import joined
+from gateway.policy.words import names
 from gateway.policy.yaml_lines import Path
 from sandbox.file_rules import FileRules
 
@@ -26,10 +27,8 @@ _LISTS = {
     _WRITE: ("writable", "writable_files", "unwritable"),
 }
 # A line may use them beside what a rule allows: they run a program in their place, or do nothing.
-_NEED_NO_RULE = frozenset(
-    """[ ash bash chronic dash echo env false flock ionice nice nohup printf pwd setsid sh stdbuf test time timeout
-    true xargs""".split()  # noqa: SIM905 - one name a line would take twenty
-)
+_NEED_NO_RULE = names("""[ ash bash chronic dash echo env false flock ionice nice nohup printf pwd setsid sh stdbuf test
+    time timeout true xargs""")
 # Of both layers together the daemon takes twice as much (FILE_RULES_LIMIT_BYTES).
 _LIMIT_PATHS_BYTES = 8_000
 # What is read of a command's output, which can be made to take long: its last lines, and some names in each.

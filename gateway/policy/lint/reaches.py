@@ -16,23 +16,18 @@ from gateway.policy.globs import compile_glob
 from gateway.policy.globs_cover import sample_path
 from gateway.policy.lint.findings import Finding, Linted
 from gateway.policy.scoped_rule import ScopedRule
+from gateway.policy.words import names
 
-_INTERPRETERS = frozenset(
-    """python python3 pypy3 node deno bun perl ruby lua php julia R Rscript awk gawk mawk sh bash dash ash zsh ksh mksh
-    csh tcsh fish pwsh nu java tclsh wish expect ipython guile racket runghc ghci ghc erl escript elixir iex scala
-    groovy bpftrace stap gdb lldb jshell kotlin swift dart raku crystal nim octave gnuplot osascript pry m4 tex latex
-    pdflatex gs""".split()  # noqa: SIM905 - one name a line would take sixty
-)
-_STARTERS = frozenset(
-    """make gmake ninja cmake npm pnpm yarn cargo go mvn gradle ant rake bundle uv poetry just ctest sbt ansible
-    ansible-playbook ansible-console terraform docker podman kubectl pipenv pdm hatch conda npx bunx pnpx uvx pipx
-    invoke task fab mise direnv strace ltrace valgrind perf watch parallel entr sudo doas su chroot nsenter unshare
-    screen tmux script psql mysql mongosh redis-cli sftp socat mutt nmap tcpdump openssl ssh man""".split()  # noqa: SIM905 - as above
-)
-_BUILDERS = frozenset(
-    """pytest tox nox pip pip3 composer dotnet bazel buck meson scons cabal stack mix rebar3 lein jest vitest
-    pre-commit""".split()  # noqa: SIM905 - as above
-)
+_INTERPRETERS = names("""python python3 pypy3 node deno bun perl ruby lua php julia R Rscript awk gawk mawk sh bash dash
+    ash zsh ksh mksh csh tcsh fish pwsh nu java tclsh wish expect ipython guile racket runghc ghci ghc erl escript
+    elixir iex scala groovy bpftrace stap gdb lldb jshell kotlin swift dart raku crystal nim octave gnuplot osascript
+    pry m4 tex latex pdflatex gs""")
+_STARTERS = names("""make gmake ninja cmake npm pnpm yarn cargo go mvn gradle ant rake bundle uv poetry just ctest sbt
+    ansible ansible-playbook ansible-console terraform docker podman kubectl pipenv pdm hatch conda npx bunx pnpx uvx
+    pipx invoke task fab mise direnv strace ltrace valgrind perf watch parallel entr sudo doas su chroot nsenter unshare
+    screen tmux script psql mysql mongosh redis-cli sftp socat mutt nmap tcpdump openssl ssh man""")
+_BUILDERS = names("""pytest tox nox pip pip3 composer dotnet bazel buck meson scons cabal stack mix rebar3 lein jest
+    vitest pre-commit""")
 _RUN_CODE = _INTERPRETERS | _STARTERS | _BUILDERS
 _FREE = ("sample", "run sample", "exec sample", "-c pass", "-e 0", "-r 0")
 """Arguments of interpreters and starters: a rule that lets one of them pass lets any code run."""

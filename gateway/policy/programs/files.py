@@ -8,7 +8,7 @@ from itertools import dropwhile, takewhile
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.options import Parsed, after_text, read_options
 from gateway.policy.programs.paths import leads_with_dash, may_be_none
-from gateway.policy.words import Word
+from gateway.policy.words import Word, names
 
 
 def _uses(role: str, options: str, *, below: str = "", text: str | None = None, here: bool = False) -> Describe:
@@ -94,14 +94,10 @@ def _to_destination(call: Call, parsed: Parsed, role: str) -> list[Word]:
     return sources
 
 
-_BARE = frozenset(
-    """-H -L -P -delete ! ( ) -a -and -o -or -not , -print -print0 -prune -quit -ls -depth -mount -xdev -daystart
-    -empty -executable -readable -writable -true -false -nouser -nogroup -follow""".split()  # noqa: SIM905 - one name a line would take thirty
-)
-_TEXT = frozenset(
-    """-name -iname -path -ipath -wholename -iwholename -lname -ilname -regex -iregex -regextype -type -size -mtime
-    -mmin -atime -amin -ctime -cmin -maxdepth -mindepth -perm -user -group -links -printf""".split()  # noqa: SIM905 - as above
-)
+_BARE = names("""-H -L -P -delete ! ( ) -a -and -o -or -not , -print -print0 -prune -quit -ls -depth -mount -xdev
+    -daystart -empty -executable -readable -writable -true -false -nouser -nogroup -follow""")
+_TEXT = names("""-name -iname -path -ipath -wholename -iwholename -lname -ilname -regex -iregex -regextype -type -size
+    -mtime -mmin -atime -amin -ctime -cmin -maxdepth -mindepth -perm -user -group -links -printf""")
 # What takes arguments: what is done to the first one, and how many there are.
 _TAKES = {
     **dict.fromkeys(_TEXT, ("", 1)),

@@ -4,7 +4,7 @@ import re
 
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.options import read_options
-from gateway.policy.words import Word
+from gateway.policy.words import Word, names
 
 _CURL = (
     "-0468afgGiIkLNOpRsSvZ -A: -b: -c:write -d: -D:write -e: -F: -H: -m: -o:write -r: -T: -u: -w: -x: -X: -z:"
@@ -26,15 +26,11 @@ _AUTHORITY = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=%:-]*@)?(\[[0-9A-Fa-f:.]+\]
 _SCP_LIKE = re.compile(r"(?:([A-Za-z0-9._-]+)@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?!//)")
 # Without a scheme curl takes these beginnings of a host's name for one.
 _GUESSED = ("ftp.", "dict.", "ldap.", "imap.", "smtp.", "pop3.")
-PACKAGE_MANAGERS = frozenset(
-    """apk apt apt-get bower brew bundle bunx cargo composer conda dnf gem go mamba npm npx pdm pip pip2 pip3 pipenv
-    pipx pnpm pnpx poetry rye uv uvx yarn yum""".split()  # noqa: SIM905 - one name a line would take thirty
-)
+PACKAGE_MANAGERS = names("""apk apt apt-get bower brew bundle bunx cargo composer conda dnf gem go mamba npm npx pdm pip
+    pip2 pip3 pipenv pipx pnpm pnpx poetry rye uv uvx yarn yum""")
 # What curl takes for data or for the name of a file that has them.
-_MAY_READ = frozenset(
-    """-b -d -F -H -T -w --cookie --data --data-binary --data-urlencode --form --header --json --upload-file
-    --write-out""".split()  # noqa: SIM905 - one name a line would take fifteen
-)
+_MAY_READ = names("""-b -d -F -H -T -w --cookie --data --data-binary --data-urlencode --form --header --json
+    --upload-file --write-out""")
 
 
 def url_host(text: str, *, git: bool = False, scheme: str | None = None) -> tuple[str | None, int | None] | None:

@@ -13,34 +13,28 @@ from gateway.policy.programs.paths import is_stream
 from gateway.policy.shell_line import SimpleCommand
 from gateway.policy.shell_names import behind_nuls, keeps_meaning
 from gateway.policy.variables import may_assign
-from gateway.policy.words import Opaque, Word
+from gateway.policy.words import Opaque, Word, names
 
 LIMIT_STARTS = 8
 
 _SYSTEM_DIRECTORIES = ("/bin", "/usr/bin", "/usr/local/bin")
-_CHANGES_THE_SHELL = frozenset(
-    """. alias bg bind break builtin compgen complete compopt continue coproc declare disown enable eval exec exit
-    export fc fg getopts hash history jobs let local logout mapfile popd pushd read readarray readonly return set shift
-    shopt source suspend trap typeset unalias unset""".split()  # noqa: SIM905 - one name a line would take fifty
-)
-_RUNS_OTHERS = frozenset(
-    """aa-exec at batch bwrap capsh catchsegv cgexec choom chroot chrt chpst cpulimit crontab daemon daemonize
-    dbus-launch dbus-run-session direnv dumb-init eatmydata entr envdir execlineb expect faketime fakeroot firejail
-    flock gdb gosu hyperfine i386 i486 i586 i686 inotifyd lckdo linux32 linux64 logsave ltrace nocache nodemon nsenter
-    numactl parallel perf pkexec prlimit proot proxychains proxychains4 rlwrap run-parts runcon runsv runsvdir runuser
-    screen script sem setarch setlock setpriv setuidgid sg softlimit ssh-agent sshpass start-stop-daemon strace su
-    su-exec systemd-cat systemd-inhibit systemd-run taskset tcpsvd timelimit tini tmux torify torsocks trickle tsocks
-    udpsvd uftrace unbuffer uname26 unshare valgrind watch watchexec withlock x86_64 xterm xvfb-run""".split()  # noqa: SIM905 - as above
-)
+_CHANGES_THE_SHELL = names(""". alias bg bind break builtin compgen complete compopt continue coproc declare disown
+    enable eval exec exit export fc fg getopts hash history jobs let local logout mapfile popd pushd read readarray
+    readonly return set shift shopt source suspend trap typeset unalias unset""")
+_RUNS_OTHERS = names("""aa-exec at batch bwrap capsh catchsegv cgexec choom chroot chrt chpst cpulimit crontab daemon
+    daemonize dbus-launch dbus-run-session direnv dumb-init eatmydata entr envdir execlineb expect faketime fakeroot
+    firejail flock gdb gosu hyperfine i386 i486 i586 i686 inotifyd lckdo linux32 linux64 logsave ltrace nocache nodemon
+    nsenter numactl parallel perf pkexec prlimit proot proxychains proxychains4 rlwrap run-parts runcon runsv runsvdir
+    runuser screen script sem setarch setlock setpriv setuidgid sg softlimit ssh-agent sshpass start-stop-daemon strace
+    su su-exec systemd-cat systemd-inhibit systemd-run taskset tcpsvd timelimit tini tmux torify torsocks trickle tsocks
+    udpsvd uftrace unbuffer uname26 unshare valgrind watch watchexec withlock x86_64 xterm xvfb-run""")
 # The loader and emulators run the program that is their argument.
 _LOADER = re.compile(r"ld[A-Za-z0-9._-]*\.so(\.[0-9]+)*|qemu-[a-z0-9_]+(-static)?")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _DURATION = re.compile(r"[0-9]+(\.[0-9]+)?[smhd]?")
 # Shells with another language, or with other builtins and special variables than those that lines are read by.
-_OTHER_SHELLS = frozenset(
-    """zsh ksh ksh93 rksh rzsh mksh lksh oksh loksh pdksh posh yash csh tcsh fish pwsh powershell nu elvish xonsh osh
-    ysh rbash""".split()  # noqa: SIM905 - as above
-)
+_OTHER_SHELLS = names("""zsh ksh ksh93 rksh rzsh mksh lksh oksh loksh pdksh posh yash csh tcsh fish pwsh powershell nu
+    elvish xonsh osh ysh rbash""")
 _SHELLS = ("sh", "bash", "dash", "ash")
 # Options of a shell that are understood, each word behind a NUL.
 _SHELL_OPTIONS = re.compile(r"(?:\0-(?:[euxc]+|[euxc]*o\0(?:pipefail|errexit|nounset|xtrace))(?=\0|\Z))*")
