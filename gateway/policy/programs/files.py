@@ -159,23 +159,19 @@ def _find(call: Call) -> None:
 
 _LS = _uses(
     "list",
-    "-1aAbBcCdFghHiklLmnNopqQrsStuUvxX -I: -R --all --almost-all --color[=] --directory --human-readable --recursive"
-    " --reverse --sort= --full-time --time-style=",
+    """-1aAbBcCdFghHiklLmnNopqQrsStuUvxX -I: -R --all --almost-all --color[=] --directory --human-readable --recursive
+    --reverse --sort= --full-time --time-style=""",
     below="-R --recursive",
     here=True,
 )
-_GREP = (
-    "-abcEFGHhiIlLnoPqrRsTUvVwxyzZ# -A: -B: -C: -e: -f:read -m: --after-context= --before-context= --context[=]"
-    " --color[=] --count --exclude= --exclude-dir= --extended-regexp --file=read --files-with-matches"
-    " --fixed-strings --ignore-case --include= --invert-match --line-number --max-count= --only-matching"
-    " --perl-regexp --quiet --recursive --regexp= --text --with-filename --word-regexp"
-)
-_RG = (
-    "-aceFHhiIlLnNopPqsSuUvVwx0 -A: -B: -C: -e: -f:read -g: -j: -m: -M: -r: -t: -T: --after-context= --before-context="
-    " --color= --context= --count --file=read --files --files-with-matches --fixed-strings --glob= --hidden"
-    " --ignore-case --json --line-number --max-count= --max-depth= --multiline --no-heading --no-ignore"
-    " --only-matching --regexp= --smart-case --type= --type-not= --word-regexp"
-)
+_GREP = """-abcEFGHhiIlLnoPqrRsTUvVwxyzZ# -A: -B: -C: -e: -f:read -m: --after-context= --before-context= --context[=]
+    --color[=] --count --exclude= --exclude-dir= --extended-regexp --file=read --files-with-matches --fixed-strings
+    --ignore-case --include= --invert-match --line-number --max-count= --only-matching --perl-regexp --quiet --recursive
+    --regexp= --text --with-filename --word-regexp"""
+_RG = """-aceFHhiIlLnNopPqsSuUvVwx0 -A: -B: -C: -e: -f:read -g: -j: -m: -M: -r: -t: -T: --after-context=
+    --before-context= --color= --context= --count --file=read --files --files-with-matches --fixed-strings --glob=
+    --hidden --ignore-case --json --line-number --max-count= --max-depth= --multiline --no-heading --no-ignore
+    --only-matching --regexp= --smart-case --type= --type-not= --word-regexp"""
 
 PROGRAMS: dict[str, Describe] = {
     "cat": _uses("read", "-AbeEnstTuv --number --show-all --help --version"),
@@ -191,8 +187,8 @@ PROGRAMS: dict[str, Describe] = {
     "cmp": _uses("read", "-bls -i: -n: --silent --quiet"),
     "diff": _uses(
         "read",
-        "-abBdeiNpqrstTuwyZ# -C: -I: -L: -U: -W: -x: -X:read --brief --color[=] --exclude= --exclude-from=read"
-        " --from-file=read_below --to-file=read_below --ignore-all-space --recursive --side-by-side --unified[=]",
+        """-abBdeiNpqrstTuwyZ# -C: -I: -L: -U: -W: -x: -X:read --brief --color[=] --exclude= --exclude-from=read
+        --from-file=read_below --to-file=read_below --ignore-all-space --recursive --side-by-side --unified[=]""",
         below="always",  # of a directory and a file it reads the file of that name in the directory
     ),
     "tee": _uses("write", "-aip --append --ignore-interrupts"),
@@ -207,16 +203,16 @@ PROGRAMS: dict[str, Describe] = {
     "jq": _jq,
     "sort": _uses(
         "read",
-        "-bcCdfghiMmnRrsuVz -k: -o:write -S: -t: -T:write_below --files0-from=names --key= --numeric-sort"
-        " --output=write --random-source=read --reverse --unique --human-numeric-sort --version-sort",
+        """-bcCdfghiMmnRrsuVz -k: -o:write -S: -t: -T:write_below --files0-from=names --key= --numeric-sort
+        --output=write --random-source=read --reverse --unique --human-numeric-sort --version-sort""",
     ),
     "uniq": _input_and_output,
     "wc": _uses("read", "-clLmw --bytes --chars --files0-from=names --lines --words"),
     **dict.fromkeys(("ls", "dir", "vdir"), _LS),
     "du": _uses(
         "list",
-        "-0abcDhHklLmPsSx -d: -t: -X:read --all --apparent-size --files0-from=names --human-readable --max-depth="
-        " --summarize --total",
+        """-0abcDhHklLmPsSx -d: -t: -X:read --all --apparent-size --files0-from=names --human-readable --max-depth=
+        --summarize --total""",
         below="always", here=True,
     ),
     "df": _uses("list", "-ahHiklPTv -B: -t: -x: --human-readable --inodes --local --output[=] --total"),

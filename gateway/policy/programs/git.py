@@ -49,26 +49,22 @@ _LOOKS = "-#abcdghilmpqrstuvwzDEHIMPRW -n: -e: -A: -B: -C[] -G: -L: -S: -U[]"
 _CHANGES = "-abcdfiklnoqrsuvxB -m: -F:read --file=read"
 _PATHS = "-adfnpqruvxANSWX"
 _SPEAKS = "-afnpqtuv46 -b: -d -o: --branch="
-_NAMES = (
-    "--abbrev-commit --abbrev-ref[=] --abbrev[=] --abort --add --after= --all --allow-empty --always --amend --author="
-    " --autostash --before= --branch[=] --cached --color[=] --contains[=] --continue --count --date= --decorate[=]"
-    " --delete --depth= --detach --diff-filter= --dry-run --exclude-standard --exit-code --ff-only --first-parent"
-    " --follow --force --force-with-lease[=] --format[=] --function-context --git-dir --graph --grep= --hard"
-    " --ignore-all-space --ignore-case --include-untracked --initial-branch= --is-ancestor --is-inside-work-tree"
-    " --keep-index --line-number --list --max-count= --merged[=] --merges --message= --mixed --name-only --name-status"
-    " --no-color --no-commit --no-edit --no-ext-diff --no-ff --no-merges --no-patch --no-rebase --no-tags --no-verify"
-    " --numstat --oneline --onto= --others --ours --patch --porcelain[=] --pretty[=] --prune --quiet --rebase[=]"
-    " --recurse-submodules[=] --recursive --reverse --set-upstream --set-upstream-to= --short[=] --shortstat"
-    " --show-current --show-toplevel --signoff --since= --single-branch --skip[=] --soft --sort= --squash --staged"
-    " --stat[=] --summary --tags[=] --theirs --track[=] --unified[=] --until= --untracked-files[=] --update --verbose"
-    " --verify --word-diff[=]"
-)
+_NAMES = """--abbrev-commit --abbrev-ref[=] --abbrev[=] --abort --add --after= --all --allow-empty --always --amend
+    --author= --autostash --before= --branch[=] --cached --color[=] --contains[=] --continue --count --date=
+    --decorate[=] --delete --depth= --detach --diff-filter= --dry-run --exclude-standard --exit-code --ff-only
+    --first-parent --follow --force --force-with-lease[=] --format[=] --function-context --git-dir --graph --grep=
+    --hard --ignore-all-space --ignore-case --include-untracked --initial-branch= --is-ancestor --is-inside-work-tree
+    --keep-index --line-number --list --max-count= --merged[=] --merges --message= --mixed --name-only --name-status
+    --no-color --no-commit --no-edit --no-ext-diff --no-ff --no-merges --no-patch --no-rebase --no-tags --no-verify
+    --numstat --oneline --onto= --others --ours --patch --porcelain[=] --pretty[=] --prune --quiet --rebase[=]
+    --recurse-submodules[=] --recursive --reverse --set-upstream --set-upstream-to= --short[=] --shortstat
+    --show-current --show-toplevel --signoff --since= --single-branch --skip[=] --soft --sort= --squash --staged
+    --stat[=] --summary --tags[=] --theirs --track[=] --unified[=] --until= --untracked-files[=] --update --verbose
+    --verify --word-diff[=]"""
 _SHOWS_CONTENT = "-c -m -p -u -v -G -L -S -U -W --function-context --patch --unified --verbose --word-diff"
 # Options with which subcommands start another program, all of them or some.
-_STARTS = (
-    "--exec --ext-diff --textconv --upload-pack --receive-pack --gpg-sign --show-signature --verify-signatures"
-    " --open-files-in-pager --edit --edit-description --edit-todo --interactive --signed"
-)
+_STARTS = """--exec --ext-diff --textconv --upload-pack --receive-pack --gpg-sign --show-signature --verify-signatures
+    --open-files-in-pager --edit --edit-description --edit-todo --interactive --signed"""
 _MORE_STARTS = {
     **dict.fromkeys(("add", "commit"), "-e -i -p -S --patch --template"),
     **dict.fromkeys(("checkout", "reset", "restore", "stash"), "-p --patch"),

@@ -42,13 +42,10 @@ _SED_COMMAND = re.compile(
 # `print > file` and `print | command`. Where a print ends is not read, so what compares behind one counts too.
 _AWK_WRITES = re.compile(r"print.*?(>(?!=)|(?<!\|)\|(?!\|))", re.DOTALL)
 _AWK_RUNS = re.compile(r"system|getline|\|&|@[A-Za-z_/]|ARGV|ARGC|FUNCTAB|PROCINFO|/inet")
-_MAKE = (
-    "-bBdehikLmnNpqrRsStvw -C:list -f:read -I:list -j[] -l[] -o: -O[] -W: --always-make --directory=list"
-    " --dry-run --file=read --ignore-errors --include-dir=list --jobs[=] --just-print --keep-going"
-    " --load-average[=] --makefile=read --no-builtin-rules --no-print-directory --output-sync[=]"
-    " --print-data-base --print-directory --question --quiet --recon --silent --touch --trace --version"
-    " --warn-undefined-variables"
-)
+_MAKE = """-bBdehikLmnNpqrRsStvw -C:list -f:read -I:list -j[] -l[] -o: -O[] -W: --always-make --directory=list --dry-run
+    --file=read --ignore-errors --include-dir=list --jobs[=] --just-print --keep-going --load-average[=] --makefile=read
+    --no-builtin-rules --no-print-directory --output-sync[=] --print-data-base --print-directory --question --quiet
+    --recon --silent --touch --trace --version --warn-undefined-variables"""
 # A value of a variable of make that is no command.
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_.,:/@%+-]*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
@@ -57,9 +54,9 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 def _sed(call: Call) -> None:
     parsed = read_options(
         call,
-        "-EnrsuzH -e: -l: -i[] --quiet --silent --debug --expression= --in-place[=] --line-length= --posix"
-        " --regexp-extended --separate --sandbox --unbuffered --null-data --zero-terminated --follow-symlinks --help"
-        " --version",
+        """-EnrsuzH -e: -l: -i[] --quiet --silent --debug --expression= --in-place[=] --line-length= --posix
+        --regexp-extended --separate --sandbox --unbuffered --null-data --zero-terminated --follow-symlinks --help
+        --version""",
         runs=True,  # -e, -f
     )
     scripts = parsed.values("-e", "--expression")
@@ -95,8 +92,8 @@ def sed_problem(script: str) -> str | None:
 def _awk(call: Call) -> None:
     parsed = read_options(
         call,
-        "-cCPrStOsbMnN -F: -v: --field-separator= --assign= --posix --re-interval --traditional"
-        " --characters-as-bytes --sandbox --version",
+        """-cCPrStOsbMnN -F: -v: --field-separator= --assign= --posix --re-interval --traditional --characters-as-bytes
+        --sandbox --version""",
         runs=True,
     )  # -f, -i, -l, -E
     operands = parsed.operands

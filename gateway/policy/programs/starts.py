@@ -11,10 +11,8 @@ from gateway.policy.programs.call import Call
 from gateway.policy.programs.paths import leads_with_dash
 from gateway.policy.words import Word, names
 
-_TAR = (
-    "-I -F -M -L -T --files-from --use-compress-program --to-command --checkpoint-action --info-script"
-    " --new-volume-script --rsh-command --rmt-command --multi-volume --tape-length"
-)
+_TAR = """-I -F -M -L -T --files-from --use-compress-program --to-command --checkpoint-action --info-script
+    --new-volume-script --rsh-command --rmt-command --multi-volume --tape-length"""
 # What takes options out of a file, or loads a library, can start anything too.
 _STARTS = {
     "ar": "--plugin",

@@ -219,8 +219,8 @@ def _command(command: SimpleCommand) -> Inner | None:
 def _xargs(command: SimpleCommand) -> Inner | None:
     parsed = _parsed(
         command,
-        "-0rtx -a: -d: -E: -I: -i[] -L: -l[] -n: -P: -s: --null --no-run-if-empty --verbose --exit --arg-file="
-        " --delimiter= --replace[=] --max-lines[=] --max-args= --max-procs= --max-chars=",
+        """-0rtx -a: -d: -E: -I: -i[] -L: -l[] -n: -P: -s: --null --no-run-if-empty --verbose --exit --arg-file=
+        --delimiter= --replace[=] --max-lines[=] --max-args= --max-procs= --max-chars=""",
     )
     if not parsed.operands:
         return None
