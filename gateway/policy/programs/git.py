@@ -37,9 +37,10 @@ _HARMLESS_FOR_ONCE = re.compile(
 )
 # What follows `git config`, each word behind a NUL: settings are read, or a harmless one is changed.
 _HARMLESS_CONFIG = re.compile(
-    r"(?=\0)(\0(-z|-l|list|--(list|global|local|show-origin|show-scope|name-only|null|bool|int)))*"
-    r"(\0(get|--get(-all|-regexp)?)\0[^-(\0].*|\0[^-(\0][^\0]*"
-    rf"|(\0(set|--set|--add|--replace-all|--unset(-all)?))?\0({_HARMLESS})(\0.*)?)?",
+    r"(\0(-z|--(global|local|show-origin|show-scope|name-only|null|bool|int)))*"
+    r"(\0(-l|list|--list)(\0--(show-origin|show-scope|name-only))*"
+    r"|\0(get|--get(-all|-regexp)?)\0(?!(get|list|set)(\0|\Z))[^-(\0].*"
+    rf"|\0(?!set\Z)[^-(\0][^\0]*|(\0(set|--set|--add|--replace-all|--unset(-all)?))?\0({_HARMLESS})(\0.*)?)",
     re.IGNORECASE | re.DOTALL,
 )
 

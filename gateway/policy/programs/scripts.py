@@ -40,7 +40,7 @@ _SED_COMMAND = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 # `print > file` and `print | command`. Where a print ends is not read, so what compares behind one counts too.
-_AWK_WRITES = re.compile(r"print.*?(>(?!=)|(?<!\|)\|(?!\|))", re.DOTALL)
+_AWK_WRITES = re.compile(r">(?!=)|(?<!\|)\|(?!\|)")
 _AWK_RUNS = re.compile(r"system|getline|\|&|@[A-Za-z_/]|ARGV|ARGC|FUNCTAB|PROCINFO|/inet")
 _MAKE = """-bBdehikLmnNpqrRsStvw -C:list -f:read -I:list -j[] -l[] -o: -O[] -W: --always-make --directory=list --dry-run
     --file=read --ignore-errors --include-dir=list --jobs[=] --just-print --keep-going --load-average[=] --makefile=read
@@ -103,8 +103,8 @@ def _awk(call: Call) -> None:
             call.refuse("the program of awk is not literal")
         elif (runs := _AWK_RUNS.search(program.text)) is not None:
             call.refuse(f"the program of awk is not understood: {runs.group()!r} may open a file or run a program")
-        elif (writes := _AWK_WRITES.search(program.text)) is not None:
-            what = f"a print before {writes.group(1)!r} may write a file or run a program"
+        elif "print" in program.text and (writes := _AWK_WRITES.search(program.text, program.text.index("print"))):
+            what = f"a print before {writes.group()!r} may write a file or run a program"
             call.refuse(f"the program of awk is not understood: {what}")
     for word in after_text(operands):
         if word.kind != "literal" or not _ASSIGNMENT.fullmatch(word.text):
