@@ -10,7 +10,7 @@ from gateway.policy.certainty import NO, PERHAPS, YES, Certainty
 from gateway.policy.fields import ArgvPrefix as WrittenPrefix
 from gateway.policy.fields import Between, Placeholder
 from gateway.policy.globs import PathGlob, compile_glob
-from gateway.policy.programs.paths import absolute
+from gateway.policy.programs.paths import absolute, may_be_none
 from gateway.policy.regexes import compile_regex
 from gateway.policy.shell_line import START, Directories
 from gateway.policy.words import Word
@@ -95,7 +95,7 @@ class ArgvPrefix:
             for place in _past_options(words, places) if number else places:
                 word = words[place] if place < len(words) else None
                 if wanted is _no_word:
-                    if all(_may_vanish(left) for left in words[place:]):
+                    if all(may_be_none(left) and not left.prefix for left in words[place:]):
                         return True
                 elif word is not None and _could_accept(wanted, word, cwd, is_program=number == 0):
                     if word.kind in ("glob", "expansion") and not word.one_word:
@@ -137,11 +137,6 @@ def _could_accept(wanted: WantedWord, word: Word, cwd: Directories, *, is_progra
     if isinstance(wanted, frozenset):
         return word.text in wanted or (is_program and word.text.rpartition("/")[2] in wanted)
     return wanted(word.text, cwd) >= PERHAPS
-
-
-def _may_vanish(word: Word) -> bool:
-    """Return whether no word at all may take its place."""
-    return word.kind == "unknown" or (word.kind == "expansion" and not word.single and not word.prefix)
 
 
 def compile_argv(written: Iterable[WrittenPrefix]) -> tuple[ArgvPrefix, ...]:

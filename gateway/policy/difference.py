@@ -75,19 +75,18 @@ class TextChange:
 def text_changes(a: PolicyDocument, b: PolicyDocument) -> Iterator[TextChange]:
     """Yield what two files say differently: rules by their ids, groups and sections by their names."""
     first, second = _said(a), _said(b)
-    for name in dict.fromkeys((*first, *second)):
-        before, after = first.get(name), second.get(name)
-        if before != after:
-            yield TextChange(name, before, after)
+    for name in first | second:
+        if first.get(name) != second.get(name):
+            yield TextChange(name, first.get(name), second.get(name))
 
 
 def _said(document: PolicyDocument) -> dict[str, str]:
     said: dict[str, str] = {}
     for section, value in document.model_dump(mode="json", exclude={"rules", "groups", "tests", "description"}).items():
-        fields = (
-            {f"{section}.{name}": item for name, item in value.items()} if isinstance(value, dict) else {section: value}
-        )
-        said |= {name: str(item) for name, item in fields.items()}
+        if isinstance(value, dict):
+            said |= {f"{section}.{name}": str(item) for name, item in value.items()}
+        else:
+            said[section] = str(value)
     said |= {f"group {name}": ", ".join(group.use) for name, group in document.groups.items()}
     for _, rule in all_rules(document):
         said[f"rule {rule.id}"] = rule.model_dump_json(exclude_defaults=True, exclude={"examples"})

@@ -17,6 +17,7 @@ from gateway.policy.fields import Placeholder
 from gateway.policy.globs import ancestors, compile_glob
 from gateway.policy.scoped_rule import ScopedRule, scoped_rules
 from gateway.policy.shell_line import joined
+from gateway.policy.words import names
 from gateway.policy.yaml_lines import Path
 from sandbox.file_rules import FileRules
 
@@ -26,10 +27,8 @@ _LISTS = {
     _WRITE: ("writable", "writable_files", "unwritable"),
 }
 # A line may use them beside what a rule allows: they run a program in their place, or do nothing.
-_NEED_NO_RULE = frozenset(
-    """[ ash bash chronic dash echo env false flock ionice nice nohup printf pwd setsid sh stdbuf test time timeout
-    true xargs""".split()  # noqa: SIM905 - one name a line would take twenty
-)
+_NEED_NO_RULE = names("""[ ash bash chronic dash echo env false flock ionice nice nohup printf pwd setsid sh stdbuf test
+    time timeout true xargs""")
 # Of both layers together the daemon takes twice as much (FILE_RULES_LIMIT_BYTES).
 _LIMIT_PATHS_BYTES = 8_000
 # What is read of a command's output, which can be made to take long: its last lines, and some names in each.
@@ -199,7 +198,10 @@ def refusal_note(granted: FileRules, rules: Sequence[ScopedRule], text: str, dir
     refused = [line for line in text[-_LIMIT_CHARS:].splitlines()[-_LIMIT_LINES:] if _REFUSED.search(line)]
     if not refused:
         return ""
-    forbidden = [(verb, _forbidding(rules, tool)) for tool, verb in ((_READ, "read"), (_WRITE, "write"))]
+    forbidden: list[tuple[str, dict[str, str]]] = []  # what rules forbid, each with the name of its first rule
+    for tool, verb in ((_READ, "read"), (_WRITE, "write")):
+        about = [placed for placed in reversed(rules) if tool in placed.rule.tools]
+        forbidden.append((verb, {path: placed.name for placed in about for path in forbids(placed.rule)}))
     for line in refused:
         for name in (_QUOTED.findall(line) or _BEFORE.findall(line))[:_LIMIT_NAMES]:
             path = joined(directory, name)
@@ -219,16 +221,6 @@ def granted_in_words(granted: FileRules) -> str:
     if named := named_programs(granted):
         said.append(f"execute only {_first(named)}")
     return f"{', '.join(said[:-1])}, and {said[-1]}"
-
-
-def _forbidding(rules: Sequence[ScopedRule], tool: str) -> dict[str, str]:
-    """Return what rules forbid to commands for a tool, each with the name of its first rule."""
-    found: dict[str, str] = {}
-    for placed in rules:
-        if tool in placed.rule.tools:
-            for path in forbids(placed.rule):
-                found.setdefault(path, placed.name)
-    return found
 
 
 def _below(trees: Sequence[str], files: Sequence[str]) -> str:

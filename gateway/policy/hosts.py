@@ -52,7 +52,7 @@ def compile_host(text: str) -> HostPattern:
     written = found[2].strip("[]")
     if name != written:
         raise ValueError(f"{text!r} is judged as {name!r}; write that")
-    if found[1] and _is_address(name):
+    if found[1] and (":" in name or _NUMBER.fullmatch(name.rpartition(".")[2])):
         raise ValueError(f"{text!r}: nothing is below an address; {_FORM}")
     return HostPattern(name, found[1] is not None, int(found[3]) if found[3] else None)
 
@@ -96,11 +96,3 @@ def _ipv4(text: str) -> str:
         return str(ipaddress.IPv4Address(socket.inet_aton(text)))
     except (OSError, ValueError) as error:
         raise ValueError("it is neither a name nor an address") from error
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

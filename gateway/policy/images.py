@@ -9,23 +9,23 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 LIMIT_CHARS = 512
 _HUB = "docker.io"
 _SHOWN = 10
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-_REPOSITORY = re.compile(
-    r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?"
-    r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
+_NAME = re.compile(
+    r"((?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?"
+    r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)"
+    rf"(?::([A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}))?(?:@({_DIGEST.pattern}))?"
 )
-_GLOB = re.compile(r"[A-Za-z0-9._:*/-]+")
+_GLOB = re.compile(rf"((?:[A-Za-z0-9._:*-]+/)*[A-Za-z0-9._*-]+)(?::([^/@]*[^/@:]))?(?:@({_DIGEST.pattern}))?")
 # The engine takes the first digits of an id for a name: such a name may be that of any image.
 _ID_DIGITS = re.compile(r"[0-9a-f]{1,64}")
 
 
-@dataclass(frozen=True)
-class ImageName:
+class ImageName(NamedTuple):
     """A name in its parts. `repository` is "" for an id; `tag` is "" beside a digest, which names one for good."""
 
     repository: str
@@ -38,19 +38,17 @@ def read_image(name: str) -> ImageName:
     """Read a name; ValueError for what is none."""
     if len(name) <= LIMIT_CHARS and _DIGEST.fullmatch(name):
         return ImageName("", "", name)
-    rest, at, digest = name.partition("@")
-    repository, tag = _tag_apart(rest)
-    right = _REPOSITORY.fullmatch(repository) and (not tag or _TAG.fullmatch(tag)) and not rest.endswith(":")
-    if len(name) > LIMIT_CHARS or not right or (at and not _DIGEST.fullmatch(digest)):
+    found = _NAME.fullmatch(name) if len(name) <= LIMIT_CHARS else None
+    if found is None:
         raise ValueError(
             f"{name[:LIMIT_CHARS]!r} is not the name of an image; write it as python:3.12-slim, "
             "registry.example.com/team/tools:1, or NAME@sha256: and 64 hexadecimal digits"
         )
-    return ImageName(_whole(repository), "" if at else tag or "latest", digest)
+    repository, tag, digest = found.groups()
+    return ImageName(_whole(repository), "" if digest else tag or "latest", digest or "")
 
 
-@dataclass(frozen=True)
-class ImageGlob:
+class ImageGlob(NamedTuple):
     """A compiled glob: `tag` is None where it is about all of them, `digest` "" where it names none."""
 
     repository: re.Pattern[str]
@@ -70,20 +68,17 @@ def compile_image_glob(text: str) -> ImageGlob:
     """Compile a glob. Raises ValueError that says what is wrong and what is right."""
     if _DIGEST.fullmatch(text):
         return ImageGlob(re.compile(""), None, text)
-    rest, at, digest = text.partition("@")
-    repository, tag = _tag_apart(rest)
-    parts = repository.split("/")
-    whole = all(parts) and not any("**" in part and part != "**" for part in parts)
-    wrong_digest = at and not _DIGEST.fullmatch(digest)
-    if len(text) > LIMIT_CHARS or not _GLOB.fullmatch(repository) or not whole or wrong_digest or rest.endswith(":"):
+    found = _GLOB.fullmatch(text) if len(text) <= LIMIT_CHARS else None
+    if found is None or any("**" in part and part != "**" for part in found[1].split("/")):
         raise ValueError(
             f"{text[:LIMIT_CHARS]!r} is not a glob of images; write it as python, python:3.12*, "
             "registry.example.com/team/** or NAME@sha256: and 64 hexadecimal digits"
         )
+    repository, tag, digest = found.groups()
     # An id has no repository: only "**" is about those, too.
     expression = ".*" if repository == "**" else _expression(_whole(repository))
-    of_tag = re.compile(_expression(tag)) if tag and not at else None
-    return ImageGlob(re.compile(expression), of_tag, digest)
+    of_tag = re.compile(_expression(tag)) if tag and not digest else None
+    return ImageGlob(re.compile(expression), of_tag, digest or "")
 
 
 @dataclass(frozen=True)
@@ -127,12 +122,6 @@ class ImageRule:
 ANY_IMAGE = ImageRule()
 
 
-def _tag_apart(name: str) -> tuple[str, str]:
-    head, slash, last = name.rpartition("/")
-    repository, _, tag = last.partition(":")
-    return f"{head}{slash}{repository}", tag
-
-
 def _whole(repository: str) -> str:
     """Return a repository, or a glob of some, with the registry that the engine takes where none is named."""
     first, slash, rest = repository.partition("/")
@@ -146,6 +135,4 @@ def _whole(repository: str) -> str:
 
 
 def _expression(glob: str) -> str:
-    return "".join(
-        {"**": ".*", "*": "[^/]*"}.get(piece, re.escape(piece)) for piece in re.split(r"(\*\*|\*)", glob) if piece
-    )
+    return re.escape(glob).replace(r"\*\*", ".*").replace(r"\*", "[^/]*")

@@ -139,7 +139,10 @@ class Policy:
                 ruling.narrows = self._narrows
         except TooComplex:
             return Decision("deny", TOO_COMPLEX, _TOO_COMPLEX_REASON, self.version)
-        return self._decision(ruling)
+        decision = ruling.conclude()
+        would_be = ruling.conclude(shadow=True) if ruling.has_shadow() else decision
+        changed = (would_be.verdict, would_be.rule) if would_be.verdict != decision.verdict else None
+        return replace(decision, policy_version=self.version, trace=ruling.trace(), would_be=changed)
 
     def _allowed(self, tool: str) -> tuple[str, ...]:
         """Return what rules allow of a tool as they are written: argv, paths or hosts."""
@@ -151,35 +154,26 @@ class Policy:
             self._allowed_of[tool] = tuple(dict.fromkeys(islice(shown, _LIMIT_ALLOWED)))
         return self._allowed_of[tool]
 
-    def _decision(self, ruling: Ruling) -> Decision:
-        decision = ruling.conclude()
-        would_be = ruling.conclude(shadow=True) if ruling.has_shadow() else decision
-        changed = (would_be.verdict, would_be.rule) if would_be.verdict != decision.verdict else None
-        asked, limits, trace = decision.asked, decision.limits, ruling.trace()
-        return Decision(decision.verdict, decision.rule, decision.reason, self.version, trace, asked, limits, changed)
-
     def _judged(self, part: Part, call: Call, grants: Grants | None, budget: Budget) -> Judged:
         hits: dict[tuple[int, str], Hit] = {}
         narrowed: set[bool] = set()
         needs_allow, is_known = part.needs_allow, part.is_known
-        candidates = (
-            (rule, named, seen) for rules, seen in self._about(part) for rule, named in rules.matching(seen, budget)
-        )
-        for rule, named, seen in candidates:
-            if not needs_allow and rule.effect == "allow" and rule.by_names:
-                continue
-            budget.spend(1 if rule.by_names else _CONDITIONS)
-            found = hit(rule, named, seen, call)
-            if found is None or (not needs_allow and found.effect == "allow"):
-                continue
-            if not is_known and not found.surely:
-                narrowed.add(found.rule.shadow)
-                continue
-            key = (found.rule.place, found.effect)
-            if key not in hits or (found.surely and not hits[key].surely):
-                hits[key] = found
-        asked = any(found.effect == "ask" for found in hits.values())
-        granted = _granted(part, call, grants) if grants is not None and asked else None
+        for rules, seen in self._about(part):
+            for rule, named in rules.matching(seen, budget):
+                if not needs_allow and rule.effect == "allow" and rule.by_names:
+                    continue
+                budget.spend(1 if rule.by_names else _CONDITIONS)
+                found = hit(rule, named, seen, call)
+                if found is None or (not needs_allow and found.effect == "allow"):
+                    continue
+                if not is_known and not found.surely:
+                    narrowed.add(found.rule.shadow)
+                    continue
+                key = (found.rule.place, found.effect)
+                if key not in hits or (found.surely and not hits[key].surely):
+                    hits[key] = found
+        asks = any(found.effect == "ask" for found in hits.values())
+        granted = _granted(part, call, grants) if grants is not None and asks else None
         in_order = sorted(hits.values(), key=lambda found: found.rule.place)
         return Judged(part, tuple(in_order), granted, frozenset(narrowed))
 
@@ -226,11 +220,11 @@ def _tells_apart(rule: Rule) -> bool:
     if FILE_TOOLS.isdisjoint(rule.tools):
         return False
     conditions = [rule] if rule.unless is None else [rule, rule.unless]
-    globs = (glob for condition in conditions for glob in condition.paths or ())
-    return any(condition.when is not None for condition in conditions) or any(map(_is_finer, globs))
-
-
-def _is_finer(text: str) -> bool:
-    """Return whether a glob could match some files of a writable file system and not others."""
-    glob = compile_glob(text)
-    return any(glob.may_match_below(root) and text not in {"/**", root, f"{root}/**"} for root in _WRITABLE_ROOTS)
+    # Globs that could match some files of a writable file system and not others.
+    finer = (
+        compile_glob(glob).may_match_below(root) and glob not in {"/**", root, f"{root}/**"}
+        for condition in conditions
+        for glob in condition.paths or ()
+        for root in _WRITABLE_ROOTS
+    )
+    return any(condition.when is not None for condition in conditions) or any(finer)

@@ -4,7 +4,7 @@ Only what a file says counts: a default is what holds where neither says anythin
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from gateway.policy.decision import STRICTNESS
 from gateway.policy.document import (
@@ -20,15 +20,14 @@ from gateway.policy.fields import Section
 from gateway.policy.images import ImageRule
 
 # How what both layers say of a field becomes one value, the operator's word first; of other fields the least counts.
-_Merged: TypeAlias = Mapping[str, Callable[[list[Any]], Any]]
-_SANDBOX: _Merged = {
-    "image": lambda said: said[0],
-    "runtime": lambda said: said[0],
-    "home": lambda said: max(said, key=("workspace", "read_only").index),
-    "snapshots": lambda said: min(said, key=("asked", "run", "step").index),  # what keeps less
-    "require_digest": any,
+_MERGED: Mapping[tuple[type[Section], str], Callable[[list[Any]], Any]] = {
+    (SandboxSection, "image"): lambda said: said[0],
+    (SandboxSection, "runtime"): lambda said: said[0],
+    (SandboxSection, "home"): lambda said: max(said, key=("workspace", "read_only").index),
+    (SandboxSection, "snapshots"): lambda said: min(said, key=("asked", "run", "step").index),  # what keeps less
+    (SandboxSection, "require_digest"): any,
+    (RedactionSection, "well_known"): any,
 }
-_REDACTION: _Merged = {"well_known": any}
 
 
 def effective_document(tenant: PolicyDocument, operator: PolicyDocument | None) -> PolicyDocument:
@@ -37,12 +36,15 @@ def effective_document(tenant: PolicyDocument, operator: PolicyDocument | None) 
         return tenant
     written = [document.opaque for document in (operator, tenant) if "opaque" in document.model_fields_set]
     results = (rule.model_copy(update={"id": f"operator/{rule.id}"}) for rule in operator.results)
+    redaction = RedactionSection(**_strictest(operator.redaction, tenant.redaction, leaving_out="patterns"))
+    # A copy, because both files together may name more patterns than one.
+    patterns = tuple(dict.fromkeys((*operator.redaction.patterns, *tenant.redaction.patterns)))
     sections = {
         "sandbox": _sandbox(tenant.sandbox, operator.sandbox),
         "limits": LimitsSection(**_strictest(operator.limits, tenant.limits)),
         "eviction": _eviction(tenant.eviction, operator.eviction),
         "quotas": QuotasSection(**_strictest(operator.quotas, tenant.quotas)),
-        "redaction": _redaction(tenant.redaction, operator.redaction),
+        "redaction": redaction.model_copy(update={"patterns": patterns}),
         "results": (*results, *tenant.results),
         "enforcement": "kernel" if "kernel" in (tenant.enforcement, operator.enforcement) else "reading",
         "opaque": max(written, key=lambda effect: STRICTNESS[effect], default=tenant.opaque),
@@ -50,19 +52,19 @@ def effective_document(tenant: PolicyDocument, operator: PolicyDocument | None) 
     return tenant.model_copy(update=sections)
 
 
-def _strictest(*sections: Section, leaving_out: str = "", merged: _Merged | None = None) -> dict[str, Any]:
+def _strictest(*sections: Section, leaving_out: str = "") -> dict[str, Any]:
     """Return the strictest value for each field that one of the sections writes."""
     strictest = {}
     for name in type(sections[0]).model_fields:
         values = [getattr(section, name) for section in sections if name in section.model_fields_set]
         said = [value for value in values if value is not None]
         if said and name != leaving_out:
-            strictest[name] = (merged or {}).get(name, min)(said)
+            strictest[name] = _MERGED.get((type(sections[0]), name), min)(said)
     return strictest
 
 
 def _sandbox(tenant: SandboxSection, operator: SandboxSection) -> SandboxSection:
-    section = SandboxSection(**_strictest(operator, tenant, leaving_out="images", merged=_SANDBOX))
+    section = SandboxSection(**_strictest(operator, tenant, leaving_out="images"))
     # An image must be on both lists. There is one image, so the list that refuses it, if one does, says all.
     lists = [images for images in (operator.images, tenant.images) if images is not None]
     refusing = [images for images in lists if ImageRule(images).refusal(section.image)]
@@ -84,9 +86,3 @@ def _fitting(sizes: Iterable[EvictionSizes]) -> dict[str, int]:
     limit = smallest["limit_chars"]
     head = min(smallest["head_chars"], limit // 2)
     return {"limit_chars": limit, "head_chars": head, "tail_chars": min(smallest["tail_chars"], limit - head)}
-
-
-def _redaction(tenant: RedactionSection, operator: RedactionSection) -> RedactionSection:
-    section = RedactionSection(**_strictest(operator, tenant, leaving_out="patterns", merged=_REDACTION))
-    # A copy, because both files together may name more patterns than one.
-    return section.model_copy(update={"patterns": tuple(dict.fromkeys((*operator.patterns, *tenant.patterns)))})

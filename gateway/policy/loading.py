@@ -6,11 +6,10 @@ from pathlib import Path as FilePath
 
 from pydantic import ValidationError
 
-from gateway.policy.checks import wrong_places
+from gateway.policy.checks import translated, wrong_places
 from gateway.policy.document import PolicyDocument
 from gateway.policy.file_rules import check_layers
 from gateway.policy.judge import Policy
-from gateway.policy.messages import translated
 from gateway.policy.proof import Outcome, prove_examples, prove_tests
 from gateway.policy.yaml_lines import Path, YamlReading, read_yaml
 

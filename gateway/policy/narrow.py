@@ -53,40 +53,31 @@ def _rule(parts: Sequence[Part], tool: str, asked_by: str) -> Rule | None:
     about: dict[str, object]
     if all(part.kind == "command" for part in parts):
         words = [_words(part) for part in parts]
-        about = {"argv": tuple(dict.fromkeys(words))}
         if None in words or len(words) > _LIMIT_COMMANDS:
             return None
+        about = {"argv": tuple(dict.fromkeys(words))}
     elif all(part.kind == "path" and part.path is not None and not part.below for part in parts):
         about = {"paths": tuple(dict.fromkeys(escaped(str(part.path)) for part in parts))}
     elif all(part.kind == "host" and part.host is not None and part.port is not None for part in parts):
-        about = {"hosts": tuple(dict.fromkeys(_host(part) for part in parts))}
+        hosts = ((f"[{part.host}]" if ":" in str(part.host) else part.host, part.port) for part in parts)
+        about = {"hosts": tuple(dict.fromkeys(f"{host}:{port}" for host, port in hosts))}
     elif all(part.kind == "tool" for part in parts):
         about = {}
     else:
         return None
     name = hashlib.sha256(repr((tool, about)).encode("utf-8", "backslashreplace")).hexdigest()[:12]
-    reason = f"an approver allowed {_what(tool, about)}, which {asked_by} asks about"
+    what = "exactly this" if about else "this tool with any arguments"
     if tool in WRITING_TOOLS:
+        what = "writing any content here"
         about["when"] = _NO_OPERATION
+    reason = f"an approver allowed {what}, which {asked_by} asks about"
     return Rule.model_validate({"id": f"grant-{name}", "tools": (tool,), "effect": "allow", "reason": reason, **about})
-
-
-def _what(tool: str, about: Mapping[str, object]) -> str:
-    if tool in WRITING_TOOLS:
-        return "writing any content here"
-    return "exactly this" if about else "this tool with any arguments"
 
 
 def _words(part: Part) -> tuple[str | tuple[str, ...] | Placeholder, ...] | None:
     """Return the words of a command, closed; None where one is not literal, or where it runs is not the usual place."""
-    texts = [word.literal for word in part.words] if part.cwd == START else [None]
-    known = [text for text in texts if text is not None and len(text) <= _LIMIT_WORD_CHARS]
-    if len(known) != len(texts) or not known or len(known) > _LIMIT_WORDS:
+    known = [word.text for word in part.words if word.kind == "literal" and len(word.text) <= _LIMIT_WORD_CHARS]
+    if part.cwd != START or len(known) != len(part.words) or not 0 < len(known) <= _LIMIT_WORDS:
         return None
     # A list of one is that word and no other, where the word itself would be a pattern.
     return (*((text,) if text == "*" else text for text in known), Placeholder(end=True))
-
-
-def _host(part: Part) -> str:
-    host = f"[{part.host}]" if part.host is not None and ":" in part.host else part.host
-    return f"{host}:{part.port}"

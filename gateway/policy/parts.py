@@ -1,14 +1,13 @@
 """A call cut into the parts that are judged: a path, each simple command, each file and host that a command names."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
-from gateway.policy.effects import Access, FileUse, HostUse
 from gateway.policy.fields import CONNECT, FILE_TOOLS, WRITING_TOOLS
 from gateway.policy.globs import path_problem
 from gateway.policy.hosts import canonical_host
+from gateway.policy.programs.call import Access, FileUse, HostUse
 from gateway.policy.programs.paths import absolute
 from gateway.policy.recent import Recent
 from gateway.policy.shell_line import START, Directories, Redirect, SimpleCommand
@@ -85,7 +84,10 @@ def cut(tool: str, arguments: Mapping[str, object], *, effects: bool = True, red
     if tool in FILE_TOOLS:
         return _cut_file_call(tool, arguments)
     if tool == "execute":
-        return _cut_command(arguments, effects=effects, redirects=redirects)
+        command = arguments.get("command")
+        if not isinstance(command, str):
+            return Parts(invalid="command must be text" if "command" in arguments else "command is missing")
+        return _COMMANDS.get((command, effects, redirects), lambda: _read_command(command, effects, redirects))
     if tool == CONNECT:
         return _cut_connection(arguments)
     return Parts((Part("tool", shown(tool), tool),))
@@ -144,14 +146,6 @@ def _cut_connection(arguments: Mapping[str, object]) -> Parts:
     return Parts((Part("host", f"{name}:{port}", CONNECT, host=name, port=port),))
 
 
-def _cut_command(arguments: Mapping[str, object], *, effects: bool, redirects: bool) -> Parts:
-    command = arguments.get("command")
-    if not isinstance(command, str):
-        return Parts(invalid="command must be text" if "command" in arguments else "command is missing")
-    read = partial(_read_command, command, effects=effects, redirects=redirects)
-    return _COMMANDS.get((command, effects, redirects), read)
-
-
 def _size_bytes(key: tuple[str, bool, bool], parts: Parts) -> int:
     """Return about how much memory a command and its parts take."""
     words = sum(len(part.words) for part in parts.parts)
@@ -162,46 +156,39 @@ _COMMANDS: Recent[tuple[str, bool, bool], Parts] = Recent(_LIMIT_KEPT_BYTES, _si
 """A command is judged before it runs, explained, and tried again; it says the same every time."""
 
 
-def _read_command(command: str, *, effects: bool, redirects: bool) -> Parts:
+def _read_command(command: str, effects: bool, redirects: bool) -> Parts:
     programs = read_programs(command)
-    opened = [(one, path) for one in programs.redirects if redirects for path in _redirect_paths(one)]
-    opaque = programs.opaque or (programs.files_unknown if effects else None) or _device(path for _, path in opened)
+    opened = [part for redirect in programs.redirects if redirects for part in _redirected(redirect)]
+    opened = [part for part in opened if part.path != _NOWHERE]
+    opaque = programs.opaque or (programs.files_unknown if effects else None)
+    # In bash /dev/tcp/host/port is a connection, not a file.
+    device = next((part.path for part in opened if part.path is not None and part.path.startswith("/dev/")), None)
+    if opaque is None and device is not None:
+        opaque = f"a redirect to {device!r} may be something else than a file"
     # `cd src && git diff && echo ok` needs nothing but an allow for git.
-    ran = [(program, does_nothing(program.words)) for program in programs.programs]
-    beside = any(not program.wrapper and not is_idle for program, is_idle in ran)
+    beside = any(not program.wrapper and not does_nothing(program.words) for program in programs.programs)
     parts: list[Part] = []
-    for program, is_idle in ran:
-        name, text = program.words[0].text, " ".join(word.text for word in program.words)
-        words, cwd, within = program.words, program.cwd, program.within
-        wrapper = program.wrapper or (beside and is_idle)
-        parts.append(Part("command", shown(text), "execute", words=words, cwd=cwd, wrapper=wrapper, within=within))
+    for program in programs.programs:
+        words, name = program.words, program.words[0].text
+        text = shown(" ".join(word.text for word in words))
+        wrapper = program.wrapper or (beside and does_nothing(words))
+        parts.append(Part("command", text, "execute", None, False, words, program.cwd, wrapper, within=program.within))
         if effects:
             parts.extend(_file_part(name, use) for use in program.effects.files)
             parts.extend(_host_part(name, use) for use in program.effects.hosts)
-    parts.extend(_redirect_part(one, path) for one, path in opened if path != _NOWHERE)
+    parts.extend(opened)
     if not parts and opaque is None:
         parts.append(Part("line", "a line that runs nothing", "execute", of_command=True))
     return Parts(tuple(dict.fromkeys(parts)), opaque=opaque)
 
 
-def _device(opened: Iterable[str | None]) -> str | None:
-    """Return why a redirect to a device is not understood: in bash /dev/tcp/host/port is a connection, not a file."""
-    device = next((path for path in opened if path and path.startswith("/dev/") and path != _NOWHERE), None)
-    return f"a redirect to {device!r} may be something else than a file" if device else None
-
-
-def _redirect_part(redirect: Redirect, path: str | None) -> Part:
+def _redirected(redirect: Redirect) -> Iterator[Part]:
+    """Yield the files that a redirect may open; of one that is not plain it is unknown which one it is."""
     mark, tool = (">", "write_file") if redirect.writes else ("<", "read_file")
-    target = path or redirect.target or "a file that is not known before it runs"
-    return Part("path", shown(f"{mark} {target}"), tool, path=path, of_command=True)
-
-
-def _redirect_paths(redirect: Redirect) -> tuple[str | None, ...]:
-    """Return the absolute paths that a redirect may open, None for one that is not plain."""
-    target = redirect.target
-    if target is None or target.endswith("/"):
-        return (None,)
-    return absolute(target, redirect.cwd)
+    target = redirect.target or ""
+    for path in absolute(target, redirect.cwd) if not target.endswith("/") else (None,):
+        name = path or target or "a file that is not known before it runs"
+        yield Part("path", shown(f"{mark} {name}"), tool, path=path, of_command=True)
 
 
 def _file_part(name: str, use: FileUse) -> Part:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gateway.policy.decision import Facts
-from gateway.policy.document import Example, PolicyDocument, PolicyTest, Rule
+from gateway.policy.document import Example, PolicyDocument, Rule
 from gateway.policy.fields import CONNECT, moment
 from gateway.policy.judge import Policy
 from gateway.policy.scoped_rule import all_rules
@@ -58,7 +58,11 @@ def prove_tests(document: PolicyDocument, reading: YamlReading, policy: Policy) 
     """Yield the outcome of each test of a file, with its place."""
     for number, test in enumerate(document.tests):
         place: Path = ("tests", number)
-        message = _broken(test, policy, Facts(at=moment(test.at)))
+        decision = policy.judge(test.tool, test.args, Facts(at=moment(test.at)))
+        message = ""
+        if decision.verdict != test.verdict or test.rule not in (None, decision.rule):
+            expected = test.verdict if test.rule is None else f"{test.verdict} by {test.rule}"
+            message = f"expected {expected}, and it is {decision.verdict} by {decision.rule}: {decision.reason}"
         call = f"{test.tool} {_shown(test.args)}"
         yield place, Outcome("test", reading.line(place), test.rule or "", call, not message, message)
 
@@ -102,14 +106,6 @@ def _untrue(alone: Policy, rule: Rule, example: Example, *, matches: bool) -> st
         if not matches and found:
             return f"{shown} matches rule {rule.id!r} for {tool}, and must not"
     return ""
-
-
-def _broken(test: PolicyTest, policy: Policy, facts: Facts) -> str:
-    decision = policy.judge(test.tool, test.args, facts)
-    if decision.verdict == test.verdict and test.rule in (None, decision.rule):
-        return ""
-    expected = test.verdict if test.rule is None else f"{test.verdict} by {test.rule}"
-    return f"expected {expected}, and it is {decision.verdict} by {decision.rule}: {decision.reason}"
 
 
 def _shown(example: Example) -> str:

@@ -26,13 +26,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Resolved:
-    """The whole of it."""
+    """The whole of it. `files` is what the sandbox's kernel enforces for commands, None for nothing."""
 
     version: str
     rules: tuple[ScopedRule, ...]
     settings: tuple[Setting, ...]
     files: FileRules | None = None
-    """What the sandbox's kernel enforces for commands, None for nothing."""
 
     def enforced_by(self, placed: ScopedRule) -> str:
         """Return what enforces a rule: kernel, gateway, or reading."""

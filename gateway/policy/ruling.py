@@ -34,26 +34,26 @@ class Judged:
 
 @dataclass
 class Ruling:
-    """What was found about one call, and how a line that is opaque is to be taken."""
+    """What was found about one call, and how a line that is opaque is to be taken.
+
+    `line` is the whole line and the rules without argv, where it is opaque; `allowed` gives what rules allow of a tool,
+    as they are written; `narrows` is whether rules in force (False), or in shadow (True), tighten some lines only.
+    """
 
     tool: str
     judged: list[Judged] = field(default_factory=list)
     opaque: str | None = None
     opaque_effect: Opaque = "deny"
     line: Judged | None = None
-    """The whole line and the rules without argv, where it is opaque."""
     allowed: Callable[[str], tuple[str, ...]] = lambda _: ()
-    """What rules allow of a tool, as they are written."""
     narrows: frozenset[bool] = frozenset()
-    """Whether rules in force (False), or in shadow (True), tighten some command lines only."""
 
     def trace(self) -> tuple[Match, ...]:
         matches: list[Match] = []
         for judged in self._all():
-            part = judged.part.shown
-            matches.extend(Match(part, hit.rule.id, hit.effect, hit.rule.shadow, hit.rule.layer) for hit in judged.hits)
-            if judged.granted is not None:
-                matches.append(Match(part, judged.granted.id, "allow"))
+            part, granted = judged.part.shown, judged.granted
+            matches += (Match(part, hit.rule.id, hit.effect, hit.rule.shadow, hit.rule.layer) for hit in judged.hits)
+            matches += [Match(part, granted.id, "allow")] if granted is not None else []
         return tuple(matches)
 
     def has_shadow(self) -> bool:
@@ -73,7 +73,7 @@ class Ruling:
             return self._conclude_opaque(shown(opaque), outcome, shadow=shadow)
         if outcome.denying:
             return self._denied(outcome.denying)
-        if outcome.unmatched or not (outcome.passing or outcome.passing_effects):
+        if outcome.unmatched or not (outcome.asking or outcome.passing or outcome.passing_effects):
             return Decision("deny", DEFAULT_DENY, self._unmatched(outcome))
         return outcome.passed()
 
@@ -109,12 +109,11 @@ class Ruling:
 
     def _conclude_opaque(self, opaque: str, outcome: _Outcome, *, shadow: bool) -> Decision:
         line = self.line.counting(shadow=shadow) if self.line is not None else []
-        denying = outcome.denying + [hit for hit in line if hit.effect == "deny"]
-        if denying:
+        if denying := [*outcome.denying, *(hit for hit in line if hit.effect == "deny")]:
             return self._denied(denying)
-        asking = [hit for hit in line if hit.effect == "ask"]
-        for hit in asking:
-            outcome.ask(WHOLE_LINE, hit)
+        for hit in line:
+            if hit.effect == "ask":
+                outcome.ask(WHOLE_LINE, hit)
         outcome.limit(line)
         narrowed = False in self.narrows or (shadow and True in self.narrows)
         if any(hit.surely for hit in line) and not narrowed:
@@ -124,7 +123,7 @@ class Ruling:
             said = f"the command line is opaque: {opaque}. Write plain commands with literal words, or one per call."
             return Decision("deny", OPAQUE, said)
         if self.opaque_effect == "ask":
-            asked = tuple(dict.fromkeys((*outcome.asked, WHOLE_LINE)))
+            asked = tuple({**outcome.asked, WHOLE_LINE: None})
             said = f"the policy asks about opaque command lines; {opaque}"
             return Decision("ask", OPAQUE, said, asked=asked, limits=outcome.taken())
         if outcome.asking:
@@ -144,16 +143,15 @@ class _Outcome:
     passing: list[Hit] = field(default_factory=list)
     passing_effects: list[Hit] = field(default_factory=list)
     """What lets the files and hosts of a command line pass; the rules about its commands are named before these."""
-    asked: list[str] = field(default_factory=list)
+    asked: dict[str, None] = field(default_factory=dict)
     unmatched: list[Part] = field(default_factory=list)
-    limits: dict[str, tuple[int, RuleLimit]] = field(default_factory=dict)
+    limits: dict[int, RuleLimit] = field(default_factory=dict)
+    """By the places of the rules."""
 
     def take(self, judged: Judged, hits: list[Hit]) -> None:
         part = judged.part
         self.limit(hits)
-        denying = [hit for hit in hits if hit.effect == "deny"]
-        asking = [hit for hit in hits if hit.effect == "ask"]
-        allowing = [hit for hit in hits if hit.effect == "allow"]
+        denying, asking, allowing = ([hit for hit in hits if hit.effect == one] for one in ("deny", "ask", "allow"))
         if denying:
             self.denying.extend(denying)
         elif part.needs_allow and part.is_known and not allowing and not any(hit.surely for hit in asking):
@@ -168,18 +166,16 @@ class _Outcome:
 
     def ask(self, part: str, hit: Hit) -> None:
         self.asking.append(hit)
-        self.passing.append(hit)
-        if part not in self.asked:
-            self.asked.append(part)
+        self.asked[part] = None
 
     def limit(self, hits: Iterable[Hit]) -> None:
         for hit in hits:
             if hit.rule.limit is not None and hit.effect != "deny":
-                self.limits.setdefault(hit.rule.id, (hit.rule.place, hit.rule.limit))
+                self.limits[hit.rule.place] = hit.rule.limit
 
     def taken(self) -> tuple[RuleLimit, ...]:
         """Return the limits, in the order of the file."""
-        return tuple(limit for _, limit in sorted(self.limits.values(), key=lambda placed: placed[0]))
+        return tuple(self.limits[place] for place in sorted(self.limits))
 
     def passed(self) -> Decision:
         """Return ask where something is asked, else allow."""

@@ -80,6 +80,11 @@ class Word:
         return self.kind == "literal" or (self.kind == "expansion" and self.single)
 
 
+def names(text: str) -> frozenset[str]:
+    """Return the names of a table, which are words of a text: one a line would take hundreds."""
+    return frozenset(text.split())
+
+
 def read_word(text: str) -> Word:
     """Return the word that a shell makes of `text`, which must be one whole word without commands. Raises Opaque."""
     source = text.encode().decode("latin-1")

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gateway.policy.effects import NO_EFFECTS, Effects, FileUse, HostUse
 from gateway.policy.programs import effects_of
-from gateway.policy.programs.call import LIMIT_USES, TOO_MANY
+from gateway.policy.programs.call import ANYTHING, LIMIT_USES, NO_EFFECTS, Effects
 from gateway.policy.programs.git import without_global_options
 from gateway.policy.programs.wrapping import unwrap
 from gateway.policy.shell import LIMIT_COMMANDS, parse_line
 from gateway.policy.shell_line import START, Redirect, ShellLine, SimpleCommand, joined
 from gateway.policy.words import Opaque, Word
 
-LIMIT_DEPTH = 4
-LIMIT_WORDS = 12_000
-"""Words of all programs of a line: find can put one command in many places."""
-LIMIT_SCRIPTS_BYTES = 64 * 1024
-"""Bytes of all scripts in a line, each of them as often as it is read."""
+_LIMIT_DEPTH = 4
+# Of all programs of a line: find can put one command, and one script, in many places.
+_LIMIT_WORDS = 12_000
+_LIMIT_SCRIPTS_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class Programs:
         if not command.words:
             return
         self._words += len(command.words)
-        if depth > LIMIT_DEPTH or len(self.programs) > LIMIT_COMMANDS or self._words > LIMIT_WORDS:
+        if depth > _LIMIT_DEPTH or len(self.programs) > LIMIT_COMMANDS or self._words > _LIMIT_WORDS:
             self._refuse("it wraps commands too deep or has too many")
             return
         if command.words[0].kind != "literal":
@@ -100,8 +98,8 @@ class Programs:
         self.programs[place] = replace(program, wrapper=inner.replaces, effects=own)
         if inner.script is not None:
             self._scripts_bytes += len(inner.script.encode(errors="replace"))
-            if self._scripts_bytes > LIMIT_SCRIPTS_BYTES:
-                self._refuse(f"its scripts are longer than {LIMIT_SCRIPTS_BYTES} bytes together")
+            if self._scripts_bytes > _LIMIT_SCRIPTS_BYTES:
+                self._refuse(f"its scripts are longer than {_LIMIT_SCRIPTS_BYTES} bytes together")
                 return
             self.line(parse_line(inner.script, command.cwd), depth + 1)
         for wrapped in inner.commands:
@@ -113,10 +111,7 @@ class Programs:
         is_full = self._uses > LIMIT_USES
         effects = effects_of(command.words, None if is_full else command.cwd)  # it may start others all the same
         self._uses += len(effects.files) + len(effects.hosts)
-        if self._uses <= LIMIT_USES:
-            return effects
-        anything = (FileUse(None, "read"), FileUse(None, "write"))
-        return Effects(anything, (HostUse(None),), effects.opaque, TOO_MANY)
+        return effects if self._uses <= LIMIT_USES else replace(ANYTHING, opaque=effects.opaque)
 
     def _refuse(self, reason: str) -> None:
         self.opaque = self.opaque or reason

@@ -6,10 +6,9 @@ Start at `__init__.py`. Imports gateway.policy and agent.tools.
 from gateway.policy.document import PolicyDocument
 from gateway.policy.lint.effectless import effectless
 from gateway.policy.lint.findings import Finding, Linted
-from gateway.policy.lint.interpreters import reaches_interpreters
 from gateway.policy.lint.kernel import kernel_rules
 from gateway.policy.lint.mistakes import mistakes
-from gateway.policy.lint.side_doors import side_doors
+from gateway.policy.lint.reaches import reaches_interpreters, side_doors
 from gateway.policy.yaml_lines import YamlReading
 
 __all__ = ["Finding", "Linted", "lint"]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from gateway.policy.cover import Atom, Covering, atoms, covers
-from gateway.policy.decision import STRICTNESS, Effect
+from gateway.policy.decision import Effect
 from gateway.policy.lint.findings import Finding, Linted
 from gateway.policy.scoped_rule import ScopedRule
 
@@ -47,9 +47,6 @@ def _names(rules: Iterable[ScopedRule]) -> str:
     return ", ".join(dict.fromkeys(rule.name for rule in rules))
 
 
-_STRICTEST_FIRST: tuple[Effect, ...] = ("deny", "ask", "allow")
-
-
 class _Pieces:
     """The atoms of all rules, found by where a wider one can stand: a directory above, the same program, a host."""
 
@@ -63,23 +60,21 @@ class _Pieces:
 
     def stricter(self, placed: ScopedRule, atom: Atom) -> ScopedRule | None:
         """Return a stricter rule that covers an atom of another; the strictest that there is."""
-        strictness = STRICTNESS[placed.rule.effect]
-        stricter = (effect for effect in _STRICTEST_FIRST if STRICTNESS[effect] > strictness)
-        return next((rule for effect in stricter for rule, _ in self._wider(atom, effect)), None)
+        stricter: dict[Effect, tuple[Effect, ...]] = {"allow": ("deny", "ask"), "ask": ("deny",), "deny": ()}
+        return next((rule for effect in stricter[placed.rule.effect] for rule, _ in self._wider(atom, effect)), None)
 
     def same(self, placed: ScopedRule, atom: Atom, order: dict[int, int]) -> ScopedRule | None:
         """Return another rule of the same effect that covers an atom; of two equal ones the first stays."""
-        if placed.rule.rate is not None or placed.rule.at_once is not None:
-            return None
-        for rule, other in self._wider(atom, placed.rule.effect):
-            if rule is placed:
-                continue
-            limited = rule.rule.rate is not None or rule.rule.at_once is not None
+        for rule, other in self._wider(atom, placed.rule.effect) if not _is_limited(placed) else ():
             equal = placed.rule.unless is None and covers(atom.condition, other.condition)
-            if not limited and (not equal or order[id(rule)] < order[id(placed)]):
+            if rule is not placed and not _is_limited(rule) and (not equal or order[id(rule)] < order[id(placed)]):
                 return rule
         return None
 
     def _wider(self, atom: Atom, effect: Effect) -> Iterator[tuple[ScopedRule, Atom]]:
         near = self._found.near((effect, atom.tool), atom.condition)
         return ((placed, other) for placed, other in near if covers(other.condition, atom.condition))
+
+
+def _is_limited(placed: ScopedRule) -> bool:
+    return placed.rule.rate is not None or placed.rule.at_once is not None

@@ -73,15 +73,14 @@ class Linted:
 
     def allowed(self, tool: str, **arguments: Any) -> tuple[str, ...] | None:
         """Return the names of the allow rules that let a call pass, None for a call that does not pass unasked."""
-        decision = self.loosest.judge(tool, arguments)
-        if decision.verdict != "allow":
-            return None
-        matched = (match.rule for match in decision.trace if match.effect == "allow" and not match.shadow)
-        return tuple(dict.fromkeys((*matched, decision.rule)))
+        return self._allowing(self.loosest, tool, arguments)
 
     def runs(self, command: str) -> tuple[str, ...] | None:
         """Return the same for a command line, without regard to the files and hosts that it names."""
-        decision = self._loosest_with_files.judge("execute", {"command": command})
+        return self._allowing(self._loosest_with_files, "execute", {"command": command})
+
+    def _allowing(self, policy: Policy, tool: str, arguments: dict[str, Any]) -> tuple[str, ...] | None:
+        decision = policy.judge(tool, arguments)
         if decision.verdict != "allow":
             return None
         matched = (match.rule for match in decision.trace if match.effect == "allow" and match.rule in self.named)
@@ -108,16 +107,14 @@ def at_its_loosest(document: PolicyDocument) -> PolicyDocument:
 
 
 def _loosest(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    return tuple(loose for rule in rules if (loose := _rule(rule)) is not None)
-
-
-def _rule(rule: Rule) -> Rule | None:
-    if rule.effect == "allow":
-        update: dict[str, object] = dict.fromkeys((*_CIRCUMSTANCES, "rate", "at_once"))
-        if _depends(rule.unless):
-            update["unless"] = None
-        return rule.model_copy(update=update)
-    return None if _depends(rule) or _depends(rule.unless) else rule
+    always = dict.fromkeys((*_CIRCUMSTANCES, "rate", "at_once"))
+    return tuple(
+        rule.model_copy(update={**always, "unless": None if _depends(rule.unless) else rule.unless})
+        if rule.effect == "allow"
+        else rule
+        for rule in rules
+        if rule.effect == "allow" or not (_depends(rule) or _depends(rule.unless))
+    )
 
 
 def _depends(condition: Condition | None) -> bool:

@@ -27,38 +27,42 @@ def kernel_rules(linted: Linted) -> Iterator[Finding]:
     if linted.loosest.file_rules is None:
         yield from _by_reading(linted)
         return
-    for placed in linted.own:
-        rule = placed.rule
-        if rule.enforcement == "gateway" or not {tool for tool, _ in _TOOLS}.intersection(rule.tools):
-            continue
-        if rule.effect == "allow" and grants_of(rule) == NOTHING:
-            what = (
-                "it holds for the file tools only: the kernel grants directories and single files, without conditions"
-            )
-            fix = "name directories, as /workspace/src/**, or say so with enforcement: gateway"
-            yield linted.finding("grants-nothing", placed, what, fix)
     granted = {tool: _granted(linted, tool) for tool, _ in _TOOLS}
     for placed in linted.own:
-        if placed.rule.effect != "allow" and placed.rule.given() - {"paths"}:
-            for tool, verb in _TOOLS:
-                if tool in placed.rule.tools and any(_covers(placed, top) for top in granted[tool]):
-                    what = f"commands can {verb} nothing that it is about, as the kernel does not know its conditions"
-                    fix = "name directories that commands need not use, or say enforcement: gateway"
-                    yield linted.finding("forbidden-always", placed, what, fix)
-        for path in _inside(placed, granted["write_file"]):
-            what = f"commands can create nothing beside {path}, as the kernel only grants what there is"
-            fix = (
-                f"allow writing in the directories that commands change, such as {posixpath.dirname(path)}/src/**, "
-                f"instead of in all of {posixpath.dirname(path)}"
-            )
-            yield linted.finding("forbidden-inside", placed, what, fix)
+        if placed.rule.enforcement != "gateway" and not granted.keys().isdisjoint(placed.rule.tools):
+            if placed.rule.effect == "allow":
+                yield from _allowed(linted, placed, granted["read_file"])
+            else:
+                yield from _forbidden(linted, placed, granted)
     yield from _planted(linted, granted["write_file"])
-    for placed in linted.own:
-        if placed.rule.effect == "allow" and "write_file" in placed.rule.tools:
-            for path in grants_of(placed.rule).trees:
-                if not any(is_below(path, readable) for readable in granted["read_file"]):
-                    what = f"commands may write below {path} and read nothing there"
-                    yield linted.finding("unreadable", placed, what, f"allow read_file of {path}/** too")
+
+
+def _allowed(linted: Linted, placed: ScopedRule, readable: list[str]) -> Iterator[Finding]:
+    grants = grants_of(placed.rule)
+    if grants == NOTHING:
+        what = "it holds for the file tools only: the kernel grants directories and single files, without conditions"
+        fix = "name directories, as /workspace/src/**, or say so with enforcement: gateway"
+        yield linted.finding("grants-nothing", placed, what, fix)
+    for path in grants.trees if "write_file" in placed.rule.tools else ():
+        if not any(is_below(path, top) for top in readable):
+            what = f"commands may write below {path} and read nothing there"
+            yield linted.finding("unreadable", placed, what, f"allow read_file of {path}/** too")
+
+
+def _forbidden(linted: Linted, placed: ScopedRule, granted: dict[str, list[str]]) -> Iterator[Finding]:
+    forbidden = forbids(placed.rule)
+    for tool, verb in _TOOLS if placed.rule.given() - {"paths"} else ():
+        if tool in placed.rule.tools and any(is_below(top, path) for top in granted[tool] for path in forbidden):
+            what = f"commands can {verb} nothing that it is about, as the kernel does not know its conditions"
+            fix = "name directories that commands need not use, or say enforcement: gateway"
+            yield linted.finding("forbidden-always", placed, what, fix)
+    for path in forbidden:
+        if any(is_below(path, top) and path != top for top in granted["write_file"]):
+            what = f"commands can create nothing beside {path}, as the kernel only grants what there is"
+            above = posixpath.dirname(path)
+            where = f"in the directories that commands change, such as {above}/src/**"
+            fix = f"allow writing {where}, instead of in all of {above}"
+            yield linted.finding("forbidden-inside", placed, what, fix)
 
 
 def _by_reading(linted: Linted) -> Iterator[Finding]:
@@ -89,15 +93,3 @@ def _planted(linted: Linted, writable: list[str]) -> Iterator[Finding]:
 def _granted(linted: Linted, tool: str) -> list[str]:
     allowing = (placed.rule for placed in linted.rules if placed.rule.effect == "allow" and tool in placed.rule.tools)
     return [path for rule in allowing if rule.enforcement != "gateway" for path in grants_of(rule).trees]
-
-
-def _covers(placed: ScopedRule, top: str) -> bool:
-    return any(is_below(top, path) for path in forbids(placed.rule))
-
-
-def _inside(placed: ScopedRule, writable: list[str]) -> Iterator[str]:
-    """Yield what a rule forbids below something that commands may change."""
-    if not {"read_file", "write_file"}.isdisjoint(placed.rule.tools):
-        for path in forbids(placed.rule):
-            if any(is_below(path, top) and path != top for top in writable):
-                yield path

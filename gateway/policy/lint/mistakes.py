@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 
 from gateway.policy.cover import alternatives
-from gateway.policy.document import Condition
 from gateway.policy.fields import Placeholder
 from gateway.policy.globs import compile_glob
 from gateway.policy.globs_cover import sample_path
@@ -28,21 +27,13 @@ def mistakes(linted: Linted) -> Iterator[Finding]:
 
 def _globs(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
     for where, condition in (("paths", placed.rule), ("unless.paths", placed.rule.unless)):
-        for glob in _all_globs(condition):
-            problem = _glob_problem(glob)
-            if problem is not None:
+        if condition is None:
+            continue
+        words = (word for prefix in condition.argv or () for word in prefix if isinstance(word, Placeholder))
+        for glob in (*(condition.paths or ()), *(path for word in words for path in word.path or ())):
+            if (problem := _glob_problem(glob)) is not None:
                 what, fix = problem
                 yield linted.finding("impossible-glob", placed, f"{where}: {glob} {what}", fix)
-
-
-def _all_globs(condition: Condition | None) -> Iterator[str]:
-    if condition is None:
-        return
-    yield from condition.paths or ()
-    for prefix in condition.argv or ():
-        for word in prefix:
-            if isinstance(word, Placeholder):
-                yield from word.path or ()
 
 
 def _glob_problem(glob: str) -> tuple[str, str] | None:
@@ -83,13 +74,9 @@ def _empty_words(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
 
 def _sections(linted: Linted) -> Iterator[Finding]:
     document = linted.document
+    everywhere = "matches the empty text, which is everywhere"
     wide: list[tuple[Path, str, str | None, str]] = [
-        (
-            ("redaction", "patterns", place, "pattern"),
-            own.id,
-            own.pattern,
-            "matches the empty text, which is everywhere",
-        )
+        (("redaction", "patterns", place, "pattern"), own.id, own.pattern, everywhere)
         for place, own in enumerate(document.redaction.patterns)
     ]
     wide += [

@@ -1,6 +1,6 @@
 """What known programs do with their arguments: the files they read and write, the hosts they speak to.
 
-`files`, `git`, `network`, `scripts` and `search` are groups of programs, each with a table PROGRAMS from a program's
+`files`, `git`, `network` and `scripts` are groups of programs, each with a table PROGRAMS from a program's
 name to the function that describes a call of it. The tables know the usual options of common programs. For any other
 option, and for a program in UNREAD, it is unknown which files are used, and the line is opaque. Of a program in no
 table nothing is known: only argv rules judge it.
@@ -12,26 +12,23 @@ Start at `call.py`. Imports gateway.policy.
 
 from collections.abc import Sequence
 
-from gateway.policy.effects import NO_EFFECTS, Effects
-from gateway.policy.programs import files, git, network, scripts, search
-from gateway.policy.programs.call import UNREAD_REASON, Call, Describe
+from gateway.policy.programs import files, git, network, scripts
+from gateway.policy.programs.call import NO_EFFECTS, UNREAD_REASON, Call, Describe, Effects
 from gateway.policy.programs.starts import refuse_starts
 from gateway.policy.shell_line import START, Directories
-from gateway.policy.words import Word
+from gateway.policy.words import Word, names
 
 SYSTEM_DIRECTORIES = frozenset({"/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/local/bin"})
 """Where a program has the name that it is known by. Anywhere else `grep` may be anything."""
 
-UNREAD = frozenset(
-    """ar aria2c axel base32 bsdtar bunzip2 bzcat bzip2 cksum comm cpio csplit dd expand fmt fold ftp gtar gunzip
-    gzcat gzip hd hexdump iconv install join less lftp link ln lzma mkfifo mktemp more nc ncat netcat ninja
-    patch pax ping pr rev rgrep rsync scp sftp sha224sum sha384sum shred shuf socat split sqlite3 ssh strings sum
-    tar telnet tree tsort unexpand unlzma unxz unzip unzstd wget xxd xz xzcat zcat zip zipinfo zstd zstdcat""".split()  # noqa: SIM905 - one name a line would take eighty
-)
+UNREAD = names("""ar aria2c axel base32 bsdtar bunzip2 bzcat bzip2 cksum comm cpio csplit dd expand fmt fold ftp gtar
+    gunzip gzcat gzip hd hexdump iconv install join less lftp link ln lzma mkfifo mktemp more nc ncat netcat ninja patch
+    pax ping pr rev rgrep rsync scp sftp sha224sum sha384sum shred shuf socat split sqlite3 ssh strings sum tar telnet
+    tree tsort unexpand unlzma unxz unzip unzstd wget xxd xz xzcat zcat zip zipinfo zstd zstdcat""")
 """Programs that use files or hosts in ways that are not read from a line."""
 
 _PROGRAMS: dict[str, Describe] = {
-    name: describe for module in (files, scripts, search, git, network) for name, describe in module.PROGRAMS.items()
+    name: describe for module in (files, scripts, git, network) for name, describe in module.PROGRAMS.items()
 }
 
 

@@ -1,9 +1,14 @@
-"""Programs that read, list, copy, make and remove the files that are their operands."""
+"""Programs that read, list, copy, make and remove the files that are their operands, and find.
+
+What find runs (-exec) is unwrapped in wrapping.py.
+"""
+
+from itertools import dropwhile, takewhile
 
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.options import Parsed, after_text, read_options
 from gateway.policy.programs.paths import leads_with_dash, may_be_none
-from gateway.policy.words import Word
+from gateway.policy.words import Word, names
 
 
 def _uses(role: str, options: str, *, below: str = "", text: str | None = None, here: bool = False) -> Describe:
@@ -53,23 +58,15 @@ def _test(call: Call) -> None:
         call.files(words, "list", dash=False)
 
 
-def _cp(call: Call) -> None:
-    parsed = read_options(
-        call,
-        "-afHiLnpPrRTuv -t: --archive --force --interactive --no-clobber --no-target-directory --preserve[=]"
-        " --recursive --target-directory= --update[=] --verbose",
-    )
-    below = "_below" if parsed.has("-r", "-R", "-a", "--recursive", "--archive") else ""
-    call.files(_to_destination(call, parsed, f"write{below}"), f"read{below}", dash=False)
-
-
-def _mv(call: Call) -> None:
-    parsed = read_options(
-        call, "-finTuv -t: --force --interactive --no-clobber --no-target-directory --target-directory= --verbose"
-    )
-    sources = _to_destination(call, parsed, "write_below")
-    call.files(sources, "read_below", dash=False)
-    call.files(sources, "write_below", dash=False)
+def _cp_or_mv(call: Call) -> None:
+    options = "-finTuv -t: --force --interactive --no-clobber --no-target-directory --target-directory= --verbose"
+    copies = " -aHLpPrR --archive --preserve[=] --recursive --update[=]" if call.name == "cp" else ""
+    parsed = read_options(call, options + copies)
+    below = "_below" if not copies or parsed.has("-r", "-R", "-a", "--recursive", "--archive") else ""
+    sources = _to_destination(call, parsed, f"write{below}")
+    call.files(sources, f"read{below}", dash=False)
+    if not copies:
+        call.files(sources, "write_below", dash=False)
 
 
 def _to_destination(call: Call, parsed: Parsed, role: str) -> list[Word]:
@@ -79,8 +76,7 @@ def _to_destination(call: Call, parsed: Parsed, role: str) -> list[Word]:
     if len(named) > 1:
         call.lose("it has more than one target directory")
         return operands
-    literals = [word.literal for word in call.words]
-    before = call.words[: literals.index("--")] if "--" in literals else call.words
+    before = takewhile(lambda word: word.literal != "--", call.words)
     if any(word.kind != "literal" and leads_with_dash(word) for word in before):
         call.unknown("write")  # it could become -t
     if not named and operands and not operands[-1].one_word:
@@ -90,35 +86,92 @@ def _to_destination(call: Call, parsed: Parsed, role: str) -> list[Word]:
     *sources, last = [*operands, *named] or [Word("")]
     one = not named and len(sources) == 1 and sources[0].one_word
     # A directory gets something inside; anything else is written itself.
-    if parsed.has("-T", "--no-target-directory") or (one and not last.text.endswith("/")):
+    is_itself, may_be = parsed.has("-T", "--no-target-directory"), one and not last.text.endswith("/")
+    if is_itself or may_be:
         call.file(last, role, dash=False)
-    if not parsed.has("-T", "--no-target-directory"):
-        for source in sources:
-            call.inside(last, source, role, possible=one and not last.text.endswith("/"))
+    for source in () if is_itself else sources:
+        call.inside(last, source, role, possible=may_be)
     return sources
+
+
+_BARE = names("""-H -L -P -delete ! ( ) -a -and -o -or -not , -print -print0 -prune -quit -ls -depth -mount -xdev
+    -daystart -empty -executable -readable -writable -true -false -nouser -nogroup -follow""")
+_TEXT = names("""-name -iname -path -ipath -wholename -iwholename -lname -ilname -regex -iregex -regextype -type -size
+    -mtime -mmin -atime -amin -ctime -cmin -maxdepth -mindepth -perm -user -group -links -printf""")
+# What takes arguments: what is done to the first one, and how many there are.
+_TAKES = {
+    **dict.fromkeys(_TEXT, ("", 1)),
+    **dict.fromkeys(("-newer", "-anewer", "-cnewer", "-samefile"), ("list", 1)),
+    **dict.fromkeys(("-fprint", "-fprint0", "-fls"), ("write", 1)),
+    "-fprintf": ("write", 2),
+}
+FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+
+
+def starting_points(words: tuple[Word, ...]) -> list[Word]:
+    """Return where a find starts; `words` are those after its name."""
+    starts: list[Word] = []
+    for word in dropwhile(lambda option: option.text in ("-H", "-L", "-P"), words):
+        # As find reads it, `-`, `,` and `)` are names here.
+        if word.kind == "literal" and ((word.text.startswith("-") and word.text != "-") or word.text in ("(", "!")):
+            break
+        starts.append(word)
+    return starts or [Word(".")]
+
+
+def command_end(words: tuple[Word, ...], start: int, *, plus: bool) -> int:
+    """Return where the command of -exec ends: at `;`, or at `+` behind {}, which -ok does not know."""
+    for place in range(start, len(words)):
+        if words[place].literal == ";" or (plus and words[place].literal == "+" and words[place - 1].literal == "{}"):
+            return place
+    return len(words)
+
+
+def _find(call: Call) -> None:
+    words = call.words
+    starts = starting_points(words)
+    call.files(starts, "list_below", dash=False)
+    if any(word.text == "-delete" for word in words):
+        call.files(starts, "write_below", dash=False)
+    if all(may_be_none(word) for word in starts):
+        call.file(Word("."), "list_below")  # where none is left it starts here
+    behind = 0  # what the words before it take
+    for place, word in enumerate(words):
+        if place < behind:
+            continue
+        role, count = _TAKES.get(word.text, ("", 0))
+        if word.text.startswith("-newer") and len(word.text) == len("-newerXY"):
+            role, count = "" if word.text.endswith("t") else "list", 1
+        if word.kind != "literal":
+            if not word.prefix or word.prefix[0] in "-!(),":
+                call.refuse(f"{word.text} could become an option of find; quote it")
+        elif count:
+            behind = place + 1 + count
+            call.files(words[place + 1 : place + 2], role, dash=False)
+            for argument in words[place + 1 : behind]:
+                if not argument.one_word:
+                    call.refuse(f"{argument.text} could become options of find; quote it")
+        elif word.text in FIND_RUNS:
+            behind = command_end(words, place + 1, plus=word.text.startswith("-exec"))
+        elif word.text.startswith("-") and word.text not in _BARE:
+            call.lose(f"{word.text} is not known here")
 
 
 _LS = _uses(
     "list",
-    "-1aAbBcCdFghHiklLmnNopqQrsStuUvxX -I: -R --all --almost-all --color[=] --directory --human-readable --recursive"
-    " --reverse --sort= --full-time --time-style= --group-directories-first",
+    """-1aAbBcCdFghHiklLmnNopqQrsStuUvxX -I: -R --all --almost-all --color[=] --directory --human-readable --recursive
+    --reverse --sort= --full-time --time-style=""",
     below="-R --recursive",
     here=True,
 )
-_GREP = (
-    "-abcEFGHhiIlLnoPqrRsTUvVwxyzZ# -A: -B: -C: -e: -f:read -m: --after-context= --before-context= --context[=]"
-    " --color[=] --count --exclude= --exclude-dir= --exclude-from=read --extended-regexp --file=read"
-    " --files-with-matches --files-without-match --fixed-strings --ignore-case --include= --invert-match"
-    " --line-number --max-count= --no-filename --no-messages --only-matching --perl-regexp --quiet --recursive"
-    " --regexp= --text --with-filename --word-regexp"
-)
-_RG = (
-    "-aceFHhiIlLnNopPqsSuUvVwx0 -A: -B: -C: -e: -f:read -g: -j: -m: -M: -r: -t: -T: --after-context= --before-context="
-    " --color= --context= --count --file=read --files --files-with-matches --fixed-strings --glob= --hidden"
-    " --ignore-case --ignore-file=read --json --line-number --max-count= --max-depth= --multiline --no-heading"
-    " --no-ignore --only-matching --pcre2 --regexp= --smart-case --sort= --type= --type-not= --word-regexp"
-)
-_SUMS = _uses("read", "-btwz -c:names --check=names --tag --zero")
+_GREP = """-abcEFGHhiIlLnoPqrRsTUvVwxyzZ# -A: -B: -C: -e: -f:read -m: --after-context= --before-context= --context[=]
+    --color[=] --count --exclude= --exclude-dir= --extended-regexp --file=read --files-with-matches --fixed-strings
+    --ignore-case --include= --invert-match --line-number --max-count= --only-matching --perl-regexp --quiet --recursive
+    --regexp= --text --with-filename --word-regexp"""
+_RG = """-aceFHhiIlLnNopPqsSuUvVwx0 -A: -B: -C: -e: -f:read -g: -j: -m: -M: -r: -t: -T: --after-context=
+    --before-context= --color= --context= --count --file=read --files --files-with-matches --fixed-strings --glob=
+    --hidden --ignore-case --json --line-number --max-count= --max-depth= --multiline --no-heading --no-ignore
+    --only-matching --regexp= --smart-case --type= --type-not= --word-regexp"""
 
 PROGRAMS: dict[str, Describe] = {
     "cat": _uses("read", "-AbeEnstTuv --number --show-all --help --version"),
@@ -134,14 +187,15 @@ PROGRAMS: dict[str, Describe] = {
     "cmp": _uses("read", "-bls -i: -n: --silent --quiet"),
     "diff": _uses(
         "read",
-        "-abBdeiNpqrstTuwyZ# -C: -I: -L: -U: -W: -x: -X:read --brief --color[=] --exclude= --exclude-from=read"
-        " --from-file=read_below --to-file=read_below --ignore-all-space --recursive --side-by-side --unified[=]"
-        " --width= --new-file --label= --suppress-common-lines --strip-trailing-cr",
+        """-abBdeiNpqrstTuwyZ# -C: -I: -L: -U: -W: -x: -X:read --brief --color[=] --exclude= --exclude-from=read
+        --from-file=read_below --to-file=read_below --ignore-all-space --recursive --side-by-side --unified[=]""",
         below="always",  # of a directory and a file it reads the file of that name in the directory
     ),
     "tee": _uses("write", "-aip --append --ignore-interrupts"),
     "base64": _uses("read", "-di -w: --decode --ignore-garbage --wrap="),
-    **dict.fromkeys(("md5sum", "sha1sum", "sha256sum", "sha512sum", "b2sum"), _SUMS),
+    **dict.fromkeys(("md5sum", "sha1sum", "sha256sum", "sha512sum", "b2sum"), _uses(
+        "read", "-btwz -c:names --check=names --tag --zero"
+    )),
     **dict.fromkeys(("grep", "egrep", "fgrep"), _uses(
         "read", _GREP, below="-r -R --recursive", text="-e -f --regexp --file", here=True
     )),
@@ -149,25 +203,23 @@ PROGRAMS: dict[str, Describe] = {
     "jq": _jq,
     "sort": _uses(
         "read",
-        "-bcCdfghiMmnRrsuVz -k: -o:write -S: -t: -T:write_below --field-separator= --files0-from=names --key="
-        " --numeric-sort --output=write --random-source=read --reverse --temporary-directory=write_below --unique"
-        " --human-numeric-sort --version-sort --parallel= --stable --zero-terminated",
+        """-bcCdfghiMmnRrsuVz -k: -o:write -S: -t: -T:write_below --files0-from=names --key= --numeric-sort
+        --output=write --random-source=read --reverse --unique --human-numeric-sort --version-sort""",
     ),
     "uniq": _input_and_output,
     "wc": _uses("read", "-clLmw --bytes --chars --files0-from=names --lines --words"),
     **dict.fromkeys(("ls", "dir", "vdir"), _LS),
     "du": _uses(
         "list",
-        "-0abcDhHklLmPsSx -d: -t: -X:read --all --apparent-size --bytes --exclude= --exclude-from=read"
-        " --files0-from=names --human-readable --max-depth= --one-file-system --summarize --total",
+        """-0abcDhHklLmPsSx -d: -t: -X:read --all --apparent-size --files0-from=names --human-readable --max-depth=
+        --summarize --total""",
         below="always", here=True,
     ),
     "df": _uses("list", "-ahHiklPTv -B: -t: -x: --human-readable --inodes --local --output[=] --total"),
     "stat": _uses("list", "-Lft -c: --dereference --format= --printf= --terse"),
     "file": _uses("read", "-0bEhiIkLnNprs -f:names -m:read --brief --files-from=names --mime --mime-type"),
     **dict.fromkeys(("readlink", "realpath"), _uses("list", "-eEfLmnPqsz --relative-to= --relative-base=")),
-    "cp": _cp,
-    "mv": _mv,
+    **dict.fromkeys(("cp", "mv"), _cp_or_mv),
     "rm": _uses(
         "write", "-dfiIrRv --dir --force --interactive[=] --one-file-system --recursive --verbose",
         below="-r -R --recursive",
@@ -180,6 +232,7 @@ PROGRAMS: dict[str, Describe] = {
     **dict.fromkeys(("chmod", "chown", "chgrp"), _uses(
         "write", "-cfhRv --changes --no-dereference --quiet --recursive --verbose", below="-R --recursive", text=""
     )),
+    "find": _find,
     **dict.fromkeys(("test", "["), _test),
     "date": _uses("", "-ujR -I[] -d: -f:read -r:list -s: --date= --file=read --iso-8601[=] --reference=list --utc"),
     "cd": _uses("", "-LPe"),

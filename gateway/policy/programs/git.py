@@ -12,36 +12,37 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from gateway.policy.effects import NO_EFFECTS, Effects
-from gateway.policy.programs.call import UNREAD_REASON, Call, Describe
+from gateway.policy.programs.call import NO_EFFECTS, UNREAD_REASON, Call, Describe, Effects
 from gateway.policy.programs.network import url_host
 from gateway.policy.programs.options import Parsed, read_options
 from gateway.policy.programs.paths import absolute
 from gateway.policy.programs.starts import refuse_options
-from gateway.policy.shell_line import Directories, SimpleCommand
+from gateway.policy.shell_line import SimpleCommand
+from gateway.policy.shell_names import behind_nuls
 from gateway.policy.words import Word
 
 Subcommand = Callable[[Call], None]
 
 _ALONE = frozenset({"--version", "-v", "--help", "-h"})
-_GLOBAL_FLAGS = frozenset(
-    {"--no-pager", "-P", "--no-optional-locks", "--no-replace-objects", "--literal-pathspecs", "--glob-pathspecs",
-     "--noglob-pathspecs"}
-)  # fmt: skip
+_GLOBAL_FLAGS = frozenset({"--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs"})
 # Settings that name no program, file or host, whatever they are set to; for one command also those that turn one off.
 _HARMLESS = (
     r"user\.(name|email)|init\.defaultbranch|pull\.(rebase|ff)|push\.(default|autosetupremote)|fetch\.prune|color\.ui"
     r"|core\.(autocrlf|filemode|quotepath)|merge\.conflictstyle|rebase\.autostash|advice\.[a-z]+"
 )
-_HARMLESS_SETTING = re.compile(_HARMLESS, re.IGNORECASE)
 _HARMLESS_FOR_ONCE = re.compile(
     rf"({_HARMLESS}|color\.[a-z.]+)(=.*)?|core\.pager=(cat)?|core\.fsmonitor=false|core\.hookspath=/dev/null"
     r"|(commit|tag)\.gpgsign=false",
     re.IGNORECASE | re.DOTALL,
 )
-_READ_SETTINGS = {"--get", "--get-all", "--get-regexp", "--list", "-l"}
-_CHANGE_SETTINGS = {"--set", "--add", "--replace-all", "--unset", "--unset-all"}
-_SETTINGS = {"--global", "--local", "--show-origin", "--show-scope", "--name-only", "-z", "--null", "--bool", "--int"}
+# What follows `git config`, each word behind a NUL: settings are read, or a harmless one is changed.
+_HARMLESS_CONFIG = re.compile(
+    r"(\0(-z|--(global|local|show-origin|show-scope|name-only|null|bool|int)))*"
+    r"(\0(-l|list|--list)(\0--(show-origin|show-scope|name-only))*"
+    r"|\0(get|--get(-all|-regexp)?)\0(?!(get|list|set)(\0|\Z))[^-(\0].*"
+    rf"|\0(?!set\Z)[^-(\0][^\0]*|(\0(set|--set|--add|--replace-all|--unset(-all)?))?\0({_HARMLESS})(\0.*)?)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 # Options that name no file, but for -F: letters of subcommands that look, that change, that take paths and that speak
 # to others, and names of them all.
@@ -49,50 +50,32 @@ _LOOKS = "-#abcdghilmpqrstuvwzDEHIMPRW -n: -e: -A: -B: -C[] -G: -L: -S: -U[]"
 _CHANGES = "-abcdfiklnoqrsuvxB -m: -F:read --file=read"
 _PATHS = "-adfnpqruvxANSWX"
 _SPEAKS = "-afnpqtuv46 -b: -d -o: --branch="
-_NAMES = (
-    "--abbrev-commit --abbrev-ref[=] --abbrev[=] --abort --add --after= --all --allow-empty --always --amend"
-    " --annotate --author= --auto --autostash --bare --before= --branches[=] --branch[=] --cached --check --color[=]"
-    " --contains[=] --continue --count --create= --date= --decorate[=] --delete --depth= --detach --diff-filter="
-    " --dirty[=] --discard-changes --dry-run --exclude-standard --exit-code --ff --ff-only --filter= --find-renames[=]"
-    " --first-parent --fixup= --follow --follow-tags --force --force-with-lease[=] --format[=] --function-context"
-    " --git-dir --graph --grep= --hard --heads --ignore-all-space --ignore-case --ignore-space-change --ignore-unmatch"
-    " --ignored[=] --include --include-untracked --index --initial-branch= --intent-to-add --is-ancestor"
-    " --is-inside-work-tree --keep --keep-index --line-number --list --long --max-count= --merged[=] --merges"
-    " --message= --minimal --mirror --mixed --modified --move --name-only --name-status --no-checkout --no-color"
-    " --no-commit --no-decorate --no-edit --no-ext-diff --no-ff --no-merged[=] --no-merges --no-patch --no-rebase"
-    " --no-tags --no-textconv --no-verify --numstat --oneline --only --onto= --origin= --others --ours --patch"
-    " --points-at= --porcelain[=] --pretty[=] --progress --prune --push --quiet --quit --rebase[=]"
-    " --recurse-submodules[=] --recursive --refs --remotes[=] --reverse --set-upstream --set-upstream-to= --shortstat"
-    " --short[=] --show-current --show-stash --show-toplevel --signoff --since= --single-branch --skip[=] --soft"
-    " --sort= --squash --staged --stat[=] --summary --symbolic-full-name --tags[=] --theirs --track[=] --trailer="
-    " --unified[=] --until= --untracked-files[=] --update --verbose --verify --word-diff[=] --worktree"
-)
-_SHOWS_CONTENT = "-c -m -p -u -v -G -L -S -U -W --check --function-context --patch --unified --verbose --word-diff"
+_NAMES = """--abbrev-commit --abbrev-ref[=] --abbrev[=] --abort --add --after= --all --allow-empty --always --amend
+    --author= --autostash --before= --branch[=] --cached --color[=] --contains[=] --continue --count --date=
+    --decorate[=] --delete --depth= --detach --diff-filter= --dry-run --exclude-standard --exit-code --ff-only
+    --first-parent --follow --force --force-with-lease[=] --format[=] --function-context --git-dir --graph --grep=
+    --hard --ignore-all-space --ignore-case --include-untracked --initial-branch= --is-ancestor --is-inside-work-tree
+    --keep-index --line-number --list --max-count= --merged[=] --merges --message= --mixed --name-only --name-status
+    --no-color --no-commit --no-edit --no-ext-diff --no-ff --no-merges --no-patch --no-rebase --no-tags --no-verify
+    --numstat --oneline --onto= --others --ours --patch --porcelain[=] --pretty[=] --prune --quiet --rebase[=]
+    --recurse-submodules[=] --recursive --reverse --set-upstream --set-upstream-to= --short[=] --shortstat
+    --show-current --show-toplevel --signoff --since= --single-branch --skip[=] --soft --sort= --squash --staged
+    --stat[=] --summary --tags[=] --theirs --track[=] --unified[=] --until= --untracked-files[=] --update --verbose
+    --verify --word-diff[=]"""
+_SHOWS_CONTENT = "-c -m -p -u -v -G -L -S -U -W --function-context --patch --unified --verbose --word-diff"
 # Options with which subcommands start another program, all of them or some.
-_STARTS = (
-    "--exec --ext-diff --textconv --upload-pack --receive-pack --gpg-sign --show-signature --verify-signatures"
-    " --open-files-in-pager --edit --edit-description --edit-todo"
-)
+_STARTS = """--exec --ext-diff --textconv --upload-pack --receive-pack --gpg-sign --show-signature --verify-signatures
+    --open-files-in-pager --edit --edit-description --edit-todo --interactive --signed"""
 _MORE_STARTS = {
-    "add": "-e -i -p --interactive --patch",
-    "am": "-S -i --interactive",
+    **dict.fromkeys(("add", "commit"), "-e -i -p -S --patch --template"),
+    **dict.fromkeys(("checkout", "reset", "restore", "stash"), "-p --patch"),
+    **dict.fromkeys(("cherry-pick", "merge", "pull", "revert"), "-e -S -s --strategy"),
+    **dict.fromkeys(("am", "commit-tree", "rebase"), "-i -x -S -s --strategy"),
     "cat-file": "--filters",
-    "checkout": "-p --patch",
-    "cherry-pick": "-e -S --strategy",
     "clone": "-u -c --config --template",
-    "commit": "-e -p -S --interactive --patch --template",
-    "commit-tree": "-S",
     "grep": "-O",
     "init": "--template",
-    "merge": "-e -S -s --strategy",
-    "pull": "-e -S -s --strategy",
-    "push": "--signed",
     "replace": "-e",
-    "reset": "-p --patch",
-    "restore": "-p --patch",
-    "rebase": "-x -i -S -s --interactive --strategy",
-    "revert": "-e -S --strategy",
-    "stash": "-p --patch",
     "tag": "-e -s -u --sign --local-user",
 }
 _LIMIT_GLOBAL_WORDS = 64
@@ -120,31 +103,24 @@ def without_global_options(command: SimpleCommand) -> tuple[SimpleCommand, Effec
     words = command.words
     call = Call("git", words[1:], command.cwd)
     place = 1
-    while place < len(words) and words[place].text.startswith("-"):
-        if place > _LIMIT_GLOBAL_WORDS:
-            return command, NO_EFFECTS
-        value = words[place + 1] if place + 1 < len(words) else None
-        if words[place].literal in _GLOBAL_FLAGS:
+    while place + 1 < min(len(words), _LIMIT_GLOBAL_WORDS) and words[place].text.startswith("-"):
+        option, value = words[place].literal, words[place + 1]
+        if option in _GLOBAL_FLAGS:
             place += 1
             continue
         # A value that may become several words brings a subcommand with it.
-        if value is None or not value.one_word:
+        if not value.one_word or not (
+            option == "-C" or (option == "-c" and _HARMLESS_FOR_ONCE.fullmatch(value.begins))
+        ):
             return command, NO_EFFECTS
-        if words[place].literal == "-C":
+        if option == "-C":
             call.file(value, "read_below", dash=False)
-            call.directories = _moved(value, call.directories)
-        elif words[place].literal != "-c" or _HARMLESS_FOR_ONCE.fullmatch(value.begins) is None:
-            return command, NO_EFFECTS
+            paths = absolute(value.text, call.directories) if value.literal is not None else (None,)
+            call.directories = tuple(filter(None, paths)) if None not in paths else None
         place += 2
-    if place == 1 or place == len(words):
+    if place == 1 or place == len(words) or words[place].text.startswith("-"):
         return command, NO_EFFECTS
     return replace(command, words=(words[0], *words[place:]), cwd=call.directories), call.effects()
-
-
-def _moved(to: Word, cwd: Directories) -> Directories:
-    paths = absolute(to.text, cwd) if to.literal is not None else (None,)
-    known = tuple(path for path in paths if path is not None)
-    return known if len(known) == len(paths) else None
 
 
 def _git(call: Call) -> None:
@@ -159,45 +135,24 @@ def _git(call: Call) -> None:
         call.refuse(f"git {name[:40]} is not known here; it may be an alias or run other programs")
     else:
         call.name, call.words = f"git {name}", call.words[1:]
-        _refuse_starts(call, name)
+        if name != "config":
+            _refuse_starts(call, name)
         SUBCOMMANDS[name](call)
 
 
 def _refuse_starts(call: Call, name: str) -> None:
     """Refuse a subcommand that is used in a way in which it may start another program."""
-    if name == "config":
-        _refuse_settings(call)
-        return
     refuse_options(call, call.words, f"{_STARTS} {_MORE_STARTS.get(name, '')}")
     for word in call.words:
         if "%G" in word.text or "%(signature" in word.text or word.prefix.startswith(_FORMATS):
             call.refuse("the format of git may verify signatures, which runs a program")
+        if name == "pull" and _REBASES.match(word.text):
+            call.refuse("git pull may rebase interactively, which runs an editor")
+        if name in _REMOTES and "::" in word.text:
+            call.refuse("the remote of git names a program")
     verb = next((word for word in call.words if not word.text.startswith("-")), None)
     if name in _VERBS and verb is not None and verb.literal not in _VERBS[name].split():
         call.refuse(f"git {name} can run other programs")
-    if name == "pull" and any(_REBASES.match(word.text) for word in call.words):
-        call.refuse("git pull may rebase interactively, which runs an editor")
-    if name in _REMOTES and any("::" in word.text for word in call.words):
-        call.refuse("the remote of git names a program")
-
-
-def _refuse_settings(call: Call) -> None:
-    """Refuse changes of settings that may name programs. Options end at the first operand."""
-    texts = [word.literal or "" for word in call.words]
-    first = next((place for place, text in enumerate(texts) if not text.startswith("-")), len(texts))
-    options, operands = set(texts[:first]), texts[first:]
-    if operands and operands[0] in ("get", "list", "set"):
-        options.add(f"--{operands.pop(0)}")
-    reads = options & _READ_SETTINGS or ("--set" not in options and len(operands) == 1)
-    changes = not reads or options & _CHANGE_SETTINGS
-    key = len(texts) - len(operands)
-    harmless = _HARMLESS_SETTING.fullmatch(operands[0] if operands else "") is not None
-    if (
-        (changes and not harmless)
-        or not options <= _READ_SETTINGS | _CHANGE_SETTINGS | _SETTINGS
-        or not all(texts[: key + 1])
-    ):
-        call.refuse("git config changes a setting that may run programs")
 
 
 def _parsed(call: Call, options: str = _LOOKS) -> Parsed:
@@ -213,12 +168,16 @@ def _everything(call: Call, *roles: str) -> None:
             call.file(Word("/" + directory.lstrip("/").partition("/")[0]), role)
 
 
-def _about_all(*roles: str, options: str = _LOOKS) -> Subcommand:
-    """Return a description of a subcommand that does this to all of the work tree, whatever its operands are."""
+def _about_all(*roles: str, options: str = _LOOKS, only_with: str = "", of_paths: bool = False) -> Subcommand:
+    """Return a description of a subcommand that does this to all of the work tree, whatever its operands are.
+
+    With `only_with` it does so with one of these options alone, and `of_paths` with any operand too.
+    """
 
     def describe(call: Call) -> None:
-        _parsed(call, options)
-        _everything(call, *roles)
+        parsed = _parsed(call, options)
+        if not only_with or parsed.has(*only_with.split()) or (of_paths and parsed.operands):
+            _everything(call, *roles)
 
     return describe
 
@@ -226,18 +185,15 @@ def _about_all(*roles: str, options: str = _LOOKS) -> Subcommand:
 _changes = _about_all("read_below", "write_below", options=_CHANGES)
 
 
-def _settings(call: Call) -> None:
+def _config(call: Call) -> None:
     """Take in git config: a list of all settings may have secrets, and those of the user are in some other file."""
+    if not _HARMLESS_CONFIG.fullmatch(behind_nuls(call.words)):
+        call.refuse("git config changes a setting that may run programs")
     texts = {word.literal for word in call.words}
     if texts & {"-l", "--list", "list", "--get-regexp"}:
         _everything(call, "read_below")
     if "--global" in texts:
         call.lose("the settings of the user are in a file that the line does not name")
-
-
-def _log(call: Call) -> None:
-    if _parsed(call).has(*_SHOWS_CONTENT.split()):
-        _everything(call, "read_below")
 
 
 def _shows(call: Call) -> None:
@@ -256,12 +212,6 @@ def _on_paths(call: Call, *, role: str, options: str = _PATHS) -> None:
         call.files(paths, role, dash=False)
 
 
-def _commit(call: Call) -> None:
-    parsed = _parsed(call, _CHANGES)
-    if parsed.operands or parsed.has("-a", "--all", "-i", "-o", "--include", "--only"):
-        _everything(call, "read_below")
-
-
 def _checkout(call: Call) -> None:
     first = call.words[0].literal if call.words else None
     if first == "--":
@@ -270,12 +220,13 @@ def _checkout(call: Call) -> None:
         _changes(call)  # and not a new branch here
 
 
-def _remotes(call: Call, *, into: bool = False) -> None:
+def _remotes(call: Call, *, into: bool = False, pull: bool = False) -> None:
     """Take in the other repository, the first operand: a URL, or a name that the settings of this one explain.
 
-    `into`: the second one, or what the first one is named after, is a new directory.
+    `into`: the second one, or what the first one is named after, is a new directory. `pull`: the work tree changes.
     """
     parsed = _parsed(call, _SPEAKS)
+    _everything(call, *(("read_below", "write_below") if pull else ()))
     if not parsed.operands or parsed.has("--all", "--recurse-submodules", "--recursive"):
         call.host(None)
     for word in parsed.operands[:1]:
@@ -299,11 +250,6 @@ def _other(call: Call, word: Word) -> None:
             call.file(word, role, dash=False, possible=True)
 
 
-def _pull(call: Call) -> None:
-    _remotes(call)
-    _everything(call, "read_below", "write_below")
-
-
 def _remote(call: Call) -> None:
     operands = _parsed(call, _SPEAKS).operands
     if not operands or operands[0].literal in ("get-url", "rename", "remove", "rm"):
@@ -318,27 +264,25 @@ def _remote(call: Call) -> None:
 _DESCRIBED: dict[str, Subcommand] = {
     "branch tag rev-parse rev-list describe symbolic-ref for-each-ref show-ref merge-base name-rev count-objects fsck"
     " gc prune version cherry shortlog": _about_all(),
-    "log reflog status": _log,
+    "log reflog status": _about_all("read_below", only_with=_SHOWS_CONTENT),
     "diff show whatchanged diff-tree diff-index diff-files blame annotate grep": _shows,
     "add stage": partial(_on_paths, role="read_below"),
     "rm clean restore": partial(_on_paths, role="write_below"),
     "init": partial(_on_paths, role="write_below", options="-q -b:"),
-    "commit": _commit,
+    "commit": _about_all("read_below", options=_CHANGES, only_with="-a --all -i -o", of_paths=True),
     "checkout switch": _checkout,
     "merge rebase cherry-pick revert reset stash mv bisect": _changes,
     "fetch push ls-remote": _remotes,
     "clone": partial(_remotes, into=True),
-    "pull": _pull,
+    "pull": partial(_remotes, pull=True),
     "remote": _remote,
     "ls-files ls-tree check-ignore": _about_all("list_below"),
-    "config": _settings,
+    "config": _config,
     # They start no program, and what else they do with files is not read. Not here: send-pack, which is a push.
     "am apply archive bundle cat-file check-attr check-mailmap check-ref-format checkout-index column commit-graph"
-    " commit-tree diff-pairs fast-export fast-import fmt-merge-msg format-patch get-tar-commit-id hash-object"
-    " index-pack mailinfo mailsplit merge-file merge-tree mktag mktree multi-pack-index notes pack-objects"
-    " pack-redundant pack-refs patch-id prune-packed range-diff read-tree repack replace rerere show-branch show-index"
-    " sparse-checkout stripspace submodule unpack-file unpack-objects update-index update-ref update-server-info var"
-    " verify-pack worktree write-tree": lambda call: call.lose(UNREAD_REASON),
+    " commit-tree fast-export format-patch hash-object index-pack merge-file merge-tree mktag mktree notes pack-objects"
+    " pack-refs patch-id range-diff read-tree repack replace rerere show-branch sparse-checkout stripspace submodule"
+    " update-index update-ref var verify-pack worktree write-tree": lambda call: call.lose(UNREAD_REASON),
 }
 SUBCOMMANDS = {name: describe for names, describe in _DESCRIBED.items() for name in names.split()}
 

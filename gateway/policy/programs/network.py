@@ -4,17 +4,13 @@ import re
 
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.options import read_options
-from gateway.policy.words import Word
+from gateway.policy.words import Word, names
 
-_CURL = (
-    "-0468afgGiIkLNOpRsSvZ -A: -b: -c:write -d: -D:write -e: -F: -H: -m: -o:write -r: -T: -u: -w: -x: -X: -z:"
-    " --cacert=read --compressed --connect-timeout= --cookie= --cookie-jar=write --create-dirs --data= --data-binary="
-    " --data-raw= --data-urlencode= --dump-header=write --fail --fail-with-body --form= --get --globoff --header="
-    " --http1.1 --http2 --include --insecure --json= --limit-rate= --location --max-time= --no-progress-meter"
-    " --output=write --progress-bar --proxy= --range= --referer= --remote-name --request= --retry= --retry-delay="
-    " --show-error --silent --tlsv1.2 --tlsv1.3 --upload-file= --url= --user= --user-agent= --verbose --write-out="
-    " --version --help"
-)
+_CURL = """-0468afgGiIkLNOpRsSvZ -A: -b: -c:write -d: -D:write -e: -F: -H: -m: -o:write -r: -T: -u: -w: -x: -X: -z:
+    --cacert=read --compressed --connect-timeout= --cookie= --cookie-jar=write --data= --data-binary= --data-raw=
+    --data-urlencode= --dump-header=write --fail --fail-with-body --form= --get --globoff --header= --include --insecure
+    --json= --location --max-time= --output=write --progress-bar --proxy= --remote-name --request= --retry= --show-error
+    --silent --upload-file= --url= --user= --user-agent= --verbose --write-out= --version"""
 _PORTS = {
     "http": 80, "https": 443, "ftp": 21, "ftps": 990, "sftp": 22, "scp": 22, "ssh": 22, "git": 9418, "git+ssh": 22,
     "ssh+git": 22, "ws": 80, "wss": 443, "rsync": 873, "socks4": 1080, "socks5": 1080, "socks5h": 1080,
@@ -28,15 +24,11 @@ _AUTHORITY = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=%:-]*@)?(\[[0-9A-Fa-f:.]+\]
 _SCP_LIKE = re.compile(r"(?:([A-Za-z0-9._-]+)@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?!//)")
 # Without a scheme curl takes these beginnings of a host's name for one.
 _GUESSED = ("ftp.", "dict.", "ldap.", "imap.", "smtp.", "pop3.")
-PACKAGE_MANAGERS = frozenset(
-    """apk apt apt-get bower brew bundle bunx cargo composer conda dnf gem go mamba npm npx pdm pip pip2 pip3 pipenv
-    pipx pnpm pnpx poetry rye uv uvx yarn yum""".split()  # noqa: SIM905 - one name a line would take thirty
-)
+PACKAGE_MANAGERS = names("""apk apt apt-get bower brew bundle bunx cargo composer conda dnf gem go mamba npm npx pdm pip
+    pip2 pip3 pipenv pipx pnpm pnpx poetry rye uv uvx yarn yum""")
 # What curl takes for data or for the name of a file that has them.
-_MAY_READ = frozenset(
-    """-b -d -F -H -T -w --cookie --data --data-binary --data-urlencode --form --header --json --upload-file
-    --write-out""".split()  # noqa: SIM905 - one name a line would take fifteen
-)
+_MAY_READ = names("""-b -d -F -H -T -w --cookie --data --data-binary --data-urlencode --form --header --json
+    --upload-file --write-out""")
 
 
 def url_host(text: str, *, git: bool = False, scheme: str | None = None) -> tuple[str | None, int | None] | None:
@@ -44,19 +36,15 @@ def url_host(text: str, *, git: bool = False, scheme: str | None = None) -> tupl
 
     `git` reads `user@host:path` too. `scheme` is the one that is meant where none is written.
     """
-    match = _URL.match(text)
     if _UNUSUAL.match(text):
         return None, None
-    if match is not None:
-        if match.group(1).lower() == "file":
-            return None
-        return _authority(match.group(1).lower(), match.group(2))
+    if (match := _URL.match(text)) is not None:
+        named = match.group(1).lower()
+        return _authority(named, match.group(2)) if named != "file" else None
     if git:
         short = _SCP_LIKE.match(text)
         return (short.group(2).strip("[]").lower(), 22) if short is not None else None
-    if scheme is not None:
-        return _authority(scheme, re.split(r"[/?#]", text, maxsplit=1)[0])
-    return None
+    return _authority(scheme, re.split(r"[/?#]", text, maxsplit=1)[0]) if scheme is not None else None
 
 
 def _authority(scheme: str, authority: str) -> tuple[str | None, int | None]:

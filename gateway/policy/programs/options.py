@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import NamedTuple
 
 from gateway.policy.programs.call import Call
 from gateway.policy.programs.paths import leads_with_dash
@@ -25,12 +26,11 @@ from gateway.policy.words import Word
 _OPTION = re.compile(r"(--?)([^:=\[]+)(:|=|\[=?\])?([a-z_]*)")
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """What follows an option: `takes` is nothing, a word, or a word that is attached to it if there is one."""
 
-    takes: str = "nothing"
-    role: str = ""
+    takes: str
+    role: str
 
 
 @dataclass
@@ -59,8 +59,8 @@ def compile_options(text: str) -> dict[str, Option]:
             raise ValueError(f"{word!r} describes no option")
         dashes, name, mark, role = match.groups()
         takes = {None: "nothing", ":": "word", "=": "word"}.get(mark, "attached")
-        for each in [name] if dashes == "--" else name.replace("#", "0123456789"):
-            known[dashes + each] = Option(takes, role)
+        letters = [name] if dashes == "--" else name.replace("#", "0123456789")
+        known |= {dashes + each: Option(takes, role) for each in letters}
     return known
 
 

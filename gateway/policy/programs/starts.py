@@ -9,12 +9,10 @@ from collections.abc import Sequence
 
 from gateway.policy.programs.call import Call
 from gateway.policy.programs.paths import leads_with_dash
-from gateway.policy.words import Word
+from gateway.policy.words import Word, names
 
-_TAR = (
-    "-I -F -M -L -T --files-from --use-compress-program --to-command --checkpoint-action --info-script"
-    " --new-volume-script --rsh-command --rmt-command --multi-volume --tape-length"
-)
+_TAR = """-I -F -M -L -T --files-from --use-compress-program --to-command --checkpoint-action --info-script
+    --new-volume-script --rsh-command --rmt-command --multi-volume --tape-length"""
 # What takes options out of a file, or loads a library, can start anything too.
 _STARTS = {
     "ar": "--plugin",
@@ -34,16 +32,12 @@ _STARTS = {
     "wget": "-e --execute --config --use-askpass",
     "zip": "-T --test --unzip-command",
 }
-_ASK_OR_RUN = frozenset(
-    """aria2c ed emacs emacsclient ex joe lftp mg micro most nano nvim pax pico red rview rvim sftp socat vi view vim
-    vimdiff sudoedit""".split()  # noqa: SIM905 - one name a line would take twenty
-)
+_ASK_OR_RUN = names("""aria2c ed emacs emacsclient ex joe lftp mg micro most nano nvim pax pico red rview rvim sftp
+    socat vi view vim vimdiff sudoedit""")
 """Programs that take commands from a person or their input, or run others in too many ways."""
-_TAKE_RESPONSE_FILES = frozenset(
-    """ar gcc g++ cc c++ cpp c89 c99 gfortran gccgo clang clang++ ld ld.bfd ld.gold ld.lld lld gold as nm objdump
-    objcopy readelf size strip strings ranlib addr2line c++filt gprof elfedit dwp windres dlltool rustc javac java
-    javadoc jar kotlinc swiftc ghc nvcc dmd ldc2 tcc""".split()  # noqa: SIM905 - as above
-)
+_TAKE_RESPONSE_FILES = names("""ar gcc g++ cc c++ cpp c89 c99 gfortran gccgo clang clang++ ld ld.bfd ld.gold ld.lld lld
+    gold as nm objdump objcopy readelf size strip strings ranlib addr2line c++filt gprof elfedit dwp windres dlltool
+    rustc javac java javadoc jar kotlinc swiftc ghc nvcc dmd ldc2 tcc""")
 """Compilers and tools like them, to which @file stands for more arguments that are in the file."""
 _SAFE_PAGING = re.compile(r"-[aABcdeEfFgGiIJKLmMnNqQrRsSuUVwWX0-9]+|--?[0-9]+|\+[0-9gG]+")
 # sqlite3: functions that run code or reach files, and the options and commands that do neither.

@@ -4,43 +4,37 @@ import posixpath
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import dropwhile
 
-from gateway.policy.effects import FileUse
-from gateway.policy.programs.call import Call
+from gateway.policy.programs.call import Call, FileUse
+from gateway.policy.programs.files import FIND_RUNS, command_end, starting_points
 from gateway.policy.programs.options import Parsed, read_options
 from gateway.policy.programs.paths import is_stream
-from gateway.policy.programs.search import starting_points
 from gateway.policy.shell_line import SimpleCommand
 from gateway.policy.shell_names import behind_nuls, keeps_meaning
 from gateway.policy.variables import may_assign
-from gateway.policy.words import Opaque, Word
+from gateway.policy.words import Opaque, Word, names
 
 LIMIT_STARTS = 8
 
 _SYSTEM_DIRECTORIES = ("/bin", "/usr/bin", "/usr/local/bin")
-_CHANGES_THE_SHELL = frozenset(
-    """. alias bg bind break builtin compgen complete compopt continue coproc declare disown enable eval exec exit
-    export fc fg getopts hash history jobs let local logout mapfile popd pushd read readarray readonly return set shift
-    shopt source suspend trap typeset unalias unset""".split()  # noqa: SIM905 - one name a line would take fifty
-)
-_RUNS_OTHERS = frozenset(
-    """aa-exec at batch bwrap capsh catchsegv cgexec choom chroot chrt chpst cpulimit crontab daemon daemonize
-    dbus-launch dbus-run-session direnv dumb-init eatmydata entr envdir execlineb expect faketime fakeroot firejail
-    flock gdb gosu hyperfine i386 i486 i586 i686 inotifyd lckdo linux32 linux64 logsave ltrace nocache nodemon nsenter
-    numactl parallel perf pkexec prlimit proot proxychains proxychains4 rlwrap run-parts runcon runsv runsvdir runuser
-    screen script sem setarch setlock setpriv setuidgid sg softlimit ssh-agent sshpass start-stop-daemon strace su
-    su-exec systemd-cat systemd-inhibit systemd-run taskset tcpsvd timelimit tini tmux torify torsocks trickle tsocks
-    udpsvd uftrace unbuffer uname26 unshare valgrind watch watchexec withlock x86_64 xterm xvfb-run""".split()  # noqa: SIM905 - as above
-)
+_CHANGES_THE_SHELL = names(""". alias bg bind break builtin compgen complete compopt continue coproc declare disown
+    enable eval exec exit export fc fg getopts hash history jobs let local logout mapfile popd pushd read readarray
+    readonly return set shift shopt source suspend trap typeset unalias unset""")
+_RUNS_OTHERS = names("""aa-exec at batch bwrap capsh catchsegv cgexec choom chroot chrt chpst cpulimit crontab daemon
+    daemonize dbus-launch dbus-run-session direnv dumb-init eatmydata entr envdir execlineb expect faketime fakeroot
+    firejail flock gdb gosu hyperfine i386 i486 i586 i686 inotifyd lckdo linux32 linux64 logsave ltrace nocache nodemon
+    nsenter numactl parallel perf pkexec prlimit proot proxychains proxychains4 rlwrap run-parts runcon runsv runsvdir
+    runuser screen script sem setarch setlock setpriv setuidgid sg softlimit ssh-agent sshpass start-stop-daemon strace
+    su su-exec systemd-cat systemd-inhibit systemd-run taskset tcpsvd timelimit tini tmux torify torsocks trickle tsocks
+    udpsvd uftrace unbuffer uname26 unshare valgrind watch watchexec withlock x86_64 xterm xvfb-run""")
 # The loader and emulators run the program that is their argument.
 _LOADER = re.compile(r"ld[A-Za-z0-9._-]*\.so(\.[0-9]+)*|qemu-[a-z0-9_]+(-static)?")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _DURATION = re.compile(r"[0-9]+(\.[0-9]+)?[smhd]?")
 # Shells with another language, or with other builtins and special variables than those that lines are read by.
-_OTHER_SHELLS = frozenset(
-    """zsh ksh ksh93 rksh rzsh mksh lksh oksh loksh pdksh posh yash csh tcsh fish pwsh powershell nu elvish xonsh osh
-    ysh rbash""".split()  # noqa: SIM905 - as above
-)
+_OTHER_SHELLS = names("""zsh ksh ksh93 rksh rzsh mksh lksh oksh loksh pdksh posh yash csh tcsh fish pwsh powershell nu
+    elvish xonsh osh ysh rbash""")
 _SHELLS = ("sh", "bash", "dash", "ash")
 # Options of a shell that are understood, each word behind a NUL.
 _SHELL_OPTIONS = re.compile(r"(?:\0-(?:[euxc]+|[euxc]*o\0(?:pipefail|errexit|nounset|xtrace))(?=\0|\Z))*")
@@ -77,21 +71,20 @@ def unwrap(command: SimpleCommand) -> Inner | None:
     """Return what a command runs, None for one that runs nothing but itself. Raises Opaque."""
     words = command.words
     directory, _, name = words[0].text.rpartition("/")
-    wrapper = _WRAPPERS.get(name)
-    known = wrapper is not None or name in _RUNS_OTHERS or _LOADER.fullmatch(name) is not None
+    known = name in _WRAPPERS or name in _RUNS_OTHERS or _LOADER.fullmatch(name) is not None
     if name in _CHANGES_THE_SHELL and not directory and not keeps_meaning(words):
         if name in ("export", "unset", "read"):
             raise Opaque(f"{name} of a variable may change what the rest of the line runs; use a name in lower case")
         raise Opaque(f"{name} changes what the rest of the line means")
     if directory and directory not in _SYSTEM_DIRECTORIES and (known or name in ("make", "gmake")):
         raise Opaque(f"{words[0].text} has the name of a program that runs others")
-    if not known:
-        if not directory:
-            _check_builtin(name, words)
-        return None
-    if wrapper is None:
+    if name in _WRAPPERS:
+        return _WRAPPERS[name](command)
+    if known:
         raise Opaque(f"{name} runs other programs")
-    return wrapper(command)
+    if not directory:
+        _check_builtin(name, words)
+    return None
 
 
 def _check_builtin(name: str, words: tuple[Word, ...]) -> None:
@@ -130,8 +123,8 @@ def _reads(command: SimpleCommand, words: list[Word], *, dash: bool) -> tuple[Fi
 
 def _rest(command: SimpleCommand, rest: list[Word]) -> SimpleCommand:
     """Return the words from there on as the wrapped command. Raises Opaque."""
-    name = rest[0] if rest else None
-    if name is None or name.kind != "literal" or not name.text or name.text.startswith("-") or "=" in name.text:
+    name = rest[0].literal if rest else None
+    if not name or name.startswith("-") or "=" in name:
         raise Opaque(f"{command.words[0].text} is used in a form that is not understood")
     return replace(command, words=tuple(rest))
 
@@ -226,28 +219,25 @@ def _command(command: SimpleCommand) -> Inner | None:
 def _xargs(command: SimpleCommand) -> Inner | None:
     parsed = _parsed(
         command,
-        "-0rtx -a: -d: -E: -I: -i[] -L: -l[] -n: -P: -s: --null --no-run-if-empty --verbose --exit --arg-file="
-        " --delimiter= --replace[=] --max-lines[=] --max-args= --max-procs= --max-chars=",
+        """-0rtx -a: -d: -E: -I: -i[] -L: -l[] -n: -P: -s: --null --no-run-if-empty --verbose --exit --arg-file=
+        --delimiter= --replace[=] --max-lines[=] --max-args= --max-procs= --max-chars=""",
     )
     if not parsed.operands:
         return None
-    wrapped = _rest(command, parsed.operands)
+    words = _rest(command, parsed.operands).words
     replaced = parsed.values("-I", "-i", "--replace")
-    marks = [value.text for value in replaced if value.kind == "literal"]
-    if parsed.has("-I", "-i", "--replace"):
-        mark = marks[-1] if marks else "{}"
-        if not mark or len(marks) < len(replaced) or mark in wrapped.words[0].text:
+    is_replacing = parsed.has("-I", "-i", "--replace")
+    if is_replacing:
+        mark = replaced[-1].text if replaced else "{}"
+        if not mark or any(value.kind != "literal" for value in replaced) or mark in words[0].text:
             raise Opaque("xargs is used in a form that is not understood")
-        words = tuple(_with_mark(word, mark) for word in wrapped.words)
-        # Each of these may take back the replacement, and append what is read; -n 1 does not.
-        cancels = parsed.has("-L", "-l", "--max-lines") or any(
-            value.text != "1" for value in parsed.values("-n", "--max-args")
-        )
-        words = (*words, _ANY_WORDS) if cancels else words
-    else:
-        words = (*wrapped.words, _ANY_WORDS)
+        words = tuple(_with_mark(word, mark) for word in words)
+    # Each of these may take back the replacement, and append what is read; -n 1 does not.
+    counts = parsed.values("-n", "--max-args")
+    if not is_replacing or parsed.has("-L", "-l", "--max-lines") or any(count.text != "1" for count in counts):
+        words = (*words, _ANY_WORDS)
     files = _reads(command, parsed.values("-a", "--arg-file"), dash=True)
-    return Inner((replace(wrapped, words=words),), files=files)
+    return Inner((replace(command, words=words),), files=files)
 
 
 def _with_mark(word: Word, mark: str) -> Word:
@@ -263,38 +253,23 @@ def _with_mark(word: Word, mark: str) -> Word:
 def _find(command: SimpleCommand) -> Inner | None:
     words = command.words
     commands: list[SimpleCommand] = []
-    starts = starting_points(words[1:])
-    position = 1
-    while position < len(words):
-        word = words[position]
-        position += 1
-        if word.literal not in ("-exec", "-execdir", "-ok", "-okdir"):
+    starts, end = starting_points(words[1:]), 0
+    for place, word in enumerate(words):
+        if place < end or word.literal not in FIND_RUNS:
             continue
-        end = _command_end(words, position, plus=word.text.startswith("-exec"))
-        wrapped = words[position:end]
+        end = command_end(words, place + 1, plus=word.text.startswith("-exec"))
+        wrapped = words[place + 1 : end]
         if not wrapped or end == len(words) or wrapped[0].kind != "literal" or "{}" in wrapped[0].text:
             raise Opaque(f"find {word.text} is used in a form that is not understood")
         inside = word.text in ("-execdir", "-okdir")
         found = [Word(".")] if inside else starts
         if len(found) > LIMIT_STARTS:
             raise Opaque("find starts at too many places")
-        for start in found:
-            put = tuple(_with_found(inner, start) for inner in wrapped)
-            commands.append(replace(command, words=put, cwd=None if inside else command.cwd))
-            if put == wrapped:
-                break
-        position = end + 1
+        put = dict.fromkeys(tuple(_with_found(inner, start) for inner in wrapped) for start in found)
+        commands.extend(replace(command, words=one, cwd=None if inside else command.cwd) for one in put)
     if commands and any(word.text.startswith("-files0") for word in words):
         raise Opaque("find -files0-from starts at places that are not known")
     return Inner(tuple(commands), replaces=False) if commands else None
-
-
-def _command_end(words: tuple[Word, ...], start: int, *, plus: bool) -> int:
-    """Return where the command of -exec ends: at `;`, or at `+` behind {}, which -ok does not know."""
-    for place in range(start, len(words)):
-        if words[place].literal == ";" or (plus and words[place].literal == "+" and words[place - 1].literal == "{}"):
-            return place
-    return len(words)
 
 
 def _with_found(word: Word, start: Word) -> Word:
@@ -312,8 +287,7 @@ def _with_found(word: Word, start: Word) -> Word:
 def _runner(command: SimpleCommand) -> Inner | None:
     """A runner such as `uv run`: it is a program of its own besides, as it may install what it runs."""
     words = command.words
-    name = words[0].text.rpartition("/")[2]
-    verbs = _RUNNERS[name].split()
+    name, verbs = words[0].text.rpartition("/")[2], _RUNNERS[words[0].text.rpartition("/")[2]].split()
     place = 1
     if verbs:
         verb = words[1] if len(words) > 1 else Word("")
@@ -323,14 +297,13 @@ def _runner(command: SimpleCommand) -> Inner | None:
             return None
         if verb.text not in verbs or [word.text for word in words[1:3]] == ["tool", "install"]:
             return None
-        place = 3 if verb.text == "tool" else 2
         if verb.text == "tool" and (len(words) < 3 or words[2].literal != "run"):
             raise Opaque(f"{name} tool is used in a form that is not understood")
-    while place < len(words) and words[place].literal in _RUNNER_FLAGS:
-        place += 1
-    if place == len(words):
+        place = 3 if verb.text == "tool" else 2
+    rest = [*dropwhile(lambda word: word.literal in _RUNNER_FLAGS, words[place:])]
+    if not rest:
         raise Opaque(f"{name} may run what it reads")
-    return Inner((_rest(command, [*words[place:]]),), replaces=False)
+    return Inner((_rest(command, rest),), replaces=False)
 
 
 _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
@@ -338,9 +311,7 @@ _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
     "chronic": _prefixing("-ev"),
     # Programs of their own besides.
     **dict.fromkeys(("doas", "sudo"), _prefixing(
-        "-AbBEHkKlnNPSvV -C: -g: -p: -T: -u: -U: --askpass --background --bell --close-from= --group= --list"
-        " --non-interactive --preserve-env[=] --prompt= --remove-timestamp --reset-timestamp --set-home --stdin"
-        " --user= --validate --version",
+        "-AbBEHkKlnNPSvV -C: -g: -p: -T: -u: -U: --group= --list --non-interactive --preserve-env[=] --stdin --user=",
         alone=True, replaces=False, behind=_without_assignments,
     )),
     "command": _command,

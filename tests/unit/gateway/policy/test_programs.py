@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policy.effects import NO_EFFECTS, Effects, FileUse, HostUse
 from gateway.policy.parts import cut
 from gateway.policy.programs import _PROGRAMS, UNREAD, effects_of
-from gateway.policy.programs.call import LIMIT_USES
+from gateway.policy.programs.call import LIMIT_USES, NO_EFFECTS, Effects, FileUse, HostUse
 from gateway.policy.programs.git import SUBCOMMANDS
 from gateway.policy.programs.network import PACKAGE_MANAGERS
 from gateway.policy.programs.options import compile_options
