@@ -29,8 +29,7 @@ from agent.frozen import freeze, storable_text
 from agent.hooks.engine import HOOK_FAILED, HookEngine
 from agent.hooks.hook import InferenceRequest, Point
 from agent.messages import Message, ToolCall, storable_message
-from agent.models.inference import Inference
-from agent.models.model import Model
+from agent.models.model import Inference, Model
 from agent.state import TIMES, AgentState, ContinuationDecision, ContinuationOutcome, CurrentExecution, ModelResponse
 from agent.tool_call import CallContext
 from agent.tools.approval import Approver, PendingStep, Suspended, edited_calls
@@ -230,10 +229,7 @@ class Run:
         return await self._act(response, calls)
 
     async def _act(
-        self,
-        response: ModelResponse,
-        calls: Sequence[ToolCall],
-        earlier: Mapping[str, EarlierCall] | None = None,
+        self, response: ModelResponse, calls: Sequence[ToolCall], earlier: Mapping[str, EarlierCall] | None = None
     ) -> ContinuationOutcome | None:
         """Run the tool calls, except the `earlier` ones, and end the step; return what stops the run, or None."""
         before = self.state
