@@ -26,8 +26,6 @@ PAGE_BYTES = 65_536
 """The most that a page contains."""
 
 _TRACKED_PREFIX = "files."
-_TRACKED_LIMIT = 256
-_ACTIONS = {"write_file": "written", "edit_file": "edited"}
 
 _LS = "List a directory as a JSON array of {name, type, size}."
 _READ = "Read a text file, 2000 lines at a time."
@@ -296,13 +294,13 @@ class FileTracking(Hook):
         key = _TRACKED_PREFIX + path.encode("utf-8", "backslashreplace").decode()
         tracked = {name: _change(kept) for name, kept in state.metadata.items() if name.startswith(_TRACKED_PREFIX)}
         entry: dict[str, JsonValue] = {
-            "action": _ACTIONS[tool.call.name],
+            "action": "written" if tool.call.name == "write_file" else "edited",
             "step": state.steps,
             "change": max(tracked.values(), default=0) + 1,
         }
         if tool.call.name == "write_file" and isinstance(content, str):
             entry["size_bytes"] = len(content.encode("utf-8", "replace"))
-        if key not in tracked and len(tracked) >= _TRACKED_LIMIT:
+        if key not in tracked and len(tracked) >= 256:
             state = state.without_metadata(min(tracked, key=tracked.__getitem__))
         return state.with_metadata(key, entry)
 

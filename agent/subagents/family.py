@@ -24,7 +24,6 @@ Status = Literal["running", "completed", "stopped", "cancelled", "failed", "lost
 MEMBER_NOTE = "subagents.member"
 """The note with a subagent's member id; a root run has none."""
 
-_ANSWER_LIMIT_CHARS = 32_000  # of what the parent sees
 _NESTED = {"run_started": "subagent_started", "run_finished": "subagent_finished"}
 _RunKey = tuple[str, str]
 _log = logging.getLogger(__name__)
@@ -79,7 +78,7 @@ class Progress:
     @property
     def text(self) -> str:
         """What the parent sees of a finished subagent."""
-        answer = shortened(self.answer, _ANSWER_LIMIT_CHARS)
+        answer = shortened(self.answer, 32_000)
         if self.status == "completed":
             return answer or "[the subagent ended without an answer]"
         said = f"The subagent did not finish its task: {self.status} ({self.why})."

@@ -30,8 +30,6 @@ PAGING_TOOLS = frozenset({"ls", "read_file", "write_file", "edit_file", "glob", 
 EVICTION_PRIORITY = -900_000
 
 _UTF8_BYTES = 4  # what a character takes at most
-_PROBLEM_CHARS = 200
-_FILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _log = logging.getLogger(__name__)
 
 
@@ -86,7 +84,7 @@ class EvictionHook(Hook):
             async with asyncio.timeout(self.timeout_s):
                 await self.files.write(kept.path, result.content)
         except Exception as error:  # a full disk, a lost sandbox, ...: the call did run, and its result is still shown
-            problem = " ".join((str(error) or type(error).__name__).split())[:_PROBLEM_CHARS]
+            problem = " ".join((str(error) or type(error).__name__).split())[:200]
             _log.warning("the result of call %r could not be kept: %s", call.id, problem)
             return replace(result, content=head + _lost_marker(left_out_bytes, kept.path, problem) + tail)
         await self._hide_from_git()
@@ -122,7 +120,7 @@ def _lost_marker(left_out_bytes: int, path: str, problem: str) -> bytes:
 
 def _file_name(call_id: str) -> str:
     """Return the call's id if it can name a file, else a digest of it."""
-    if _FILE_NAME.fullmatch(call_id):
+    if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call_id):
         return call_id
     return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
 
