@@ -18,7 +18,7 @@ from agent import Agent, Call, ScriptedModel, Turn, capabilities
 from agent.capabilities.flow import ErrorSettings
 from agent.hooks.engine import HookEngine
 from agent.subagents import capability as subagents
-from agent.tools.tool import ToolContext
+from agent.tools.tool import Capability, ToolContext
 from agent.tools.toolbox import Toolbox
 from gateway.config.agent_settings import AgentSettings
 from gateway.config.model_settings import ModelSettings
@@ -35,7 +35,7 @@ _CAPABILITIES = {
     name: function
     for module in [*_MODULES, subagents]
     for name, function in inspect.getmembers(module, inspect.isfunction)
-    if function.__module__ == module.__name__ and function.__annotations__.get("return") == "Capability"
+    if function.__module__ == module.__name__ and function.__annotations__.get("return") in (Capability, "Capability")
 }
 
 
