@@ -14,7 +14,7 @@ from agent.frozen import storable_text
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
 from agent.models.endpoint_errors import UnusableAnswer, plain
-from agent.models.token_estimate import CHARS_PER_TOKEN
+from agent.models.model import CHARS_PER_TOKEN
 from agent.tools.intake import ArgumentReader, values_in
 
 _LIMIT_VALUES = 100_000
@@ -108,13 +108,11 @@ class Gathered:
     reasoning_chars: int = 0
     begun: bool = False
     refused: bool = False
-
-    def __post_init__(self) -> None:
-        self._reader = ArgumentReader()  # to look at pieces
-        self._text: list[str] = []
-        self._calls: list[_Call] = []
-        self._open: dict[int, _Call] = {}
-        self._taken = 0
+    _reader: ArgumentReader = field(default_factory=ArgumentReader)  # to look at pieces
+    _text: list[str] = field(default_factory=list)
+    _calls: list[_Call] = field(default_factory=list)
+    _open: dict[int, _Call] = field(default_factory=dict)
+    _taken: int = 0
 
     def add(self, answer: Any) -> str:
         """Add a chunk of a stream or a whole answer, as JSON; return its text. Raises UnusableAnswer."""

@@ -1,7 +1,8 @@
 """The protocol of a model, a model that counts the usage of every attempt, and one inference of a run."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -12,10 +13,11 @@ from agent.events import Coalescer, EventSink, emit
 from agent.frozen import storable_text
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import InferenceRequest
-from agent.messages import Usage
-from agent.models.token_estimate import CHARS_PER_TOKEN, messages_tokens, prompt_tokens
+from agent.messages import Message, ToolSpec, Usage
 from agent.state import ModelResponse
 from agent.tools.intake import bounded
+
+CHARS_PER_TOKEN = 4
 
 OnDelta = Callable[[str], None]
 
@@ -41,6 +43,23 @@ class QueuedModel(Model, Protocol):
         ...
 
 
+def message_tokens(message: Message) -> int:
+    """Return the estimate for a message: its content and the arguments of its tool calls."""
+    calls = sum(len(call.name) + len(json.dumps(call.arguments or {})) for call in message.tool_calls)
+    return -(-(len(message.content) + calls) // CHARS_PER_TOKEN)
+
+
+def messages_tokens(messages: Iterable[Message]) -> int:
+    """Return the estimate for messages."""
+    return sum(message_tokens(message) for message in messages)
+
+
+def prompt_tokens(system_prompt: str, tools: Iterable[ToolSpec]) -> int:
+    """Return the estimate for what is sent besides the messages."""
+    chars = sum(len(tool.name) + len(tool.description) + len(json.dumps(tool.parameters)) for tool in tools)
+    return -(-(len(system_prompt) + chars) // CHARS_PER_TOKEN)
+
+
 class MeteredModel:
     """Sums up the `usage` of all attempts of another model.
 
@@ -48,12 +67,9 @@ class MeteredModel:
     """
 
     def __init__(self, inner: Model) -> None:
+        self.name = inner.name
         self.usage = Usage()
         self._inner = inner
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
         received_chars = 0

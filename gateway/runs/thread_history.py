@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from agent.hooks.hook import Hook
 from agent.messages import Message
-from agent.models.token_estimate import CHARS_PER_TOKEN, messages_tokens
+from agent.models.model import CHARS_PER_TOKEN, messages_tokens
 from agent.state import AgentState
 from gateway.storage.entities import Thread
 from gateway.storage.run_writes import KeptStep
