@@ -95,7 +95,12 @@ class Run:
         self.cancellation: Cancellation
 
     async def run(self) -> AgentState:
-        self._emit_started()
+        started = {"agent": self.state.agent, "thread": self.state.thread}
+        if self.state.started:
+            emit(self.events, "run_resumed", step=self.state.steps, **started)
+        else:
+            asked = (message.content for message in reversed(self.state.messages) if message.role == "user")
+            emit(self.events, "run_started", task=next(asked, ""), **started)
         status: RunStatus = "failed"
         stop = _outcome("interrupted", "the run was interrupted")
         try:
@@ -136,14 +141,6 @@ class Run:
                     spent=self.state.spent.model_dump(),
                     **times(self.state),
                 )
-
-    def _emit_started(self) -> None:
-        state = self.state
-        if state.started:
-            emit(self.events, "run_resumed", step=state.steps, agent=state.agent, thread=state.thread)
-            return
-        task = next((message.content for message in reversed(state.messages) if message.role == "user"), "")
-        emit(self.events, "run_started", task=task, agent=state.agent, thread=state.thread)
 
     async def _steps(self) -> ContinuationOutcome:
         """Take steps until one stops the run; return what stopped it."""

@@ -120,9 +120,7 @@ class _FileTools:
 
     async def ls(self, asked: _Ls, _context: ToolContext) -> ToolResult:
         page = await self.files.ls(asked.path, offset=asked.offset, limit=asked.limit)
-        rows = [
-            _json_text({"name": entry.name, "type": entry.type, "size": entry.size_bytes}) for entry in page.entries
-        ]
+        rows = [_json_text({"name": one.name, "type": one.type, "size": one.size_bytes}) for one in page.entries]
         kept = _fitting(rows)
         content = b"[" + b",\n ".join(kept) + b"]"
         if not kept and asked.offset:
@@ -171,9 +169,8 @@ class _FileTools:
         return ToolResult(_encoded(f"wrote {len(data)} bytes to {asked.path}"))
 
     async def edit_file(self, asked: _EditFile, _context: ToolContext) -> ToolResult:
-        done = await self.files.edit(
-            asked.path, asked.old_text.encode(), asked.new_text.encode(), replace_all=asked.replace_all
-        )
+        old_text, new_text = asked.old_text.encode(), asked.new_text.encode()
+        done = await self.files.edit(asked.path, old_text, new_text, replace_all=asked.replace_all)
         if done.replaced == 0:
             return ToolResult.error(
                 f"old_text is not in {asked.path}; nothing was changed. It must match exactly, spaces and line ends "

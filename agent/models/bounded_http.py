@@ -14,7 +14,7 @@ import codecs
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 
@@ -49,7 +49,11 @@ class BoundedClient(httpx2.AsyncClient):
                 raise RefusedRedirect(_origin(then.url))
             response = await super().send(then, stream=True, **options)
         try:
-            _bound(response)
+            encoding = response.headers.pop("content-encoding", "identity").strip().lower()
+            if encoding not in _ENCODINGS | {"identity", ""}:
+                raise UnusableAnswer(f"an answer with the content-encoding {encoding[:40]!r}, which was not asked for")
+            inner = cast(httpx2.AsyncByteStream, response.stream)  # as every stream of an asynchronous client
+            response.stream = _Bounded(inner, inflated=encoding in _ENCODINGS, is_error=response.is_error)
             if not stream:
                 await response.aread()
         except BaseException:
@@ -60,16 +64,6 @@ class BoundedClient(httpx2.AsyncClient):
 
 def _origin(url: httpx2.URL) -> str:
     return f"{url.scheme}://{url.netloc.decode('ascii')}"  # netloc is host and port alone
-
-
-def _bound(response: httpx2.Response) -> None:
-    """Replace the response's stream by one that decodes it within bounds."""
-    encoding = response.headers.pop("content-encoding", "identity").strip().lower()
-    if encoding not in _ENCODINGS | {"identity", ""}:
-        raise UnusableAnswer(f"an answer with the content-encoding {encoding[:40]!r}, which was not asked for")
-    if not isinstance(response.stream, httpx2.AsyncByteStream):
-        raise TypeError("an asynchronous client has asynchronous streams")
-    response.stream = _Bounded(response.stream, inflated=encoding in _ENCODINGS, is_error=response.is_error)
 
 
 class _Bounded(httpx2.AsyncByteStream):
