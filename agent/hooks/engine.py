@@ -231,9 +231,8 @@ def _closed(failure: HookFailed, state: AgentState) -> AgentState:
 def withheld(result: ToolResult | None, reason: str) -> ToolResult:
     """Return a replacement for a result that must not be shown; it keeps the outcome."""
     message = f"The result of this call is withheld: {reason}".encode("utf-8", "replace")
-    if result is None:
-        return ToolResult(content=message, outcome="failed", is_error=True)
-    return ToolResult(content=message, outcome=result.outcome, is_error=True, exit_code=result.exit_code)
+    outcome, exit_code = ("failed", None) if result is None else (result.outcome, result.exit_code)
+    return ToolResult(content=message, outcome=outcome, is_error=True, exit_code=exit_code)
 
 
 def _ring(

@@ -83,7 +83,7 @@ class OpenAIModel:
 
         Raises ValueError for OpenAI's endpoint without a key.
         """
-        self._name = name
+        self.name = name
         self._stream = stream
         self._timeout_s = timeout_s
         self._answer_timeout_s = answer_timeout_s
@@ -113,10 +113,6 @@ class OpenAIModel:
         shown = urlsplit(str(self._client.base_url))  # without credentials
         self._endpoint = f"{shown.scheme}://{shown.netloc.rpartition('@')[2]}{shown.path}".rstrip("/")
 
-    @property
-    def name(self) -> str:
-        return self._name
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -132,7 +128,7 @@ class OpenAIModel:
         Raises ModelUnavailable, ModelRefused (ContextLengthExceeded among others) or ModelNonsense. After tool calls an
         empty answer is valid: the model has nothing to add.
         """
-        body, gathered = request_body(self._name, request), Gathered()
+        body, gathered = request_body(self.name, request), Gathered()
         try:
             await self._ask(body, gathered, on_delta)
             may_be_empty = bool(request.messages) and request.messages[-1].role == "tool"
@@ -247,7 +243,7 @@ class OpenAIModel:
 
     def _error(self, complaint: Complaint, how: str, status: int | None, headers: Mapping[str, str]) -> ModelError:
         said = f"{self._endpoint} {how}: {self._said(complaint.words)}"
-        return endpoint_error(complaint, said, status=status, headers=headers, now_s=self._now(), model=self._name)
+        return endpoint_error(complaint, said, status=status, headers=headers, now_s=self._now(), model=self.name)
 
     def _too_slow(self, what: str, timeout_s: float, setting: str) -> ModelUnavailable:
         return ModelUnavailable(f"{self._endpoint} did not {what} within {timeout_s:g} s; raise the model's {setting}")
@@ -256,7 +252,7 @@ class OpenAIModel:
         return said_by(message, self._secrets)
 
     def _nonsense(self, what: str) -> ModelNonsense:
-        return ModelNonsense(f"{self._endpoint}, model {self._name!r}, sent {self._said(what)}")
+        return ModelNonsense(f"{self._endpoint}, model {self.name!r}, sent {self._said(what)}")
 
 
 async def _events(reader: EventReader, pieces: AsyncIterator[bytes]) -> AsyncIterator[ServerEvent]:
