@@ -17,7 +17,6 @@ from grpc import StatusCode
 from sandbox import errors as theirs
 
 _FIELD = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*): (.+)", re.DOTALL)
-_WORD_START = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class AirlockError(Exception):
@@ -29,7 +28,7 @@ class AirlockError(Exception):
     def __init_subclass__(cls, code: StatusCode | None = None) -> None:
         super().__init_subclass__()
         cls.code = code or cls.code
-        cls.reason = _WORD_START.sub("_", cls.__name__).upper()
+        cls.reason = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
 
     def __init__(self, message: str, **details: str) -> None:
         super().__init__(message)

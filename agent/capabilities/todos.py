@@ -82,7 +82,10 @@ class TodosReminder(Hook):
     on_failure = "open"
 
     async def before_inference(self, state: AgentState) -> AgentState:
-        todos = _listed(state.metadata.get(KEY))
+        listed, todos = state.metadata.get(KEY), []
+        for item in listed[:MAX_TODOS] if isinstance(listed, list) else ():
+            with suppress(ValidationError):  # an invalid item is left out
+                todos.append(Todo.model_validate(item))
         if all(todo.status == "done" for todo in todos):
             return state
         # One line per todo, whatever its title contains.
@@ -94,14 +97,6 @@ class TodosReminder(Hook):
 
 def _kept(todos: Iterable[Todo]) -> list[JsonValue]:
     return [todo.model_dump() for todo in todos]
-
-
-def _listed(value: JsonValue) -> list[Todo]:
-    todos = []
-    for item in value[:MAX_TODOS] if isinstance(value, list) else ():
-        with suppress(ValidationError):  # an invalid item is left out
-            todos.append(Todo.model_validate(item))
-    return todos
 
 
 def todos() -> Capability:
