@@ -7,33 +7,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agent.agent import Agent as Agent
-    from agent.agent import stream as stream
-    from agent.errors import AgentError as AgentError
-    from agent.errors import ModelError as ModelError
-    from agent.events import Event as Event
-    from agent.hooks.hook import Hook as Hook
-    from agent.hooks.hook import Matcher as Matcher
-    from agent.hooks.hook import tool_glob as tool_glob
-    from agent.hooks.hook import tool_name as tool_name
-    from agent.loop import Host as Host
-    from agent.messages import Message as Message
-    from agent.messages import ToolCall as ToolCall
-    from agent.messages import ToolResult as ToolResult
-    from agent.models.model import Model as Model
-    from agent.models.openai_model import OpenAIModel as OpenAIModel
-    from agent.models.openai_model import Prices as Prices
-    from agent.models.scripted_model import Call as Call
-    from agent.models.scripted_model import Fault as Fault
-    from agent.models.scripted_model import ScriptedModel as ScriptedModel
-    from agent.models.scripted_model import Turn as Turn
-    from agent.state import AgentState as AgentState
-    from agent.state import ToolExecution as ToolExecution
-    from agent.tool_call import Slot as Slot
-    from agent.tools.tool import Capability as Capability
-    from agent.tools.tool import Tool as Tool
-    from agent.tools.tool import ToolContext as ToolContext
-    from agent.tools.tool import tool as tool
+    from agent.agent import Agent, stream
+    from agent.errors import AgentError, ModelError
+    from agent.events import Event
+    from agent.hooks.hook import Hook, Matcher, tool_glob, tool_name
+    from agent.loop import Host
+    from agent.messages import Message, ToolCall, ToolResult
+    from agent.models.model import Model
+    from agent.models.openai_model import OpenAIModel, Prices
+    from agent.models.scripted_model import Call, Fault, ScriptedModel, Turn
+    from agent.state import AgentState, ToolExecution
+    from agent.tool_call import Slot
+    from agent.tools.tool import Capability, Tool, ToolContext, tool
+
+# Literal, for type checkers; a test compares it with the table.
+__all__ = ["Agent", "AgentError", "AgentState", "Call", "Capability", "Event", "Fault", "Hook", "Host", "Matcher"]
+__all__ += ["Message", "Model", "ModelError", "OpenAIModel", "Prices", "ScriptedModel", "Slot", "Tool", "ToolCall"]
+__all__ += ["ToolContext", "ToolExecution", "ToolResult", "Turn", "stream", "tool", "tool_glob", "tool_name"]
 
 _MODULES = {
     "agent": ("Agent", "stream"),
@@ -50,8 +40,6 @@ _MODULES = {
     "tools.tool": ("Capability", "Tool", "ToolContext", "tool"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
-
-__all__ = sorted(_HOMES)  # noqa: PLE0605 - from the table
 
 if not TYPE_CHECKING:  # else a type checker would accept any name
 

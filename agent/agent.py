@@ -20,8 +20,6 @@ from agent.state import AgentState, Output
 from agent.tools.tool import Capability, Function, Tool, as_tool
 from agent.tools.toolbox import Toolbox
 
-_WAITING_LIMIT = 1000
-
 
 class Agent(Parts, Generic[Output]):
     """A model, its hooks and its tools. It stores nothing of a run, so any number of runs may share it.
@@ -160,7 +158,7 @@ class RunStream(Generic[Output]):
         joined = merged(self._waiting[-1], event) if self._waiting else None
         if joined is not None:
             self._waiting[-1] = joined
-        elif event.type not in PIECES or len(self._waiting) < _WAITING_LIMIT:
+        elif event.type not in PIECES or len(self._waiting) < 1000:
             self._waiting.append(event)
         self._changed.set()
 

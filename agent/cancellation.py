@@ -24,9 +24,7 @@ class Cancellation:
     @classmethod
     async def watch(cls) -> Self:
         """Start watching. Raises a cancellation that was requested earlier and not delivered yet."""
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a coroutine runs in a task")
+        task = cast(asyncio.Task[object], asyncio.current_task())  # a coroutine always runs in one
         if task.cancelling():
             await asyncio.sleep(0)
         return cls(task)
@@ -103,13 +101,10 @@ def _rest(work: Coroutine[Any, Any, _Result], waits_for: object) -> Generator[An
     while True:
         try:
             try:
-                sent = yield waits_for
-            except GeneratorExit:
-                work.close()
-                raise
-            except BaseException as error:  # a cancellation, or an error of what it waited for
+                yield waits_for
+            except BaseException as error:  # a cancellation, the end of this generator, or an error of what it awaits
                 waits_for = work.throw(error)
             else:
-                waits_for = work.send(sent)
+                waits_for = work.send(None)
         except StopIteration as ended:
             return cast(_Result, ended.value)

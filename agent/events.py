@@ -315,7 +315,6 @@ def _adapter(type_: str) -> TypeAdapter[RunEvent]:
 PIECES = frozenset({"model_delta", "tool_output"})
 """Events that may be joined, or dropped when too many wait: model_finished and tool_call_finished repeat the text."""
 
-_MERGED_LIMIT_CHARS = 16_384
 _INTERVAL_S = 0.05
 _LIMIT_CHARS = 4096
 _TOTAL_CHARS = 262_144
@@ -323,15 +322,11 @@ _TOTAL_CHARS = 262_144
 
 def merged(earlier: Event, later: Event) -> Event | None:
     """Return two adjacent events as one; None if they are not pieces of one text, or together too long."""
-    text = "text"
     if later.type not in PIECES or earlier.type != later.type:
         return None
-    if {**earlier.payload, text: ""} != {**later.payload, text: ""}:
-        return None
-    joined = f"{earlier.payload[text]}{later.payload[text]}"
-    if len(joined) > _MERGED_LIMIT_CHARS:
-        return None
-    return Event(earlier.type, {**earlier.payload, text: joined})
+    same = {**earlier.payload, "text": ""} == {**later.payload, "text": ""}
+    joined = f"{earlier.payload['text']}{later.payload['text']}"
+    return Event(earlier.type, {**earlier.payload, "text": joined}) if same and len(joined) <= 16_384 else None
 
 
 class Coalescer:

@@ -29,8 +29,7 @@ from agent.frozen import freeze, storable_text
 from agent.hooks.engine import HOOK_FAILED, HookEngine
 from agent.hooks.hook import InferenceRequest, Point
 from agent.messages import Message, ToolCall, storable_message
-from agent.models.inference import Inference
-from agent.models.model import Model
+from agent.models.model import Inference, Model
 from agent.state import TIMES, AgentState, ContinuationDecision, ContinuationOutcome, CurrentExecution, ModelResponse
 from agent.tool_call import CallContext
 from agent.tools.approval import Approver, PendingStep, Suspended, edited_calls
@@ -96,7 +95,12 @@ class Run:
         self.cancellation: Cancellation
 
     async def run(self) -> AgentState:
-        self._emit_started()
+        started = {"agent": self.state.agent, "thread": self.state.thread}
+        if self.state.started:
+            emit(self.events, "run_resumed", step=self.state.steps, **started)
+        else:
+            asked = (message.content for message in reversed(self.state.messages) if message.role == "user")
+            emit(self.events, "run_started", task=next(asked, ""), **started)
         status: RunStatus = "failed"
         stop = _outcome("interrupted", "the run was interrupted")
         try:
@@ -137,14 +141,6 @@ class Run:
                     spent=self.state.spent.model_dump(),
                     **times(self.state),
                 )
-
-    def _emit_started(self) -> None:
-        state = self.state
-        if state.started:
-            emit(self.events, "run_resumed", step=state.steps, agent=state.agent, thread=state.thread)
-            return
-        task = next((message.content for message in reversed(state.messages) if message.role == "user"), "")
-        emit(self.events, "run_started", task=task, agent=state.agent, thread=state.thread)
 
     async def _steps(self) -> ContinuationOutcome:
         """Take steps until one stops the run; return what stopped it."""
@@ -230,10 +226,7 @@ class Run:
         return await self._act(response, calls)
 
     async def _act(
-        self,
-        response: ModelResponse,
-        calls: Sequence[ToolCall],
-        earlier: Mapping[str, EarlierCall] | None = None,
+        self, response: ModelResponse, calls: Sequence[ToolCall], earlier: Mapping[str, EarlierCall] | None = None
     ) -> ContinuationOutcome | None:
         """Run the tool calls, except the `earlier` ones, and end the step; return what stops the run, or None."""
         before = self.state

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -57,16 +57,11 @@ class JudgedCall:
         return self.model
 
 
+@dataclass(frozen=True, eq=False)
 class Slot(Generic[T]):
     """The key of a value in a CallContext, created once at module level; `name` is for debugging."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"Slot({self.name!r})"
+    name: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,12 +86,10 @@ class CallContext:
         return replace(self, resumed=resumed, _values=dict(self._values))
 
     def get(self, slot: Slot[T]) -> T | None:
-        value: T | None = self._values.get(slot)
-        return value
+        return cast(T | None, self._values.get(slot))
 
     def set(self, slot: Slot[T], value: T) -> None:
         self._values[slot] = value
 
     def pop(self, slot: Slot[T]) -> T | None:
-        value: T | None = self._values.pop(slot, None)
-        return value
+        return cast(T | None, self._values.pop(slot, None))

@@ -14,10 +14,9 @@ from typing import ClassVar, Self
 
 from grpc import StatusCode
 
-from sandbox import errors as sandbox_errors
+from sandbox import errors as theirs
 
 _FIELD = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*): (.+)", re.DOTALL)
-_WORD_START = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class AirlockError(Exception):
@@ -29,7 +28,7 @@ class AirlockError(Exception):
     def __init_subclass__(cls, code: StatusCode | None = None) -> None:
         super().__init_subclass__()
         cls.code = code or cls.code
-        cls.reason = _WORD_START.sub("_", cls.__name__).upper()
+        cls.reason = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
 
     def __init__(self, message: str, **details: str) -> None:
         super().__init__(message)
@@ -225,48 +224,40 @@ _NAMED_ALIKE = (
     *(NotFound, PermissionDenied, IsADirectory, NotADirectory, InvalidPath, NoSpace, TooLarge, Conflict),
     *(InvalidArgument, Exhausted, SandboxBusy),
 )
-_FOR_THE_OPERATOR = (
-    *(sandbox_errors.PostureTooWeak, sandbox_errors.ImageMissing),
-    *(sandbox_errors.ImageRefused, sandbox_errors.RuntimeMissing),
-)
-_FROM_SANDBOX: Mapping[type[sandbox_errors.SandboxError], type[AirlockError]] = {
-    **{getattr(sandbox_errors, kind.__name__): kind for kind in _NAMED_ALIKE},
+_FOR_THE_OPERATOR = (theirs.PostureTooWeak, theirs.ImageMissing, theirs.ImageRefused, theirs.RuntimeMissing)
+_FROM_SANDBOX: Mapping[type[theirs.SandboxError], type[AirlockError]] = {
+    **{getattr(theirs, kind.__name__): kind for kind in _NAMED_ALIKE},
     **dict.fromkeys(_FOR_THE_OPERATOR, Misconfigured),
-    sandbox_errors.SandboxError: Unavailable,
+    theirs.SandboxError: Unavailable,
 }
 
 _FAILED = "failed_to_start"
 # The kernel reports these for a process that has ended and for a pipe without a reader.
 _ENDED_ERRNOS = (errno.ESRCH, errno.EPIPE)
 # When a program starts, these are about the request, unless they carry an errno of the kernel.
-_REQUEST_ERRORS = (
-    sandbox_errors.InvalidPath,
-    sandbox_errors.TooLarge,
-    sandbox_errors.InvalidArgument,
-    sandbox_errors.Exhausted,
-)
+_REQUEST_ERRORS = (theirs.InvalidPath, theirs.TooLarge, theirs.InvalidArgument, theirs.Exhausted)
 
 
-def from_sandbox(error: sandbox_errors.SandboxError) -> AirlockError:
+def from_sandbox(error: theirs.SandboxError) -> AirlockError:
     """Return the client's error for a sandbox's."""
-    if isinstance(error, sandbox_errors.InputNotTaken):
+    if isinstance(error, theirs.InputNotTaken):
         kind = ProcessEnded if error.closed else InputNotTaken
         return kind(str(error), taken_bytes=str(error.taken_bytes))
-    if isinstance(error, sandbox_errors.InputGap):
+    if isinstance(error, theirs.InputGap):
         return InputGap(str(error), stdin_taken_bytes=str(error.stdin_taken_bytes))
-    if isinstance(error, sandbox_errors.TooManyCreations):
+    if isinstance(error, theirs.TooManyCreations):
         return QuotaExceeded(str(error), error.retry_after_s, quota=error.quota, limit=error.limit)
-    if isinstance(error, sandbox_errors.TooManyWaiting):
+    if isinstance(error, theirs.TooManyWaiting):
         return Overloaded(str(error), error.retry_after_s)
-    if isinstance(error, sandbox_errors.Conflict) and error.errno in _ENDED_ERRNOS:
+    if isinstance(error, theirs.Conflict) and error.errno in _ENDED_ERRNOS:
         return ProcessEnded(str(error))
-    return next(ours for theirs, ours in _FROM_SANDBOX.items() if isinstance(error, theirs))(error.outside)
+    return next(ours for kind, ours in _FROM_SANDBOX.items() if isinstance(error, kind))(error.outside)
 
 
-def from_start(error: sandbox_errors.SandboxError) -> AirlockError:
+def from_start(error: theirs.SandboxError) -> AirlockError:
     """Return the client's error for a program that did not start; a kernel's refusal never looks like the policy's."""
-    refused = isinstance(error, (sandbox_errors.FileError, sandbox_errors.Exhausted))
-    if not refused or isinstance(error, sandbox_errors.Conflict):
+    refused = isinstance(error, (theirs.FileError, theirs.Exhausted))
+    if not refused or isinstance(error, theirs.Conflict):
         return from_sandbox(error)
     if error.errno is None:
         return from_sandbox(error) if isinstance(error, _REQUEST_ERRORS) else StartFailed(str(error), outcome=_FAILED)

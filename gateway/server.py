@@ -31,8 +31,6 @@ from gateway.telemetry.rpc import RpcInterceptor
 from gateway.tenancy.tenants import Tenants
 
 _ALONE = Worker()
-_SWITCH_INTERVAL_S = 0.001
-_QUEUE_METRICS = ("at_work", "limit", "waiting", "streams", "admitted", "refused", "waited")
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         # The objects that exist now are permanent: keep the garbage collector from scanning them during calls.
         gc.freeze()
         # How long the event loop waits for a thread that does heavy work; the default is 5 ms.
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        sys.setswitchinterval(0.001)
         yield Gateway(address, base.telemetry.metrics_address, base.store, base.tenants, base.policies)
 
 
@@ -96,7 +94,7 @@ async def _server(stack: AsyncExitStack, base: Foundation, worker: Worker) -> Pr
     """Return a server without services, with admission in place."""
     ADMISSION.configure(base.config.admission)
     await stack.enter_async_context(ADMISSION.heeding_load())
-    for name in _QUEUE_METRICS:
+    for name in ("at_work", "limit", "waiting", "streams", "admitted", "refused", "waited"):
         read = partial(lambda name: getattr(ADMISSION.snapshot(), name), name)
         base.telemetry.instruments.read(f"airlock.admission.{name}", read)
     return make_server(

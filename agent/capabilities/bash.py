@@ -48,10 +48,6 @@ class _Command(ToolArguments):
         return command
 
 
-_NO_NETWORK = (
-    " There is no network: nothing can be downloaded, and only servers of this sandbox answer, at localhost."
-    " Use what is installed."
-)
 # How a program ended, where that is not an exit; "{said}" is the sandbox's message, if any.
 _NOTES = {
     "signalled": "killed by signal {signal}{said}",
@@ -97,7 +93,10 @@ def bash(
 
     description = "Run a command line with /bin/sh in /workspace; gives its output and how it ended."
     if network is False:
-        description += _NO_NETWORK
+        description += (
+            " There is no network: nothing can be downloaded, and only servers of this sandbox answer, at localhost."
+            " Use what is installed."
+        )
     hooks = (CommandPolicyHook(command_policy),) if command_policy is not None else ()
     tool = Tool("execute", description, arguments, execute, writes_anywhere=True)
     return Capability("bash", hooks=hooks, tools=(tool,))

@@ -26,8 +26,6 @@ PAGE_BYTES = 65_536
 """The most that a page contains."""
 
 _TRACKED_PREFIX = "files."
-_TRACKED_LIMIT = 256
-_ACTIONS = {"write_file": "written", "edit_file": "edited"}
 
 _LS = "List a directory as a JSON array of {name, type, size}."
 _READ = "Read a text file, 2000 lines at a time."
@@ -122,9 +120,7 @@ class _FileTools:
 
     async def ls(self, asked: _Ls, _context: ToolContext) -> ToolResult:
         page = await self.files.ls(asked.path, offset=asked.offset, limit=asked.limit)
-        rows = [
-            _json_text({"name": entry.name, "type": entry.type, "size": entry.size_bytes}) for entry in page.entries
-        ]
+        rows = [_json_text({"name": one.name, "type": one.type, "size": one.size_bytes}) for one in page.entries]
         kept = _fitting(rows)
         content = b"[" + b",\n ".join(kept) + b"]"
         if not kept and asked.offset:
@@ -173,9 +169,8 @@ class _FileTools:
         return ToolResult(_encoded(f"wrote {len(data)} bytes to {asked.path}"))
 
     async def edit_file(self, asked: _EditFile, _context: ToolContext) -> ToolResult:
-        done = await self.files.edit(
-            asked.path, asked.old_text.encode(), asked.new_text.encode(), replace_all=asked.replace_all
-        )
+        old_text, new_text = asked.old_text.encode(), asked.new_text.encode()
+        done = await self.files.edit(asked.path, old_text, new_text, replace_all=asked.replace_all)
         if done.replaced == 0:
             return ToolResult.error(
                 f"old_text is not in {asked.path}; nothing was changed. It must match exactly, spaces and line ends "
@@ -296,13 +291,13 @@ class FileTracking(Hook):
         key = _TRACKED_PREFIX + path.encode("utf-8", "backslashreplace").decode()
         tracked = {name: _change(kept) for name, kept in state.metadata.items() if name.startswith(_TRACKED_PREFIX)}
         entry: dict[str, JsonValue] = {
-            "action": _ACTIONS[tool.call.name],
+            "action": "written" if tool.call.name == "write_file" else "edited",
             "step": state.steps,
             "change": max(tracked.values(), default=0) + 1,
         }
         if tool.call.name == "write_file" and isinstance(content, str):
             entry["size_bytes"] = len(content.encode("utf-8", "replace"))
-        if key not in tracked and len(tracked) >= _TRACKED_LIMIT:
+        if key not in tracked and len(tracked) >= 256:
             state = state.without_metadata(min(tracked, key=tracked.__getitem__))
         return state.with_metadata(key, entry)
 

@@ -23,7 +23,6 @@ _CUT_ANSWERS = {
 _MODEL_ERRORS = "flow.model_errors"  # how many steps in a row failed with one and were continued
 _LIMIT_CONTINUED = 3
 _LIMIT_WAIT_S = 60.0
-_SHOWN_CHARS = 200
 
 
 class ToolCallPresence(Hook):
@@ -170,7 +169,7 @@ def _after(attempts: int, error: ModelError, besides: str = "") -> ModelError:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def flow(*, on_cut_answer: OnCutAnswer = "stop", **error_policy: Unpack[ErrorSettings]) -> Capability:

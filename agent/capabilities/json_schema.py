@@ -23,7 +23,6 @@ MAX_SCHEMA_CHARS = 64 * 1024
 MAX_ERRORS = 10
 ERROR_CHARS = 300
 
-_TIME_LIMIT_S = 10.0
 _MEMORY_LIMIT_BYTES = 1024**3
 
 
@@ -32,9 +31,7 @@ def short(text: str) -> str:
     return text if len(text) <= ERROR_CHARS else f"{text[:ERROR_CHARS]}..."
 
 
-async def errors_of(
-    schema: Mapping[str, JsonValue], value: JsonValue, *, time_limit_s: float = _TIME_LIMIT_S
-) -> list[str]:
+async def errors_of(schema: Mapping[str, JsonValue], value: JsonValue, *, time_limit_s: float = 10.0) -> list[str]:
     """Return the errors in a value, at most MAX_ERRORS."""
     asked = json.dumps([schema, value]).encode()
     process = await asyncio.create_subprocess_exec(

@@ -11,17 +11,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from agent.hooks.hook import Hook
-from agent.messages import ToolResult
-from agent.state import AgentState, ToolExecution
+from agent.state import AgentState
 from agent.tools.runner import OUT_OF_TIME
 from agent.tools.tool import Capability
 
 # With less time left no step starts: timers may be early by their resolution, and sums of floats are not exact.
 _LEAST_S = 0.001
 _LAST_CALL = "limits.last_call"  # {"digest", "count"}: the last tool call and how often it was made in a row
-_NOTED_CALLS = 3
-
-
 _MAX_SECONDS = "max_seconds"
 # What each rule says when it stops a run.
 _SAID = {
@@ -87,31 +83,27 @@ class RepeatedCalls(Hook):
         tool = state.current.tool
         if tool.result is None or tool.result == OUT_OF_TIME:  # not the tool's own result
             return state
-        digest = _digest(tool, tool.result)
+        call, result = tool.call, tool.result
+        # Each evicted result is in another file; equal bytes make it the same result.
+        content = result.evicted.sha256.encode() if result.evicted is not None else result.content
+        asked = [call.name, tool.judged.digest, call.raw_arguments if call.arguments is None else ""]
+        outcome = json.dumps([asked, result.outcome, result.exit_code, result.is_error])
+        digest = hashlib.sha256(outcome.encode() + b"\0" + content).hexdigest()
         count = 1
         match state.notes.get(_LAST_CALL):
             case {"digest": str(known), "count": int(before)} if known == digest:
                 count = before + 1
         state = state.with_note(_LAST_CALL, {"digest": digest, "count": count})
-        if count >= _NOTED_CALLS:
+        if count >= 3:
             note = (
                 f"[{count} times in a row this call had these arguments and this result. Do something else: "
                 f"after {self.limit} times the run is stopped.]"
             )
-            state = state.with_result(tool.result.noted(note))
+            state = state.with_result(result.noted(note))
         if count < self.limit:
             return state
-        reason = f"{tool.call.name} was called {count} times in a row with the same arguments and the same result"
+        reason = f"{call.name} was called {count} times in a row with the same arguments and the same result"
         return state.forbid_continuation(self.name, "max_repeated_calls", f"{reason}, the limit is {self.limit}")
-
-
-def _digest(tool: ToolExecution, result: ToolResult) -> str:
-    # Each evicted result is in another file; equal bytes make it the same result.
-    content = result.evicted.sha256.encode() if result.evicted is not None else result.content
-    call = tool.call
-    asked = [call.name, tool.judged.digest, call.raw_arguments if call.arguments is None else ""]
-    outcome = json.dumps([asked, result.outcome, result.exit_code, result.is_error])
-    return hashlib.sha256(outcome.encode() + b"\0" + content).hexdigest()
 
 
 def limits(

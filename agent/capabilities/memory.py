@@ -21,16 +21,8 @@ FILE_LIMIT_BYTES = 32 * 1024
 LIMIT_BYTES = 64 * 1024
 """The most that the prompt contains of one file, and of all together."""
 
-_WRITERS = frozenset({"edit_file", "write_file"})
-_SEPARATOR = "\n\n---\n\n"
 # Anything that opens or closes our tag, or looks like it. One character class, so that it cannot backtrack for long.
 _TAG = re.compile(r"<(?=[\s/]*agent_memory)", re.IGNORECASE)
-
-_THERE = ""
-_MISSING = " (not there yet: write_file makes it)"
-_NOT_TEXT = " (left out: it is not UTF-8 text)"
-_UNREADABLE = " (left out: it could not be read)"
-_LEFT_OUT = f" (left out: the files before it fill the {LIMIT_BYTES} bytes there are; shorten them)"
 
 _GUIDELINES = """\
 About <agent_memory>:
@@ -60,7 +52,7 @@ class Memory(Hook):
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool
         path = (tool.call.arguments or {}).get("path")  # in its final form: absolute and normalised
-        wrote = tool.call.name in _WRITERS and tool.succeeded and path in self._paths
+        wrote = tool.call.name in ("edit_file", "write_file") and tool.succeeded and path in self._paths
         return await self._remembered(state) if wrote else state
 
     async def before_inference(self, state: AgentState) -> AgentState:
@@ -80,23 +72,25 @@ class Memory(Hook):
             left_bytes -= size_bytes
             if text:
                 texts.append(text)
-        return state.with_note(TEXT, _SEPARATOR.join(texts)).with_note(FILES, files)
+        return state.with_note(TEXT, "\n\n---\n\n".join(texts)).with_note(FILES, files)
 
     async def _read(self, path: str, limit_bytes: int) -> tuple[str, int, str]:
         """Return a file's text, its size in bytes, and a remark on the file."""
         if limit_bytes <= 0:
-            return "", 0, _LEFT_OUT
+            return "", 0, f" (left out: the files before it fill the {LIMIT_BYTES} bytes there are; shorten them)"
         try:
             page = await self._files.read_lines(path, limit=limit_bytes, limit_bytes=limit_bytes)
-        except Exception as error:  # a directory, a link, a failing sandbox: the run continues without this file
-            return "", 0, _MISSING if isinstance(error, FileNotFoundError) else _UNREADABLE
+        except FileNotFoundError:
+            return "", 0, " (not there yet: write_file makes it)"
+        except Exception:  # a directory, a link, a failing sandbox: the run continues without this file
+            return "", 0, " (left out: it could not be read)"
         if page.binary:
-            return "", 0, _NOT_TEXT
+            return "", 0, " (left out: it is not UTF-8 text)"
         text = _TAG.sub("&lt;", page.data.decode("utf-8", "replace").strip())
         if page.more:
             shown = f"the first {len(page.data)} of {page.size_bytes} bytes of {path}"
             text = f"{text}\n[cut here: these are {shown}. read_file shows the rest; make the file shorter]"
-        return text, len(page.data), _THERE
+        return text, len(page.data), ""
 
 
 def memory(files: FileSystem, paths: Sequence[str]) -> Capability:

@@ -27,9 +27,6 @@ _ROUNDS = "self_critique.rounds"
 _TASK = "self_critique.task"
 _NAME = "self_critique"
 
-_TASK_CHARS = 20_000
-_ANSWER_CHARS = 60_000
-_FEEDBACK_CHARS = 4_000
 _REASON_CHARS = 500
 
 _PROMPT = """You judge an answer. You are given JSON with the task, the answer and, where there are any, the criteria.
@@ -98,7 +95,7 @@ class SelfCritique(Hook):
         if used >= self.rounds:
             reason = f"{used} revisions were asked for, the limit is {self.rounds}; the last critique: {reason}"
             return state.allow_stop(self.name, "rounds", reason)
-        request = f"A critique of your answer asks for a revision:\n{short(feedback, _FEEDBACK_CHARS)}\n"
+        request = f"A critique of your answer asks for a revision:\n{short(feedback, 4_000)}\n"
         request += "Fix what it is right about, and give your whole final answer again."
         state = state.say(Message(role="user", content=request)).with_note(_ROUNDS, used + 1)
         return state.request_continuation(self.name, "revision", f"revision {used + 1} of {self.rounds}: {reason}")
@@ -108,7 +105,7 @@ class SelfCritique(Hook):
         known = isinstance(index, int) and 0 <= index < len(state.messages)
         task = state.messages[state.count(_TASK)].content if known else ""
         # JSON separates the parts, whatever they contain.
-        parts = {"task": short(task, _TASK_CHARS), "answer": short(answer, _ANSWER_CHARS), "criteria": self.criteria}
+        parts = {"task": short(task, 20_000), "answer": short(answer, 60_000), "criteria": self.criteria}
         return Message(role="user", content=json.dumps({name: part for name, part in parts.items() if part}))
 
 

@@ -75,17 +75,12 @@ CATALOG = "skills.catalog"
 BROKEN = "skills.broken"
 ACTIVE = "skills.active"
 FINISH = "finish_skill"
-_READ = "read_file"
 
 # Shallow ones first. The patterns bound the depth, so that a large tree costs nothing.
 _PATTERNS = ("SKILL.md", "*/SKILL.md", "*/*/SKILL.md", "*/*/*/SKILL.md")
 _SKILLS_LIMIT = 100
 _FILES_LIMIT = 200
-_BROKEN_LIMIT = 50
-_NAME_CHARS = 64
-_DESCRIPTION_CHARS = 500
 _PATH_CHARS = 300
-_PROBLEM_CHARS = 300
 _TOOLS_LIMIT = 32
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -193,7 +188,7 @@ def _active(state: AgentState) -> Skill | None:
 
 def _skill_read(state: AgentState) -> Skill | None:
     call = state.current.tool.call
-    path = (call.arguments or {}).get("path") if call.name == _READ else None
+    path = (call.arguments or {}).get("path") if call.name == "read_file" else None
     return next((skill for skill in _catalog(state) if skill.path == path), None)
 
 
@@ -244,15 +239,15 @@ class _Search:
             raise ValueError("it is not UTF-8 text")
         fields = frontmatter(page.data.decode())
         return Skill(
-            name=_text(fields, "name", _NAME_CHARS),
-            description=_text(fields, "description", _DESCRIPTION_CHARS),
+            name=_text(fields, "name", 64),
+            description=_text(fields, "description", 500),
             path=path,
             allowed_tools=_allowed_tools(fields.get("allowed-tools")),
         )
 
     def _leave_out(self, path: str, problem: str) -> None:
-        if len(self.broken) < _BROKEN_LIMIT:
-            self.broken.append({"path": _one_line(path, _PATH_CHARS), "problem": _one_line(problem, _PROBLEM_CHARS)})
+        if len(self.broken) < 50:
+            self.broken.append({"path": _one_line(path, _PATH_CHARS), "problem": _one_line(problem, 300)})
 
 
 def _text(fields: dict[str, object], key: str, limit_chars: int) -> str:

@@ -55,7 +55,9 @@ class WriteTodosArguments(ToolArguments):
 
 
 async def _write(asked: WriteTodosArguments, _context: ToolContext) -> ToolResult:
-    return ToolResult(f"The list now: {_counted(asked.todos)}.".encode())
+    counts = Counter(todo.status for todo in asked.todos)
+    said = (f"{counts[status]} {status}" for status in ("done", "in_progress", "pending") if counts[status])
+    return ToolResult(f"The list now: {', '.join(said) or 'empty'}.".encode())
 
 
 class TodosWriter(Hook):
@@ -80,36 +82,21 @@ class TodosReminder(Hook):
     on_failure = "open"
 
     async def before_inference(self, state: AgentState) -> AgentState:
-        todos = _listed(state.metadata.get(KEY))
+        listed, todos = state.metadata.get(KEY), []
+        for item in listed[:MAX_TODOS] if isinstance(listed, list) else ():
+            with suppress(ValidationError):  # an invalid item is left out
+                todos.append(Todo.model_validate(item))
         if all(todo.status == "done" for todo in todos):
             return state
-        reminder = Message(role="user", content=_rendered(todos))
+        # One line per todo, whatever its title contains.
+        lines = (f"{_SIGNS[todo.status]} {todo.id}: {' '.join(todo.title.split())}" for todo in todos)
+        said = "[This is an automatic reminder of your own list. Keep it true with write_todos as you work.]"
+        reminder = Message(role="user", content="\n".join(("<todos>", *lines, "</todos>", said)))
         return state.with_messages((*state.current.input_messages, reminder))
 
 
 def _kept(todos: Iterable[Todo]) -> list[JsonValue]:
     return [todo.model_dump() for todo in todos]
-
-
-def _listed(value: JsonValue) -> list[Todo]:
-    todos = []
-    for item in value[:MAX_TODOS] if isinstance(value, list) else ():
-        with suppress(ValidationError):  # an invalid item is left out
-            todos.append(Todo.model_validate(item))
-    return todos
-
-
-def _rendered(todos: Iterable[Todo]) -> str:
-    # One line per todo, whatever its title contains.
-    lines = (f"{_SIGNS[todo.status]} {todo.id}: {' '.join(todo.title.split())}" for todo in todos)
-    reminder = "[This is an automatic reminder of your own list. Keep it true with write_todos as you work.]"
-    return "\n".join(("<todos>", *lines, "</todos>", reminder))
-
-
-def _counted(todos: Iterable[Todo]) -> str:
-    counts = Counter(todo.status for todo in todos)
-    said = (f"{counts[status]} {status}" for status in ("done", "in_progress", "pending") if counts[status])
-    return ", ".join(said) or "empty"
 
 
 def todos() -> Capability:

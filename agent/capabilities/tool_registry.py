@@ -22,8 +22,6 @@ LOADED = "tool_registry.loaded"
 _HIDDEN = "tool_registry.hidden"  # tools neither in `always` nor loaded
 _WITHHELD = "tool_registry.withheld"  # hidden tools that another hook removed, too
 _FIND = "find_tools"
-_IN_NAME, _IN_DESCRIPTION = 3, 1
-_DESCRIPTION_CHARS = 2_000
 _NAMED = 50
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_]+")
 # Words of most descriptions, which say nothing about a tool.
@@ -70,8 +68,7 @@ def _ranked(query: str, specs: Iterable[ToolSpec]) -> list[ToolSpec]:
     words = _stems(query)
 
     def score(spec: ToolSpec) -> int:
-        in_name, in_description = _stems(spec.name), _stems(spec.description[:_DESCRIPTION_CHARS])
-        return _IN_NAME * len(words & in_name) + _IN_DESCRIPTION * len(words & in_description)
+        return 3 * len(words & _stems(spec.name)) + len(words & _stems(spec.description[:2_000]))
 
     return sorted(filter(score, specs), key=score, reverse=True)
 
@@ -104,9 +101,8 @@ class ToolRegistry(Hook):
     """Hides tools that are not loaded, blocks calls to them, and loads what find_tools found."""
 
     name = "tool_registry"
-    priority = (
-        -100
-    )  # below other hooks that change the tools: it sees what they left, and the result of find_tools first
+    # Below other hooks that change the tools: it sees what they left, and the result of find_tools first.
+    priority = -100
     on_failure = "open"  # it saves tokens; protection is the policy's task
 
     def __init__(self, always: Sequence[str] = ()) -> None:
@@ -137,16 +133,12 @@ class ToolRegistry(Hook):
         if tool.call.name != _FIND or tool.result is None or not tool.succeeded:
             return state
         # A ring may have changed the result: only hidden tools can be loaded.
-        hidden = _names(state.notes.get(_HIDDEN))
-        found = [name for name in _found(tool.result.content) if name in hidden]
+        hidden, named = _names(state.notes.get(_HIDDEN)), []
+        with suppress(ValueError):
+            start = _FOUND.match(tool.result.content)
+            named = _names(json.loads(start[1])) if start else []
+        found = [name for name in named if name in hidden]
         return _noted(state, LOADED, list(dict.fromkeys((*_names(state.notes.get(LOADED)), *found))))
-
-
-def _found(content: bytes) -> list[str]:
-    start = _FOUND.match(content)
-    with suppress(ValueError):
-        return _names(json.loads(start[1])) if start else []
-    return []
 
 
 def _noted(state: AgentState, key: str, names: Sequence[str]) -> AgentState:

@@ -24,7 +24,6 @@ from agent.tools.tool import Capability
 _log = logging.getLogger(__name__)
 
 _SHOWN_CHARS = 500
-_SHOWN_NAMES = 32
 
 Attribute = str | int | float | bool | tuple[str, ...]
 
@@ -62,7 +61,7 @@ class Tracing(Hook):
                 content_length_chars=len(message.content),
                 content=_shown(message.content),
                 tool_call_count=len(message.tool_calls),
-                tool_call_names=tuple(_shown(call.name) for call in message.tool_calls[:_SHOWN_NAMES]),
+                tool_call_names=tuple(_shown(call.name) for call in message.tool_calls[:32]),
                 finish_reason=_shown(response.finish_reason),
                 **dict(response.usage),
             )

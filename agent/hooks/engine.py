@@ -23,7 +23,6 @@ from agent.messages import ToolResult
 from agent.state import AgentState, ModelResponse, ToolExecution, Verdict
 
 _INNERMOST_FIRST = frozenset({"after_inference", "after_tool_use", "after_step", "execution_end"})
-
 # Longer metadata values, as JSON, are not repeated in the event log.
 _SHOWN_LIMIT_CHARS = 64 * 1024
 
@@ -203,7 +202,8 @@ def _emit_changes(point: Point, hook: Hook, before: AgentState, after: AgentStat
     old, new = before.metadata, after.metadata
     changed = {key: value for key, value in new.items() if key not in old or old[key] is not value}
     messages = len(after.messages) if after.messages is not before.messages else None
-    large: list[JsonValue] = [key for key, value in changed.items() if _length_chars(key, value) > _SHOWN_LIMIT_CHARS]
+    sizes_chars = {key: len(json.dumps({key: value}, ensure_ascii=False)) for key, value in changed.items()}
+    large: list[JsonValue] = [key for key, chars in sizes_chars.items() if chars > _SHOWN_LIMIT_CHARS]
     removed: list[JsonValue] = [key for key in old if key not in new]
     if not changed and not removed and messages is None:
         return
@@ -219,10 +219,6 @@ def _emit_changes(point: Point, hook: Hook, before: AgentState, after: AgentStat
     )
 
 
-def _length_chars(key: str, value: JsonValue) -> int:
-    return len(json.dumps({key: value}, ensure_ascii=False))
-
-
 def _closed(failure: HookFailed, state: AgentState) -> AgentState:
     if failure.point == "before_tool_use":
         return state.block(failure.hook, HOOK_FAILED, str(failure))
@@ -235,9 +231,8 @@ def _closed(failure: HookFailed, state: AgentState) -> AgentState:
 def withheld(result: ToolResult | None, reason: str) -> ToolResult:
     """Return a replacement for a result that must not be shown; it keeps the outcome."""
     message = f"The result of this call is withheld: {reason}".encode("utf-8", "replace")
-    if result is None:
-        return ToolResult(content=message, outcome="failed", is_error=True)
-    return ToolResult(content=message, outcome=result.outcome, is_error=True, exit_code=result.exit_code)
+    outcome, exit_code = ("failed", None) if result is None else (result.outcome, result.exit_code)
+    return ToolResult(content=message, outcome=outcome, is_error=True, exit_code=exit_code)
 
 
 def _ring(

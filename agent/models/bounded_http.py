@@ -10,10 +10,11 @@ Requests ask for no compression. gzip and deflate are decoded anyway, in small p
 """
 
 import asyncio
+import codecs
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 
@@ -23,13 +24,8 @@ ANSWER_LIMIT_BYTES = 128 * 1024 * 1024
 LINE_LIMIT_BYTES = 8 * 1024 * 1024
 ERROR_LIMIT_BYTES = 64 * 1024
 
-_PIECE_BYTES = 64 * 1024
-_REDIRECT_LIMIT = 3
 _ENCODINGS = frozenset({"gzip", "x-gzip", "deflate"})
-_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
-_FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error"})
 _LINE_OVERHEAD_BYTES = 64  # memory of a line besides its text
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class RefusedRedirect(Exception):
@@ -49,11 +45,15 @@ class BoundedClient(httpx2.AsyncClient):
             await response.aclose()
             redirects += 1
             followed = then.method == request.method and _origin(then.url) == _origin(request.url)
-            if not followed or redirects > _REDIRECT_LIMIT:
+            if not followed or redirects > 3:
                 raise RefusedRedirect(_origin(then.url))
             response = await super().send(then, stream=True, **options)
         try:
-            _bound(response)
+            encoding = response.headers.pop("content-encoding", "identity").strip().lower()
+            if encoding not in _ENCODINGS | {"identity", ""}:
+                raise UnusableAnswer(f"an answer with the content-encoding {encoding[:40]!r}, which was not asked for")
+            inner = cast(httpx2.AsyncByteStream, response.stream)  # as every stream of an asynchronous client
+            response.stream = _Bounded(inner, inflated=encoding in _ENCODINGS, is_error=response.is_error)
             if not stream:
                 await response.aread()
         except BaseException:
@@ -66,22 +66,12 @@ def _origin(url: httpx2.URL) -> str:
     return f"{url.scheme}://{url.netloc.decode('ascii')}"  # netloc is host and port alone
 
 
-def _bound(response: httpx2.Response) -> None:
-    """Replace the response's stream by one that decodes it within bounds."""
-    encoding = response.headers.pop("content-encoding", "identity").strip().lower()
-    if encoding not in _ENCODINGS | {"identity", ""}:
-        raise UnusableAnswer(f"an answer with the content-encoding {encoding[:40]!r}, which was not asked for")
-    if not isinstance(response.stream, httpx2.AsyncByteStream):
-        raise TypeError("an asynchronous client has asynchronous streams")
-    response.stream = _Bounded(response.stream, inflated=encoding in _ENCODINGS, is_error=response.is_error)
-
-
 class _Bounded(httpx2.AsyncByteStream):
     """A response's decoded bytes within bounds. Iterating again continues where the last iteration ended."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, *, inflated: bool, is_error: bool) -> None:
         self._inner = inner
-        self._decoder = zlib.decompressobj(_GZIP_OR_ZLIB) if inflated else None
+        self._decoder = zlib.decompressobj(zlib.MAX_WBITS | 32) if inflated else None
         self._is_error = is_error
         self._total_bytes = self._line_bytes = 0
 
@@ -93,7 +83,7 @@ class _Bounded(httpx2.AsyncByteStream):
             packed = data
             while packed and not self._decoder.eof:
                 try:
-                    piece = self._decoder.decompress(packed, _PIECE_BYTES)
+                    piece = self._decoder.decompress(packed, 64 * 1024)
                 except zlib.error as error:
                     raise UnusableAnswer(f"an answer that cannot be decompressed ({error})") from error
                 packed = self._decoder.unconsumed_tail
@@ -161,7 +151,7 @@ class EventReader:
 
     def _line(self, line: bytes) -> Iterator[ServerEvent]:
         if not self._begun:
-            line = line.removeprefix(_BYTE_ORDER_MARK)
+            line = line.removeprefix(codecs.BOM_UTF8)
             self._begun = True
         if not line:
             if self._data:
@@ -176,7 +166,7 @@ class EventReader:
             self._is_error = self._is_error or name == b"error"
         elif name == b"event":
             self._is_error = value == b"error"
-        elif name and name not in _FIELDS:
+        elif name and name not in (b"id", b"retry"):
             self._text_bytes = _within(self._text_bytes + len(line) + _LINE_OVERHEAD_BYTES)
             self._text.append(line)
 

@@ -14,23 +14,10 @@ from agent.frozen import storable_text
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
 from agent.models.endpoint_errors import UnusableAnswer, plain
-from agent.models.token_estimate import CHARS_PER_TOKEN
+from agent.models.model import CHARS_PER_TOKEN
 from agent.tools.intake import ArgumentReader, values_in
 
-# Limits of an answer.
-_LIMIT_CHARS = 4 * 1024 * 1024
-_LIMIT_CALLS = 128
-_LIMIT_TOKENS = 10**9
 _LIMIT_VALUES = 100_000
-
-_QUOTED_CHARS = 500
-_REASON_LIMIT_CHARS = 64
-
-# Replaces an answer without text, which some endpoints refuse in a history.
-_NO_TEXT = "(no text)"
-
-_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
-_NAME_LIMIT_CHARS = 64
 
 
 def parsed(text: str) -> Any:
@@ -40,7 +27,7 @@ def parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UnusableAnswer(f"an answer that is not JSON: {plain(text[:_QUOTED_CHARS])!r}") from error
+        raise UnusableAnswer(f"an answer that is not JSON: {plain(text[:500])!r}") from error
 
 
 def request_body(model: str, request: InferenceRequest) -> dict[str, Any]:
@@ -61,7 +48,7 @@ def _message(message: Message) -> dict[str, Any]:
     if message.tool_calls:
         said["tool_calls"] = [*map(_call, message.tool_calls)]
     elif message.role == "assistant" and not message.content:
-        said["content"] = _NO_TEXT
+        said["content"] = "(no text)"  # some endpoints refuse an empty answer in a history
     if message.tool_call_id is not None:
         said["tool_call_id"] = message.tool_call_id
     return said
@@ -69,7 +56,7 @@ def _message(message: Message) -> dict[str, Any]:
 
 def _call(call: ToolCall) -> dict[str, Any]:
     # Endpoints refuse a name that the model made up, and broken JSON, which the call's result quotes.
-    name = _NO_NAME.sub("_", call.name)[:_NAME_LIMIT_CHARS] or "_"
+    name = re.sub(r"[^a-zA-Z0-9_-]", "_", call.name)[:64] or "_"
     arguments = "{}" if call.arguments is None else json.dumps(call.arguments)
     return {"id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
@@ -121,13 +108,11 @@ class Gathered:
     reasoning_chars: int = 0
     begun: bool = False
     refused: bool = False
-
-    def __post_init__(self) -> None:
-        self._reader = ArgumentReader()  # to look at pieces
-        self._text: list[str] = []
-        self._calls: list[_Call] = []
-        self._open: dict[int, _Call] = {}
-        self._taken = 0
+    _reader: ArgumentReader = field(default_factory=ArgumentReader)  # to look at pieces
+    _text: list[str] = field(default_factory=list)
+    _calls: list[_Call] = field(default_factory=list)
+    _open: dict[int, _Call] = field(default_factory=dict)
+    _taken: int = 0
 
     def add(self, answer: Any) -> str:
         """Add a chunk of a stream or a whole answer, as JSON; return its text. Raises UnusableAnswer."""
@@ -142,7 +127,7 @@ class Gathered:
         self.begun = True
         reason = choice.get("finish_reason")
         if reason and isinstance(reason, str):
-            self.finish_reason = storable_text(reason[:_REASON_LIMIT_CHARS])
+            self.finish_reason = storable_text(reason[:64])
         whole = isinstance(choice.get("message"), dict)
         said = choice["message"] if whole else choice.get("delta")
         if not isinstance(said, dict):  # some endpoints end with a choice that has no delta
@@ -193,7 +178,7 @@ class Gathered:
 
     @property
     def endless(self) -> bool:
-        return self._taken > _LIMIT_CHARS or len(self._calls) > _LIMIT_CALLS
+        return self._taken > 4 * 1024 * 1024 or len(self._calls) > 128
 
     @property
     def empty(self) -> bool:
@@ -238,5 +223,5 @@ def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usag
 
 def _tokens(reported: Any, chars: int) -> int:
     # A negative number would increase a budget.
-    known = isinstance(reported, (int, float)) and 0 < reported < _LIMIT_TOKENS
+    known = isinstance(reported, (int, float)) and 0 < reported < 10**9
     return (int(reported) if known else 0) or -(-chars // CHARS_PER_TOKEN)

@@ -17,8 +17,6 @@ from agent.errors import ContextLengthExceeded, ModelError, ModelRefused, ModelU
 from agent.frozen import storable_text
 
 _LIMIT_CHARS = 1000
-_LIMIT_RETRY_AFTER_S = 300.0
-_SECRET_CHARS = 8  # a shorter one may be a word
 _LOOKED_AT_CHARS = 64 * 1024
 
 # How endpoints say that the messages are too long.
@@ -38,8 +36,6 @@ _TOO_LONG = re.compile(
 _INVALID = re.compile(r"validation error|['\"]loc['\"]: ?[\[(]", re.IGNORECASE)
 _NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached", "insufficient_credits"})
 _FINAL_KINDS = frozenset({"invalid_request_error", "authentication_error", "permission_error", "not_found_error"})
-
-_HTML = re.compile(r"\s*<(!doctype html|html|head|body)\b", re.IGNORECASE)
 
 
 class UnusableAnswer(Exception):
@@ -106,7 +102,7 @@ def _status(code: Any) -> int | None:
 
 def is_html(text: str) -> bool:
     """Return whether a text is an HTML page."""
-    return _HTML.match(text) is not None
+    return re.match(r"\s*<(!doctype html|html|head|body)\b", text, re.IGNORECASE) is not None
 
 
 def plain(text: str) -> str:
@@ -121,7 +117,7 @@ def plain(text: str) -> str:
 def said_by(message: str, secrets: Collection[str]) -> str:
     """Return an endpoint's message without secrets, shortened."""
     for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= _SECRET_CHARS:
+        if len(secret) >= 8:  # a shorter one may be a word
             message = message.replace(secret, "[the API key]")
     message = storable_text(message)
     return message if len(message) <= _LIMIT_CHARS else f"{message[:_LIMIT_CHARS]}... ({len(message)} characters)"
@@ -173,7 +169,7 @@ def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
         with suppress(ValueError, OverflowError):
             asked_s = read(headers.get(header, ""))
             if not math.isnan(asked_s):
-                return min(max(asked_s, 0.0), _LIMIT_RETRY_AFTER_S)
+                return min(max(asked_s, 0.0), 300.0)
     return None
 
 

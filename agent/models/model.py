@@ -1,14 +1,23 @@
-"""The protocol of a model, and a model that counts the usage of every attempt."""
+"""The protocol of a model, a model that counts the usage of every attempt, and one inference of a run."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from agent.errors import ModelError
+from agent.cancellation import Cancellation
+from agent.errors import ModelError, ModelNonsense, ModelUnavailable
+from agent.events import Coalescer, EventSink, emit
+from agent.frozen import storable_text
+from agent.hooks.engine import HookEngine
 from agent.hooks.hook import InferenceRequest
-from agent.messages import Usage
-from agent.models.token_estimate import CHARS_PER_TOKEN, messages_tokens, prompt_tokens
+from agent.messages import Message, ToolSpec, Usage
 from agent.state import ModelResponse
+from agent.tools.intake import bounded
+
+CHARS_PER_TOKEN = 4
 
 OnDelta = Callable[[str], None]
 
@@ -34,6 +43,23 @@ class QueuedModel(Model, Protocol):
         ...
 
 
+def message_tokens(message: Message) -> int:
+    """Return the estimate for a message: its content and the arguments of its tool calls."""
+    calls = sum(len(call.name) + len(json.dumps(call.arguments or {})) for call in message.tool_calls)
+    return -(-(len(message.content) + calls) // CHARS_PER_TOKEN)
+
+
+def messages_tokens(messages: Iterable[Message]) -> int:
+    """Return the estimate for messages."""
+    return sum(message_tokens(message) for message in messages)
+
+
+def prompt_tokens(system_prompt: str, tools: Iterable[ToolSpec]) -> int:
+    """Return the estimate for what is sent besides the messages."""
+    chars = sum(len(tool.name) + len(tool.description) + len(json.dumps(tool.parameters)) for tool in tools)
+    return -(-(len(system_prompt) + chars) // CHARS_PER_TOKEN)
+
+
 class MeteredModel:
     """Sums up the `usage` of all attempts of another model.
 
@@ -41,12 +67,9 @@ class MeteredModel:
     """
 
     def __init__(self, inner: Model) -> None:
+        self.name = inner.name
         self.usage = Usage()
         self._inner = inner
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
         received_chars = 0
@@ -68,3 +91,106 @@ class MeteredModel:
         if isinstance(response, ModelResponse):  # else the loop reports the wrong type
             self.usage += response.usage
         return response
+
+
+@dataclass
+class Inference:
+    """One inference of a step: through the rings to the model, and the response gets our call ids.
+
+    `model_s`, `model_wait_s` (the wait in a queue), `rings_s` and `usage` are also set after a failure.
+    """
+
+    hooks: HookEngine
+    model: Model
+    events: EventSink
+    clock: Callable[[], float]
+    new_call_id: Callable[[], str]
+    step: int
+    model_s: float = 0.0
+    model_wait_s: float = 0.0
+    rings_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        model = self.model.reporting(self._waiting) if isinstance(self.model, QueuedModel) else self.model
+        self._model = MeteredModel(model)
+        self._answered = Usage()
+
+    @property
+    def usage(self) -> Usage:
+        """The usage of all attempts, or the response's if that is more: a ring may ask another model."""
+        return self._model.usage.at_least(self._answered)
+
+    async def run(self, request: InferenceRequest, cancellation: Cancellation) -> ModelResponse:
+        """Return the response. Raises ModelError, HookFailed of a ring, and whatever a driver raises."""
+        deltas = Coalescer(lambda text: emit(self.events, "model_delta", text=text))
+        started_s = self.clock()
+        first_asked_s: float | None = None
+
+        async def center(asked: InferenceRequest) -> ModelResponse:
+            nonlocal first_asked_s
+            first_asked_s = self.clock() if first_asked_s is None else first_asked_s
+            cancellation.heed()
+            try:
+                return await self._ask(asked, deltas)
+            except Exception as error:  # also undocumented ones: the events must be complete
+                deltas.flush()
+                emit(self.events, "model_failed", step=self.step, error=str(error))
+                raise
+            finally:
+                deltas.flush()
+                # The wait between a ring's attempts counts as the model's time.
+                self.model_s = self.clock() - first_asked_s - self.model_wait_s
+
+        try:
+            response = await self.hooks.around_inference(center, self.events)(request)
+        finally:
+            elapsed_s = self.clock() - started_s
+            self.rings_s = max(0.0, elapsed_s - self.model_s - self.model_wait_s)
+        self._answered = response.usage
+        response = self._identified(response)
+        message = response.message
+        emit(
+            self.events,
+            "model_finished",
+            step=self.step,
+            text=message.content,
+            tool_calls=[{"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls],
+            finish_reason=response.finish_reason,
+            usage=response.usage.model_dump(),
+            duration_ms=round((elapsed_s - self.model_wait_s) * 1000, 3),
+        )
+        return response
+
+    @contextmanager
+    def _waiting(self, reason: str) -> Iterator[None]:
+        emit(self.events, "model_waiting", step=self.step, reason=reason)
+        since_s = self.clock()
+        try:
+            yield
+        finally:
+            self.model_wait_s += self.clock() - since_s
+
+    async def _ask(self, request: InferenceRequest, deltas: Coalescer) -> ModelResponse:
+        cancellation = await Cancellation.watch()
+        try:
+            return await self._model.infer(request, deltas.add)
+        except asyncio.CancelledError as error:
+            if cancellation.asked:
+                raise
+            raise ModelUnavailable("something the model's driver waited for was cancelled") from error
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException as error:  # SystemExit and the like: the run must end properly
+            raise ModelNonsense(f"the model's driver raised {type(error).__name__}: {error}") from error
+
+    def _identified(self, response: ModelResponse) -> ModelResponse:
+        """Give the tool calls ids of our own: an endpoint's may repeat and may contain anything.
+
+        The texts become storable here; arguments only in the thread, because tools get them unchanged.
+        """
+        calls = []
+        for call in map(bounded, response.message.tool_calls):
+            name, raw = storable_text(call.name), storable_text(call.raw_arguments)
+            calls.append(call.with_(id=self.new_call_id(), name=name, raw_arguments=raw))
+        content = storable_text(response.message.content)
+        return response.with_(message=response.message.with_(content=content, tool_calls=tuple(calls)))

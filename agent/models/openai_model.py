@@ -37,8 +37,6 @@ from agent.state import ModelResponse
 
 _NO_STREAM = "if it cannot stream with tools, set stream to false"
 _QUOTED_CHARS = 500
-_REST_TIMEOUT_S = 0.1
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ class OpenAIModel:
 
         Raises ValueError for OpenAI's endpoint without a key.
         """
-        self._name = name
+        self.name = name
         self._stream = stream
         self._timeout_s = timeout_s
         self._answer_timeout_s = answer_timeout_s
@@ -110,13 +108,10 @@ class OpenAIModel:
             timeout=httpx2.Timeout(timeout_s, read=timeout_s if stream else answer_timeout_s),
             max_retries=0,  # ErrorPolicy retries
             # A proxy cannot reach this machine's loopback, and must not see requests to it.
-            http_client=BoundedClient(trust_env=not (host in _LOOPBACK or host.startswith("127."))),
+            http_client=BoundedClient(trust_env=not (host in ("localhost", "::1") or host.startswith("127."))),
         )
-        self._endpoint = _without_credentials(str(self._client.base_url))
-
-    @property
-    def name(self) -> str:
-        return self._name
+        shown = urlsplit(str(self._client.base_url))  # without credentials
+        self._endpoint = f"{shown.scheme}://{shown.netloc.rpartition('@')[2]}{shown.path}".rstrip("/")
 
     async def __aenter__(self) -> Self:
         return self
@@ -133,7 +128,7 @@ class OpenAIModel:
         Raises ModelUnavailable, ModelRefused (ContextLengthExceeded among others) or ModelNonsense. After tool calls an
         empty answer is valid: the model has nothing to add.
         """
-        body, gathered = request_body(self._name, request), Gathered()
+        body, gathered = request_body(self.name, request), Gathered()
         try:
             await self._ask(body, gathered, on_delta)
             may_be_empty = bool(request.messages) and request.messages[-1].role == "tool"
@@ -154,7 +149,8 @@ class OpenAIModel:
             limit = (self._answer_timeout_s, "answer_timeout_s") if whole else (self._timeout_s, "timeout_s")
             raise self._too_slow("answer", *limit) from error
         except openai.APIStatusError as error:
-            raise self._status_error(error) from error
+            complaint, how = complaint_of(error.response.text), f"answered HTTP {error.status_code}"
+            raise self._error(complaint, how, error.status_code, error.response.headers) from error
         except RefusedRedirect as error:
             raise ModelRefused(
                 f"{self._endpoint} redirects to {self._said(str(error))}, and the conversation is not sent there; "
@@ -241,18 +237,13 @@ class OpenAIModel:
         usage = usage_of(gathered.usage, body, gathered.written_chars)
         return usage if self._prices is None else usage.with_(cost_usd=self._prices.cost_usd(usage))
 
-    def _status_error(self, error: openai.APIStatusError) -> ModelError:
-        complaint = complaint_of(error.response.text)
-        said = f"{self._endpoint} answered HTTP {error.status_code}: {self._said(complaint.words)}"
-        return self._error(complaint, said, error.status_code, error.response.headers)
-
     def _complained(self, complaint: Complaint) -> ModelError:
         """Return the error of an answer that began with HTTP 200."""
-        said = f"{self._endpoint} ended its answer with an error: {self._said(complaint.words)}"
-        return self._error(complaint, said, complaint.status, {})
+        return self._error(complaint, "ended its answer with an error", complaint.status, {})
 
-    def _error(self, complaint: Complaint, said: str, status: int | None, headers: Mapping[str, str]) -> ModelError:
-        return endpoint_error(complaint, said, status=status, headers=headers, now_s=self._now(), model=self._name)
+    def _error(self, complaint: Complaint, how: str, status: int | None, headers: Mapping[str, str]) -> ModelError:
+        said = f"{self._endpoint} {how}: {self._said(complaint.words)}"
+        return endpoint_error(complaint, said, status=status, headers=headers, now_s=self._now(), model=self.name)
 
     def _too_slow(self, what: str, timeout_s: float, setting: str) -> ModelUnavailable:
         return ModelUnavailable(f"{self._endpoint} did not {what} within {timeout_s:g} s; raise the model's {setting}")
@@ -261,7 +252,7 @@ class OpenAIModel:
         return said_by(message, self._secrets)
 
     def _nonsense(self, what: str) -> ModelNonsense:
-        return ModelNonsense(f"{self._endpoint}, model {self._name!r}, sent {self._said(what)}")
+        return ModelNonsense(f"{self._endpoint}, model {self.name!r}, sent {self._said(what)}")
 
 
 async def _events(reader: EventReader, pieces: AsyncIterator[bytes]) -> AsyncIterator[ServerEvent]:
@@ -275,11 +266,6 @@ async def _events(reader: EventReader, pieces: AsyncIterator[bytes]) -> AsyncIte
 async def _read_rest(pieces: AsyncIterator[bytes]) -> None:
     """Read to the end if it comes at once, so that the connection can be reused."""
     with contextlib.suppress(TimeoutError, httpx2.TransportError, UnusableAnswer):
-        async with asyncio.timeout(_REST_TIMEOUT_S):
+        async with asyncio.timeout(0.1):
             async for _ in pieces:
                 pass
-
-
-def _without_credentials(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")

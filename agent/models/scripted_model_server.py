@@ -149,16 +149,13 @@ async def _play_fault(fault: Fault, request: dict[str, Any], writer: asyncio.Str
         text = body if isinstance(body, str) else json.dumps(body)
         await _send(writer, fault.status, text, fault.headers)
         return
-    if not request.get("stream"):
-        if fault.kind == "drop":
-            raise ConnectionError("scripted")
-        empty = json.dumps({**envelope("chat.completion"), "choices": []})
-        await _send(writer, 200, "{nope" if fault.kind == "nonsense" else empty, {})
-        return
-    if fault.kind != "drop":
-        await _send_events(writer, ["{nope" if fault.kind == "nonsense" else "[DONE]"])
-        return
-    writer.write(_EVENT_STREAM_HEAD)
-    _write_event(writer, _chunk({"role": "assistant", "content": "I was about to"}))
-    await writer.drain()
-    raise ConnectionError("scripted")
+    stream = request.get("stream")
+    if fault.kind == "drop":
+        if stream:
+            writer.write(_EVENT_STREAM_HEAD)
+            _write_event(writer, _chunk({"role": "assistant", "content": "I was about to"}))
+            await writer.drain()
+        raise ConnectionError("scripted")
+    empty = "[DONE]" if stream else json.dumps({**envelope("chat.completion"), "choices": []})
+    text = "{nope" if fault.kind == "nonsense" else empty
+    await (_send_events(writer, [text]) if stream else _send(writer, 200, text, {}))

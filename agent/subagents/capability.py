@@ -23,8 +23,6 @@ from agent.tools.tool import Capability, RunInFlight, Tool, ToolArguments, ToolC
 __all__ = ["Subagent", "subagents"]
 
 _SPAWN = "spawn_subagent"
-# A subagent has its parent's flow, whose settings are the operator's.
-_FLOW = (ToolCallPresence, FinishReason, ErrorPolicy)
 _TOOLS = (_SPAWN, "check_subagent", "wait_subagent", "cancel_subagent", "list_subagents")
 # Of one family, including the root run: each member has a model request or a tool call in progress.
 _AT_WORK_LIMIT = 16
@@ -37,15 +35,11 @@ _TOO_MANY_IN_BACKGROUND = (
     f"{_BACKGROUND_LIMIT} background subagents are at work, which is as many as there can be; "
     "wait for one with wait_subagent, end one with cancel_subagent, or spawn this one with background=false"
 )
-_TASK_LIMIT_CHARS = 32_000
-_SHOWN_LIMIT_CHARS = 100
 
 
 class _Spawn(ToolArguments):
     name: str
-    task: str = Field(
-        min_length=1, max_length=_TASK_LIMIT_CHARS, description="all it needs to know: it sees nothing else of this"
-    )
+    task: str = Field(min_length=1, max_length=32_000, description="all it needs to know: it sees nothing else of this")
     background: bool = Field(default=False, description="return an id at once instead of the answer")
 
 
@@ -132,7 +126,8 @@ class _SubagentTools:
         definition, clock = self.definitions[asked.name], self.families.clock
         hidden = _TOOLS if run.state.depth + 1 >= self.depth else ()
         member = parent.family.join(parent, call_id, asked.name, asked.task, background=asked.background)
-        flows = tuple(hook for hook in run.hooks if isinstance(hook, _FLOW))
+        # A subagent has its parent's flow, whose settings are the operator's.
+        flows = tuple(hook for hook in run.hooks if isinstance(hook, ToolCallPresence | FinishReason | ErrorPolicy))
         inherited = tuple(hook for hook in run.hooks if hook.mandatory or hook.innermost or hook in flows)
         agent = Agent(
             model=definition.model or self.model,
@@ -226,7 +221,7 @@ def _tool_names(definition: Subagent) -> frozenset[str] | None:
 
 
 def _line(id_: str, entry: Noted) -> str:
-    return f"{id_} ({entry.name}): {entry.status}: {' '.join(entry.task.split())[:_SHOWN_LIMIT_CHARS]}"
+    return f"{id_} ({entry.name}): {entry.status}: {' '.join(entry.task.split())[:100]}"
 
 
 def _said(text: str) -> ToolResult:

@@ -24,13 +24,11 @@ Status = Literal["running", "completed", "stopped", "cancelled", "failed", "lost
 MEMBER_NOTE = "subagents.member"
 """The note with a subagent's member id; a root run has none."""
 
-_ANSWER_LIMIT_CHARS = 32_000  # of what the parent sees
 _NESTED = {"run_started": "subagent_started", "run_finished": "subagent_finished"}
-_RunKey = tuple[str, str]
 _log = logging.getLogger(__name__)
 
 
-def _key(state: AgentState) -> _RunKey:
+def _key(state: AgentState) -> tuple[str, str]:
     """Return the key of a run and its subagents; services may use one run id in two threads."""
     return state.thread, state.run_id
 
@@ -79,7 +77,7 @@ class Progress:
     @property
     def text(self) -> str:
         """What the parent sees of a finished subagent."""
-        answer = shortened(self.answer, _ANSWER_LIMIT_CHARS)
+        answer = shortened(self.answer, 32_000)
         if self.status == "completed":
             return answer or "[the subagent ended without an answer]"
         said = f"The subagent did not finish its task: {self.status} ({self.why})."
@@ -191,7 +189,7 @@ class Families:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self._families: dict[_RunKey, Family] = {}
+        self._families: dict[tuple[str, str], Family] = {}
 
     def find(self, state: AgentState) -> Member | None:
         """Return the member of a state; None if its family or the member has ended."""
@@ -216,7 +214,7 @@ class Families:
         if MEMBER_NOTE not in state.notes and _key(state) in self._families:
             self._drop(_key(state), self._families[_key(state)])
 
-    def _drop(self, key: _RunKey, family: Family) -> None:
+    def _drop(self, key: tuple[str, str], family: Family) -> None:
         if self._families.get(key) is family:
             del self._families[key]
             family.root.cancel_children()

@@ -19,10 +19,6 @@ from agent.tools.toolbox import no_such_tool
 BACKGROUND_NOTE = "subagents.background"
 """The note with all background subagents of a run: {id: Noted as JSON}."""
 
-# Past this number of background subagents the oldest finished ones are removed.
-_LIMIT = 32
-_NOTED_TASK_LIMIT_CHARS = 200
-_NOTED_ANSWER_LIMIT_CHARS = 2_000
 _LOST = "the process in which it ran has ended, and its work with it; spawn it again if you still need the answer"
 
 
@@ -118,9 +114,9 @@ def noted(state: AgentState, member: Member | None) -> dict[str, Noted]:
         progress = run.progress
         entries[id_] = Noted(
             name=run.name,
-            task=shortened(run.asked, _NOTED_TASK_LIMIT_CHARS),
+            task=shortened(run.asked, 200),
             status=progress.status,
-            answer="" if progress.status == "running" else shortened(progress.text, _NOTED_ANSWER_LIMIT_CHARS),
+            answer="" if progress.status == "running" else shortened(progress.text, 2_000),
             seen=id_ in entries and entries[id_].seen,
         )
     return entries
@@ -182,7 +178,7 @@ class BackgroundSubagents(Hook):
         if isinstance(seen, str) and seen in entries:
             entries[seen] = entries[seen].with_(seen=True)
         ended = [id_ for id_, entry in entries.items() if entry.status != "running"]
-        for id_ in ended[: max(0, len(entries) - _LIMIT)]:
+        for id_ in ended[: max(0, len(entries) - 32)]:  # of more than 32 the oldest finished ones are removed
             del entries[id_]
             if member is not None:
                 member.runs.pop(id_, None)

@@ -28,7 +28,6 @@ from agent.tool_call import JudgedCall
 
 _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
-_WAITING = "this call waits for an approval and did not run"
 
 
 @dataclass(frozen=True)
@@ -157,25 +156,25 @@ async def answered(
     Suspended, with `suspend`, if one waits. Approvals are used up last, when no call waits any more.
     """
     asked = [
-        (index, execution)
+        (index, execution, verdict)
         for index, execution in enumerate(state.current.tool_executions)
-        if judged[index] is not None and execution.verdict is not None and execution.verdict.kind is VerdictKind.ASK
+        if judged[index] is not None and (verdict := execution.verdict) and verdict.kind is VerdictKind.ASK
     ]
     if not asked:
         return state, {}, {}
-    answers = {index: await _answer(approver, state, execution) for index, execution in asked}
-    sought = [
-        _sought(execution, answer.approval_id)
-        for index, execution in asked
-        if isinstance(answer := answers[index], Pending)
-    ]
+    answers = {index: await _answer(approver, state, execution) for index, execution, _ in asked}
+    sought = []
+    for index, execution, verdict in asked:
+        if isinstance(answer := answers[index], Pending):
+            call, why = execution.call, {"rule": verdict.rule, "reason": verdict.reason}
+            sought.append(SoughtApproval(approval_id=answer.approval_id, call_id=call.id, name=call.name, **why))
     if sought and suspend:
         raise Suspended(sought, state)
     executions = list(state.current.tool_executions)
     results: dict[int, ToolResult] = {}
     notes: dict[int, str] = {}
 
-    for index, execution in asked:
+    for index, execution, verdict in asked:
         answer = answers[index]
         if isinstance(answer, Granted):
             refusal = await _guarded(partial(approver.use, answer), "the approval could not be used: {}".format)
@@ -184,10 +183,11 @@ async def answered(
         if isinstance(answer, Granted):
             notes[index] = answer.note
         elif isinstance(answer, Pending):
-            results[index] = ToolResult.error(f"{_WAITING}: {answer.approval_id}", outcome="waiting")
-        elif execution.verdict is not None:
-            rule = answer.rule or execution.verdict.rule
-            refused = execution.verdict.with_(kind=VerdictKind.BLOCK, rule=rule, reason=answer.message)
+            said = f"this call waits for an approval and did not run: {answer.approval_id}"
+            results[index] = ToolResult.error(said, outcome="waiting")
+        else:
+            rule = answer.rule or verdict.rule
+            refused = verdict.with_(kind=VerdictKind.BLOCK, rule=rule, reason=answer.message)
             executions[index] = executions[index].with_(verdict=refused, approval_outcome=answer.outcome)
             results[index] = blocked_result(refused)
     return state.with_current(tool_executions=tuple(executions)), results, notes
@@ -235,9 +235,3 @@ async def _guarded(work: Callable[[], Awaitable[_Result]], failed: Callable[[str
     except BaseException as error:
         _log.exception("the approver failed")
         return failed(type(error).__name__)
-
-
-def _sought(execution: ToolExecution, approval_id: str) -> SoughtApproval:
-    verdict, call = execution.verdict, execution.call
-    rule, reason = (verdict.rule, verdict.reason) if verdict is not None else ("", "")
-    return SoughtApproval(approval_id=approval_id, call_id=call.id, name=call.name, rule=rule, reason=reason)

@@ -30,8 +30,6 @@ PAGING_TOOLS = frozenset({"ls", "read_file", "write_file", "edit_file", "glob", 
 EVICTION_PRIORITY = -900_000
 
 _UTF8_BYTES = 4  # what a character takes at most
-_PROBLEM_CHARS = 200
-_FILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _log = logging.getLogger(__name__)
 
 
@@ -73,7 +71,7 @@ class EvictionHook(Hook):
         sizes = self.per_tool.get(call.name, self.eviction)
         if call.name in PAGING_TOOLS or result.evicted is not None or not _exceeds(result.content, sizes.limit_chars):
             return result
-        head, tail = _head(result.content, sizes.head_chars), _tail(result.content, sizes.tail_chars)
+        head, tail = _ends(result.content, sizes.head_chars, sizes.tail_chars)
         left_out_bytes = len(result.content) - len(head) - len(tail)
         kept = Evicted(
             path=f"{OUTPUT_DIRECTORY}/{_file_name(call.id)}.txt",
@@ -86,9 +84,11 @@ class EvictionHook(Hook):
             async with asyncio.timeout(self.timeout_s):
                 await self.files.write(kept.path, result.content)
         except Exception as error:  # a full disk, a lost sandbox, ...: the call did run, and its result is still shown
-            problem = " ".join((str(error) or type(error).__name__).split())[:_PROBLEM_CHARS]
+            problem = " ".join((str(error) or type(error).__name__).split())[:200]
             _log.warning("the result of call %r could not be kept: %s", call.id, problem)
-            return replace(result, content=head + _lost_marker(left_out_bytes, kept.path, problem) + tail)
+            lost = f"they are lost: they could not be kept in {kept.path} ({problem}). Ask for less at once"
+            cut = f"\n[... {left_out_bytes} bytes left out here, and {lost} ...]\n"
+            return replace(result, content=head + cut.encode("utf-8", "replace") + tail)
         await self._hide_from_git()
         return replace(result, content=head + marker(kept, left_out_bytes) + tail, evicted=kept)
 
@@ -115,14 +115,9 @@ def marker(kept: SpilledOutput, left_out_bytes: int) -> bytes:
     return f"\n[... {line} ...]\n".encode("utf-8", "surrogateescape")
 
 
-def _lost_marker(left_out_bytes: int, path: str, problem: str) -> bytes:
-    lost = f"{left_out_bytes} bytes left out here, and they are lost: they could not be kept in {path} ({problem})"
-    return f"\n[... {lost}. Ask for less at once ...]\n".encode("utf-8", "replace")
-
-
 def _file_name(call_id: str) -> str:
     """Return the call's id if it can name a file, else a digest of it."""
-    if _FILE_NAME.fullmatch(call_id):
+    if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call_id):
         return call_id
     return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
 
@@ -134,13 +129,9 @@ def _exceeds(content: bytes, limit_chars: int) -> bool:
     return len(content) > limit_chars * _UTF8_BYTES or len(content.decode("utf-8", "replace")) > limit_chars
 
 
-def _head(content: bytes, chars: int) -> bytes:
-    """Return the first characters whole; a byte that is not UTF-8 counts as one."""
+def _ends(content: bytes, head_chars: int, tail_chars: int) -> tuple[bytes, bytes]:
+    """Return the first and the last characters whole; a byte that is not UTF-8 counts as one."""
     # A character that the end of the window cuts is never among the first ones: those fit before it.
-    text = content[: chars * _UTF8_BYTES].decode("utf-8", "surrogateescape")
-    return text[:chars].encode("utf-8", "surrogateescape")
-
-
-def _tail(content: bytes, chars: int) -> bytes:
-    text = content[-chars * _UTF8_BYTES :].decode("utf-8", "surrogateescape")
-    return text[-chars:].encode("utf-8", "surrogateescape") if chars else b""
+    first = content[: head_chars * _UTF8_BYTES].decode("utf-8", "surrogateescape")[:head_chars]
+    last = content[-tail_chars * _UTF8_BYTES :].decode("utf-8", "surrogateescape")[-tail_chars:] if tail_chars else ""
+    return first.encode("utf-8", "surrogateescape"), last.encode("utf-8", "surrogateescape")

@@ -23,7 +23,6 @@ _TOO_MANY = (
     f"hold more than {ARGUMENTS_LIMIT_VALUES:,} values, the limit for all calls of an answer together: "
     "do it in several steps"
 )
-_SPLIT_LIMIT_QUOTES = 1_000_000
 _TOO_DEEP = f"are nested more than {ARGUMENTS_LIMIT_DEPTH} deep: make them flatter"
 
 
@@ -103,7 +102,7 @@ def values_in(text: str) -> int:
     """
     plain = text.replace("\\\\", "").replace('\\"', "")
     quotes = plain.count('"')
-    if quotes > _SPLIT_LIMIT_QUOTES:  # too many to split; a member has at most four
+    if quotes > 1_000_000:  # too many to split; a member has at most four
         return quotes // 4
     outside = "".join(plain.split('"')[::2])
     return outside.count(",") + outside.count("[") + outside.count("{")

@@ -27,9 +27,8 @@ from agent.tools.call_events import LiveOutput, OutputEvents, emit_finished, emi
 from agent.tools.recovery import EarlierCall
 from agent.tools.tool import RunInFlight, ToolContext, ToolExecutor
 
-OUT_OF_TIME = ToolResult.error("the call was cancelled: the run's time is over", outcome="cancelled")
 _NO_CONTEXT = CallContext()
-_WHOLE = frozenset({"exited", "completed", "failed"})
+OUT_OF_TIME = ToolResult.error("the call was cancelled: the run's time is over", outcome="cancelled")
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,8 @@ class ToolRunner:
         state = await self.hooks.run("before_tool_use", state, self.events, finalise=self._final)
         tool = self._final(state.current.tool)  # of a blocked call, for the record
         verdict = self._settled(tool.verdict, state.depth)
-        tool = tool.with_(verdict=verdict, approval_id=_passes_by(verdict))
+        granted = verdict.policy if verdict.kind is VerdictKind.PROCEED else None
+        tool = tool.with_(verdict=verdict, approval_id=granted.approval_id if granted is not None else "")
         emit_verdict(self.events, call, tool.call, verdict)
         unfit = tool.judged.unfit
         refusal = blocked_result(verdict, unfit) if verdict.kind is VerdictKind.BLOCK else unfit
@@ -203,9 +203,14 @@ class ToolRunner:
                 return refusal
             cancellation = await Cancellation.watch()
             try:
-                result = await self._in_time(judged, ToolContext(call.id, shown, run, execution.context))
+                result = OUT_OF_TIME
+                if (left_s := self.left_s()) > 0:  # a call that waited for its turn may have none left
+                    async with TimeLeft(left_s):
+                        context = ToolContext(call.id, shown, run, execution.context)
+                        result = await self.executor.execute(judged, context)
                 if shown is not None:
-                    await shown.end(cut=result.evicted is not None or result.outcome not in _WHOLE)
+                    whole = result.evicted is None and result.outcome in ("exited", "completed", "failed")
+                    await shown.end(cut=not whole)
                 return result
             except asyncio.CancelledError:
                 if cancellation.asked:
@@ -228,13 +233,6 @@ class ToolRunner:
             if output is not None:
                 output.flush()
 
-    async def _in_time(self, call: JudgedCall, context: ToolContext) -> ToolResult:
-        left_s = self.left_s()
-        if left_s > 0:  # a call that waited for its turn may have none left
-            async with TimeLeft(left_s):
-                return await self.executor.execute(call, context)
-        return OUT_OF_TIME
-
     async def _refused_again(self, index: int, run: RunInFlight) -> ToolResult | None:
         """Return why a ring may not execute the call again: the verdict may be another by now."""
         state = run.state.with_current(tool_index=index)
@@ -242,9 +240,7 @@ class ToolRunner:
         if first is not None and first.kind is VerdictKind.ASK:
             return ToolResult.error("refused: the call was approved once and has executed", outcome="blocked")
         verdict = await self.hooks.judged_again(state, self.events)
-        if verdict is None or verdict.kind is VerdictKind.PROCEED:
-            return None
-        return blocked_result(verdict)
+        return None if verdict is None or verdict.kind is VerdictKind.PROCEED else blocked_result(verdict)
 
     async def _finish_all(
         self,
@@ -280,11 +276,6 @@ _CANCELLED = ToolResult.error("the call was cancelled", outcome="cancelled")
 def _frozen(call: ToolCall) -> ToolCall:
     arguments = frozen_arguments(call.arguments)
     return call if arguments is call.arguments else call.with_(arguments=arguments)
-
-
-def _passes_by(verdict: Verdict) -> str:
-    granted = verdict.kind is VerdictKind.PROCEED and verdict.policy is not None
-    return verdict.policy.approval_id if granted and verdict.policy is not None else ""
 
 
 def _add_notes(results: list[tuple[ToolResult, float] | None], notes: Mapping[int, str]) -> None:

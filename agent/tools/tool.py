@@ -144,7 +144,11 @@ def _made(function: Function, *, name: str, description: str, read_only: bool) -
         if context:
             given[context] = called
         result = function(**given) if waits else await asyncio.to_thread(function, **given)
-        return _result(await result if inspect.isawaitable(result) else result)
+        value = await result if inspect.isawaitable(result) else result
+        if isinstance(value, ToolResult):
+            return value
+        content = value.encode("utf-8", "replace") if isinstance(value, str) else value
+        return ToolResult(content if isinstance(content, bytes) else to_json(content))
 
     return Tool(name, description, arguments, run, read_only=read_only)
 
@@ -172,11 +176,3 @@ def _arguments(name: str, function: Function) -> tuple[type[BaseModel], str]:
     except (TypeError, ValueError, NameError, PydanticUserError) as error:
         raise TypeError(f"tool {name}: its signature cannot be shown to a model: {error}") from error
     return model, context
-
-
-def _result(value: Any) -> ToolResult:
-    if isinstance(value, ToolResult):
-        return value
-    if isinstance(value, str):
-        return ToolResult(value.encode("utf-8", "replace"))
-    return ToolResult(value if isinstance(value, bytes) else to_json(value))

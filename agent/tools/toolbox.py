@@ -19,11 +19,8 @@ from agent.tools.paths import resolve
 from agent.tools.tool import Tool, ToolContext
 
 _log = logging.getLogger(__name__)
-_FLAGS = ("writes", "writes_anywhere", "own_state", "read_only")
 _SHOWN_PROBLEMS = 10
 _SHOWN_TOOLS = 50
-_JSON_SCALARS = (str, int, float, bool, type(None))
-_LISTED_PROBLEMS = 1_000  # pydantic builds the whole list or nothing
 
 
 class Toolbox:
@@ -43,7 +40,7 @@ class Toolbox:
             if tool.name in self._tools:
                 raise ValueError(f"two tools are named {tool.name!r}")
             self._tools[tool.name] = tool
-            flags = {flag: getattr(tool, flag) for flag in _FLAGS}
+            flags = {flag: getattr(tool, flag) for flag in ("writes", "writes_anywhere", "own_state", "read_only")}
             self._specs += (ToolSpec(tool.name, tool.description, _parameters(tool.arguments), **flags),)
 
     def specs(self) -> Sequence[ToolSpec]:
@@ -122,7 +119,7 @@ class Toolbox:
             problems = f"`path`: {error}"
         except ValidationError as error:
             problems = f"{error.error_count()} of their values are wrong"
-            if error.error_count() <= _LISTED_PROBLEMS:
+            if error.error_count() <= 1_000:  # pydantic builds the whole list or nothing
                 problems = "; ".join(map(_problem, error.errors(include_url=False)[:_SHOWN_PROBLEMS]))
                 more = error.error_count() - _SHOWN_PROBLEMS
                 problems += f"; and {more} more" if more > 0 else ""
@@ -163,7 +160,7 @@ def _as_json(value: Any) -> Any:
         return {_as_json(key): _as_json(member) for key, member in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_as_json(member) for member in value]
-    return value if type(value) in _JSON_SCALARS else to_jsonable_python(value)
+    return value if type(value) in (str, int, float, bool, type(None)) else to_jsonable_python(value)
 
 
 def _is_as_sent(value: Any, sent: Any) -> bool:

@@ -4,7 +4,7 @@ Every agent has the eviction of large results, a flow, and the limits of its ten
 and policy (gateway.tool_calls.tool_calls). An agent's settings can neither remove nor reorder these.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from agent.capabilities.bash import bash
@@ -27,14 +27,13 @@ from agent.tools.eviction import Eviction, EvictionHook
 from agent.tools.tool import Capability
 from gateway.config.agent_settings import AgentSettings, BashSettings, CapabilitiesSettings, SubagentsSettings
 from gateway.config.command_policy import command_policy
+from gateway.config.config import Config
 from gateway.config.model_settings import ModelSettings
 from gateway.errors import Misconfigured
 from gateway.policy import PolicyDocument
 
 # The time limit of a command, unless the call, the agent or a shorter policy limit sets one.
 _TIMEOUT_S = 120.0
-_CONTEXT_WINDOW_TOKENS = 128_000
-_FORCED_CONTINUATIONS = 5
 
 ModelOf = Callable[[ModelSettings], Model]
 
@@ -67,7 +66,7 @@ def build(
     if asked.filesystem is None:
         files = Capability("eviction", hooks=[hook for hook in files.hooks if isinstance(hook, EvictionHook)])
     built = [files]
-    window = own_model.context_window_tokens or _CONTEXT_WINDOW_TOKENS
+    window = own_model.context_window_tokens or 128_000
     makers: dict[str, Callable[[Any], Capability]] = {
         "bash": lambda own: _shell(own, document, sandbox),
         "todos": lambda _: todos(),
@@ -171,5 +170,46 @@ def _limits(document: PolicyDocument, asked: CapabilitiesSettings) -> Capability
         tool_calls=allowed.tool_calls,
         cost_usd=allowed.cost_usd,
         # Continuations that the agent's own settings require must not stop it.
-        forced_continuations=max(_FORCED_CONTINUATIONS, retries + rounds),
+        forced_continuations=max(5, retries + rounds),
     )
+
+
+def agents_of_all(config: Config) -> Mapping[str, Mapping[str, AgentSettings]]:
+    """Return each tenant's agents. A bad one is reported now, not when a run names it.
+
+    What depends on a tenant's policy is checked with the policy. Tenants without settings of their own share theirs.
+    """
+    shared: Mapping[str, AgentSettings] = {}
+    found: dict[str, Mapping[str, AgentSettings]] = {}
+    for name, settings in config.tenants.items():
+        plain = settings.model is None and not settings.agents
+        found[name] = (plain and shared) or _agents(config, name, config.model_of(name))
+        shared = found[name] if plain else shared
+    return found
+
+
+def _agents(config: Config, tenant: str, model: ModelSettings) -> Mapping[str, AgentSettings]:
+    agents: dict[str, AgentSettings] = {}
+
+    def whole(name: str, agent: AgentSettings) -> None:
+        agents[name] = agent.within(model)
+        check(agents[name], model, PolicyDocument(version=1))
+
+    each_agent(config, tenant, config.agents_of(tenant), whole)
+    return agents
+
+
+def each_agent(
+    config: Config, tenant: str, agents: Mapping[str, AgentSettings], look: Callable[[str, AgentSettings], None]
+) -> None:
+    """Check each agent of a tenant; Misconfigured lists what is wrong with all of them, and where."""
+    problems = []
+    for name, agent in agents.items():
+        try:
+            look(name, agent)
+        except Misconfigured as error:
+            own = name in config.tenants[tenant].agents
+            where = f"tenants.{tenant}.agents" if own else f"for tenant {tenant}: agents"
+            problems.append(f"{where}.{name}.{error}")
+    if problems:
+        raise Misconfigured("; ".join(problems))

@@ -30,29 +30,16 @@ from pydantic import BaseModel, ConfigDict
 from typing_extensions import override
 
 from agent.tools.paths import WORKSPACE
+from gateway import errors
 from gateway.client import Client, ProgramResult
-from gateway.errors import (
-    AirlockError,
-    DeadlineExceeded,
-    InvalidPath,
-    IsADirectory,
-    NotADirectory,
-    NotFound,
-    Overloaded,
-    PermissionDenied,
-    Unavailable,
-)
 
-_DEFAULT_ADDRESS = "127.0.0.1:7443"
 _SIGNALLED = 128
-_NOT_FOUND = 127
-_THREAD_NAME_CHARS = 80
-_ERRNOS: Mapping[type[AirlockError], int] = {
-    NotFound: errno.ENOENT,
-    NotADirectory: errno.ENOTDIR,
-    IsADirectory: errno.EISDIR,
-    PermissionDenied: errno.EACCES,
-    InvalidPath: errno.EINVAL,
+_ERRNOS: Mapping[type[errors.AirlockError], int] = {
+    errors.NotFound: errno.ENOENT,
+    errors.NotADirectory: errno.ENOTDIR,
+    errors.IsADirectory: errno.EISDIR,
+    errors.PermissionDenied: errno.EACCES,
+    errors.InvalidPath: errno.EINVAL,
 }
 
 
@@ -85,9 +72,9 @@ class AirlockSandboxEnvironment(SandboxEnvironment):
         key = os.environ.get(settings.api_key_variable, "")
         if not key:
             raise SandboxUnavailableError(f"{settings.api_key_variable} is not set; `airlock key create` makes a key")
-        client = Client(settings.address or os.environ.get("AIRLOCK_ADDRESS", _DEFAULT_ADDRESS), key)
+        client = Client(settings.address or os.environ.get("AIRLOCK_ADDRESS", "127.0.0.1:7443"), key)
         name = "".join(character if character.isprintable() else "?" for character in task_name)
-        return {"default": cls(client, f"inspect/{name[:_THREAD_NAME_CHARS]}/{uuid.uuid4().hex}")}
+        return {"default": cls(client, f"inspect/{name[:80]}/{uuid.uuid4().hex}")}
 
     @override
     @classmethod
@@ -142,11 +129,11 @@ class AirlockSandboxEnvironment(SandboxEnvironment):
                 # inspect's limit is for each stream, the gateway's for both.
                 output_limit_bytes=2 * limit_bytes,
             )
-        except DeadlineExceeded as error:
+        except errors.DeadlineExceeded as error:
             raise TimeoutError(str(error)) from error
-        except PermissionDenied as error:
+        except errors.PermissionDenied as error:
             raise PermissionError(errno.EACCES, str(error), cmd[0]) from error
-        except (Unavailable, Overloaded) as error:
+        except (errors.Unavailable, errors.Overloaded) as error:
             raise SandboxUnavailableError(str(error)) from error
         return _exec_result(result, cmd, limit_bytes)
 
@@ -217,7 +204,7 @@ def _exec_result(result: ProgramResult, cmd: list[str], limit_bytes: int) -> Exe
         case "failed_to_start" if result.errno == errno.EACCES:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), cmd[0])
         case "failed_to_start" if result.errno in (errno.ENOENT, errno.ENOTDIR):
-            return _with_code(result, _NOT_FOUND, f"{cmd[0]}: not found, or its directory or interpreter is not\n")
+            return _with_code(result, 127, f"{cmd[0]}: not found, or its directory or interpreter is not\n")
         case other:
             raise SandboxUnavailableError(f"{cmd[0]}: {other}: {result.message or 'no more is known'}")
 
@@ -231,9 +218,9 @@ def _os_errors(file: str) -> Iterator[None]:
     """Raise what open() would raise, with the file's name as the caller wrote it."""
     try:
         yield
-    except DeadlineExceeded as error:
+    except errors.DeadlineExceeded as error:
         raise TimeoutError(f"{file}: {error}") from error
     except tuple(_ERRNOS) as error:
         number = next(number for kind, number in _ERRNOS.items() if isinstance(error, kind))
-        said = str(error) if isinstance(error, (PermissionDenied, InvalidPath)) else os.strerror(number)
+        said = str(error) if isinstance(error, (errors.PermissionDenied, errors.InvalidPath)) else os.strerror(number)
         raise OSError(number, said, file) from error

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.agents.tenant_agents import agents_of_all
+from gateway.agents.agents import agents_of_all
 from gateway.config.config import Config
 from gateway.errors import InvalidArgument, Misconfigured, NotFound, PolicyChanged, PolicyInvalid
 from gateway.policy import Policy, PolicyError, load_document

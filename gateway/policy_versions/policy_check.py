@@ -6,8 +6,7 @@ from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 
-from gateway.agents.agents import check
-from gateway.agents.tenant_agents import each_agent
+from gateway.agents.agents import check, each_agent
 from gateway.config.agent_settings import AgentSettings
 from gateway.config.config import Config
 from gateway.errors import Misconfigured

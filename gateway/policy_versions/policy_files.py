@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from gateway.agents.tenant_agents import agents_of_all
+from gateway.agents.agents import agents_of_all
 from gateway.config.config import Config
 from gateway.errors import Misconfigured, Unavailable
 from gateway.policy import PolicyError

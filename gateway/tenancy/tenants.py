@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gateway.agents.tenant_agents import agents_of_all
+from gateway.agents.agents import agents_of_all
 from gateway.config.agent_settings import AgentSettings
 from gateway.config.config import Config
 from gateway.config.model_settings import CONCURRENT_INFERENCES, ModelSettings

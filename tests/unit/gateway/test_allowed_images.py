@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.agents.tenant_agents import agents_of_all
+from gateway.agents.agents import agents_of_all
 from gateway.config.config import Config
 from gateway.errors import Misconfigured, from_sandbox
 from gateway.policy_versions.policies import Policies
