@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 # What a daemon never needs: tests, interactive tools, other platforms' modules. Of ctypes it needs the compiled half
-# (sandbox/daemon/supervisor/launch.py).
+# (sandbox/daemon/supervisor/libc.py).
 _LEFT_OUT_PACKAGES = frozenset(
     {
         *("__pycache__", "lib-dynload", "site-packages", "dist-packages"),  # not modules, or handled separately

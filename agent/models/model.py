@@ -1,4 +1,4 @@
-"""The protocol of a model, a model that counts the usage of every attempt, and one inference of a run."""
+"""The protocol of a model, its tokens estimated, one that counts the usage of every attempt, and one inference."""
 
 import asyncio
 import json

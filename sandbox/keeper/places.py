@@ -1,4 +1,4 @@
-"""The places of threads' sandboxes in this process, and how many sandboxes live.
+"""The places of threads' sandboxes in this process, how many live, and the sweeps that end idle and overdue ones.
 
 Sandboxes of other processes count as of a moment ago, so a limit may be exceeded by as many as are created at the same
 time. An idle sandbox gives way to a new one, of the tenant with the most first.

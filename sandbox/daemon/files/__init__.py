@@ -4,5 +4,5 @@
     search                               finding names and text
     slow_work                            slow work outside the server's event loop
 
-Start at `tree_files.py`. Imports daemon layers below 5; programs and the server import it.
+Start at `answer_file_call` of `../serving/calls.py`. Imports daemon layers below 5; programs and the server import it.
 """

@@ -161,7 +161,7 @@ class DiskLedger:  # large: the ledger's invariants need one object
         return not _over(_sum(self._most(), (self._unseen_bytes + size_bytes, files)), self._limit)
 
     def fits_counted(self, size_bytes: int, files: int) -> bool:
-        """Return fits(), as if nothing had been written since the last count, nor been hidden from it."""
+        """Return fits(), as if nothing had been written since the last count that it did not see."""
         return not _over(_sum(self._known(), (size_bytes, files)), self._limit)
 
     def is_count_due(self, free: Free) -> bool:

@@ -40,14 +40,14 @@ _DISK_BLOCK_BYTES = 4096
 _SECOND_LOOK_S = 0.03
 # A workspace is over its limit when so many counts in a row say so.
 _LOOKS = 3
-# A file that fits if a program hides nothing is refused after so many.
-_DOUBTFUL_LOOKS = 10
+# A file that fits if no program hides anything is refused when that is in doubt for longer.
+_DOUBTFUL_S = 0.5
 # The interval between counts of sockets, terminals and open files.
 _KERNEL_INTERVAL_S = 0.1
 
 SHORT = "the host's disk has less than its reserve left, so nothing may grow"
 SPENT = "the host's disk has less than half of its reserve left, so no program is started"
-_DOUBT = "and more if running programs that cannot be inspected have written it"
+_DOUBT = "and more if programs that cannot be inspected or other file calls have written it"
 HOST_DISK = (SHORT, SPENT)
 """Refusals for other reasons than the workspace's own limit."""
 
@@ -166,15 +166,16 @@ class DiskWatch:
 
     async def _fits(self, size_bytes: int, files: int) -> bool:
         """Return whether so much more fits, by a count of now unless it is clear without one."""
-        for _ in range(_DOUBTFUL_LOOKS):
-            if self.ledger.fits(size_bytes, files):
-                return True
+        until_s = self.ledger.clock() + _DOUBTFUL_S
+        while not self.ledger.fits(size_bytes, files):
             await self._count_still()
-            if self.ledger.fits(size_bytes, files) or not self.ledger.fits_counted(size_bytes, files):
+            if self.ledger.fits(size_bytes, files):
                 break
+            if not self.ledger.fits_counted(size_bytes, files) or self.ledger.clock() >= until_s:
+                return False
             # A process that is dying cannot be inspected, and may have whatever the disk shrank by.
             await asyncio.sleep(_SECOND_LOOK_S)
-        return self.ledger.fits(size_bytes, files)
+        return True
 
     def _concerns(self, path: str) -> bool:
         # File calls follow no links, so the path is where it is written.

@@ -124,8 +124,9 @@ class KernelUse:
     """
 
     def __init__(self, memory_bytes: int, *, proc: str = "/proc", terminals: str = "/dev/pts") -> None:
-        # Sockets may take a quarter of the memory limit in addition; without one, there may be some. A socket takes at
-        # most Linux' default for either direction, which net.ipv4.tcp_rmem and tcp_wmem enforce for TCP.
+        # Sockets may take a quarter of the memory limit in addition; there are at least 256, also without a limit, and
+        # 16,384 at most. A socket takes at most Linux' default for either direction, which net.ipv4.tcp_rmem and
+        # tcp_wmem enforce for TCP.
         self.sockets_limit = min(max(memory_bytes // 4 // 212_992, 256), 16_384)
         self._proc = proc
         self._terminals = terminals

@@ -16,7 +16,7 @@ _buffer = bytearray(256 * 1024)
 async def until_silent(closed: Sequence[asyncio.Future[None]], count: Callable[[], int]) -> None:
     """Wait until all streams are closed or `count`, of what they wrote, stops growing; half a second at most."""
     loop = asyncio.get_running_loop()
-    # A process may leave its streams to children, who may never be silent.
+    # A process may leave its streams to children: silent is who writes nothing for 50 ms, and some never are.
     deadline_s = loop.time() + 0.5
     seen = -1
     while seen != count() and loop.time() < deadline_s:

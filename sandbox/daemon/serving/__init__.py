@@ -1,6 +1,6 @@
 """The server.
 
-    server, calls  connections, calls, health
+    server, calls  connections, the calls that they carry, health
     posture        the isolation of the sandbox as the kernel reports it
 
 Start at `server.py`. Imports daemon layers below 7.

@@ -217,8 +217,7 @@ def _ran_meanwhile(paused: PausedCalls) -> int:
         if call not in paused.calls:
             continue  # it began meanwhile
         if b"\nState:\tT" in status:
-            # A process may appear stopped a moment before it leaves its processor.
-            # A stopped process may still leave its processor so often.
+            # A process may appear stopped a moment before it leaves its processor, which it may do twice.
             ran = _switches(status) - paused.stopped.get(pid, _switches(status)) > 2
         else:
             ran = pid not in signalled or not _will_stop(status)

@@ -1,7 +1,9 @@
 """How processes become their users: a tool process, which the tool spawner starts, its self-test, and the server.
 
-The C function behind subprocess does the fork, the change of user and the exec. subprocess itself would be a tenth of
-the daemon's memory, and would track children that init has reaped.
+start(), files_as_tool() and lower_oom_priority() run in the tool spawner, which has one thread, describe_tool() in a
+child of it, and become_server() in the server before it serves. For start(), the C function behind subprocess does the
+fork, the change of user and the exec. subprocess itself would be a tenth of the daemon's memory, and would track
+children that init has reaped.
 """
 
 from __future__ import annotations
@@ -208,7 +210,7 @@ def describe_tool(output: int, daemon_socket: bytes, become_tool: Callable[[], N
         # Opened first: a process that changed its user without an exec may not open its own files in /proc.
         score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        score = -1  # no such file, or not writable for tool processes (launch.py)
+        score = -1  # no such file, or not writable for tool processes (lower_oom_priority())
     become_tool()
     lowest = _lowest_score(score) if score >= 0 else _own_score()
     with open("/proc/self/status", "rb") as file:

@@ -107,7 +107,7 @@ class Spawner:
             pause_s *= 2
 
     async def probe(self, output: int, daemon_socket: bytes) -> None:
-        """Have a process that became the tool user describe itself (launch.py) to a descriptor."""
+        """Have a process that became the tool user describe itself (describe_tool() of launch.py) to a descriptor."""
         process = await self._order(control_wire.PROBE, [output], START_LIMIT_S, daemon_socket)
         await process.ended
         self.forget(process)

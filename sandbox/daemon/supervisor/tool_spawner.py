@@ -350,7 +350,8 @@ def drain(fd: int) -> None:
 
 def receive(control: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
     """Return an order and its descriptors, which are close-on-exec: a program gets nothing but its stdio."""
-    # socket.recv_fds drops the flags on Python 3.11.
+    # socket.recv_fds drops the flags on Python 3.11. An order has four descriptors at most: the program's file, and its
+    # standard input, output and error.
     room = socket.CMSG_LEN(4 * _DESCRIPTOR.size)
     data, ancillary, _, _ = control.recvmsg(ORDER_LIMIT_BYTES, room, socket.MSG_CMSG_CLOEXEC | flags)
     fds: list[int] = []

@@ -268,7 +268,7 @@ async def settled(sandbox: ChannelSandbox) -> int:
     """Return how many processes and threads the daemon itself has, once it has done what refuse_used() asks of it.
 
     A process that starting left behind may take a while to end on a busy machine. Counted here, it would hide another
-    one later, so the fewest must be seen several times.
+    one later, so the fewest must be seen five times, within a second.
     """
     await _asked(sandbox)
     seen: list[int] = []

@@ -71,6 +71,8 @@ class EngineDisk:
                 return self._free_bytes(path)
             except OSError:
                 continue
+        # A gateway that does not see these runs in a container, whose own root is on the same machine's disk: both see
+        # the channel directories.
         return self._free_bytes(Path("/"))
 
 

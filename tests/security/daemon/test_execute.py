@@ -161,7 +161,7 @@ SURVIVORS = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o 'slee
 def test_a_timeout_kills_everything_and_returns_the_partial_output(client: Client) -> None:
     started_s = time.monotonic()
     reply = client.execute(TREE, timeout_ms=300)
-    assert time.monotonic() - started_s < 60
+    assert time.monotonic() - started_s < 20
     assert (reply.outcome, reply.remaining) == (wire.OUTCOME_TIMED_OUT, 0)
     assert text(reply.output) == b"started\n"
     assert client.output(SURVIVORS).strip() == "0"
@@ -215,10 +215,11 @@ def test_a_background_child_that_never_stops_writing_does_not_hold_the_call(clie
 
 
 def test_a_hundred_calls_go_on_at_once(sandbox: Sandbox) -> None:
-    started_s = time.monotonic()
+    # Each ends once all have begun.
+    line = "mkdir -p /tmp/here; : > /tmp/here/$$; until [ $(ls /tmp/here | wc -l) -ge 100 ]; do sleep 1; done"
     with ThreadPoolExecutor(100) as pool:
-        replies = list(pool.map(lambda _: sandbox.connect().execute("sleep 1"), range(100)))
-    assert time.monotonic() - started_s < 50, "one after the other, they take 100 seconds"
+        replies = list(pool.map(lambda _: sandbox.connect().execute(line, timeout_ms=60_000), range(100)))
+    sandbox.connect().execute("rm -r /tmp/here")
     assert {reply.outcome for reply in replies} == {wire.OUTCOME_EXITED}
 
 

@@ -408,6 +408,26 @@ async def test_a_file_is_not_refused_for_what_a_program_hides_while_it_dies(
     assert watched.spawner.done == []
 
 
+async def test_a_file_that_is_in_doubt_is_refused_after_one_count_where_a_count_takes_long(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await watched.look()
+    counted = []
+
+    def slowly(_: str, use: DiskUse) -> Iterator[None]:
+        counted.append(watched.later_s)
+        watched.later_s += 2
+        use.hiding.add(3)
+        return iter(())
+
+    monkeypatch.setattr(disk_watch, "count_unlinked", slowly)
+    watched.free[0] -= 7 * MIB
+    watched.watch.ledger.look((watched.free[0], watched.free[1]))
+    with pytest.raises(Fault, match="cannot be inspected"):
+        await watched.watch.admit(f"{watched.top}/file", 2 * MIB)
+    assert len(counted) == 2  # one count, which looks again at what hides
+
+
 async def test_below_half_of_the_reserve_calls_that_keep_removed_files_are_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -526,6 +546,7 @@ async def test_refused_writes_that_come_at_once_have_it_counted_once(
     assert await watched.watch.refuse_start() == ""
     watched.begin()
     watched.write("large", 7 * MIB)
+    watched.watch.ledger.look(watched.watch._disk())  # else the watch sees it later, and counts once more
     await watched.watch._count_paused(watched.watch._disk())
     watched.spawner.done.clear()
     may_end = _slow_count(monkeypatch)
