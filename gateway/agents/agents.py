@@ -34,6 +34,7 @@ from gateway.policy import PolicyDocument
 
 # The time limit of a command, unless the call, the agent or a shorter policy limit sets one.
 _TIMEOUT_S = 120.0
+_CONTEXT_WINDOW_TOKENS, _FORCED_CONTINUATIONS = 128_000, 5
 
 ModelOf = Callable[[ModelSettings], Model]
 
@@ -66,7 +67,7 @@ def build(
     if asked.filesystem is None:
         files = Capability("eviction", hooks=[hook for hook in files.hooks if isinstance(hook, EvictionHook)])
     built = [files]
-    window = own_model.context_window_tokens or 128_000
+    window = own_model.context_window_tokens or _CONTEXT_WINDOW_TOKENS
     makers: dict[str, Callable[[Any], Capability]] = {
         "bash": lambda own: _shell(own, document, sandbox),
         "todos": lambda _: todos(),
@@ -170,7 +171,7 @@ def _limits(document: PolicyDocument, asked: CapabilitiesSettings) -> Capability
         tool_calls=allowed.tool_calls,
         cost_usd=allowed.cost_usd,
         # Continuations that the agent's own settings require must not stop it.
-        forced_continuations=max(5, retries + rounds),
+        forced_continuations=max(_FORCED_CONTINUATIONS, retries + rounds),
     )
 
 

@@ -11,6 +11,7 @@ from gateway.cli import (
     audit,
     bench,
     doctor,
+    engine_proxy,
     files,
     init,
     key,
@@ -83,7 +84,7 @@ app.command("exec", cls=process.ExecCommand, context_settings=process.START_SETT
 app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
 app.command("uninstall")(uninstall.uninstall)
-app.command("engine-proxy")(serve.engine_proxy)
+app.command("engine-proxy")(engine_proxy.engine_proxy)
 for group in (runs, thread, files, tool, approvals, audit, process, sandbox, key, policy, tenant):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 

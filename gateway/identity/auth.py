@@ -29,10 +29,12 @@ from gateway.tenancy.tenants import Tenants
 log = structlog.get_logger(__name__)
 # A token is three parts between two dots.
 _DOTS = 2
+_TOKEN_LIMIT_CHARS, _KEY_LIMIT_CHARS = 8192, 256
 Authenticate = Callable[[str], Awaitable[Principal]]
 # A caller that guesses keys must neither fill the log and the audit nor hide the denials of another peer.
 _RECORDED = 30
 _RECORDED_PER_PEER = 3
+_WINDOW_S = 60.0
 _TEXT_CHARS = 300
 
 
@@ -53,7 +55,7 @@ class Denials:
         A revoked or expired key is counted by its id, so guesses from the same address do not hide it.
         """
         now = self._clock()
-        if now - self._window_start >= 60.0:
+        if now - self._window_start >= _WINDOW_S:
             self._window_start = now
             self._recorded.clear()
         source = details.get("key_id") or peer.rpartition(":")[0]  # without the port
@@ -105,9 +107,9 @@ class Authentication:
                 )
             return caller
         is_token = self.tokens is not None and secret.count(".") == _DOTS and not secret.startswith(PREFIX)
-        if self.tokens is not None and is_token and len(secret) <= 8192:
+        if self.tokens is not None and is_token and len(secret) <= _TOKEN_LIMIT_CHARS:
             return await self.tokens(secret)
-        if len(secret) > 256:
+        if len(secret) > _KEY_LIMIT_CHARS:
             raise Unauthenticated("the key is longer than any valid key")
         return await self.keys(secret)
 

@@ -31,7 +31,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class CallCredentials:
-    """The part of a context that authenticators read: metadata, peer and, without a key, the certificate."""
+    """The part of a context that authenticators read: metadata, peer and, without a key, the certificate.
+
+    A copy: the call guard checks it again later, and the grpc context of a call that has ended points to freed memory.
+    """
 
     metadata: tuple[tuple[str, str | bytes], ...]
     address: str

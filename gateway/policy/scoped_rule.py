@@ -36,13 +36,16 @@ def scoped_rules(document: PolicyDocument, layer: Layer = "tenant") -> Iterator[
     """Yield the rules of one file that apply: its own, then those of the groups in use, each group once."""
     for place, rule in enumerate(document.rules):
         yield ScopedRule(rule, layer, None, ("rules", place))
+    seen: set[str] = set()
     used = list(document.use)
-    for place, name in enumerate(used):  # which grows as it is gone through
-        if name in document.groups and name not in used[:place]:
-            group = document.groups[name]
-            used.extend(group.use)
-            for number, rule in enumerate(group.rules):
-                yield ScopedRule(rule, layer, name, ("groups", name, "rules", number))
+    for name in used:  # which grows as it is gone through
+        if name in seen or name not in document.groups:
+            continue
+        seen.add(name)
+        group = document.groups[name]
+        used.extend(group.use)
+        for place, rule in enumerate(group.rules):
+            yield ScopedRule(rule, layer, name, ("groups", name, "rules", place))
 
 
 def scoped_in_both(document: PolicyDocument, operator: PolicyDocument | None) -> list[ScopedRule]:

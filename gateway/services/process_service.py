@@ -98,7 +98,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         if earlier is not None:
             yield ended_message(earlier, repeated=True)
             return
-        pieces: asyncio.Queue[_Piece | None] = asyncio.Queue(4)
+        pieces: asyncio.Queue[_Piece | None] = asyncio.Queue(4)  # as many pieces of output wait for a slow reader
         started = ProgramRun(program, spec, pieces, _input(messages) if run.stdin else None)
 
         async def work() -> FinishedToolCall:

@@ -52,7 +52,7 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
     async def ReadFile(self, tenant: Tenant, request: pb.ReadFileRequest) -> AsyncIterator[pb.ReadFileResponse]:
         offset, limit_bytes = request.offset, request.limit_bytes
         arguments = judged(request.path, byte_offset=offset, limit_bytes=limit_bytes)
-        pieces: asyncio.Queue[Piece | None] = asyncio.Queue(4)
+        pieces: asyncio.Queue[Piece | None] = asyncio.Queue(4)  # as many pieces wait for a slow reader
         download = Download(pieces, STALL_LIMIT_S, offset, limit_bytes or None)
 
         async def transfer() -> Download:

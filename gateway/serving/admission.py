@@ -48,6 +48,7 @@ _PRESSURE = 0.8
 # The weight of the newest tick: a single pause, such as a garbage collection, does not count much.
 _NEWEST_TICK = 0.15
 _DOWN, _UP = 10, 4
+_RETRY_AT_LEAST_S, _RETRY_AT_MOST_S = 0.05, 30.0
 _PSI = Path("/proc/pressure/cpu")
 _PSI_TOTAL_US = re.compile(rb"^some .*total=(\d+)")
 # The weight of the newest call in the average service time.
@@ -363,7 +364,7 @@ class Admission:
         tenants = max(1, len(self._at_work.keys() | self._queues.keys()))
         share = max(1, min(self._settings.calls_at_once_per_tenant, self._limit.now // tenants))
         before = len(self._queues.get(tenant, ())) + self._at_work[tenant]
-        retry_s = min(30.0, max(0.05, self._service_time_s * (before + 1) / share))
+        retry_s = min(_RETRY_AT_MOST_S, max(_RETRY_AT_LEAST_S, self._service_time_s * (before + 1) / share))
         return Overloaded(f"{why}: make fewer calls at once, or try again in {retry_s:.2f} s", retry_s)
 
 

@@ -62,6 +62,8 @@ UNIDENTIFIED = 768
 """Calls whose credential is being checked."""
 ANONYMOUS = 256
 """Calls of health in progress."""
+# To send the answer to a caller without a credential.
+_ANONYMOUS_SEND_S = 5.0
 _ANONYMOUS_READS_OF_A_HOST, _ANONYMOUS_READS = 4, 16
 
 
@@ -280,7 +282,7 @@ class FirstMessageTimeout(WrappingInterceptor):
         self._unidentified = AnonymousConnections(of_connection=256, of_host=384, in_all=UNIDENTIFIED)
         self._anonymous = AnonymousConnections(of_connection=16, of_host=64, in_all=ANONYMOUS)
         self._sending = sending or SendTimeouts()
-        self._anonymous_sending = SendTimeouts(min(5.0, self._sending.send_s))
+        self._anonymous_sending = SendTimeouts(min(_ANONYMOUS_SEND_S, self._sending.send_s))
 
     def _ours(self, handler: Any) -> Any:
         """Return the handler of a method whose edge asks for the caller and then for the request."""

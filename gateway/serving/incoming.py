@@ -48,7 +48,7 @@ class Reads:
         self._each = each
         self._in_all = in_all
         self._timeout_s = timeout_s
-        self._with_others_s = min(timeout_s / 2, 2.0)
+        self._with_others_s = min(timeout_s / 2, 2.0)  # while others wait for a turn
         self._turns = FairSemaphore(in_all, of_one=each)
         self._waiting = Tally()
         # The source of each request and when its reading began, as loop.time().

@@ -22,6 +22,9 @@ import grpc
 import grpc.aio
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # no stub knows it
 
+_AT_ONCE = 16
+# What an upgrade of gRPC can take away.
+_READER, _INNER = "PollerCompletionQueue", "_handle_exceptions"
 _STEPS = ("_handle_rpc", "_schedule_rpc_coro", "_MethodResolver", "_RequestCallError")
 LINGER_S = 1.0
 
@@ -81,7 +84,9 @@ class PrefetchingServer:
             steps: Any = cygrpc
             resolver = steps._MethodResolver([], self._handlers)  # noqa: SLF001  # see above
             self._accepting = [
-                asyncio.create_task(self._accept(core, name, resolver)) for name in self._handlers for _ in range(16)
+                asyncio.create_task(self._accept(core, name, resolver))
+                for name in self._handlers
+                for _ in range(_AT_ONCE)
             ]
 
     async def stop(self, grace: float | None) -> None:
@@ -123,7 +128,7 @@ def drain_wakeups(loop: asyncio.AbstractEventLoop) -> None:
     add_reader: Any = loop.add_reader
 
     def add(source: Any, callback: Any, *args: Any) -> None:
-        of_grpc = isinstance(callback, functools.partial) and "PollerCompletionQueue" in repr(callback.func)
+        of_grpc = isinstance(callback, functools.partial) and _READER in repr(callback.func)
         add_reader(source, functools.partial(_drain, source, callback) if of_grpc else callback, *args)
 
     cast(Any, loop).add_reader = add
@@ -161,7 +166,7 @@ class _Lingering:
     def make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
         """Create a task as asyncio does, and record the current task if the new one serves an RPC."""
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, **options)
-        if getattr(coro, "__name__", "") == "_handle_exceptions" and (outer := asyncio.current_task(loop)) is not None:
+        if getattr(coro, "__name__", "") == _INNER and (outer := asyncio.current_task(loop)) is not None:
             self._outer[task] = outer
             task.add_done_callback(self._done)
         return task

@@ -94,10 +94,12 @@ def _to_destination(call: Call, parsed: Parsed, role: str) -> list[Word]:
     return sources
 
 
-_BARE = names("""-H -L -P -delete ! ( ) -a -and -o -or -not , -print -print0 -prune -quit -ls -depth -mount -xdev
-    -daystart -empty -executable -readable -writable -true -false -nouser -nogroup -follow""")
-_TEXT = names("""-name -iname -path -ipath -wholename -iwholename -lname -ilname -regex -iregex -regextype -type -size
-    -mtime -mmin -atime -amin -ctime -cmin -maxdepth -mindepth -perm -user -group -links -printf""")
+_BARE = names("""-H -L -P -delete ! ( ) -a -and -o -or -not , -print -print0 -prune -quit -ls -depth -d -mount -xdev
+    -daystart -empty -executable -readable -writable -true -false -nouser -nogroup -follow -warn -nowarn -noleaf
+    -ignore_readdir_race -noignore_readdir_race""")
+_TEXT = names("""-name -iname -path -ipath -wholename -iwholename -lname -ilname -regex -iregex -regextype -type
+    -xtype -size -mtime -mmin -atime -amin -ctime -cmin -maxdepth -mindepth -perm -user -group -uid -gid -links -inum
+    -fstype -printf -used -context""")
 # What takes arguments: what is done to the first one, and how many there are.
 _TAKES = {
     **dict.fromkeys(_TEXT, ("", 1)),
@@ -155,23 +157,26 @@ def _find(call: Call) -> None:
             behind = command_end(words, place + 1, plus=word.text.startswith("-exec"))
         elif word.text.startswith("-") and word.text not in _BARE:
             call.lose(f"{word.text} is not known here")
+            if any(after.kind != "literal" for after in words[place + 1 :]):
+                call.refuse(f"what follows {word.text} could become options of find; write it without expansions")
 
 
 _LS = _uses(
     "list",
     """-1aAbBcCdFghHiklLmnNopqQrsStuUvxX -I: -R --all --almost-all --color[=] --directory --human-readable --recursive
-    --reverse --sort= --full-time --time-style=""",
+    --reverse --sort= --full-time --time-style= --group-directories-first""",
     below="-R --recursive",
     here=True,
 )
 _GREP = """-abcEFGHhiIlLnoPqrRsTUvVwxyzZ# -A: -B: -C: -e: -f:read -m: --after-context= --before-context= --context[=]
-    --color[=] --count --exclude= --exclude-dir= --extended-regexp --file=read --files-with-matches --fixed-strings
-    --ignore-case --include= --invert-match --line-number --max-count= --only-matching --perl-regexp --quiet --recursive
-    --regexp= --text --with-filename --word-regexp"""
+    --color[=] --count --exclude= --exclude-dir= --exclude-from=read --extended-regexp --file=read
+    --files-with-matches --files-without-match --fixed-strings --ignore-case --include= --invert-match --line-number
+    --max-count= --no-filename --no-messages --only-matching --perl-regexp --quiet --recursive --regexp= --text
+    --with-filename --word-regexp"""
 _RG = """-aceFHhiIlLnNopPqsSuUvVwx0 -A: -B: -C: -e: -f:read -g: -j: -m: -M: -r: -t: -T: --after-context=
     --before-context= --color= --context= --count --file=read --files --files-with-matches --fixed-strings --glob=
-    --hidden --ignore-case --json --line-number --max-count= --max-depth= --multiline --no-heading --no-ignore
-    --only-matching --regexp= --smart-case --type= --type-not= --word-regexp"""
+    --hidden --ignore-case --ignore-file=read --json --line-number --max-count= --max-depth= --multiline --no-heading
+    --no-ignore --only-matching --pcre2 --regexp= --smart-case --sort= --type= --type-not= --word-regexp"""
 
 PROGRAMS: dict[str, Describe] = {
     "cat": _uses("read", "-AbeEnstTuv --number --show-all --help --version"),
@@ -188,7 +193,8 @@ PROGRAMS: dict[str, Describe] = {
     "diff": _uses(
         "read",
         """-abBdeiNpqrstTuwyZ# -C: -I: -L: -U: -W: -x: -X:read --brief --color[=] --exclude= --exclude-from=read
-        --from-file=read_below --to-file=read_below --ignore-all-space --recursive --side-by-side --unified[=]""",
+        --from-file=read_below --to-file=read_below --ignore-all-space --recursive --side-by-side --unified[=]
+        --width= --new-file --label= --suppress-common-lines --strip-trailing-cr""",
         below="always",  # of a directory and a file it reads the file of that name in the directory
     ),
     "tee": _uses("write", "-aip --append --ignore-interrupts"),
@@ -203,16 +209,17 @@ PROGRAMS: dict[str, Describe] = {
     "jq": _jq,
     "sort": _uses(
         "read",
-        """-bcCdfghiMmnRrsuVz -k: -o:write -S: -t: -T:write_below --files0-from=names --key= --numeric-sort
-        --output=write --random-source=read --reverse --unique --human-numeric-sort --version-sort""",
+        """-bcCdfghiMmnRrsuVz -k: -o:write -S: -t: -T:write_below --field-separator= --files0-from=names --key=
+        --numeric-sort --output=write --random-source=read --reverse --temporary-directory=write_below --unique
+        --human-numeric-sort --version-sort --parallel= --stable --zero-terminated""",
     ),
     "uniq": _input_and_output,
     "wc": _uses("read", "-clLmw --bytes --chars --files0-from=names --lines --words"),
     **dict.fromkeys(("ls", "dir", "vdir"), _LS),
     "du": _uses(
         "list",
-        """-0abcDhHklLmPsSx -d: -t: -X:read --all --apparent-size --files0-from=names --human-readable --max-depth=
-        --summarize --total""",
+        """-0abcDhHklLmPsSx -d: -t: -X:read --all --apparent-size --bytes --exclude= --exclude-from=read
+        --files0-from=names --human-readable --max-depth= --one-file-system --summarize --total""",
         below="always", here=True,
     ),
     "df": _uses("list", "-ahHiklPTv -B: -t: -x: --human-readable --inodes --local --output[=] --total"),

@@ -19,12 +19,13 @@ from gateway.policy.programs.paths import absolute
 from gateway.policy.programs.starts import refuse_options
 from gateway.policy.shell_line import SimpleCommand
 from gateway.policy.shell_names import behind_nuls
-from gateway.policy.words import Word
+from gateway.policy.words import Word, names
 
 Subcommand = Callable[[Call], None]
 
 _ALONE = frozenset({"--version", "-v", "--help", "-h"})
-_GLOBAL_FLAGS = frozenset({"--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs"})
+_GLOBAL_FLAGS = names("""--no-pager -P --no-optional-locks --no-replace-objects --literal-pathspecs --glob-pathspecs
+    --noglob-pathspecs""")
 # Settings that name no program, file or host, whatever they are set to; for one command also those that turn one off.
 _HARMLESS = (
     r"user\.(name|email)|init\.defaultbranch|pull\.(rebase|ff)|push\.(default|autosetupremote)|fetch\.prune|color\.ui"
@@ -36,12 +37,13 @@ _HARMLESS_FOR_ONCE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 # What follows `git config`, each word behind a NUL: settings are read, or a harmless one is changed.
+_CONFIG_FLAGS = r"(\0(-z|--(global|local|show-origin|show-scope|name-only|null|bool|int)))*"
 _HARMLESS_CONFIG = re.compile(
-    r"(\0(-z|--(global|local|show-origin|show-scope|name-only|null|bool|int)))*"
-    r"(\0(-l|list|--list)(\0--(show-origin|show-scope|name-only))*"
-    r"|\0(get|--get(-all|-regexp)?)\0(?!(get|list|set)(\0|\Z))[^-(\0].*"
-    rf"|\0(?!set\Z)[^-(\0][^\0]*|(\0(set|--set|--add|--replace-all|--unset(-all)?))?\0({_HARMLESS})(\0.*)?)",
-    re.IGNORECASE | re.DOTALL,
+    rf"{_CONFIG_FLAGS}(\0(-l|list|--list){_CONFIG_FLAGS}"
+    rf"|\0(get|--get(-all|-regexp)?){_CONFIG_FLAGS}\0(?!(get|list|set)(\0|\Z))[^-(\0].*"
+    r"|\0(?!(set|edit)\Z)[^-(\0][^\0]*"
+    rf"|(\0(set|--set|--add|--replace-all|--unset(-all)?){_CONFIG_FLAGS})?\0(?i:{_HARMLESS})(\0.*)?)",
+    re.DOTALL,
 )
 
 # Options that name no file, but for -F: letters of subcommands that look, that change, that take paths and that speak
@@ -51,23 +53,27 @@ _CHANGES = "-abcdfiklnoqrsuvxB -m: -F:read --file=read"
 _PATHS = "-adfnpqruvxANSWX"
 _SPEAKS = "-afnpqtuv46 -b: -d -o: --branch="
 _NAMES = """--abbrev-commit --abbrev-ref[=] --abbrev[=] --abort --add --after= --all --allow-empty --always --amend
-    --author= --autostash --before= --branch[=] --cached --color[=] --contains[=] --continue --count --date=
-    --decorate[=] --delete --depth= --detach --diff-filter= --dry-run --exclude-standard --exit-code --ff-only
-    --first-parent --follow --force --force-with-lease[=] --format[=] --function-context --git-dir --graph --grep=
-    --hard --ignore-all-space --ignore-case --include-untracked --initial-branch= --is-ancestor --is-inside-work-tree
-    --keep-index --line-number --list --max-count= --merged[=] --merges --message= --mixed --name-only --name-status
-    --no-color --no-commit --no-edit --no-ext-diff --no-ff --no-merges --no-patch --no-rebase --no-tags --no-verify
-    --numstat --oneline --onto= --others --ours --patch --porcelain[=] --pretty[=] --prune --quiet --rebase[=]
-    --recurse-submodules[=] --recursive --reverse --set-upstream --set-upstream-to= --short[=] --shortstat
-    --show-current --show-toplevel --signoff --since= --single-branch --skip[=] --soft --sort= --squash --staged
-    --stat[=] --summary --tags[=] --theirs --track[=] --unified[=] --until= --untracked-files[=] --update --verbose
-    --verify --word-diff[=]"""
-_SHOWS_CONTENT = "-c -m -p -u -v -G -L -S -U -W --function-context --patch --unified --verbose --word-diff"
+    --annotate --author= --auto --autostash --bare --before= --branches[=] --branch[=] --cached --check --color[=]
+    --contains[=] --continue --count --create= --date= --decorate[=] --delete --depth= --detach --diff-filter=
+    --dirty[=] --discard-changes --dry-run --exclude-standard --exit-code --ff --ff-only --filter= --find-renames[=]
+    --first-parent --fixup= --follow --follow-tags --force --force-with-lease[=] --format[=] --function-context
+    --git-dir --graph --grep= --hard --heads --ignore-all-space --ignore-case --ignore-space-change --ignore-unmatch
+    --ignored[=] --include --include-untracked --index --initial-branch= --intent-to-add --is-ancestor
+    --is-inside-work-tree --keep --keep-index --line-number --list --long --max-count= --merged[=] --merges --message=
+    --minimal --mirror --mixed --modified --move --name-only --name-status --no-checkout --no-color --no-commit
+    --no-decorate --no-edit --no-ext-diff --no-ff --no-merged[=] --no-merges --no-patch --no-rebase --no-tags
+    --no-textconv --no-verify --numstat --oneline --only --onto= --origin= --others --ours --patch --points-at=
+    --porcelain[=] --pretty[=] --progress --prune --push --quiet --quit --rebase[=] --recurse-submodules[=]
+    --recursive --refs --remotes[=] --reverse --set-upstream --set-upstream-to= --shortstat --short[=] --show-current
+    --show-stash --show-toplevel --signoff --since= --single-branch --skip[=] --soft --sort= --squash --staged
+    --stat[=] --summary --symbolic-full-name --tags[=] --theirs --track[=] --trailer= --unified[=] --until=
+    --untracked-files[=] --update --verbose --verify --word-diff[=] --worktree"""
+_SHOWS_CONTENT = "-c -m -p -u -v -G -L -S -U -W --check --function-context --patch --unified --verbose --word-diff"
 # Options with which subcommands start another program, all of them or some.
 _STARTS = """--exec --ext-diff --textconv --upload-pack --receive-pack --gpg-sign --show-signature --verify-signatures
     --open-files-in-pager --edit --edit-description --edit-todo --interactive --signed"""
 _MORE_STARTS = {
-    **dict.fromkeys(("add", "commit"), "-e -i -p -S --patch --template"),
+    **dict.fromkeys(("add", "commit", "stage"), "-e -i -p -S --patch --template"),
     **dict.fromkeys(("checkout", "reset", "restore", "stash"), "-p --patch"),
     **dict.fromkeys(("cherry-pick", "merge", "pull", "revert"), "-e -S -s --strategy"),
     **dict.fromkeys(("am", "commit-tree", "rebase"), "-i -x -S -s --strategy"),
@@ -269,7 +275,7 @@ _DESCRIBED: dict[str, Subcommand] = {
     "add stage": partial(_on_paths, role="read_below"),
     "rm clean restore": partial(_on_paths, role="write_below"),
     "init": partial(_on_paths, role="write_below", options="-q -b:"),
-    "commit": _about_all("read_below", options=_CHANGES, only_with="-a --all -i -o", of_paths=True),
+    "commit": _about_all("read_below", options=_CHANGES, only_with="-a --all -i -o --include --only", of_paths=True),
     "checkout switch": _checkout,
     "merge rebase cherry-pick revert reset stash mv bisect": _changes,
     "fetch push ls-remote": _remotes,

@@ -7,10 +7,12 @@ from gateway.policy.programs.options import read_options
 from gateway.policy.words import Word, names
 
 _CURL = """-0468afgGiIkLNOpRsSvZ -A: -b: -c:write -d: -D:write -e: -F: -H: -m: -o:write -r: -T: -u: -w: -x: -X: -z:
-    --cacert=read --compressed --connect-timeout= --cookie= --cookie-jar=write --data= --data-binary= --data-raw=
-    --data-urlencode= --dump-header=write --fail --fail-with-body --form= --get --globoff --header= --include --insecure
-    --json= --location --max-time= --output=write --progress-bar --proxy= --remote-name --request= --retry= --show-error
-    --silent --upload-file= --url= --user= --user-agent= --verbose --write-out= --version"""
+    --cacert=read --compressed --connect-timeout= --cookie= --cookie-jar=write --create-dirs --data= --data-binary=
+    --data-raw= --data-urlencode= --dump-header=write --fail --fail-with-body --form= --get --globoff --header=
+    --http1.1 --http2 --include --insecure --json= --limit-rate= --location --max-time= --no-progress-meter
+    --output=write --progress-bar --proxy= --range= --referer= --remote-name --request= --retry= --retry-delay=
+    --show-error --silent --tlsv1.2 --tlsv1.3 --upload-file= --url= --user= --user-agent= --verbose --write-out=
+    --version --help"""
 _PORTS = {
     "http": 80, "https": 443, "ftp": 21, "ftps": 990, "sftp": 22, "scp": 22, "ssh": 22, "git": 9418, "git+ssh": 22,
     "ssh+git": 22, "ws": 80, "wss": 443, "rsync": 873, "socks4": 1080, "socks5": 1080, "socks5h": 1080,

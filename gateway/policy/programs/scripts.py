@@ -39,8 +39,12 @@ _SED_COMMAND = re.compile(
     ) [\s;]*+""",
     re.VERBOSE | re.DOTALL,
 )
-# `print > file` and `print | command`. Where a print ends is not read, so what compares behind one counts too.
+# Up to here quotes are surely those of strings: a / may begin a regular expression, and a # a comment.
+_AWK_PLAIN = re.compile(r'(?:[^"/#\\]|"(?:[^"\\\n]|\\[^\n])*")*')
+_AWK_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+# `print > file` and `print | command`; `>` outside of a print compares.
 _AWK_WRITES = re.compile(r">(?!=)|(?<!\|)\|(?!\|)")
+_AWK_ENDS = re.compile("[;}]")
 _AWK_RUNS = re.compile(r"system|getline|\|&|@[A-Za-z_/]|ARGV|ARGC|FUNCTAB|PROCINFO|/inet")
 _MAKE = """-bBdehikLmnNpqrRsStvw -C:list -f:read -I:list -j[] -l[] -o: -O[] -W: --always-make --directory=list --dry-run
     --file=read --ignore-errors --include-dir=list --jobs[=] --just-print --keep-going --load-average[=] --makefile=read
@@ -101,14 +105,27 @@ def _awk(call: Call) -> None:
         program = operands[0]
         if program.kind != "literal":
             call.refuse("the program of awk is not literal")
-        elif (runs := _AWK_RUNS.search(program.text)) is not None:
-            call.refuse(f"the program of awk is not understood: {runs.group()!r} may open a file or run a program")
-        elif "print" in program.text and (writes := _AWK_WRITES.search(program.text, program.text.index("print"))):
-            what = f"a print before {writes.group()!r} may write a file or run a program"
-            call.refuse(f"the program of awk is not understood: {what}")
+        elif (problem := _awk_problem(program.text)) is not None:
+            call.refuse(f"the program of awk is not understood: {problem}")
     for word in after_text(operands):
         if word.kind != "literal" or not _ASSIGNMENT.fullmatch(word.text):
             call.file(word, "read")
+
+
+def _awk_problem(program: str) -> str | None:
+    """Return why a program of awk might do more than print text, None when it does not."""
+    runs = _AWK_RUNS.search(program)
+    if runs:
+        return f"{runs.group()!r} may open a file or run a program"
+    plain = _AWK_PLAIN.match(program).end()  # type: ignore[union-attr] # it matches the empty text
+    text = _AWK_STRING.sub('""', program[:plain])
+    # In what is not plain no end of a print is sure.
+    for statement in _AWK_ENDS.split(text) if plain == len(program) else [text + program[plain:]]:
+        prints = statement.find("print")
+        writes = _AWK_WRITES.search(statement, prints) if prints >= 0 else None
+        if writes:
+            return f"a print before {writes.group()!r} may write a file or run a program"
+    return None
 
 
 def _script(call: Call) -> None:

@@ -4,5 +4,6 @@
     search                               finding names and text
     slow_work                            slow work outside the server's event loop
 
-Start at `answer_file_call` of `../serving/calls.py`. Imports daemon layers below 5; programs and the server import it.
+Start at `tree_files.py`; `serving/calls.py` calls them. Imports daemon layers below 5; programs and the server import
+it.
 """
