@@ -215,11 +215,10 @@ def test_a_background_child_that_never_stops_writing_does_not_hold_the_call(clie
 
 
 def test_a_hundred_calls_go_on_at_once(sandbox: Sandbox) -> None:
-    # Each ends once all have begun.
-    line = "mkdir -p /tmp/here; : > /tmp/here/$$; until [ $(ls /tmp/here | wc -l) -ge 100 ]; do sleep 1; done"
+    started_s = time.monotonic()
     with ThreadPoolExecutor(100) as pool:
-        replies = list(pool.map(lambda _: sandbox.connect().execute(line, timeout_ms=60_000), range(100)))
-    sandbox.connect().execute("rm -r /tmp/here")
+        replies = list(pool.map(lambda _: sandbox.connect().execute("sleep 5"), range(100)))
+    assert time.monotonic() - started_s < 45, "ten at a time take 50 seconds"
     assert {reply.outcome for reply in replies} == {wire.OUTCOME_EXITED}
 
 
