@@ -10,6 +10,7 @@ import tree_sitter
 import tree_sitter_bash
 
 from gateway.policy.shell_line import Span, Unit
+from gateway.policy.words import names
 
 # Some nested nonsense costs this parser seconds (`a=(a=(a=(...`) and would hold up every tenant's calls. What our own
 # reader understands never does; anything else is looked at in small pieces, for so long. (A parser that can be stopped
@@ -19,13 +20,12 @@ _LOOK_S = 0.025  # CPU time; an everyday line takes about a millisecond
 LIMIT_NODES = 8192
 
 _LANGUAGE = tree_sitter.Language(tree_sitter_bash.language())
-_STRUCTURE = frozenset(
+_STRUCTURE = names(
     """program list pipeline redirected_statement subshell compound_statement negated_command if_statement elif_clause
-    else_clause while_statement do_group command_substitution""".split()  # noqa: SIM905 - a list to read
+    else_clause while_statement do_group command_substitution"""
 )
-_SILENT = frozenset(["\n"]).union(
-    """comment ; & && || | ! { } ( ) ;; if then elif else fi while until do done for in case esac $( `""".split()  # noqa: SIM905 - a list to read
-)
+_SILENT = names("""comment ; & && || | ! { } ( ) ;; if then elif else fi while until do done for in case esac $( `""")
+_SILENT |= {"\n"}
 _REDIRECTS = frozenset({"file_redirect", "herestring_redirect", "heredoc_redirect"})
 _TESTS = frozenset(
     ["unary_expression", "binary_expression", "parenthesized_expression", "negation_expression", "test_operator"]

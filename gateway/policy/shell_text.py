@@ -3,13 +3,11 @@
 import re
 
 from gateway.policy.shell_line import Span
-from gateway.policy.words import Opaque, Word, WordScan
+from gateway.policy.words import Opaque, Word, WordScan, names
 
 NOT_WELL_FORMED = "it is not well-formed"
 BLANKS = " \t"
-_RESERVED = frozenset(
-    """! [[ ]] { } case coproc do done elif else esac fi for function if in select then until while""".split()  # noqa: SIM905 - a list to read
-)
+_RESERVED = names("""! [[ ]] { } case coproc do done elif else esac fi for function if in select then until while""")
 _KEYWORD = re.compile(r"(?:[a-z]+|\[\[|[!{}])(?=[ \t\n;&|<>()]|\Z)")
 # What a program may be called: nothing that a shell takes for an assignment, a job (%1) or a keyword.
 _PROGRAM = re.compile(r"[A-Za-z0-9_./:][A-Za-z0-9_./:+@,-]*|\[")
