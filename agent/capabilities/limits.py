@@ -18,6 +18,7 @@ from agent.tools.tool import Capability
 # With less time left no step starts: timers may be early by their resolution, and sums of floats are not exact.
 _LEAST_S = 0.001
 _LAST_CALL = "limits.last_call"  # {"digest", "count"}: the last tool call and how often it was made in a row
+_NOTED_CALLS = 3
 _MAX_SECONDS = "max_seconds"
 # What each rule says when it stops a run.
 _SAID = {
@@ -94,7 +95,7 @@ class RepeatedCalls(Hook):
             case {"digest": str(known), "count": int(before)} if known == digest:
                 count = before + 1
         state = state.with_note(_LAST_CALL, {"digest": digest, "count": count})
-        if count >= 3:
+        if count >= _NOTED_CALLS:
             note = (
                 f"[{count} times in a row this call had these arguments and this result. Do something else: "
                 f"after {self.limit} times the run is stopped.]"

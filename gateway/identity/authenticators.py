@@ -29,6 +29,7 @@ from gateway.tenancy.tenants import Tenants
 # How long a key is not looked up again: together with the call guard's interval (call_guard.py) less than the second
 # in which a revoked key stops working.
 _KEY_CACHE_S = 0.5
+_CACHE_LIMIT = 10_000
 # Those that every token must have.
 _CLAIMS = ("exp", "nbf", "aud", "iss", "sub")
 # A token is verified again after this time, in case its issuer has withdrawn the key.
@@ -65,7 +66,7 @@ class KeyAuthenticator:
                     "--config FILE`",
                     audit_details=details,
                 )
-            if len(self._cache) >= 10_000:
+            if len(self._cache) >= _CACHE_LIMIT:
                 self._cache.clear()
             cached = self._cache[digest] = (self.clock() + _KEY_CACHE_S, key)
         key = cached[1]
@@ -179,7 +180,7 @@ class TokenAuthenticator:
         if found is None or now_s > found.until_s or self._monotonic_s() - found.verified_s > _TOKEN_CACHE_S:
             self._cache.pop(digest, None)
             found = await self._verified(token, now_s)
-            if len(self._cache) >= 10_000:
+            if len(self._cache) >= _CACHE_LIMIT:
                 self._cache.clear()
             self._cache[digest] = found
         return Principal(await self._tenants.named(found.tenant), found.caller, found.scopes)

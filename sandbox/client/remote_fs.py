@@ -17,7 +17,9 @@ from sandbox.errors import DaemonLost, InvalidArgument, TooLarge
 from sandbox.protocols import EditResult, EntriesPage, Entry, GrepPage, LinesPage
 from sandbox.v1 import channel_pb2 as pb
 
+_INLINE_BYTES = 1024 * 1024
 _INPUT_BYTES = 512 * 1024
+_CHUNK_BYTES = 512 * 1024
 
 # Generous for a slow disk, but a caller does not wait forever.
 _ANSWER_TIMEOUT_S = 30.0
@@ -76,7 +78,7 @@ class RemoteFS:
                 piece = await call.receive_piece(timeout_s=max(allowed_s, 0.001))
                 waited_s += self.clock() - started_s
                 data, final = (piece, False) if isinstance(piece, bytes) else _read_bytes(*piece)
-                if not final and not 0 < len(data) <= 512 * 1024:
+                if not final and not 0 < len(data) <= _CHUNK_BYTES:
                     raise DaemonLost("the sandbox daemon sent a chunk of a wrong size")
                 got_bytes += len(data)
                 if length is None and got_bytes > wanted_bytes:
@@ -98,7 +100,7 @@ class RemoteFS:
         """Replace a file atomically; parents are made, an existing mode is kept."""
         path = checked_path(path)
         if isinstance(data, bytes):
-            if len(data) <= 1024 * 1024:
+            if len(data) <= _INLINE_BYTES:
                 request = pb.Request(write=pb.WriteRequest(path=path, data=data, inline=True))
                 return await self._query(request, "entry", partial(replies.entry, name=path))
             data = _pieces(data)

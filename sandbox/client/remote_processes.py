@@ -26,6 +26,7 @@ from sandbox.v1 import channel_pb2 as pb
 
 PAGE_LIMIT_BYTES = 1024 * 1024
 INPUT_LIMIT_BYTES = 1024 * 1024
+_WAIT_LIMIT_S = 60.0
 # The daemon's limit: 7 days.
 TIMEOUT_LIMIT_S = 7 * 24 * 3600.0
 _OFFSET_LIMIT = 2**63 - 1
@@ -202,4 +203,4 @@ def _checked_wait(wait_s: float) -> int:
     """Return milliseconds, 60,000 at most: the caller has to be ready to ask again anyway."""
     if not wait_s >= 0:  # NaN too
         raise InvalidArgument(f"wait_s {wait_s!r}: 0 or more")
-    return math.ceil(min(wait_s, 60.0) * 1000)
+    return math.ceil(min(wait_s, _WAIT_LIMIT_S) * 1000)

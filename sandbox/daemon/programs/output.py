@@ -13,6 +13,7 @@ from sandbox.v1 import channel_pb2 as wire
 # Kept output must fit one frame. The overhead of each piece counts too, which bounds a program that alternates between
 # its streams byte by byte.
 KEPT_LIMIT_BYTES = 1024 * 1024
+_PIECE_COST_BYTES = 16
 
 Piece = tuple[wire.OutputStream, bytearray]
 
@@ -57,7 +58,7 @@ class KeptOutput:
             self._pieces[-1][1].extend(data)
         else:
             self._pieces.append((stream, bytearray(data)))
-            self._cost_bytes += 16
+            self._cost_bytes += _PIECE_COST_BYTES
 
     def _evict(self) -> None:
         """Divide what was kept into head and tail, and start the file with it."""

@@ -157,6 +157,8 @@ def _identity(state: os.stat_result) -> tuple[int, int]:
     return state.st_dev, state.st_ino
 
 
+_BYTES_PER_S = 128 * 1024 * 1024
+_BURST_S = 0.02
 # Reading a piece costs as much as so many bytes.
 _PIECE_BYTES = 16 * 1024
 
@@ -176,8 +178,8 @@ class RateLimit:
     def took(self, source: Source, size: int) -> None:
         """Count a piece that was read; its source is paused if all together are too fast."""
         now_s = self._loop.time()
-        self._due_s = max(self._due_s, now_s) + (size + _PIECE_BYTES) / (128 * 1024 * 1024)
-        if self._due_s - now_s > 0.02 and source not in self._exempt:
+        self._due_s = max(self._due_s, now_s) + (size + _PIECE_BYTES) / _BYTES_PER_S
+        if self._due_s - now_s > _BURST_S and source not in self._exempt:
             source.pause()
             self._loop.call_at(self._due_s, source.resume)
 

@@ -35,6 +35,7 @@ CHANNEL_DIRECTORY = "/run/airlock"
 CAPABILITIES = ("CHOWN", "SETUID", "SETGID", "KILL")
 # Above a host's own and subordinate ids, below the groups by which the daemon finds a call's processes.
 _FIRST_USER = 600_000_000
+_USER_PAIRS = 200_000_000
 
 # For the names of one directory at each of some levels.
 _EMPTIER_BYTES = 512 * 1024 * 1024
@@ -137,7 +138,7 @@ def pooled_user_ids(instance: str, sandbox_id: str) -> tuple[int, int]:
 
 
 def _pair(drawn: str) -> tuple[int, int]:
-    number = int(drawn, 16) % 200_000_000
+    number = int(drawn, 16) % _USER_PAIRS
     return _FIRST_USER + 2 * number, _FIRST_USER + 2 * number + 1
 
 

@@ -20,6 +20,8 @@ from sandbox.sandbox import Sandbox, SandboxSpec
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 2
+_FAILURE_KEPT_S = 30.0
+_FAILURES_LIMIT = 1000
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class ImagePulls:
         ImageMissing where it cannot be had, SandboxUnavailable while it is being pulled, or others are.
         """
         failed_s, failure = self._failed.get(image, (0.0, None))
-        if failure is not None and self._clock() - failed_s < 30.0:
+        if failure is not None and self._clock() - failed_s < _FAILURE_KEPT_S:
             raise failure
         pull = self._pulls.get(image)
         if pull is None:
@@ -101,7 +103,7 @@ class ImagePulls:
         del self._pulls[image]
         if failure is not None:
             log.warning("%s", failure)
-            if len(self._failed) >= 1000:
+            if len(self._failed) >= _FAILURES_LIMIT:
                 self._failed.clear()
             self._failed[image] = (self._clock(), failure)
         else:

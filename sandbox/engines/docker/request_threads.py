@@ -9,6 +9,7 @@ from sandbox.engines.background import over
 from sandbox.fair_semaphore import FairSemaphore
 
 THREADS = 8
+_STREAMS_WAITING_LIMIT = 64
 _WAITING_STREAMS = "workspaces of this tenant wait to be saved or replaced"
 
 _Value = TypeVar("_Value")
@@ -42,7 +43,7 @@ class RequestThreads:
         # A ping does not wait behind other requests, of which an engine may have many.
         self.pings = Lane("-ping", 1)
         # A stream of a whole workspace takes as long as its reader or writer does. One tenant never has all of them.
-        self.streams = Lane("-stream", 3, FairSemaphore(3, 64, of_one=2, what=_WAITING_STREAMS))
+        self.streams = Lane("-stream", 3, FairSemaphore(3, _STREAMS_WAITING_LIMIT, of_one=2, what=_WAITING_STREAMS))
         # An engine removes volumes one after the other, and makes none meanwhile: more at once would only queue there.
         self.removals = Lane("-removal", 1)
         # Programs that empty volumes run apart from removals. One tenant's take one place at most.
