@@ -20,6 +20,8 @@ from sandbox.v1 import channel_pb2 as pb
 _INLINE_BYTES = 1024 * 1024
 _INPUT_BYTES = 512 * 1024
 _CHUNK_BYTES = 512 * 1024
+_EDIT_TEXT_BYTES = 512 * 1024
+_GREP_TIMEOUT_S = 120
 
 # Generous for a slow disk, but a caller does not wait forever.
 _ANSWER_TIMEOUT_S = 30.0
@@ -113,8 +115,8 @@ class RemoteFS:
         """Replace the first exact match of `old_text`, or every one; 512 KiB at most for each text."""
         if not old_text:
             raise InvalidArgument("old_text is empty: give the exact text to replace")
-        if max(len(old_text), len(new_text)) > 512 * 1024:
-            raise InvalidArgument("an edit takes at most 524,288 bytes of text: write the file instead")
+        if max(len(old_text), len(new_text)) > _EDIT_TEXT_BYTES:
+            raise InvalidArgument(f"an edit takes at most {_EDIT_TEXT_BYTES:,} bytes of text: write the file instead")
         asked = pb.EditRequest(path=checked_path(path), old_text=old_text, new_text=new_text, replace_all=replace_all)
         return await self._query(pb.Request(edit=asked), "edit", partial(replies.converted, EditResult))
 
@@ -132,8 +134,8 @@ class RemoteFS:
         """Return a page of lines that match a regular expression; binary files are skipped and counted."""
         limit = checked_page(offset, limit)
         path = checked_path(path)
-        if not 0 < timeout_s <= 120:
-            raise InvalidArgument("timeout_s is more than 0 and 120 at most")
+        if not 0 < timeout_s <= _GREP_TIMEOUT_S:
+            raise InvalidArgument(f"timeout_s is more than 0 and {_GREP_TIMEOUT_S} at most")
         asked = pb.GrepRequest(
             path=path,
             pattern=checked_pattern(pattern),
