@@ -19,6 +19,7 @@ UNUSED = "idle"
 EVICTED = "evicted to free a slot for another sandbox"
 ASKED = "requested"
 STARTED_AGAIN = "restarted for a new request"
+TAKEN = "found running by another gateway"
 STOPPING = "the gateway is stopping"
 OVERDUE = "its calls ran too long past its lifetime"
 CALLS_LOST = "a gateway with calls in it was lost"
@@ -33,7 +34,8 @@ MADE_OTHERWISE = "outdated: another image, runtime, limits or release, or past i
 class Transition:
     """`tenant` and `thread` are the digests of owner_of(); `name` is the thread's, "" if not known.
 
-    `reason` is for people, 512 characters at most.
+    `reason` is for people, 512 characters at most. `observed` says that it was caused by another process, which reports
+    it too unless it died: it is recorded only after "creating" or nothing.
     """
 
     tenant: str
@@ -42,6 +44,7 @@ class Transition:
     state: State
     reason: str
     name: str = ""
+    observed: bool = False
 
 
 OnTransition = Callable[[Transition], None]

@@ -108,7 +108,9 @@ class HistoryWriter:
     def report(self, one: Transition) -> None:
         """Queue a transition; one of an unknown tenant is ignored."""
         if (tenant := self._tenants.get(one.tenant)) is not None:
-            self._keep(NewTransition(tenant, one.name, one.sandbox, one.state, one.reason, self._clock()))
+            at_us = self._clock()
+            new = NewTransition(tenant, one.name, one.sandbox, one.state, one.reason, at_us, observed=one.observed)
+            self._keep(new)
 
     async def complete(self, engine: Listing) -> int:
         """Write the transitions of this engine's sandboxes that were never reported; return how many.

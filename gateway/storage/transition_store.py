@@ -21,7 +21,7 @@ class NewTransition:
     """A sandbox's transition as its engine reports it; `at_us` is UTC microseconds since 1970.
 
     `after` is set by a reporter that only found the sandbox in this state: the id of the transition before, so that a
-    newer report wins.
+    newer report wins. `observed` is that of Transition.
     """
 
     tenant: str
@@ -31,6 +31,7 @@ class NewTransition:
     reason: str
     at_us: int
     after: int | None = None
+    observed: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,9 @@ def _is_new(one: NewTransition) -> ColumnElement[bool]:
     of_it = and_(_ROWS.tenant == one.tenant, _ROWS.sandbox == one.sandbox)
     if one.after is not None:
         return select(func.max(_ROWS.id)).where(of_it).scalar_subquery() == one.after
-    if one.state not in _STILL:
+    if one.state not in _STILL and not one.observed:
         return true()
     newest = select(_ROWS.state).where(of_it).order_by(_ROWS.id.desc()).limit(1).scalar_subquery()
+    if one.observed:
+        return func.coalesce(newest, "creating") == "creating"
     return func.coalesce(newest, "") != one.state

@@ -90,8 +90,10 @@ def unfinished(home: Home) -> list[str]:
 def wrong_histories(home: Home, states: Mapping[str, str]) -> list[str]:
     """Return what is wrong with the histories of sandboxes; `states` are those of the sandboxes that there are."""
     reported: dict[str, list[str]] = {}
-    for sandbox, state in home.rows("SELECT sandbox, state FROM sandbox_transitions ORDER BY id"):
+    reasons: dict[str, list[str]] = {}
+    for sandbox, state, why in home.rows("SELECT sandbox, state, reason FROM sandbox_transitions ORDER BY id"):
         reported.setdefault(sandbox, []).append(state)
+        reasons.setdefault(sandbox, []).append(f"{state} ({why})")
     wrong = [
         f"sandbox {sandbox} is {states[sandbox]} and has no history" for sandbox in states.keys() - reported.keys()
     ]
@@ -99,14 +101,14 @@ def wrong_histories(home: Home, states: Mapping[str, str]) -> list[str]:
         before = ""
         for state in history:
             if state not in _LEGAL[before]:
-                wrong.append(f"sandbox {sandbox}: {' -> '.join(history)}")
+                wrong.append(f"sandbox {sandbox}: {' -> '.join(reasons[sandbox])}")
                 break
             before = state
         # Nothing stays of what did not come up; what ran and died is removed by the next process.
         gone = {"removed"} if "running" in history else {"removed", "failed"}
         ends = {states[sandbox]} if sandbox in states else gone
         if history[-1] not in ends:
-            wrong.append(f"sandbox {sandbox} is {states.get(sandbox, 'gone')}: {' -> '.join(history)}")
+            wrong.append(f"sandbox {sandbox} is {states.get(sandbox, 'gone')}: {' -> '.join(reasons[sandbox])}")
     return wrong
 
 

@@ -13,7 +13,7 @@ from sandbox.engines.docker.stopped_containers import StoppedContainers
 from sandbox.errors import SandboxError, SandboxUnavailable, reason_of
 from sandbox.sandbox import Sandbox, SandboxSpec, owner_of
 from sandbox.thread_lock import ThreadLock
-from sandbox.transition import MADE_OTHERWISE
+from sandbox.transition import MADE_OTHERWISE, TAKEN
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,10 @@ class Creation:
         parts.attached.let_go(note.sandbox)
         log.info("sandbox %s, which lives already, is taken", note.sandbox)
         if not note.thread:
-            lock.write(replace(note, thread=spec.thread, image=spec.image, runtime=spec.runtime))
+            note = replace(note, thread=spec.thread, image=spec.image, runtime=spec.runtime)
+            lock.write(note)
+        # The process that made it may have died before it reported that it runs.
+        parts.record(owner, note, "running", TAKEN, observed=True)
         return parts.attached.use(note, spec, channel, posture, lock, outdated=not made)
 
 

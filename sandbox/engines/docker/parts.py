@@ -217,8 +217,8 @@ class Parts:
     def new_suffix(self) -> str:
         return secrets.token_hex(4)
 
-    def record(self, owner: Owner, note: Note, state: State, reason: str) -> None:
-        self.on_transition(Transition(*owner, note.sandbox, state, reason, note.thread))
+    def record(self, owner: Owner, note: Note, state: State, reason: str, *, observed: bool = False) -> None:
+        self.on_transition(Transition(*owner, note.sandbox, state, reason, note.thread, observed))
 
     def note(self, spec: SandboxSpec, sandbox_id: str, made: str, pooled: str) -> Note:
         """Return the note of a sandbox that is made now. `pooled` has its files; "" for the thread's own volume."""

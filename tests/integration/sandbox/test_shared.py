@@ -18,6 +18,7 @@ from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import SandboxBusy, SandboxUnavailable
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import owner_by_name
+from sandbox.transition import TAKEN, OnTransition, Transition, ignored
 from tests.docker_state import containers_of, volumes_of
 from tests.integration.sandbox.live_engine import LIMITS, RUNTIME_IMAGE, instance_id, kill, run, spec, text
 from tests.sandbox_keeper import make_keeper
@@ -35,9 +36,16 @@ class Shared:
         self.keepers: list[SandboxKeeper] = []
         self.now_s = 0.0
 
-    def process(self, *, max_live: int = 8) -> tuple[DockerEngine, SandboxKeeper]:
+    def process(
+        self, *, max_live: int = 8, on_transition: OnTransition = ignored
+    ) -> tuple[DockerEngine, SandboxKeeper]:
         """Return another process' engine and keeper."""
-        engine = DockerEngine(instance=self.instance, channel_root=self.channels, runtime_image=RUNTIME_IMAGE)
+        engine = DockerEngine(
+            instance=self.instance,
+            channel_root=self.channels,
+            runtime_image=RUNTIME_IMAGE,
+            on_transition=on_transition,
+        )
         keeper = make_keeper(engine, idle_timeout_s=60, max_live=max_live, clock=lambda: self.now_s)
         self.engines.append(engine)
         self.keepers.append(keeper)
@@ -71,6 +79,17 @@ async def test_processes_that_ask_at_the_same_time_have_one_sandbox_and_its_file
     assert len(containers_of(shared.instance)) == 1
     assert await said(one, "cat /tmp/other") == "2\n"
     assert await said(other, "cat /tmp/one") == "1\n"
+
+
+async def test_one_that_takes_the_other_s_sandbox_reports_that_it_runs(shared: Shared) -> None:
+    """The one that made it may have died before it reported that; see Transition.observed."""
+    made: list[Transition] = []
+    taken: list[Transition] = []
+    (_, one), (_, other) = shared.process(on_transition=made.append), shared.process(on_transition=taken.append)
+    await said(one, "true")
+    await said(other, "true")
+    assert [(reported.state, reported.observed) for reported in made] == [("creating", False), ("running", False)]
+    assert taken == [dataclasses.replace(made[1], reason=TAKEN, observed=True)]
 
 
 async def test_one_that_finds_it_idle_leaves_it_to_the_other_and_the_last_removes_it(shared: Shared) -> None:

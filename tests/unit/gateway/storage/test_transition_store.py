@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import update
@@ -89,6 +90,19 @@ async def test_what_was_only_found_is_not_written_after_what_its_maker_reported_
     found = NewTransition("a", "2", "s-1", "failed", "it is dead", 2, after=seen.id)
     await store.add("E", [found, found])
     assert [one.state for one in await store.page("a", thread="2", before=None, limit=9)] == ["failed", "running"]
+
+
+@pytest.mark.parametrize(
+    ("before", "is_written"), [((), True), (("creating",), True), (("running",), False), (("removed",), False)]
+)
+async def test_that_another_process_started_one_is_written_only_if_that_process_did_not(
+    database: Database, before: Sequence[str], is_written: bool
+) -> None:
+    store = TransitionStore(database)
+    await store.add("E", [reported("a", "1", state) for state in before])
+    await store.add("E", [replace(reported("a", "1", "running"), observed=True)])
+    found = await store.page("a", thread="1", before=None, limit=9)
+    assert [one.state for one in reversed(found)] == [*before, *(["running"] if is_written else [])]
 
 
 async def test_what_came_to_no_end_is_known_by_its_last_word(database: Database) -> None:
