@@ -93,7 +93,7 @@ async def test_what_was_only_found_is_not_written_after_what_its_maker_reported_
 
 
 @pytest.mark.parametrize(
-    ("before", "is_written"), [((), True), (("creating",), True), (("running",), False), (("removed",), False)]
+    "before, is_written", [((), True), (("creating",), True), (("running",), False), (("removed",), False)]
 )
 async def test_that_another_process_started_one_is_written_only_if_that_process_did_not(
     database: Database, before: Sequence[str], is_written: bool
