@@ -1,4 +1,4 @@
-"""What a sandbox offers, however it is reached: its files, its shell, its background processes.
+"""What a sandbox offers, however it is reached: its files, its shell, its background processes, its network.
 
 First the frozen values that they take and give back, every figure the sandbox's word within bounds; then the protocols.
 
@@ -10,6 +10,7 @@ Every method raises SandboxError subclasses: FileError for what a kernel refuses
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal, Protocol
@@ -323,3 +324,19 @@ class Processes(Protocol):
     async def signal(self, process_id: str, number: int, *, tree: bool = False) -> Process | None: ...
     async def wait(self, process_id: str, *, wait_s: float) -> Process: ...
     async def remove(self, process_id: str) -> Process: ...
+
+
+class Network(Protocol):
+    """Connections between the gateway and programs of a sandbox. Their sockets do not block; the caller closes them."""
+
+    async def open(self) -> int:
+        """Listen where tool code reaches the network, unless it does already; return the port on its loopback."""
+
+    async def close(self) -> None:
+        """Stop listening there; connections that are open stay so."""
+
+    async def accept(self) -> socket.socket:
+        """Wait for a connection of tool code and return it; NotFound when nothing listens, or no longer."""
+
+    async def connect(self, port: int) -> socket.socket:
+        """Return a connection to a port of the sandbox's loopback; NotFound when nothing listens there."""

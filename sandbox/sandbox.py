@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sandbox.protocols import FileSystem, Processes, Shell
+from sandbox.protocols import FileSystem, Network, Processes, Shell
 from sandbox.transition import State
 from sandbox.usage import Health
 from sandbox.v1.channel_pb2 import Posture
@@ -105,6 +105,8 @@ class Sandbox(Protocol):
     def shell(self) -> Shell: ...
     @property
     def processes(self) -> Processes: ...
+    @property
+    def network(self) -> Network: ...
     @property
     def alive(self) -> bool:
         """Whether its daemon has kept the protocol so far; a sandbox that is not alive must be replaced."""

@@ -100,6 +100,27 @@ class Connection:
             raise DaemonLost("the sandbox daemon closed the connection before it answered")
         return frame
 
+    async def receive_exactly(self) -> pb.Reply:
+        """Return the next frame as receive(), without a byte of what follows it: that is a tunnel's."""
+        head = await self._received(self._exactly(4))
+        size = int.from_bytes(head, "big")
+        if size > MAX_FRAME_BYTES:
+            raise DaemonLost(f"the sandbox daemon sent a frame of {size} bytes; {MAX_FRAME_BYTES} are allowed")
+        return _reply(await self._received(self._exactly(size)))
+
+    async def _exactly(self, size: int) -> bytes | None:
+        data = bytearray()
+        while len(data) < size:
+            piece = await asyncio.get_running_loop().sock_recv(self._socket, size - len(data))
+            if not piece:
+                return None
+            data += piece
+        return bytes(data)
+
+    def detach(self) -> socket.socket:
+        """Return the socket, which is no connection of the channel any more."""
+        return self._socket
+
     def idle(self) -> bool:
         """Return whether the connection is open and silent, as it must be between calls."""
         if self._frames.buffered_bytes:
@@ -239,6 +260,35 @@ class Channel:
             raise
         finally:
             self._end(call)
+
+    async def tunnel(self, request: pb.Request, *, timeout_s: float | None) -> socket.socket:
+        """Make a call that answers with a tunnel and return its socket, which does not block; the caller closes it.
+
+        Raises SandboxError subclasses: what the daemon fails with, and DaemonLost, also without an answer in time.
+        """
+        call = await self._begin(request)
+        detached = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                reply = await call.connection.receive_exactly()
+            member = reply.WhichOneof("reply")
+            if member == "failure":
+                call.finished = True
+                replies.raise_failure(reply.failure)
+            if member != "tunnel":
+                raise DaemonLost(f"the sandbox daemon answered {member} where a tunnel was due")
+            detached = True
+            return call.connection.detach()
+        except TimeoutError as error:
+            lost = DaemonLost(f"the sandbox daemon did not answer within {timeout_s:.1f} s")
+            self.mark_lost(lost)
+            raise lost from error
+        except DaemonLost as error:
+            self.mark_lost(error)
+            raise
+        finally:
+            if not detached:
+                self._end(call)
 
     async def hello(self, *, timeout_s: float) -> pb.HelloReply:
         """Perform the handshake; raises DaemonLost when the peer is not a daemon of this protocol version."""

@@ -8,6 +8,7 @@ from typing import NoReturn
 from sandbox.client import replies
 from sandbox.client.channel import Channel
 from sandbox.client.remote_fs import RemoteFS
+from sandbox.client.remote_network import RemoteNetwork
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.client.remote_shell import DEFAULT_SPILL_LIMIT_BYTES, RemoteShell
 from sandbox.errors import DaemonLost
@@ -64,6 +65,7 @@ class ChannelSandbox:
         )
         self.files: FileSystem = RemoteFS(channel, refuse_hard_links=spec.refuse_hard_links)
         self.processes = RemoteProcesses(channel, env=spec.env, file_limit_bytes=file_limit_bytes)
+        self.network = RemoteNetwork(channel)
 
     @property
     def outdated(self) -> bool:

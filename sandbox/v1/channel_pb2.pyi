@@ -82,7 +82,7 @@ FAILURE_KIND_EXHAUSTED: FailureKind
 FAILURE_KIND_INPUT_GAP: FailureKind
 
 class Request(_message.Message):
-    __slots__ = ("hello", "exec", "stat", "list", "read", "read_lines", "write", "edit", "glob", "grep", "mkdir", "remove", "rename", "health", "process_start", "process_list", "process_read", "process_write", "process_resize", "process_signal", "process_wait", "process_remove", "refuse_hard_links")
+    __slots__ = ("hello", "exec", "stat", "list", "read", "read_lines", "write", "edit", "glob", "grep", "mkdir", "remove", "rename", "health", "process_start", "process_list", "process_read", "process_write", "process_resize", "process_signal", "process_wait", "process_remove", "proxy", "proxy_accept", "port_connect", "refuse_hard_links")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     EXEC_FIELD_NUMBER: _ClassVar[int]
     STAT_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +105,9 @@ class Request(_message.Message):
     PROCESS_SIGNAL_FIELD_NUMBER: _ClassVar[int]
     PROCESS_WAIT_FIELD_NUMBER: _ClassVar[int]
     PROCESS_REMOVE_FIELD_NUMBER: _ClassVar[int]
+    PROXY_FIELD_NUMBER: _ClassVar[int]
+    PROXY_ACCEPT_FIELD_NUMBER: _ClassVar[int]
+    PORT_CONNECT_FIELD_NUMBER: _ClassVar[int]
     REFUSE_HARD_LINKS_FIELD_NUMBER: _ClassVar[int]
     hello: HelloRequest
     exec: ExecRequest
@@ -128,8 +131,11 @@ class Request(_message.Message):
     process_signal: ProcessSignalRequest
     process_wait: ProcessWaitRequest
     process_remove: ProcessRemoveRequest
+    proxy: ProxyRequest
+    proxy_accept: ProxyAcceptRequest
+    port_connect: PortConnectRequest
     refuse_hard_links: bool
-    def __init__(self, hello: _Optional[_Union[HelloRequest, _Mapping]] = ..., exec: _Optional[_Union[ExecRequest, _Mapping]] = ..., stat: _Optional[_Union[StatRequest, _Mapping]] = ..., list: _Optional[_Union[ListRequest, _Mapping]] = ..., read: _Optional[_Union[ReadRequest, _Mapping]] = ..., read_lines: _Optional[_Union[ReadLinesRequest, _Mapping]] = ..., write: _Optional[_Union[WriteRequest, _Mapping]] = ..., edit: _Optional[_Union[EditRequest, _Mapping]] = ..., glob: _Optional[_Union[GlobRequest, _Mapping]] = ..., grep: _Optional[_Union[GrepRequest, _Mapping]] = ..., mkdir: _Optional[_Union[MkdirRequest, _Mapping]] = ..., remove: _Optional[_Union[RemoveRequest, _Mapping]] = ..., rename: _Optional[_Union[RenameRequest, _Mapping]] = ..., health: _Optional[_Union[HealthRequest, _Mapping]] = ..., process_start: _Optional[_Union[ProcessStartRequest, _Mapping]] = ..., process_list: _Optional[_Union[ProcessListRequest, _Mapping]] = ..., process_read: _Optional[_Union[ProcessReadRequest, _Mapping]] = ..., process_write: _Optional[_Union[ProcessWriteRequest, _Mapping]] = ..., process_resize: _Optional[_Union[ProcessResizeRequest, _Mapping]] = ..., process_signal: _Optional[_Union[ProcessSignalRequest, _Mapping]] = ..., process_wait: _Optional[_Union[ProcessWaitRequest, _Mapping]] = ..., process_remove: _Optional[_Union[ProcessRemoveRequest, _Mapping]] = ..., refuse_hard_links: _Optional[bool] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[HelloRequest, _Mapping]] = ..., exec: _Optional[_Union[ExecRequest, _Mapping]] = ..., stat: _Optional[_Union[StatRequest, _Mapping]] = ..., list: _Optional[_Union[ListRequest, _Mapping]] = ..., read: _Optional[_Union[ReadRequest, _Mapping]] = ..., read_lines: _Optional[_Union[ReadLinesRequest, _Mapping]] = ..., write: _Optional[_Union[WriteRequest, _Mapping]] = ..., edit: _Optional[_Union[EditRequest, _Mapping]] = ..., glob: _Optional[_Union[GlobRequest, _Mapping]] = ..., grep: _Optional[_Union[GrepRequest, _Mapping]] = ..., mkdir: _Optional[_Union[MkdirRequest, _Mapping]] = ..., remove: _Optional[_Union[RemoveRequest, _Mapping]] = ..., rename: _Optional[_Union[RenameRequest, _Mapping]] = ..., health: _Optional[_Union[HealthRequest, _Mapping]] = ..., process_start: _Optional[_Union[ProcessStartRequest, _Mapping]] = ..., process_list: _Optional[_Union[ProcessListRequest, _Mapping]] = ..., process_read: _Optional[_Union[ProcessReadRequest, _Mapping]] = ..., process_write: _Optional[_Union[ProcessWriteRequest, _Mapping]] = ..., process_resize: _Optional[_Union[ProcessResizeRequest, _Mapping]] = ..., process_signal: _Optional[_Union[ProcessSignalRequest, _Mapping]] = ..., process_wait: _Optional[_Union[ProcessWaitRequest, _Mapping]] = ..., process_remove: _Optional[_Union[ProcessRemoveRequest, _Mapping]] = ..., proxy: _Optional[_Union[ProxyRequest, _Mapping]] = ..., proxy_accept: _Optional[_Union[ProxyAcceptRequest, _Mapping]] = ..., port_connect: _Optional[_Union[PortConnectRequest, _Mapping]] = ..., refuse_hard_links: _Optional[bool] = ...) -> None: ...
 
 class Input(_message.Message):
     __slots__ = ("data", "end")
@@ -140,7 +146,7 @@ class Input(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., end: _Optional[bool] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("started", "output", "chunk", "hello", "exec", "entry", "entries", "read", "read_lines", "edit", "grep", "failure", "health", "process", "process_list", "process_read")
+    __slots__ = ("started", "output", "chunk", "hello", "exec", "entry", "entries", "read", "read_lines", "edit", "grep", "failure", "health", "process", "process_list", "process_read", "proxy", "tunnel")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +163,8 @@ class Reply(_message.Message):
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     PROCESS_LIST_FIELD_NUMBER: _ClassVar[int]
     PROCESS_READ_FIELD_NUMBER: _ClassVar[int]
+    PROXY_FIELD_NUMBER: _ClassVar[int]
+    TUNNEL_FIELD_NUMBER: _ClassVar[int]
     started: Started
     output: Output
     chunk: Chunk
@@ -173,7 +181,9 @@ class Reply(_message.Message):
     process: Process
     process_list: ProcessListReply
     process_read: ProcessReadReply
-    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., hello: _Optional[_Union[HelloReply, _Mapping]] = ..., exec: _Optional[_Union[ExecReply, _Mapping]] = ..., entry: _Optional[_Union[Entry, _Mapping]] = ..., entries: _Optional[_Union[EntriesReply, _Mapping]] = ..., read: _Optional[_Union[ReadReply, _Mapping]] = ..., read_lines: _Optional[_Union[ReadLinesReply, _Mapping]] = ..., edit: _Optional[_Union[EditReply, _Mapping]] = ..., grep: _Optional[_Union[GrepReply, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., health: _Optional[_Union[HealthReply, _Mapping]] = ..., process: _Optional[_Union[Process, _Mapping]] = ..., process_list: _Optional[_Union[ProcessListReply, _Mapping]] = ..., process_read: _Optional[_Union[ProcessReadReply, _Mapping]] = ...) -> None: ...
+    proxy: ProxyReply
+    tunnel: Tunnel
+    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., hello: _Optional[_Union[HelloReply, _Mapping]] = ..., exec: _Optional[_Union[ExecReply, _Mapping]] = ..., entry: _Optional[_Union[Entry, _Mapping]] = ..., entries: _Optional[_Union[EntriesReply, _Mapping]] = ..., read: _Optional[_Union[ReadReply, _Mapping]] = ..., read_lines: _Optional[_Union[ReadLinesReply, _Mapping]] = ..., edit: _Optional[_Union[EditReply, _Mapping]] = ..., grep: _Optional[_Union[GrepReply, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., health: _Optional[_Union[HealthReply, _Mapping]] = ..., process: _Optional[_Union[Process, _Mapping]] = ..., process_list: _Optional[_Union[ProcessListReply, _Mapping]] = ..., process_read: _Optional[_Union[ProcessReadReply, _Mapping]] = ..., proxy: _Optional[_Union[ProxyReply, _Mapping]] = ..., tunnel: _Optional[_Union[Tunnel, _Mapping]] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
     __slots__ = ("protocol_version",)
@@ -816,6 +826,32 @@ class ProcessWaitRequest(_message.Message):
     id: str
     wait_ms: int
     def __init__(self, id: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class ProxyRequest(_message.Message):
+    __slots__ = ("open",)
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    open: bool
+    def __init__(self, open: _Optional[bool] = ...) -> None: ...
+
+class ProxyReply(_message.Message):
+    __slots__ = ("port",)
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    def __init__(self, port: _Optional[int] = ...) -> None: ...
+
+class ProxyAcceptRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PortConnectRequest(_message.Message):
+    __slots__ = ("port",)
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    def __init__(self, port: _Optional[int] = ...) -> None: ...
+
+class Tunnel(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class ProcessRemoveRequest(_message.Message):
     __slots__ = ("id",)

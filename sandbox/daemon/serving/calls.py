@@ -51,6 +51,10 @@ class Hangups:
             self._tasks[connection.fileno()] = task
             self._epoll.register(connection.fileno(), select.EPOLLRDHUP)
 
+    def watch_whole(self, connection: socket.socket) -> None:
+        """From now on cancel only when both directions are closed, which epoll reports unasked."""
+        self._epoll.modify(connection.fileno(), 0)
+
     def forget(self, connection: socket.socket) -> None:
         """Stop watching; call before the connection is closed."""
         if self._tasks.pop(connection.fileno(), None) is not None:

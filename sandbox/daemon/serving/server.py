@@ -33,6 +33,7 @@ from sandbox.v1 import channel_pb2 as wire
 
 if TYPE_CHECKING:
     from sandbox.daemon.programs.processes import Processes
+    from sandbox.daemon.serving.proxy_port import ProxyPort
 
 
 class Health:
@@ -69,6 +70,7 @@ def _disk_count(use: DiskUse | None) -> wire.DiskCount | None:
 # never wait, so the daemon's health and processes can always be inspected.
 CONNECTIONS_LIMIT = 512
 CALLS_LIMIT = 256
+_TUNNELS = ("proxy_accept", "port_connect")
 _TMP = "/tmp"  # noqa: S108
 _PEER = struct.Struct("3i")
 
@@ -100,6 +102,7 @@ class Server:
         self._disk_reading = DiskReading([real(top) for top in tops], self._disk.counting, unlinked=settings.contained)
         self._executor = Executor(spawner, self._cgroup, settings.workspace, self._environment, self._disk)
         self._processes: Processes | None = None
+        self._proxy: ProxyPort | None = None
         self._health = Health(self._cgroup)
         self._call_slots = asyncio.Semaphore(CALLS_LIMIT)
         self._hangups = Hangups()
@@ -158,11 +161,12 @@ class Server:
         call = request.WhichOneof("call")
         given = InputStream(frames)
         takes_input = (call == "exec" and request.exec.stdin) or (call == "write" and not request.write.inline)
-        self._health.calls += 1
+        counted = call not in _TUNNELS  # a gateway always waits for the next connection
+        self._health.calls += counted
         try:
             reply = await reply_of(self._answer(call, request, frames, given))
         finally:
-            self._health.calls -= 1
+            self._health.calls -= counted
         if reply is not None:
             await frames.send(reply)
         if takes_input:
@@ -186,6 +190,8 @@ class Server:
 
                 self._processes = Processes(self._spawner, self._cgroup, self._workspace, self._environment, self._disk)
             return await self._processes.answer(call, request)
+        if call == "proxy" or call in _TUNNELS:
+            return await self._answer_proxy(call, request, frames)
         async with self._call_slots:
             let_owner_in(self._workspace)
             if call == "hello":
@@ -196,6 +202,24 @@ class Server:
                 await self._executor.execute(request.exec, frames, given)
                 return None
             return await answer_file_call(request, frames, given, self._workspace, self._disk)
+
+    async def _answer_proxy(self, call: str, request: wire.Request, frames: FrameSocket) -> wire.Reply | None:
+        # Loaded with the first such call: most sandboxes have no network.
+        from sandbox.daemon.serving import proxy_port
+
+        if self._proxy is None:
+            self._proxy = proxy_port.ProxyPort()
+        proxy = self._proxy
+        if call == "proxy":
+            if request.proxy.open:
+                proxy.open()
+            else:
+                proxy.close()
+            return wire.Reply(proxy=wire.ProxyReply(port=proxy.port))
+        connecting = call == "port_connect"
+        local = await (proxy_port.connected(request.port_connect, proxy) if connecting else proxy.accept())
+        await proxy_port.serve_tunnel(frames, local, self._hangups)
+        return None
 
     async def _read_posture(self) -> wire.Posture:
         """Return the posture, read once: nothing in the sandbox can change it."""
