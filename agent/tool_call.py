@@ -68,7 +68,7 @@ class Slot(Generic[T]):
 class CallContext:
     """What is known of one tool call from its first hook to its last. Never stored, never shown to a model.
 
-    `run_id` and `request_id` are "" for a call without one. `clock`, in seconds, measures durations, from `started_s`.
+    `call_id` is "" before the call is known, `run_id` and `request_id` for a call without one. `clock`, in seconds, measures durations, from `started_s`.
     `resumed`: its step began in an earlier process. Hooks share values by slot.
     """
 
@@ -76,14 +76,15 @@ class CallContext:
     thread: str = ""
     run_id: str = ""
     request_id: str = ""
+    call_id: str = ""
     clock: Callable[[], float] = time.monotonic
     started_s: float = 0.0
     resumed: bool = False
     _values: dict[Slot[Any], Any] = field(default_factory=dict, repr=False)
 
-    def of_call(self, *, resumed: bool = False) -> CallContext:
+    def of_call(self, call_id: str = "", *, resumed: bool = False) -> CallContext:
         """Return a context for one call, with the values that are set here."""
-        return replace(self, resumed=resumed, _values=dict(self._values))
+        return replace(self, call_id=call_id, resumed=resumed, _values=dict(self._values))
 
     def get(self, slot: Slot[T]) -> T | None:
         return cast(T | None, self._values.get(slot))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 from sandbox.file_rules import FileRules
@@ -27,6 +28,7 @@ PRIVATE_DIRECTORY = "/workspace/.airlock"
 OUTPUT_DIRECTORY = f"{PRIVATE_DIRECTORY}/output"
 # Output of background processes that their rings do not hold.
 PROCESSES_DIRECTORY = f"{PRIVATE_DIRECTORY}/processes"
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +280,8 @@ class FileSystem(Protocol):
 class Shell(Protocol):
     """Runs commands and programs; cancelling the await kills everything they started. No outcome is an exception."""
 
-    def under(self, rules: FileRules) -> Shell:
-        """Return this shell with file rules enforced on everything it starts."""
+    def under(self, rules: FileRules | None, env: Mapping[str, str] = NO_VARIABLES) -> Shell:
+        """Return this shell with file rules enforced on everything it starts, and `env` added for it."""
 
     async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
         self,
@@ -304,7 +306,7 @@ class Shell(Protocol):
 class Processes(Protocol):
     """Background processes: each lives until it ends, is removed, or its sandbox goes. See remote_processes.py."""
 
-    def under(self, rules: FileRules) -> Processes: ...
+    def under(self, rules: FileRules | None, env: Mapping[str, str] = NO_VARIABLES) -> Processes: ...
     async def start(self, spec: ProcessSpec) -> Process: ...
     async def list(self) -> ProcessList: ...
     async def read(

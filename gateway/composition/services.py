@@ -17,6 +17,7 @@ from gateway.config.operation_settings import AnchorSettings
 from gateway.data_lifecycle.erasure import Erasure, TenantAdmin, remove_files
 from gateway.errors import AirlockError
 from gateway.identity.auth import authentication
+from gateway.network.door import Doors
 from gateway.policy_versions.policy_admin import PolicyAdmin
 from gateway.runs.hosting import RunParts
 from gateway.runs.lease import Lease
@@ -124,7 +125,13 @@ def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, le
     quotas = Quotas(QuotaStore(base.database, base.process_id))
     engines = ThreadEngines(EngineStore(base.database), sandboxes.engine)
     tool_calls = ToolCalls(
-        base.store, sandboxes.leases, approvals=asked, quotas=quotas, telemetry=base.telemetry, engines=engines
+        base.store,
+        sandboxes.leases,
+        approvals=asked,
+        quotas=quotas,
+        telemetry=base.telemetry,
+        engines=engines,
+        doors=Doors(asked, base.store.audit),
     )
     unhosted = WaitingStore(base.database, gateway=base.process_id, engine=sandboxes.engine_id)
     waiting = WaitingRuns(unhosted, asked, base.tenants, takes_over=True)

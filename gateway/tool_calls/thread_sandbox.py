@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Concatenate, NotRequired, ParamSpec, TypedDict, TypeVar, Unpack
@@ -17,6 +17,7 @@ from agent.filesystem import OnOutput
 from agent.tool_call import CallContext
 from agent.tools.paths import WORKSPACE
 from gateway.errors import OtherEngine
+from gateway.network.door import Network, no_network
 from gateway.policy import JUDGED_BY, Policy
 from gateway.policy.file_rules import named_programs
 from gateway.storage.engine_store import EngineStore
@@ -107,6 +108,7 @@ class ThreadSandbox:
     policy: Callable[[], Policy]
     claim: Claim | None
     programs: ProgramCheck
+    network: Network = no_network
 
     @asynccontextmanager
     async def _leased(self) -> AsyncIterator[Sandbox]:
@@ -180,8 +182,10 @@ class ThreadSandbox:
         try:
             async with self._leased() as sandbox:
                 policy = await self._enforced(sandbox, context)
-                done = await _shell(sandbox, policy).execute(command, **options)
-                notes = (done.message, _refusal(policy, done), _said_once(sandbox))
+                async with self.network(sandbox, context, command) as network:
+                    shell = sandbox.shell.under(policy.file_rules, network.environment)
+                    done = await shell.execute(command, **options)
+                notes = (done.message, _refusal(policy, done), network.refusals, _said_once(sandbox))
                 return replace(done, message="; ".join(filter(None, notes))) if any(notes[1:]) else done
         except SandboxError as error:
             return ExecResult(outcome="failed_to_start", message=error.outside)
@@ -215,7 +219,9 @@ class ThreadSandbox:
             async with self._leased() as sandbox:
                 leased = True
                 policy = await self._enforced(sandbox, context)
-                return await _shell(sandbox, policy).run_program(program, stdin=stdin, on_output=on_output)
+                async with self.network(sandbox, context, _shown(program.argv)) as network:
+                    shell = sandbox.shell.under(policy.file_rules, network.environment)
+                    return await shell.run_program(program, stdin=stdin, on_output=on_output)
         except SandboxError as error:
             # Once leased, what is raised comes from the caller's own stdin or on_output.
             if leased:
@@ -227,8 +233,8 @@ class ThreadSandbox:
         async with self._leased() as sandbox:
             try:
                 rules = (await self._enforced(sandbox, context)).file_rules
-                processes = sandbox.processes if rules is None else sandbox.processes.under(rules)
-                return await processes.start(spec)
+                async with self.network(sandbox, context, _shown(spec.argv)) as network:
+                    return await sandbox.processes.under(rules, network.environment).start(spec)
             except Conflict as error:
                 # The daemon calls both a conflict; the caller has to free another thing for each.
                 found = (await sandbox.processes.list()).processes
@@ -259,8 +265,8 @@ class ThreadSandbox:
             return found, (await sandbox.processes.list()).strays
 
 
-def _shell(sandbox: Sandbox, policy: Policy) -> Shell:
-    return sandbox.shell if policy.file_rules is None else sandbox.shell.under(policy.file_rules)
+def _shown(argv: Sequence[bytes]) -> str:
+    return b" ".join(argv).decode(errors="replace")
 
 
 def _refusal(policy: Policy, done: ExecResult) -> str:

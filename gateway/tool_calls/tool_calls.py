@@ -28,6 +28,7 @@ from agent.tools.toolbox import Toolbox
 from gateway.agents.agents import Workspace, seven_tools
 from gateway.approvals.approver import GrantHook, ThreadApprover, load_grants
 from gateway.errors import ApprovalPending, InvalidArgument, Unavailable, Unrecorded
+from gateway.network.door import Doors, ThreadNetwork, no_network
 from gateway.policy import PolicyHook
 from gateway.policy.decision import Facts
 from gateway.redaction.hooks import redaction_hooks
@@ -136,7 +137,10 @@ class FinishedToolCall:
 
 @dataclass(eq=False)
 class ToolCalls:
-    """Makes tool paths and runs the calls of services. Without `engines` every thread's files are taken to be here."""
+    """Makes tool paths and runs the calls of services.
+
+    Without `engines` every thread's files are taken to be here; without `doors` sandboxes have no network.
+    """
 
     store: Store
     leases: Leases
@@ -146,6 +150,7 @@ class ToolCalls:
     clock: Callable[[], float] = monotonic
     telemetry: Telemetry = _NO_TELEMETRY
     engines: ThreadEngines | None = None
+    doors: Doors | None = None
     late: OutcomeRetryQueue = field(default_factory=OutcomeRetryQueue)
     _heavy_work: HeavyWork = field(default_factory=HeavyWork)
     _programs: ProgramCheck = field(default_factory=ProgramCheck)
@@ -176,7 +181,10 @@ class ToolCalls:
     def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None, agent: str = "") -> ToolPath:
         spec = tenant.sandbox_spec(thread.name)
         claim = None if self.engines is None else partial(self.engines.claim, thread)
-        sandbox = ThreadSandbox(self.leases, spec, lambda: tenant.policy, claim, self._programs)
+        network = no_network
+        if self.doors is not None:
+            network = ThreadNetwork(self.doors, thread, lambda: tenant.policy, run_id or "", agent).entered
+        sandbox = ThreadSandbox(self.leases, spec, lambda: tenant.policy, claim, self._programs, network)
         document = tenant.policy.document
         work = self._heavy_work.of(thread.tenant)
         redactor = Redactor(document.redaction, work)
@@ -298,6 +306,8 @@ class ToolCalls:
 
     async def close(self) -> None:
         """Write outcomes that wait, if the database accepts them by now. Call it when no call is under way."""
+        if self.doors is not None:
+            await self.doors.close()
         await self.late.close()
         self._heavy_work.close()
 

@@ -21,7 +21,7 @@ from sandbox.client import arguments, replies
 from sandbox.client.channel import Channel
 from sandbox.errors import InvalidArgument
 from sandbox.file_rules import FileRules
-from sandbox.protocols import PROCESSES_DIRECTORY, Process, ProcessList, ProcessPage, ProcessSpec
+from sandbox.protocols import NO_VARIABLES, PROCESSES_DIRECTORY, Process, ProcessList, ProcessPage, ProcessSpec
 from sandbox.v1 import channel_pb2 as pb
 
 PAGE_LIMIT_BYTES = 1024 * 1024
@@ -49,9 +49,10 @@ class RemoteProcesses:
     answer_timeout_s: float = _ANSWER_TIMEOUT_S
     file_rules: pb.FileRules | None = None
 
-    def under(self, rules: FileRules) -> RemoteProcesses:
-        """Return these processes with file rules for what start() starts."""
-        return replace(self, file_rules=arguments.file_rules_message(rules))
+    def under(self, rules: FileRules | None, env: Mapping[str, str] = NO_VARIABLES) -> RemoteProcesses:
+        """Return these processes with file rules for what start() starts, and variables as a shell's under() has them."""
+        message = None if rules is None else arguments.file_rules_message(rules)
+        return replace(self, file_rules=message, env={**env, **self.env})
 
     async def start(self, spec: ProcessSpec) -> Process:
         """Start a program. A call that is cancelled or lost may have started it; list() shows whether it did."""

@@ -146,9 +146,13 @@ class RemoteShell:
     clock: Callable[[], float] = time.monotonic
     file_rules: pb.FileRules | None = None
 
-    def under(self, rules: FileRules) -> RemoteShell:
-        """Return this shell with file rules for everything it starts; where the kernel lacks them, nothing starts."""
-        return replace(self, file_rules=arguments.file_rules_message(rules))
+    def under(self, rules: FileRules | None, env: Mapping[str, str] = protocols.NO_VARIABLES) -> RemoteShell:
+        """Return this shell with file rules for everything it starts; where the kernel lacks them, nothing starts.
+
+        `env` is added for what it starts, except what the sandbox sets itself.
+        """
+        message = None if rules is None else arguments.file_rules_message(rules)
+        return replace(self, file_rules=message, env={**env, **self.env})
 
     async def execute(  # noqa: PLR0913 - how a line runs, and how much of its output is shown
         self,

@@ -50,7 +50,7 @@ class FakeShell:
     def __init__(self, sandbox: FakeSandbox, rules: FileRules | None) -> None:
         self.sandbox, self.rules = sandbox, rules
 
-    def under(self, rules: FileRules) -> FakeShell:
+    def under(self, rules: FileRules | None, env: object = None) -> FakeShell:
         return FakeShell(self.sandbox, rules)
 
     async def execute(self, command: str, **_: Any) -> ExecResult:

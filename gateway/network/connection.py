@@ -1,0 +1,157 @@
+"""One connection of tool code to the proxy: what it asks for, and what is relayed then."""
+
+import asyncio
+import re
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from typing import Literal
+
+from gateway.network.client_bytes import ClientBytes, EndOfConnection
+from gateway.network.client_hello import read_client_hello
+from gateway.network.decision import denied
+from gateway.network.http_exit import serve_http
+from gateway.network.http_request import Refused
+from gateway.network.outgoing import Ended, Exits, Outgoing
+from gateway.network.proxy_requests import (
+    CONNECTED,
+    SOCKS_CONNECTED,
+    SOCKS_VERSION,
+    http_refusal,
+    read_connect,
+    read_socks,
+    socks_refusal,
+)
+from sandbox.daemon.relay import relay_one_way
+
+_HEAD_S = 30.0
+_TLS = b"\x16"
+_METHOD = re.compile(rb"[A-Z]{3,16} ")
+_METHOD_BEGUN = re.compile(rb"[A-Z]{1,16}")
+
+
+async def serve(connection: socket.socket, exits: Exits) -> None:
+    """Serve one connection to its end, and close it. Never raises for what the client or the server does."""
+    client = ClientBytes(connection)
+    with closing(connection):
+        try:
+            async with asyncio.timeout(_HEAD_S):
+                await client.more()
+                if client.rest[0] == SOCKS_VERSION:
+                    kind: Literal["socks", "connect", "http"] = "socks"
+                else:
+                    while len(client.rest) < 8 and b"CONNECT ".startswith(client.rest.upper()):
+                        await client.more()
+                    kind = "connect" if client.rest[:8].upper() == b"CONNECT " else "http"
+            if kind == "http":
+                await serve_http(client, exits)
+                return
+            answers = (SOCKS_CONNECTED, socks_refusal) if kind == "socks" else (CONNECTED, http_refusal)
+            try:
+                async with asyncio.timeout(_HEAD_S):
+                    target = await (read_socks(client) if kind == "socks" else read_connect(client))
+                outgoing = exits.outgoing(target)
+            except Refused as refused:
+                await client.send(answers[1](refused))
+                return
+            await _tunnel(client, outgoing, exits, *answers)
+        except (EndOfConnection, OSError, TimeoutError):
+            pass  # the client is gone, or says nothing
+
+
+async def _tunnel(
+    client: ClientBytes, outgoing: Outgoing, exits: Exits, connected: bytes, refusal: Callable[[Refused], bytes]
+) -> None:
+    is_http = False
+    try:
+        try:
+            await outgoing.decide()
+            upstream = await outgoing.dial()
+        except Refused as refused:
+            await client.send(refusal(refused))
+            return
+        with closing(upstream):
+            await client.send(connected)
+            is_http = await _relay_checked(client, upstream, outgoing)
+            if is_http:  # each request is judged then, and the connection recorded, as those to a proxy are
+                await serve_http(client, exits, (outgoing, upstream))
+    except Refused as refused:
+        outgoing.refuse(refused)
+    except Ended as ended:
+        outgoing.outcome = str(ended)
+    except (EndOfConnection, OSError):
+        outgoing.outcome = outgoing.outcome or "broken"
+    except asyncio.CancelledError:
+        outgoing.outcome = outgoing.outcome or "cancelled"
+        raise
+    finally:
+        if not is_http:
+            await exits.ended(outgoing)
+
+
+async def _relay_checked(client: ClientBytes, upstream: socket.socket, outgoing: Outgoing) -> bool:
+    """Relay both ways to the end, or until the client turns out to speak plain HTTP: return True then.
+
+    What the client says first is checked; a server may speak before it.
+    """
+    back = asyncio.create_task(relay_one_way(upstream, client.connection, outgoing.count_down))
+    forward = asyncio.create_task(_forward(client, upstream, outgoing))
+    try:
+        await asyncio.wait((back, forward), return_when=asyncio.FIRST_EXCEPTION)
+        if forward.done() and not outgoing.bytes_down and isinstance(forward.exception(), _PlainHttp):
+            return True
+        await asyncio.gather(back, forward)
+    except _PlainHttp:
+        raise denied(outgoing.target, _rule(outgoing), "the client speaks HTTP to a server that spoke first") from None
+    finally:
+        for direction in (back, forward):
+            direction.cancel()
+        await asyncio.gather(back, forward, return_exceptions=True)
+    return False
+
+
+class _PlainHttp(Exception):
+    """The client speaks plain HTTP."""
+
+
+async def _forward(client: ClientBytes, upstream: socket.socket, outgoing: Outgoing) -> None:
+    try:
+        await _check_first(client, outgoing)
+    except EndOfConnection:  # it only listens, or was cut before it was understood: then it gets no byte through
+        upstream.shutdown(socket.SHUT_WR)
+        return
+    first, client.rest = client.rest, b""
+    outgoing.count_up(len(first))
+    await asyncio.get_running_loop().sock_sendall(upstream, first)
+    await relay_one_way(client.connection, upstream, outgoing.count_up)
+
+
+def _rule(outgoing: Outgoing) -> str:
+    return outgoing.decision.rule if outgoing.decision is not None else ""
+
+
+async def _check_first(client: ClientBytes, outgoing: Outgoing) -> None:
+    """Check what the client says first: the name in a TLS handshake. Raises Refused, and _PlainHttp for HTTP."""
+    if not client.rest:
+        await client.more()
+    while _METHOD_BEGUN.fullmatch(client.rest):
+        await client.more()
+    if _METHOD.match(client.rest):
+        raise _PlainHttp
+    if not client.rest.startswith(_TLS):
+        return
+    target = outgoing.target
+    advice = f"connect to {target.host} by that name"
+    try:
+        while (hello := read_client_hello(client.rest)) is None:
+            await client.more()
+    except ValueError as error:
+        raise denied(target, _rule(outgoing), f"the TLS handshake is not understood: {error}", advice=advice) from error
+    if hello.encrypted:
+        reason = "the TLS handshake hides its server name (ECH)"
+        raise denied(target, _rule(outgoing), reason, advice="switch ECH off")
+    name = (hello.server_name or "").lower().removesuffix(".")
+    is_address = ":" in target.host or target.host.replace(".", "").isdigit()
+    if name != ("" if is_address else target.host):
+        said = f"the TLS handshake names {name[:100] or 'no server'!r}"
+        raise denied(target, _rule(outgoing), said, advice=advice)

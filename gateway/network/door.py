@@ -1,0 +1,259 @@
+"""The network of sandboxes: one door for each sandbox whose policy lets it connect.
+
+A door keeps the daemon's proxy port open, takes the connections of tool code there, and watches those that are open:
+for their limits, and for a policy that no longer allows them.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import socket
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+
+import structlog
+
+from agent.tool_call import CallContext
+from gateway.errors import Unavailable
+from gateway.network.connection import serve
+from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target, refusal
+from gateway.network.outgoing import Outgoing
+from gateway.policy.judge import Policy
+from gateway.storage.approval_store import ApprovalStore
+from gateway.storage.audit_store import AuditStore
+from gateway.storage.entities import Thread
+from sandbox.errors import NotFound, SandboxError
+from sandbox.protocols import NO_VARIABLES
+from sandbox.sandbox import Sandbox
+
+# Connections that wait while the gateway answers the one before.
+_ACCEPTORS = 2
+_WATCH_S = 0.5
+_NOTES_LIMIT = 5
+log = structlog.get_logger(__name__)
+
+
+def environment(port: int) -> Mapping[str, str]:
+    """Return the variables by which programs find the proxy. Servers of the sandbox itself are reached directly."""
+    url, direct = f"http://127.0.0.1:{port}", "localhost,127.0.0.1,::1"
+    upper = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "ALL_PROXY": url, "NO_PROXY": direct}
+    lower = {name.lower(): value for name, value in upper.items()}
+    return {**upper, **lower, "grpc_proxy": url, "NODE_USE_ENV_PROXY": "1"}
+
+
+@dataclass(eq=False)
+class Door:
+    """Satisfies connection.Exits, for one sandbox."""
+
+    sandbox: Sandbox
+    policy: ConnectionPolicy
+    audit: AuditStore
+    port: int = 0
+    calls: list[CallUnderWay] = field(default_factory=list)
+    refused: dict[str, list[str]] = field(default_factory=dict)
+    """What calls under way were refused, in words, by call id."""
+    _open: dict[Outgoing, asyncio.Task[None]] = field(default_factory=dict)
+    _recent_s: deque[float] = field(default_factory=deque)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _closed: bool = False
+
+    @property
+    def alive(self) -> bool:
+        return not self._closed and self.sandbox.alive
+
+    async def open(self) -> None:
+        """Have the daemon listen, and begin to take connections. Raises SandboxError."""
+        self.port = await self.sandbox.network.open()
+        for _ in range(_ACCEPTORS):
+            self._begin(self._accept_all())
+        self._begin(self._watch())
+
+    async def close(self) -> None:
+        """End every connection, and have the daemon stop listening."""
+        self._closed = True
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self.sandbox.alive:
+            with contextlib.suppress(SandboxError):
+                await self.sandbox.network.close()
+
+    # --- Exits ---
+
+    def outgoing(self, target: Target) -> Outgoing:
+        call = self.calls[-1] if self.calls else CallUnderWay()
+        one = Outgoing(target, call, self.policy)
+        if (task := asyncio.current_task()) is not None:
+            self._open[one] = task
+        limits, now_s = one.limits, time.monotonic()
+        while self._recent_s and now_s - self._recent_s[0] > 60:
+            self._recent_s.popleft()
+        over = ""
+        if len(self._open) > limits.connections:
+            over = f"{limits.connections} connections are open at once"
+        elif len(self._recent_s) >= limits.connections_per_minute:
+            over = f"{limits.connections_per_minute} connections were made within a minute"
+        if over:
+            reason = f"the limit of the policy's network section is reached: {over}"
+            one.refuse(refusal(429, "too_many_connections", reason, target))
+        else:
+            self._recent_s.append(now_s)
+        return one
+
+    def withdraw(self, one: Outgoing) -> None:
+        self._open.pop(one, None)
+
+    async def ended(self, one: Outgoing) -> None:
+        self._open.pop(one, None)
+        if one.refused is not None and one.call.call_id:
+            said = f"{one.target.shown}: {one.refused.body.get('reason', one.outcome)}"
+            self.refused.setdefault(one.call.call_id, []).append(said)
+        try:
+            await self.audit.write(one.entry())
+        except Unavailable as error:
+            log.error("a connection is not on record", host=one.target.host, error=str(error))  # noqa: TRY400 - one line
+
+    # --- calls under way ---
+
+    @asynccontextmanager
+    async def entered(self, call: CallUnderWay) -> AsyncIterator[Mapping[str, str]]:
+        """Attribute connections to a call, which runs in this block; yields the variables for its programs."""
+        self.calls.append(call)
+        try:
+            yield environment(self.port)
+        finally:
+            self.calls.remove(call)
+
+    def notes(self, call_id: str) -> str:
+        """Return what a call was refused, for the model; "" for nothing. Once."""
+        found = list(dict.fromkeys(self.refused.pop(call_id, [])))
+        more = f" and {len(found) - _NOTES_LIMIT} more" if len(found) > _NOTES_LIMIT else ""
+        return f"network refused: {'; '.join(found[:_NOTES_LIMIT])}{more}" if found else ""
+
+    # --- tasks ---
+
+    def _begin(self, work: object) -> None:
+        # Not in the caller's context: the task serves connections of other calls too.
+        task = asyncio.create_task(work, context=contextvars.Context())  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept_all(self) -> None:
+        while self.alive:
+            try:
+                connection = await self.sandbox.network.accept()
+            except NotFound:
+                return  # the port was closed
+            except SandboxError as error:
+                if self.sandbox.alive:
+                    log.warning("a connection of tool code is lost", sandbox=self.sandbox.id, error=str(error))
+                return
+            self._begin(self._serve(connection))
+
+    async def _serve(self, connection: socket.socket) -> None:
+        try:
+            await serve(connection, self)
+        except Exception:
+            log.exception("a connection of tool code failed", sandbox=self.sandbox.id)
+
+    async def _watch(self) -> None:
+        """End connections that are overdue, or that the policy in force denies."""
+        judged_by = self.policy.policy()
+        while self.alive:
+            await asyncio.sleep(_WATCH_S)
+            policy, now_s = self.policy.policy(), time.monotonic()
+            for one, task in list(self._open.items()):
+                why = one.overdue(now_s)
+                if not why and policy is not judged_by and one.decision is not None:
+                    why = "policy_changed" if self.policy.judge(one.target, one.call).verdict == "deny" else ""
+                if why:
+                    one.outcome = why
+                    task.cancel()
+            judged_by = policy
+
+
+@dataclass(eq=False)
+class Doors:
+    """The doors of this process' sandboxes, by the sandbox's id."""
+
+    approvals: ApprovalStore
+    audit: AuditStore
+    _doors: dict[str, Door] = field(default_factory=dict)
+    _opening: dict[str, asyncio.Lock] = field(default_factory=dict)
+
+    async def of(self, sandbox: Sandbox, thread: Thread, policy: Callable[[], Policy]) -> Door | None:
+        """Return the door of a sandbox, opened if need be; None where the policy lets nothing connect.
+
+        Raises SandboxError.
+        """
+        if not policy().connects and sandbox.id not in self._doors:
+            return None
+        async with self._opening.setdefault(sandbox.id, asyncio.Lock()):
+            door = self._doors.get(sandbox.id)
+            if door is not None and not (door.alive and door.sandbox is sandbox and policy().connects):
+                del self._doors[sandbox.id]
+                await door.close()
+                door = None
+            if door is None and policy().connects:
+                self._forget_dead()
+                door = Door(sandbox, ConnectionPolicy(thread, policy, self.approvals), self.audit)
+                await door.open()
+                self._doors[sandbox.id] = door
+        return door
+
+    def _forget_dead(self) -> None:
+        for sandbox_id in [id_ for id_, door in self._doors.items() if not door.alive]:
+            self._doors.pop(sandbox_id)
+            self._opening.pop(sandbox_id, None)
+
+    async def close(self) -> None:
+        """Close every door; calls must be over."""
+        while self._doors:
+            await self._doors.popitem()[1].close()
+
+
+@dataclass(eq=False)
+class Entered:
+    """A call whose programs may connect. `refusals` is for the model once the call is over; "" where there are none."""
+
+    environment: Mapping[str, str] = NO_VARIABLES
+    refusals: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class ThreadNetwork:
+    """The network of one thread's calls, of one run or outside runs."""
+
+    doors: Doors
+    thread: Thread
+    policy: Callable[[], Policy]
+    run_id: str = ""
+    agent: str = ""
+
+    @asynccontextmanager
+    async def entered(self, sandbox: Sandbox, context: CallContext | None, command: str) -> AsyncIterator[Entered]:
+        """Let what a call starts in this block connect, as far as the policy allows. Raises SandboxError."""
+        entered = Entered()
+        door = await self.doors.of(sandbox, self.thread, self.policy)
+        if door is None:
+            yield entered
+            return
+        call_id = "" if context is None else context.call_id
+        call = CallUnderWay(call_id, self.run_id, self.agent, command)
+        async with door.entered(call) as entered.environment:
+            yield entered
+        entered.refusals = door.notes(call_id)
+
+
+@asynccontextmanager
+async def no_network(_sandbox: Sandbox, _context: CallContext | None, _command: str) -> AsyncIterator[Entered]:
+    """Let nothing connect."""
+    yield Entered()
+
+
+Network = Callable[[Sandbox, CallContext | None, str], AbstractAsyncContextManager[Entered]]
+"""ThreadNetwork.entered, or no_network."""

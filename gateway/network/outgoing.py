@@ -1,0 +1,187 @@
+"""One connection to the outside: decided, dialled, counted against its limits, and recorded in the audit at its end."""
+
+import asyncio
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from gateway.network.addresses import Unreachable, resolve
+from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target, denied, refusal
+from gateway.network.http_request import Refused
+from gateway.policy.decision import Decision
+from gateway.policy.document import NetworkSection
+from gateway.storage.audit_store import AuditEntry
+
+CONNECTION = "connection"
+"""The kind of the audit record."""
+
+
+class Ended(Exception):
+    """The gateway ends a connection; str() says why, as its record's outcome does."""
+
+
+@dataclass(eq=False)
+class Outgoing:
+    """A connection that tool code asked for. `outcome` is how it ended, "" while it is open."""
+
+    target: Target
+    call: CallUnderWay
+    policy: ConnectionPolicy
+    started_s: float = field(default_factory=time.monotonic)
+    decision: Decision | None = None
+    refused: Refused | None = None
+    address: str = ""
+    credential: str = ""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    outcome: str = ""
+
+    def __post_init__(self) -> None:
+        self.used_s = self.started_s
+
+    @property
+    def limits(self) -> NetworkSection:
+        return self.policy.policy().document.network
+
+    async def decide(self) -> None:
+        """Wait until the policy, or an approver, allows it. Raises Refused."""
+        if self.refused is not None:
+            raise self.refused
+        try:
+            self.decision = await self.policy.decided(self.target, self.call)
+        except Refused as refused:
+            self.refuse(refused)
+            raise
+
+    async def dial(self) -> socket.socket:
+        """Return the connected socket, which does not block. Raises Refused."""
+        try:
+            return await self._dialled()
+        except Refused as refused:
+            self.refuse(refused)
+            raise
+
+    def refuse(self, refused: Refused) -> None:
+        """Note how it ended without any byte."""
+        self.refused = refused
+        self.outcome = str(refused.body.get("error", "refused"))
+
+    async def _dialled(self) -> socket.socket:
+        limits, policy = self.limits, self.policy.policy()
+        deadline_s = time.monotonic() + limits.connect_s
+        try:
+            found = await resolve(
+                self.target.host, self.target.port, permits=policy.names_address, timeout_s=limits.connect_s
+            )
+        except Unreachable as error:
+            raise self._unreachable(error) from error
+        problem: OSError | None = None
+        for address in found.addresses:
+            try:
+                async with asyncio.timeout(max(deadline_s - time.monotonic(), 0)):
+                    connected = await _connected(address, self.target.port)
+            except (OSError, TimeoutError) as error:
+                problem = error
+            else:
+                self.address = address
+                return connected
+        if isinstance(problem, TimeoutError):
+            reason = f"{self.target.shown} did not accept a connection within {limits.connect_s:g} s"
+            raise refusal(504, "timed_out", reason, self.target)
+        said = (problem.strerror if problem is not None else "") or "no answer"
+        raise refusal(502, "unreachable", f"{self.target.shown} cannot be reached: {said.lower()}", self.target)
+
+    def _unreachable(self, error: Unreachable) -> Refused:
+        if error.kind == "private_address":
+            rule = self.decision.rule if self.decision is not None else ""
+            advice = "the operator's layer of the policy has to name that very address or network in a connect rule"
+            return denied(self.target, rule, str(error), advice=advice)
+        status = 504 if error.kind == "timeout" else 502
+        return refusal(status, "timed_out" if status == 504 else error.kind, str(error), self.target)
+
+    def count_up(self, size: int) -> None:
+        """Count bytes of tool code. Raises Ended over the limit."""
+        self.bytes_up += size
+        self._used(self.bytes_up, self.limits.bytes_up)
+
+    def count_down(self, size: int) -> None:
+        """Count bytes for tool code. Raises Ended over the limit."""
+        self.bytes_down += size
+        self._used(self.bytes_down, self.limits.bytes_down)
+
+    def _used(self, size: int, limit: int | None) -> None:
+        self.used_s = time.monotonic()
+        if limit is not None and size > limit:
+            raise Ended("byte_limit")
+
+    def overdue(self, now_s: float) -> str:
+        """Return why it must end now, "" while it may go on."""
+        limits = self.limits
+        if now_s - self.started_s > limits.total_s:
+            return "time_limit"
+        return "idle" if now_s - self.used_s > limits.idle_s else ""
+
+    def entry(self) -> AuditEntry:
+        """Return its audit record."""
+        decision, refused = self.decision, self.refused
+        verdict = "deny" if refused is not None and refused.status == 403 else "allow"
+        body = {} if refused is None else refused.body
+        details: dict[str, JsonValue] = {
+            "host": self.target.host,
+            "port": self.target.port,
+            "address": self.address,
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+        }
+        more = {
+            "method": self.target.method,
+            "credential": self.credential,
+            "reason": str(body.get("reason", ""))[:300],
+            "agent": self.call.agent,
+        }
+        details |= {name: value for name, value in more.items() if value}
+        thread = self.policy.thread
+        return AuditEntry(
+            thread.tenant,
+            CONNECTION,
+            self.call.actor,
+            thread=thread.name,
+            run_id=self.call.run_id,
+            call_id=self.call.call_id,
+            tool="connect",
+            verdict=verdict,
+            rule=str(body.get("rule") or (decision.rule if decision is not None else "")),
+            policy_version=decision.policy_version if decision is not None else self.policy.policy().version,
+            outcome=self.outcome or "completed",
+            size_bytes=self.bytes_up + self.bytes_down,
+            duration_us=int((time.monotonic() - self.started_s) * 1_000_000),
+            details=details,
+        )
+
+
+async def _connected(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    connecting = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().sock_connect(connecting, (address, port))
+    except BaseException:
+        connecting.close()
+        raise
+    return connecting
+
+
+class Exits(Protocol):
+    """Where the connections of a sandbox leave it."""
+
+    def outgoing(self, target: Target) -> Outgoing:
+        """Return a new connection, which counts from now on. Over a limit it is refused already."""
+
+    def withdraw(self, one: Outgoing) -> None:
+        """Forget one that turned out to be none of its own."""
+
+    async def ended(self, one: Outgoing) -> None:
+        """Record one that is over."""
