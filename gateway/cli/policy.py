@@ -211,7 +211,9 @@ def _about(scoped: ScopedRule) -> str:
     said = [" ".join(rule.tools)]
     said += [] if rule.paths is None else [f"paths {' '.join(rule.paths)}"]
     said += [] if rule.argv is None else [f"argv {'; '.join(map(shown_argv, rule.argv))}"]
-    said += [] if rule.hosts is None else [f"hosts {' '.join(rule.hosts)}"]
+    for name in ("hosts", "methods", "url_paths"):
+        if (value := getattr(rule, name)) is not None:
+            said.append(f"{name} {' '.join(value)}")
     for name in ("size_bytes", "time", "rate"):
         value = getattr(rule, name)
         if value is not None:

@@ -25,6 +25,7 @@ from gateway.policy.globs import PathGlob, compile_glob, read_glob
 from gateway.policy.globs_cover import covers, may_meet
 from gateway.policy.hosts import HostPattern, compile_host
 from gateway.policy.parts import Part
+from gateway.policy.url_paths import compile_url_glob
 
 NAMES = frozenset({"paths", "argv", "hosts"})
 """The conditions that the index of rules matches; all others are matched here, and a new one counts as such."""
@@ -68,6 +69,10 @@ class Call:
             "agent": facts.agent,
             "now": self.now,
         }
+        if part.kind == "host" and not as_another_tool:
+            # The spellings that rules see: an expression about another one could be talked round.
+            seen = {"host": part.host, "port": part.port, "method": part.method, "path": part.url_path}
+            variables["args"] = {name: value for name, value in seen.items() if value is not None}
         command = self.arguments.get("command")
         if isinstance(command, str):
             variables["command"] = command
@@ -84,26 +89,40 @@ class Conditions:
     paths: tuple[PathGlob, ...] | None
     argv: tuple[ArgvPrefix, ...] | None
     hosts: tuple[HostPattern, ...] | None
+    methods: frozenset[str] | None
+    url_paths: tuple[PathGlob, ...] | None
     size_bytes: SizeRange | None
     time: TimeWindow | None
     when: Expression | None
 
-    def rest(self, part: Part, call: Call) -> Certainty:
-        """Return whether size and time match."""
-        size = YES if self.size_bytes is None else _of_size(self.size_bytes, part.size_bytes)
-        return NO if self.time is not None and not in_window(self.time, call.now) else size
+    def rest(self, part: Part, call: Call, unseen: Certainty = PERHAPS) -> Certainty:
+        """Return whether size, time, and the method and path of a request match: `unseen` where they are not known."""
+        if self.time is not None and not in_window(self.time, call.now):
+            return NO
+        return min(
+            YES if self.size_bytes is None else _of_size(self.size_bytes, part.size_bytes),
+            YES if self.methods is None else _of_method(self.methods, part.method, unseen),
+            YES if self.url_paths is None else _of_url_path(self.url_paths, part.url_path, unseen),
+        )
+
+    @property
+    def tells_requests_apart(self) -> bool:
+        """Whether it may hold for one HTTP request to a host, and not for another."""
+        if self.methods is not None or self.url_paths is not None:
+            return True
+        return self.when is not None and "args" in self.when.variables
 
     def is_true(self, part: Part, call: Call) -> bool:
         """Return whether the expression is. Raises ExpressionError."""
         return self.when is None or self.when.holds(lambda: call.context(part))
 
-    def whole(self, part: Part, call: Call) -> Certainty:
+    def whole(self, part: Part, call: Call, unseen: Certainty = PERHAPS) -> Certainty:
         """Return whether all of it matches. Raises ExpressionError."""
         found = min(
             YES if self.paths is None else of_path(self.paths, part),
             YES if self.argv is None else _of_argv(self.argv, part),
             YES if self.hosts is None else of_host(self.hosts, part),
-            self.rest(part, call),
+            self.rest(part, call, unseen),
         )
         return found if found == NO or self.is_true(part, call) else NO
 
@@ -114,6 +133,8 @@ def compile_conditions(condition: Condition) -> Conditions:
         tuple(compile_glob(text) for text in condition.paths) if condition.paths is not None else None,
         compile_argv(condition.argv) if condition.argv is not None else None,
         tuple(compile_host(text) for text in condition.hosts) if condition.hosts is not None else None,
+        frozenset(condition.methods) if condition.methods is not None else None,
+        tuple(map(compile_url_glob, condition.url_paths)) if condition.url_paths is not None else None,
         condition.size_bytes,
         condition.time,
         compile_expression(condition.when) if condition.when is not None else None,
@@ -161,6 +182,24 @@ def _of_size(size: SizeRange, written: int | None) -> Certainty:
     return YES if over and up_to else NO
 
 
+def unseen_request(part: Part, effect: Effect) -> Certainty:
+    """Return how surely a rule's conditions on requests hold for a part whose request is not seen.
+
+    What a command asks of a host is judged when it connects: its line passes with regard to that.
+    """
+    if not part.of_command:
+        return PERHAPS
+    return YES if effect == "allow" else NO
+
+
+def _of_method(methods: frozenset[str], method: str | None, unseen: Certainty) -> Certainty:
+    return unseen if method is None else YES if method in methods else NO
+
+
+def _of_url_path(globs: tuple[PathGlob, ...], path: str | None, unseen: Certainty) -> Certainty:
+    return unseen if path is None else YES if any(glob.matches(path) for glob in globs) else NO
+
+
 def in_window(window: TimeWindow, now: datetime) -> bool:
     """Return whether a moment is in a window; a window over midnight belongs to the day on which it begins."""
     local = now.astimezone(ZoneInfo(window.zone))
@@ -201,6 +240,11 @@ class CompiledRule:
         """Whether the names (paths, argv, hosts) say it all."""
         return self.more is None and self.unless is None
 
+    @cached_property
+    def tells_requests_apart(self) -> bool:
+        """Whether it may match one HTTP request to a host, and not another."""
+        return any(one is not None and one.tells_requests_apart for one in (self.more, self.unless))
+
 
 def compile_rule(rule: Rule, place: int, layer: Layer = "tenant") -> CompiledRule:
     """Compile all of a rule but its names (paths, argv, hosts), which the index holds."""
@@ -235,10 +279,11 @@ def hit(rule: CompiledRule, named: Certainty, part: Part, call: Call) -> Hit | N
     """Return the hit of a rule whose names match as said, None where its other conditions do not."""
     if rule.by_names:
         return rule.hits[named]
-    found = named if rule.more is None else min(named, rule.more.rest(part, call))
+    unseen = unseen_request(part, rule.effect)
+    found = named if rule.more is None else min(named, rule.more.rest(part, call, unseen))
     try:
         if rule.unless is not None and rule.hits[found] is not None:
-            found = min(found, rule.unless.whole(part, call).opposite)
+            found = min(found, rule.unless.whole(part, call, unseen.opposite).opposite)
         if rule.more is not None and rule.hits[found] is not None and not rule.more.is_true(part, call):
             return None
     except ExpressionError as error:

@@ -22,12 +22,14 @@ from gateway.policy.globs import ancestors, compile_glob
 from gateway.policy.globs_cover import covers as glob_covers
 from gateway.policy.hosts import compile_host
 from gateway.policy.scoped_rule import ScopedRule
+from gateway.policy.url_paths import compile_url_glob
 from gateway.policy.words import Word
 
 _LIMIT_COMPARISONS = 20_000
 """Pieces of rules, one path, prefix or host with another, that are compared."""
 _LIMIT_CHOICES = 64
 _ANY = ""
+_NETWORKS = "network"
 ArgvWord = str | tuple[str, ...] | Placeholder
 ArgvWords = Sequence[ArgvWord]
 T = TypeVar("T")
@@ -43,7 +45,8 @@ class Atom:
     @property
     def shown(self) -> str:
         found = [*(self.condition.paths or ()), *map(shown_argv, self.condition.argv or ())]
-        return " ".join([self.tool, *found, *(self.condition.hosts or ())])
+        methods, urls = "|".join(self.condition.methods or ()), self.condition.url_paths or ()
+        return " ".join([self.tool, *found, *filter(None, [methods]), *(self.condition.hosts or ()), *urls])
 
 
 def atoms(rule: Rule) -> Iterator[Atom]:
@@ -71,6 +74,8 @@ def covers(a: Condition, b: Condition) -> bool:
         _each(_glob, a.paths, b.paths or ("/**",))  # globs that hold everything are as good as none
         and _each(_prefix, a.argv, b.argv)
         and _each(_host, a.hosts, b.hosts)
+        and _each(str.__eq__, a.methods, b.methods)
+        and _each(_url_path, a.url_paths, b.url_paths)
         and _sizes(a.size_bytes, b.size_bytes)
         and a.time in (None, b.time)
         and a.when in (None, b.when)
@@ -155,7 +160,8 @@ def _kept_at(rule: Condition) -> Iterator[str]:
             second = f" {rest[0]}" if rest and isinstance(rest[0], str) and rest[0] != "*" else ""
             yield from (f"argv {program}{second}" for program in alternatives(name))
     elif rule.hosts is not None:
-        yield from (f"host {compile_host(host).name}" for host in rule.hosts)
+        patterns = map(compile_host, rule.hosts)
+        yield from (_NETWORKS if pattern.network is not None else f"host {pattern.name}" for pattern in patterns)
     else:
         yield _ANY
 
@@ -174,7 +180,10 @@ def _looked_for_at(rule: Condition) -> Iterator[str]:
             if rest:
                 yield f"argv {program} {alternatives(rest[0])[0]}"
     elif rule.hosts is not None:
-        labels = compile_host(rule.hosts[0]).name.split(".")
+        pattern = compile_host(rule.hosts[0])
+        if pattern.addresses is not None:
+            yield _NETWORKS
+        labels = pattern.name.split(".")
         yield from (f"host {'.'.join(labels[place:])}" for place in range(len(labels)))
     else:
         yield "path "  # /** is as wide as no paths at all
@@ -187,6 +196,10 @@ def _each(within: Callable[[T, T], bool], a: Sequence[T] | None, b: Sequence[T] 
 
 def _glob(a: str, b: str) -> bool:
     return glob_covers(compile_glob(a), compile_glob(b))
+
+
+def _url_path(a: str, b: str) -> bool:
+    return glob_covers(compile_url_glob(a), compile_url_glob(b))
 
 
 def _prefix(a: ArgvWords, b: ArgvWords) -> bool:
@@ -217,9 +230,7 @@ def _is(a: Placeholder, word: str) -> bool:
 
 
 def _host(a: str, b: str) -> bool:
-    wide, narrow = compile_host(a), compile_host(b)
-    within = wide.names(narrow.name) or (wide.below and narrow.below and wide.name == narrow.name)
-    return wide.port in (None, narrow.port) and within and (wide.below or not narrow.below)
+    return compile_host(a).covers(compile_host(b))
 
 
 def _sizes(a: SizeRange | None, b: SizeRange | None) -> bool:

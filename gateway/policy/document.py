@@ -5,10 +5,9 @@ What types cannot say (line numbers, duplicate ids, examples that are untrue) is
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from gateway.policy.fields import (
     CONNECT,
@@ -21,6 +20,7 @@ from gateway.policy.fields import (
     Host,
     Image,
     ImageGlobs,
+    Method,
     Moment,
     Placeholder,
     Regex,
@@ -31,14 +31,15 @@ from gateway.policy.fields import (
     TimeWindow,
     ToolName,
     Tools,
+    UrlGlob,
     check_program_name,
 )
 from gateway.policy.images import ImageRule
+from gateway.policy.sections import EvictionSection, NetworkSection
 
 RESERVED_RULES = frozenset(
     {"default-deny", "opaque", "too-complex", "invalid-arguments", "quota", "approval", "redaction"}
 )
-_TOOL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class SandboxSection(Section):
@@ -96,48 +97,6 @@ class LimitsSection(Section):
     cost_usd: float | None = Field(None, gt=0, le=1_000_000, allow_inf_nan=False)
     run_s: float = Field(300.0, gt=0, le=604_800, allow_inf_nan=False)
     approval_s: float = Field(86_400.0, gt=0, le=2_592_000, allow_inf_nan=False)
-
-
-# What the daemon shows of output that it evicts; it refuses more (sandbox/daemon/programs/exec_request.py).
-_EXCERPT_LIMIT_CHARS = 100_000
-
-
-class EvictionSizes(Section):
-    """Above `limit_chars` characters a result stays in the sandbox; its head and tail come back.
-
-    What a command prints stays there above 1 MiB also where `limit_chars` is more.
-    """
-
-    limit_chars: int = Field(80_000, ge=100, le=10_000_000)
-    head_chars: int = Field(2000, ge=0, le=_EXCERPT_LIMIT_CHARS)
-    tail_chars: int = Field(2000, ge=0, le=_EXCERPT_LIMIT_CHARS)
-
-    @model_validator(mode="after")
-    def _fits(self) -> EvictionSizes:
-        if self.head_chars + self.tail_chars > self.limit_chars:
-            raise ValueError("head_chars and tail_chars together must not be more than limit_chars")
-        if self.head_chars + self.tail_chars > _EXCERPT_LIMIT_CHARS:
-            raise ValueError(f"head_chars and tail_chars together must not be more than {_EXCERPT_LIMIT_CHARS:,}")
-        return self
-
-
-def _evicting_tool(tool: str) -> str:
-    if tool in FILE_TOOLS:
-        raise ValueError(f"{tool} is never evicted, its results come in pages; name execute or a tool of the agent's")
-    if not _TOOL_NAME.fullmatch(tool):
-        raise ValueError(f"{tool[:128]!r} is not the name of a tool: 1 to 128 letters, digits, '.', '_' or '-'")
-    return tool
-
-
-class EvictionSection(EvictionSizes):
-    """Sizes for all tools, and others for the ones named in `tools`. The six file tools page and never evict."""
-
-    tools: dict[Annotated[str, AfterValidator(_evicting_tool)], EvictionSizes] = Field(
-        default_factory=dict, max_length=1000
-    )
-
-    def sizes(self, tool: str) -> EvictionSizes:
-        return self.tools.get(tool, self)
 
 
 # No tenant may fill the database that it shares with others: what holds where nothing is set.
@@ -240,7 +199,22 @@ class Condition(Section):
         description="For execute: the first words of a command, as [git, [status, diff]].",
     )
     hosts: tuple[Host, ...] | None = Field(
-        None, min_length=1, max_length=1000, description="For connect: pypi.org, pypi.org:443, *.example.com."
+        None,
+        min_length=1,
+        max_length=1000,
+        description="For connect: pypi.org, pypi.org:443, *.example.com, 10.0.0.0/8, [fd00::/8]:443.",
+    )
+    methods: tuple[Method, ...] | None = Field(
+        None,
+        min_length=1,
+        max_length=100,
+        description="For connect, where the gateway sees the requests: [GET, HEAD].",
+    )
+    url_paths: tuple[UrlGlob, ...] | None = Field(
+        None,
+        min_length=1,
+        max_length=1000,
+        description="For connect, where the gateway sees the requests: globs of the URL's path, as /simple/**.",
     )
     size_bytes: SizeRange | None = Field(None, description="For write tools: how much would be written.")
     time: TimeWindow | None = Field(None, description="Days of the week and hours of the day.")
@@ -288,7 +262,7 @@ class Rate(Section):
 _ONLY_FOR = {
     "paths": (FILE_TOOLS, "file tools; for execute write argv"),
     "argv": (frozenset({"execute"}), "execute; for file tools write paths"),
-    "hosts": (frozenset({CONNECT}), "connect"),
+    **dict.fromkeys(("hosts", "methods", "url_paths"), (frozenset({CONNECT}), "connect")),
     "size_bytes": (WRITING_TOOLS, "write_file and edit_file"),
 }
 
@@ -377,6 +351,7 @@ class PolicyDocument(Section):
     limits: LimitsSection = LimitsSection()
     eviction: EvictionSection = EvictionSection()
     quotas: QuotasSection = QuotasSection()
+    network: NetworkSection = NetworkSection()
     redaction: RedactionSection = RedactionSection()
     results: tuple[ResultRule, ...] = Field((), max_length=1000)
     enforcement: Literal["reading", "kernel"] = Field(

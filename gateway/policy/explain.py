@@ -1,18 +1,20 @@
 """Which rules came near: those about a part of the call that failed in one condition only, and in which."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from zoneinfo import ZoneInfo
 
 from gateway.policy.argv import compile_argv
-from gateway.policy.certainty import PERHAPS, YES
-from gateway.policy.conditions import Call, compile_conditions
+from gateway.policy.certainty import NO, PERHAPS, YES
+from gateway.policy.conditions import Call, compile_conditions, unseen_request
 from gateway.policy.cover import ArgvWord, ArgvWords, shown_word
 from gateway.policy.decision import Facts
 from gateway.policy.document import Condition, PolicyDocument, Rule
 from gateway.policy.expressions import ExpressionError
 from gateway.policy.fields import SizeRange, TimeWindow
+from gateway.policy.hosts import address_of, compile_host, shown_endpoint
 from gateway.policy.parts import Part, cut
 from gateway.policy.scoped_rule import scoped_in_both
 
@@ -65,12 +67,16 @@ def near_misses(
 def _failures(rule: Rule, part: Part, call: Call) -> Iterator[tuple[str, Failure]]:
     """Yield the conditions of a rule that do not hold for a part."""
     needed = YES if rule.effect == "allow" else PERHAPS
+    unseen = unseen_request(part, rule.effect)
     try:
         for name in sorted(rule.given()):
             alone = Condition.model_validate({name: getattr(rule, name)})
-            if compile_conditions(alone).whole(part, call) < needed:
+            if compile_conditions(alone).whole(part, call, unseen) < needed:
                 yield name, _failure(rule, name, part, call)
-        if rule.unless is not None and compile_conditions(rule.unless).whole(part, call).opposite < needed:
+        if (
+            rule.unless is not None
+            and compile_conditions(rule.unless).whole(part, call, unseen.opposite).opposite < needed
+        ):
             yield "unless", (_ALL, f"its exception ({', '.join(sorted(rule.unless.given()))}) holds")
     except ExpressionError:
         return  # it denies, so it is among the rules that matched
@@ -83,6 +89,10 @@ def _failure(rule: Rule, name: str, part: Part, call: Call) -> Failure:
         return max((_argv_failure(prefix, part) for prefix in rule.argv or ()), key=lambda failure: failure[0])
     if name == "hosts":
         return _host_failure(rule.hosts or (), part)
+    if name == "methods":
+        return _ALL, _request_text(part.method, "|".join(rule.methods or ()))
+    if name == "url_paths":
+        return _ALL, _request_text(part.url_path, ", ".join(rule.url_paths or ()))
     if name == "size_bytes" and rule.size_bytes is not None:
         return _ALL, _size_text(rule.size_bytes, part.size_bytes)
     if name == "time" and rule.time is not None:
@@ -102,10 +112,24 @@ def _path_failure(globs: tuple[str, ...], part: Part) -> Failure:
 def _host_failure(hosts: tuple[str, ...], part: Part) -> Failure:
     if part.host is None:
         return 1, "which host it is cannot be determined"
-    labels = part.host.split(".")[::-1]
-    shared, closest = _closest(hosts, labels, lambda host: host.partition(":")[0].split(".")[::-1])
-    port = "" if part.port is None else f":{part.port}"
-    return shared, f"{closest} does not match {part.host}{port}"
+    is_address = address_of(part.host) is not None
+    alike = tuple(host for host in hosts if (compile_host(host).addresses is not None) == is_address)
+    if not alike:
+        what = "an address, which no pattern of a name matches" if is_address else "a name, which no address matches"
+        return 0, f"{part.host} is {what}"
+    shared, closest = _closest(alike, _labels(part.host), lambda host: _labels(compile_host(host).name))
+    return max(shared, int(is_address)), f"{closest} does not match {shown_endpoint(part.host, part.port)}"
+
+
+def _labels(name: str) -> list[str]:
+    """Return what a canonical host is made of, the most general first."""
+    return re.split(r"[.:]", name) if address_of(name.partition("/")[0]) is not None else name.split(".")[::-1]
+
+
+def _request_text(seen: str | None, wanted: str) -> str:
+    if seen is None:
+        return f"{wanted} needs a request that the gateway sees, with a path that all servers read alike"
+    return f"{seen} is not {wanted}"
 
 
 def _closest(written: tuple[str, ...], wanted: list[str], apart: Callable[[str], list[str]]) -> Failure:

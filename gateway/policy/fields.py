@@ -5,6 +5,7 @@ Every model is frozen and refuses unknown fields. Types are strict: `no` is not 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, get_args
@@ -17,6 +18,7 @@ from gateway.policy.globs import compile_glob
 from gateway.policy.hosts import compile_host
 from gateway.policy.images import compile_image_glob, read_image
 from gateway.policy.regexes import compile_regex
+from gateway.policy.url_paths import compile_url_glob
 
 READING_TOOLS = frozenset({"ls", "read_file", "glob", "grep"})
 WRITING_TOOLS = frozenset({"write_file", "edit_file"})
@@ -44,6 +46,8 @@ AGENT_TOOLS: frozenset[str] = frozenset(get_args(AgentTool))
 ToolName = Literal["ls", "read_file", "write_file", "edit_file", "glob", "grep", "execute", "connect", AgentTool]
 _TOOL_SETS = {"read": ("ls", "read_file", "glob", "grep"), "write": ("write_file", "edit_file")}
 
+_METHOD = re.compile(r"[A-Z][A-Z0-9_-]*")
+
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
 WORDS_FORM = 'write lists of words, as in [[git, [status, diff]], [ls]]; words like "no" and "1" need quotes'
 """What argv is, for who wrote something else."""
@@ -53,6 +57,14 @@ def check_program_name(name: str) -> None:
     """Raise ValueError for a name of a program that is not one word."""
     if len(name.split()) != 1:
         raise ValueError(f"{name!r} is not one word; write the words apart: [git, status]")
+
+
+def check_method(name: str) -> None:
+    """Raise ValueError for what is no method of an HTTP request, in capital letters."""
+    if not _METHOD.fullmatch(name):
+        raise ValueError(f"{name!r} is no method; write GET, POST and the like, in capital letters")
+    if name == "CONNECT":
+        raise ValueError("CONNECT opens a tunnel, whose requests are not seen: leave methods out")
 
 
 def moment(text: str | None) -> datetime | None:
@@ -97,6 +109,8 @@ def _whole_tool_sets(tools: Any) -> Any:
 Glob = Annotated[str, Field(max_length=1024), _compiles(compile_glob)]
 Moment = Annotated[str, Field(max_length=64), _compiles(moment)]
 Host = Annotated[str, Field(max_length=300), _compiles(compile_host)]
+UrlGlob = Annotated[str, Field(max_length=1024), _compiles(compile_url_glob)]
+Method = Annotated[str, Field(max_length=32), _compiles(check_method)]
 Regex = Annotated[str, _compiles(compile_regex)]
 Image = Annotated[str, Field(min_length=1), _compiles(read_image)]
 ImageGlob = Annotated[str, _compiles(compile_image_glob)]

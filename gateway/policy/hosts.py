@@ -1,7 +1,11 @@
-"""Hosts: patterns (`pypi.org`, `pypi.org:443`, `*.example.com` for every name below it), and names made canonical.
+"""Hosts: patterns, and names made canonical.
+
+A pattern is a name (`pypi.org`), every name below one (`*.example.com`), an address, or a network (`10.0.0.0/8`), each
+with a port or for all of them (`pypi.org:443`).
 
 One host has many spellings: PyPI.org, pypi.org. with a dot, 127.1, 0x7f000001, ::ffff:127.0.0.1. A host is judged by
-its one canonical spelling, so that no other spelling of it passes by a rule.
+its one canonical spelling, so that no other spelling of it passes by a rule. Patterns of names match no address, and
+patterns of addresses no name: what a name resolves to is not known when it is judged.
 """
 
 import ipaddress
@@ -15,21 +19,34 @@ from gateway.policy.certainty import NO, PERHAPS, YES, Certainty
 _LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
-_PATTERN = re.compile(r"(\*\.)?(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?")
+_PATTERN = re.compile(r"(\*\.)?(\[[0-9a-f:.]+(?:/[0-9]{1,3})?\]|[^:\[\]]+)(?::([0-9]{1,5}))?")
 _LIMIT_PORT = 65_535
-_FORM = "write pypi.org, pypi.org:443 or *.example.com, in small letters"
+_LIMIT_CHARS = 300
+_MAPPED_BITS = 96  # of ::ffff:0:0/96, which holds all of IPv4
+_FORM = "write pypi.org, pypi.org:443, *.example.com, 10.0.0.0/8 or [fd00::/8]:443, in small letters"
+# Below these names, as below .com, anybody registers names: *.co.uk.
+_REGISTRY = re.compile(r"(?:ac|co|com|edu|gob|gouv|gov|mil|ne|net|nom|or|org)\.[a-z]{2}")
+# The widest networks with one owner: 10.0.0.0/8, and fc00::/7, all private addresses of IPv6.
+_WIDEST = {4: 8, 6: 7}
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True)
 class HostPattern:
-    """A compiled pattern; `port` is None for every port."""
+    """A compiled pattern: a name or an address, all names `below` a name, or a `network`; `port` is None for all."""
 
     name: str
     below: bool
     port: int | None
+    network: Network | None = None
 
     def names(self, host: str) -> bool:
         """Return whether it is about a canonical host, whatever the port."""
+        if self.network is not None:
+            address = address_of(host)
+            return address is not None and address in self.network
         return host.endswith("." + self.name) if self.below else host == self.name
 
     def matches(self, host: str, port: int | None) -> Certainty:
@@ -38,6 +55,32 @@ class HostPattern:
             return NO
         return YES if self.port in (None, port) else PERHAPS if port is None else NO
 
+    def covers(self, other: "HostPattern") -> bool:
+        """Return whether it matches whatever another pattern matches."""
+        if self.port not in (None, other.port):
+            return False
+        own, others = self.addresses, other.addresses
+        if own is not None or others is not None:
+            return own is not None and others is not None and is_within(others, own)
+        if self.below:
+            return self.names(other.name) or (other.below and self.name == other.name)
+        return self.name == other.name and not other.below
+
+    @property
+    def addresses(self) -> Network | None:
+        """The addresses that it is about; None where it is about names."""
+        address = address_of(self.name) if self.network is None and not self.below else None
+        return self.network if address is None else ipaddress.ip_network(address)
+
+    @property
+    def too_wide(self) -> str | None:
+        """What keeps it from being allowed, where it holds hosts of more than one owner."""
+        if self.below and ("." not in self.name or _REGISTRY.fullmatch(self.name)):
+            return f"*.{self.name} is too wide: anybody may have a name below {self.name}; name the domain as well"
+        if self.network is not None and self.network.prefixlen < (widest := _WIDEST[self.network.version]):
+            return f"{self.network} is too wide: a network that is allowed has /{widest} or more; write smaller ones"
+        return None
+
 
 @lru_cache(maxsize=4096)
 def compile_host(text: str) -> HostPattern:
@@ -45,26 +88,35 @@ def compile_host(text: str) -> HostPattern:
     found = _PATTERN.fullmatch(text)
     if found is None or (found[3] is not None and not 0 < int(found[3]) <= _LIMIT_PORT):
         raise ValueError(f"{text!r} is not a host; {_FORM}")
+    written, port = found[2].strip("[]"), int(found[3]) if found[3] else None
+    if written == "*":
+        raise ValueError(f"{text!r}: a rule without hosts is about every host; for one port add `when: port == 443`")
+    if "*" in written:
+        raise ValueError(f"{text!r}: * is the whole first label, as in *.example.com, and stands nowhere else")
     try:
-        name = canonical_host(found[2])
+        network = _network(written) if "/" in written else None
+        name = str(network) if network is not None else canonical_host(found[2])
     except ValueError as error:
         raise ValueError(f"{text!r} is not a host: {error}; {_FORM}") from error
-    written = found[2].strip("[]")
     if name != written:
         raise ValueError(f"{text!r} is judged as {name!r}; write that")
-    if found[1] and (":" in name or _NUMBER.fullmatch(name.rpartition(".")[2])):
+    if found[1] and (network is not None or address_of(name) is not None):
         raise ValueError(f"{text!r}: nothing is below an address; {_FORM}")
-    return HostPattern(name, found[1] is not None, int(found[3]) if found[3] else None)
+    return HostPattern(name, found[1] is not None, port, network)
 
 
 def canonical_host(text: str) -> str:
     """Return the one spelling of a host: small letters, no dot at the end, addresses in their usual form.
 
-    Raises ValueError for what is no host: other characters (names in other scripts are written xn--...), user@host.
+    Names in other scripts become xn--.... Raises ValueError for what is no host: other characters, user@host.
     """
-    if not text.isascii():
-        raise ValueError("it has characters that are not ASCII; names in other scripts are written as xn--...")
-    name = text.lower()
+    if len(text) > _LIMIT_CHARS:
+        raise ValueError("it is longer than any name")
+    if "@" in text:
+        raise ValueError("it has a user before the @; a host stands alone")
+    if "%" in text and ":" not in text:
+        raise ValueError("it is percent-encoded; write its characters themselves")
+    name = (text if text.isascii() else _in_ascii(text)).lower()
     if name.startswith("[") and name.endswith("]"):
         return _address(name[1:-1])
     if ":" in name:
@@ -76,6 +128,48 @@ def canonical_host(text: str) -> str:
     if not _NAME.fullmatch(name):
         raise ValueError("it is neither a name nor an address")
     return name
+
+
+@lru_cache(maxsize=4096)
+def address_of(host: str) -> Address | None:
+    """Return the address that a canonical host is, None for a name."""
+    if ":" not in host and not host[-1:].isdigit():
+        return None
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def is_within(inner: Network, outer: Network) -> bool:
+    """Return whether all addresses of a network are in another one."""
+    return inner.network_address in outer and inner.prefixlen >= outer.prefixlen
+
+
+def shown_endpoint(host: str, port: int | None) -> str:
+    """Return HOST:PORT of a canonical host, with an IPv6 address in brackets."""
+    name = f"[{host}]" if ":" in host else host
+    return name if port is None else f"{name}:{port}"
+
+
+def _in_ascii(text: str) -> str:
+    import idna  # noqa: PLC0415 - its tables are large, and names in other scripts are rare
+
+    try:
+        return idna.encode(text, uts46=True).decode("ascii")
+    except UnicodeError as error:
+        raise ValueError("it has characters that no name has; a name in another script is written xn--...") from error
+
+
+def _network(text: str) -> Network:
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError as error:
+        raise ValueError("it is no network; a path of a URL goes into url_paths") from error
+    mapped = network.network_address.ipv4_mapped if network.version == 6 else None
+    if mapped is None or network.prefixlen < _MAPPED_BITS:
+        return network
+    return ipaddress.ip_network((mapped, network.prefixlen - _MAPPED_BITS))
 
 
 def _address(text: str) -> str:

@@ -26,15 +26,16 @@ from agent.tools.paths import WORKSPACE
 from gateway.policy.budget import Budget, TooComplex
 from gateway.policy.conditions import Call, CompiledRule, Hit, hit
 from gateway.policy.cover import atoms
-from gateway.policy.decision import INVALID_ARGUMENTS, TOO_COMPLEX, Decision, Facts, Layer
+from gateway.policy.decision import INVALID_ARGUMENTS, TOO_COMPLEX, Decision, Effect, Facts, Layer
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.fields import CONNECT, FILE_TOOLS
 from gateway.policy.file_rules import file_rules_of, refusal_note
 from gateway.policy.globs import compile_glob
+from gateway.policy.hosts import address_of
 from gateway.policy.layers import effective_document
 from gateway.policy.parts import Part, cut, shown
 from gateway.policy.recent import Recent
-from gateway.policy.rules import RuleIndex, ToolRules, compile_rules
+from gateway.policy.rules import Found, RuleIndex, ToolRules, compile_rules
 from gateway.policy.ruling import WHOLE_LINE, Judged, Ruling
 from gateway.policy.scoped_rule import ScopedRule, scoped_in_both, scoped_rules
 from gateway.policy.shell_line import START
@@ -115,6 +116,30 @@ class Policy:
         Then a hard link, which tool code can make within a file system, could give a file the name of the other kind.
         """
         return any(_tells_apart(placed.rule) for placed in self._rules)
+
+    @cached_property
+    def connects(self) -> bool:
+        """Whether a rule in force lets some connection pass, or asks about it: without one there is no network."""
+        rules = (placed.rule for placed in self._rules)
+        return any(CONNECT in rule.tools and rule.effect != "deny" and rule.mode == "enforce" for rule in rules)
+
+    def names_address(self, address: str, port: int, facts: Facts | None = None) -> bool:
+        """Return whether the operator allows this very address, or a network that it is in, and no rule denies it.
+
+        A rule without hosts names none. False for a text that is no address.
+        """
+        parts = cut(CONNECT, {"host": address, "port": port}).parts
+        if self.operator_document is None or not parts or address_of(parts[0].host or "") is None:
+            return False
+        part, call = parts[0], Call(CONNECT, {}, facts or Facts())
+
+        def effects(found: Found) -> set[Effect]:
+            hits = (hit(rule, named, part, call) for rule, named in found if not rule.shadow)
+            return {one.effect for one in hits if one is not None and one.surely}
+
+        if any("deny" in effects(layer.of(CONNECT).matching(part)) for layer in self._layers):
+            return False
+        return "allow" in effects(self._layers[0].of(CONNECT).by_host(part))
 
     def judge(
         self,

@@ -8,8 +8,6 @@ from typing import Any
 
 from gateway.policy.decision import STRICTNESS
 from gateway.policy.document import (
-    EvictionSection,
-    EvictionSizes,
     LimitsSection,
     PolicyDocument,
     QuotasSection,
@@ -18,6 +16,7 @@ from gateway.policy.document import (
 )
 from gateway.policy.fields import Section
 from gateway.policy.images import ImageRule
+from gateway.policy.sections import EvictionSection, EvictionSizes, NetworkSection
 
 # How what both layers say of a field becomes one value, the operator's word first; of other fields the least counts.
 _MERGED: Mapping[tuple[type[Section], str], Callable[[list[Any]], Any]] = {
@@ -44,6 +43,7 @@ def effective_document(tenant: PolicyDocument, operator: PolicyDocument | None) 
         "limits": LimitsSection(**_strictest(operator.limits, tenant.limits)),
         "eviction": _eviction(tenant.eviction, operator.eviction),
         "quotas": QuotasSection(**_strictest(operator.quotas, tenant.quotas)),
+        "network": NetworkSection(**_strictest(operator.network, tenant.network)),
         "redaction": redaction.model_copy(update={"patterns": patterns}),
         "results": (*results, *tenant.results),
         "enforcement": "kernel" if "kernel" in (tenant.enforcement, operator.enforcement) else "reading",

@@ -13,6 +13,7 @@ from gateway.policy.decision import OPAQUE, Decision
 from gateway.policy.document import Rule
 from gateway.policy.fields import WRITING_TOOLS, Placeholder
 from gateway.policy.globs import escaped
+from gateway.policy.hosts import shown_endpoint
 from gateway.policy.parts import Part, cut
 from gateway.policy.shell_line import START
 
@@ -33,12 +34,12 @@ def narrow_rule(tool: str, arguments: Mapping[str, object], decision: Decision) 
     if decision.verdict != "ask" or decision.rule == OPAQUE or "operation" in arguments:
         return None  # no rule can say that it is for a removal, or for a directory to be made, and for nothing else
     asked = set(decision.asked)
-    parts = [part for part in cut(tool, arguments).parts if part.shown in asked]
+    parts = [part for part in cut(tool, arguments).parts if not asked.isdisjoint((part.shown, part.endpoint))]
     tools = {part.tool for part in parts}
-    if asked != {part.shown for part in parts} or len(tools) != 1:
+    if not asked <= {name for part in parts for name in (part.shown, part.endpoint)} or len(tools) != 1:
         return None
     try:
-        return _rule(parts, tools.pop(), decision.rule)
+        return _rule(parts, tools.pop(), decision.rule, requests=any(part.shown in asked for part in parts))
     except ValueError:  # a word that no rule can hold, as an empty one
         return None
 
@@ -49,7 +50,7 @@ def rule_as_yaml(rule: Rule) -> str:
     return yaml.safe_dump([written], sort_keys=False, allow_unicode=True, width=100)
 
 
-def _rule(parts: Sequence[Part], tool: str, asked_by: str) -> Rule | None:
+def _rule(parts: Sequence[Part], tool: str, asked_by: str, *, requests: bool) -> Rule | None:
     about: dict[str, object]
     if all(part.kind == "command" for part in parts):
         words = [_words(part) for part in parts]
@@ -59,8 +60,11 @@ def _rule(parts: Sequence[Part], tool: str, asked_by: str) -> Rule | None:
     elif all(part.kind == "path" and part.path is not None and not part.below for part in parts):
         about = {"paths": tuple(dict.fromkeys(escaped(str(part.path)) for part in parts))}
     elif all(part.kind == "host" and part.host is not None and part.port is not None for part in parts):
-        hosts = ((f"[{part.host}]" if ":" in str(part.host) else part.host, part.port) for part in parts)
-        about = {"hosts": tuple(dict.fromkeys(f"{host}:{port}" for host, port in hosts))}
+        about = {"hosts": tuple(dict.fromkeys(shown_endpoint(str(part.host), part.port) for part in parts))}
+        if requests and parts[0].method is not None:  # of a connection there is one part
+            if parts[0].url_path is None:
+                return None
+            about |= {"methods": (parts[0].method,), "url_paths": (escaped(parts[0].url_path),)}
     elif all(part.kind == "tool" for part in parts):
         about = {}
     else:

@@ -1,22 +1,25 @@
 """A call cut into the parts that are judged: a path, each simple command, each file and host that a command names."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from gateway.policy.fields import CONNECT, FILE_TOOLS, WRITING_TOOLS
 from gateway.policy.globs import path_problem
-from gateway.policy.hosts import canonical_host
+from gateway.policy.hosts import canonical_host, shown_endpoint
 from gateway.policy.programs.call import Access, FileUse, HostUse
 from gateway.policy.programs.paths import absolute
 from gateway.policy.recent import Recent
 from gateway.policy.shell_line import START, Directories, Redirect, SimpleCommand
 from gateway.policy.shell_names import does_nothing
+from gateway.policy.url_paths import judged_path
 from gateway.policy.words import Word
 from gateway.policy.wrappers import read_programs
 
 _SHOWN_CHARS = 200
 _LIMIT_PORT = 65_535
+_METHOD = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 _LIMIT_KEPT_BYTES = 4 * 1024 * 1024
 # What a service does to a path, judged as write_file, that writes nothing into it.
 _NO_BYTES = ("remove", "make_directory")
@@ -34,7 +37,8 @@ class Part:
     unknown, and with `below` everything in that directory too. below: what a search of `path` may meet, which is only
     ever restricted. command: `words` run in one of the directories `cwd`; a `wrapper` runs another part in its place,
     or does nothing beside it, and is only restricted; `within` are commands that end in these words and run them, and
-    an allow that goes so far is one for these, too. host: `host` (canonical, None where it is unknown) and `port`.
+    an allow that goes so far is one for these, too. host: `host` (canonical, None where it is unknown) and `port`; of
+    an HTTP request to it also `method` and `url_path`, both None where the gateway sees no request, or not which path.
     line: a whole command line that is opaque. `size_bytes` is what is written, None where it is not known.
     `of_command`: a command line does this, not a tool.
     """
@@ -49,6 +53,8 @@ class Part:
     wrapper: bool = False
     host: str | None = None
     port: int | None = None
+    method: str | None = None
+    url_path: str | None = None
     size_bytes: int | None = None
     of_command: bool = False
     glob: str | None = None
@@ -60,6 +66,11 @@ class Part:
         if self.kind == "path":
             return self.path is not None or self.glob is not None
         return self.kind != "host" or self.host is not None
+
+    @property
+    def endpoint(self) -> str:
+        """What an approver is asked about by a rule that treats all requests to a host alike."""
+        return self.shown if self.method is None or self.host is None else shown_endpoint(self.host, self.port)
 
     @property
     def needs_allow(self) -> bool:
@@ -143,7 +154,15 @@ def _cut_connection(arguments: Mapping[str, object]) -> Parts:
         name = canonical_host(host)
     except ValueError as error:
         return Parts(invalid=f"host is not valid: {error}")
-    return Parts((Part("host", f"{name}:{port}", CONNECT, host=name, port=port),))
+    method, target = arguments.get("method"), arguments.get("path")
+    endpoint = shown_endpoint(name, port)
+    if method is None and target is None:
+        return Parts((Part("host", endpoint, CONNECT, host=name, port=port),))
+    if not isinstance(method, str) or not isinstance(target, str) or not _METHOD.fullmatch(method):
+        return Parts(invalid="method and path belong together: the method and the target of an HTTP request")
+    text = shown(f"{method.upper()} {endpoint}{target.partition('?')[0]}")
+    path = judged_path(target)
+    return Parts((Part("host", text, CONNECT, host=name, port=port, method=method.upper(), url_path=path),))
 
 
 def _size_bytes(key: tuple[str, bool, bool], parts: Parts) -> int:
@@ -213,5 +232,5 @@ def _host_part(name: str, use: HostUse) -> Part:
     except ValueError:
         host = None
     target = host if host is not None else "a host that cannot be determined"
-    port = f":{use.port}" if use.port is not None else ""
-    return Part("host", shown(f"{name}: connect to {target}{port}"), CONNECT, host=host, port=use.port, of_command=True)
+    endpoint = shown_endpoint(target, use.port)
+    return Part("host", shown(f"{name}: connect to {endpoint}"), CONNECT, host=host, port=use.port, of_command=True)

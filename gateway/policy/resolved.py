@@ -12,7 +12,7 @@ from gateway.policy.scoped_rule import ScopedRule, scoped_in_both
 from sandbox.file_rules import FileRules
 
 Who = Literal["tenant", "operator", "both", "default"]
-_SECTIONS = ("sandbox", "limits", "eviction", "quotas", "redaction", "results", "enforcement", "opaque")
+_SECTIONS = ("sandbox", "limits", "eviction", "quotas", "network", "redaction", "results", "enforcement", "opaque")
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,13 @@ from gateway.policy.decision import Layer
 from gateway.policy.document import Rule
 from gateway.policy.globs import LIMIT_PATH_BYTES, PathGlob, ancestors, compile_glob, read_glob
 from gateway.policy.globs_cover import covers, may_meet
-from gateway.policy.hosts import HostPattern, compile_host
+from gateway.policy.hosts import HostPattern, address_of, compile_host
 from gateway.policy.parts import Part
 
 # A path is compared with a glob in a fraction of what a comparison costs.
 _PATHS_PER_COMPARISON = 16
+_NETWORKS = "/"
+"""Where patterns of networks are kept; no host is called so."""
 
 Found = Iterable[tuple[CompiledRule, Certainty]]
 """Rules whose names (paths, argv, hosts) match a part, and how surely."""
@@ -55,7 +57,8 @@ class ToolRules:
             for program in prefix.programs or (None,):
                 self.by_program[program].append((prefix.second, prefix, compiled))
         for pattern in map(compile_host, rule.hosts or ()):
-            self.by_domain[_domain(pattern.name)].append((pattern, compiled))
+            domain = _NETWORKS if pattern.network is not None else _domain(pattern.name)
+            self.by_domain[domain].append((pattern, compiled))
 
     @cached_property
     def tightening(self) -> list[tuple[PathGlob, CompiledRule]]:
@@ -84,7 +87,7 @@ class ToolRules:
             return chain(general, self._by_path(part, budget))
         if kind == "command":
             return chain(general, self._by_argv(part, budget))
-        return chain(general, self._by_host(part)) if kind == "host" else general
+        return chain(general, self.by_host(part)) if kind == "host" else general
 
     @cached_property
     def looking(self) -> tuple[CompiledRule, ...]:
@@ -166,8 +169,12 @@ class ToolRules:
                 if rule.effect == "allow" and len(prefix.words) > around and prefix.surely(outer.words, outer.cwd):
                     yield rule, YES
 
-    def _by_host(self, part: Part) -> Found:
-        keys = self.by_domain.keys() if part.host is None else {_domain(part.host), part.host.rpartition(".")[2]}
+    def by_host(self, part: Part) -> Found:
+        """Yield the rules whose hosts name a part's."""
+        host = part.host
+        keys = self.by_domain.keys() if host is None else {_domain(host), host.rpartition(".")[2]}
+        if host is not None and address_of(host) is not None:
+            keys = {*keys, _NETWORKS}
         for pattern, rule in chain.from_iterable(self.by_domain.get(key, ()) for key in keys):
             found = of_host((pattern,), part)
             if found != NO:

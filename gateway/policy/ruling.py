@@ -162,7 +162,7 @@ class _Outcome:
             self.passing.append(Hit(judged.granted, "allow"))
         else:
             for hit in asking:
-                self.ask(part.shown, hit)
+                self.ask(part.shown if hit.rule.tells_requests_apart else part.endpoint, hit)
 
     def ask(self, part: str, hit: Hit) -> None:
         self.asking.append(hit)
