@@ -10,9 +10,10 @@ import contextvars
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -26,7 +27,6 @@ from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.entities import Thread
 from sandbox.errors import NotFound, SandboxError
-from sandbox.protocols import NO_VARIABLES
 from sandbox.sandbox import Sandbox
 
 # Connections that wait while the gateway answers the one before.
@@ -136,9 +136,9 @@ class Door:
 
     # --- tasks ---
 
-    def _begin(self, work: object) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         # Not in the caller's context: the task serves connections of other calls too.
-        task = asyncio.create_task(work, context=contextvars.Context())  # type: ignore[arg-type]
+        task = asyncio.create_task(work, context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -220,7 +220,7 @@ class Doors:
 class Entered:
     """A call whose programs may connect. `refusals` is for the model once the call is over; "" where there are none."""
 
-    environment: Mapping[str, str] = NO_VARIABLES
+    environment: Mapping[str, str] = field(default_factory=dict)
     refusals: str = ""
 
 

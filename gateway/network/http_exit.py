@@ -11,13 +11,12 @@ from gateway.network.http_request import Origin, ProxyRequest, Refused
 from gateway.network.outgoing import Ended, Exits, Outgoing
 from gateway.network.upstream import Exchange, PlainExchange
 
-
 Tunnel = tuple[Outgoing, socket.socket]
 """A connection to the outside that is there already."""
 
 
 async def serve_http(client: ClientBytes, exits: Exits, tunnel: Tunnel | None = None) -> None:
-    """Serve a client that speaks HTTP to a proxy, in absolute form, or through a tunnel that it asked for, to its end."""
+    """Serve a client that speaks HTTP to a proxy, in absolute form, or through its tunnel, to its end."""
     exit_ = HttpExit(exits, tunnel)
     first, client.rest = client.rest, b""
     streams = await asyncio.open_connection(sock=client.connection)

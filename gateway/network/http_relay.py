@@ -89,7 +89,10 @@ class _Relay:
             transfer = await self._transfer(inbound, request, exchange)
             await self._run(transfer)
         if inbound.http.our_state is h11.SWITCHED_PROTOCOL:
-            await self._relay_websocket(transfer)
+            try:
+                await self._relay_websocket(transfer)
+            except Refused as refused:
+                self._upstream.refused(refused, request)
             return False
         if not transfer.leaves_server_usable:
             self.release()
@@ -121,7 +124,7 @@ class _Relay:
 
     async def _relay_websocket(self, transfer: Transfer) -> None:
         exchange = transfer.exchange
-        with suppress(OSError, Refused):  # TimeoutError is an OSError
+        with suppress(OSError):  # TimeoutError is one
             async with transfer.limited(self._limits.idle_s):
                 await relay_raw(
                     (self.client.reader, self.client.writer),

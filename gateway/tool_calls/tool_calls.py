@@ -28,7 +28,7 @@ from agent.tools.toolbox import Toolbox
 from gateway.agents.agents import Workspace, seven_tools
 from gateway.approvals.approver import GrantHook, ThreadApprover, load_grants
 from gateway.errors import ApprovalPending, InvalidArgument, Unavailable, Unrecorded
-from gateway.network.door import Doors, ThreadNetwork, no_network
+from gateway.network.door import Doors, Network, ThreadNetwork, no_network
 from gateway.policy import PolicyHook
 from gateway.policy.decision import Facts
 from gateway.redaction.hooks import redaction_hooks
@@ -181,7 +181,7 @@ class ToolCalls:
     def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None, agent: str = "") -> ToolPath:
         spec = tenant.sandbox_spec(thread.name)
         claim = None if self.engines is None else partial(self.engines.claim, thread)
-        network = no_network
+        network: Network = no_network
         if self.doors is not None:
             network = ThreadNetwork(self.doors, thread, lambda: tenant.policy, run_id or "", agent).entered
         sandbox = ThreadSandbox(self.leases, spec, lambda: tenant.policy, claim, self._programs, network)
