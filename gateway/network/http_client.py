@@ -1,0 +1,128 @@
+"""The client's end of a relayed HTTP connection: heads are read whole and bounded, and its going away is noticed."""
+
+import asyncio
+import re
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Never, TypeVar
+
+from gateway.network.http_request import bad, check_head
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+PIECE_BYTES = 64 * 1024
+
+_T = TypeVar("_T")
+_HEAD_END = re.compile(rb"\n\r?\n")
+_LINGER_S = 1.0
+_LINGER_BYTES = 1024 * 1024
+
+
+class ClientGone(Exception):
+    """The client closed the connection, or its end of it: as most servers, we take both for leaving."""
+
+
+@dataclass(frozen=True)
+class RelayLimits:
+    """`head_s`: for the head of a request, once it began. `idle_s`: without a byte either way, and between requests."""
+
+    head_s: float = 30.0
+    idle_s: float = 300.0
+    head_bytes: int = 64 * 1024
+
+
+class Client:
+    """Wraps the client's streams; `buffer` holds what was read and not yet used."""
+
+    def __init__(self, streams: Streams, first: bytes, limits: RelayLimits) -> None:
+        self.reader, self.writer = streams
+        self.buffer = bytearray(first)
+        self._limits = limits
+
+    async def fill(self) -> None:
+        """Wait for more bytes. Raises ClientGone."""
+        try:
+            data = await self.reader.read(PIECE_BYTES)
+        except OSError as error:
+            raise ClientGone from error
+        if not data:
+            raise ClientGone
+        self.buffer += data
+
+    def take(self, count: int | None = None) -> bytes:
+        """Return the first bytes of the buffer, or all."""
+        taken = bytes(self.buffer[:count])
+        del self.buffer[:count]
+        return taken
+
+    async def read_head(self) -> bytes:
+        """Return the head of the next request, its empty line too. Raises Refused, and ClientGone also if none came."""
+        try:
+            async with asyncio.timeout(self._limits.idle_s):
+                while not self.buffer:
+                    await self.fill()
+        except TimeoutError as error:
+            raise ClientGone from error
+        try:
+            async with asyncio.timeout(self._limits.head_s):
+                head = self.take(await self._head_end())
+        except TimeoutError as error:
+            raise bad("the head of the request did not arrive in time", 408) from error
+        check_head(head)
+        return head
+
+    async def _head_end(self) -> int:
+        searched = 0
+        while True:
+            while self.buffer.startswith(b"\r\n"):  # what old clients send after a body
+                del self.buffer[:2]
+            found = _HEAD_END.search(self.buffer, searched)
+            if (found.end() if found else len(self.buffer)) > self._limits.head_bytes:
+                raise bad(f"the head of the request is longer than {self._limits.head_bytes} bytes", 431)
+            if found:
+                return found.end()
+            searched = max(0, len(self.buffer) - 2)
+            await self.fill()
+
+    async def send(self, data: bytes) -> None:
+        """Send with back-pressure. Raises ClientGone."""
+        try:
+            self.writer.write(data)
+            await self.writer.drain()
+        except OSError as error:
+            raise ClientGone from error
+
+    async def watch(self) -> Never:
+        """Raise ClientGone when it leaves. Reads ahead no more than a piece: behind that nobody can tell."""
+        while len(self.buffer) < PIECE_BYTES:
+            await self.fill()
+        await asyncio.Event().wait()
+        raise AssertionError  # unreachable
+
+    async def attended(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Return what the work returns, while the client is there. Raises ClientGone."""
+        return await first_of(work, self.watch())
+
+    async def close(self) -> None:
+        """Close, but let it read what was sent first: closing on unread bytes would take that back."""
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                await self.writer.drain()
+                if self.writer.can_write_eof():
+                    self.writer.write_eof()
+                left = _LINGER_BYTES
+                while left > 0 and (data := await self.reader.read(PIECE_BYTES)):
+                    left -= len(data)
+        self.writer.close()
+
+
+async def first_of(work: Coroutine[Any, Any, _T], watch: Coroutine[Any, Any, Never]) -> _T:
+    """Return what the work returns, unless the watch raises first. Neither runs on."""
+    task, watching = asyncio.create_task(work), asyncio.create_task(watch)
+    try:
+        await asyncio.wait((task, watching), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else watching.result()
+    finally:
+        task.cancel()
+        watching.cancel()
+        await asyncio.gather(task, watching, return_exceptions=True)

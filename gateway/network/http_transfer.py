@@ -1,0 +1,196 @@
+"""One request on its way to one server, and its answer on the way back, at the same time and in pieces."""
+
+import asyncio
+from http import HTTPStatus
+from typing import Never
+
+import h11
+
+from gateway.network.http_client import PIECE_BYTES, Client, RelayLimits, Streams
+from gateway.network.http_request import ProxyRequest, Refused, bad, end_to_end, trailers
+from gateway.network.upstream import Exchange, Upstream
+
+_UPGRADE = ((b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"))
+
+
+class Inbound:
+    """The client's side of one request: h11's state, and the connection that its bytes come from.
+
+    `is_complete`: the request was read to its end.
+    """
+
+    def __init__(self, client: Client, limits: RelayLimits) -> None:
+        self.client = client
+        self.http = h11.Connection(h11.SERVER, limits.head_bytes)
+        self.is_complete = False
+
+    @property
+    def speaks_http11(self) -> bool:
+        return self.http.their_http_version == b"1.1"
+
+    async def read_request(self) -> h11.Request:
+        """Read the head of the request. Raises Refused and ClientGone."""
+        self.http.receive_data(await self.client.read_head())
+        event = self._next_event()
+        if not isinstance(event, h11.Request):
+            raise bad("the request has no head")
+        return event
+
+    async def read_body(self) -> h11.Data | h11.EndOfMessage:
+        """Read the next piece of the body. Raises Refused and ClientGone."""
+        while (event := self._next_event()) is h11.NEED_DATA:
+            if not self.client.buffer:
+                await self.client.fill()
+            self.http.receive_data(self.client.take())
+        if isinstance(event, h11.EndOfMessage):
+            self.is_complete = True
+            self.client.buffer[:0] = self.http.trailing_data[0]
+            return event
+        if isinstance(event, h11.Data):
+            return event
+        raise bad("the request's body is not where it should be")
+
+    async def send(self, *events: h11.Event) -> None:
+        """Send parts of the answer. Raises ClientGone."""
+        await self.client.send(b"".join(self.http.send(event) or b"" for event in events))
+
+    def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        try:
+            return self.http.next_event()
+        except h11.RemoteProtocolError as error:
+            raise bad(f"the request is malformed: {str(error)[:200]}", error.error_status_hint) from error
+
+
+class Transfer:
+    """Passes a request and its answer on; `heard`: the server said something, `sent`: it was sent the whole request."""
+
+    def __init__(
+        self, inbound: Inbound, server: Streams, request: ProxyRequest, exchange: Exchange, upstream: Upstream
+    ) -> None:
+        self.reader, self.writer = server
+        self.outbound = h11.Connection(h11.CLIENT, 64 * 1024)
+        self.exchange = exchange
+        self.heard = self.sent = self.had_body = False
+        self._inbound = inbound
+        self._request = request
+        self._upstream = upstream
+        self._timer: asyncio.Timeout | None = None
+        self._idle_s = 0.0
+
+    @property
+    def leaves_server_usable(self) -> bool:
+        """Whether the server's connection is where another request may be sent."""
+        return set(self.outbound.states.values()) == {h11.DONE} and not self.outbound.trailing_data[0]
+
+    def limited(self, idle_s: float) -> asyncio.Timeout:
+        """Return a time limit that begins anew whenever bytes move."""
+        self._idle_s = idle_s
+        self._timer = asyncio.timeout(idle_s)
+        return self._timer
+
+    def moved(self, up: int, down: int) -> None:
+        """Count bytes. Raises Refused if there were enough."""
+        if self._timer is not None:
+            self._timer.reschedule(asyncio.get_running_loop().time() + self._idle_s)
+        self._upstream.moved(up, down)
+
+    def failed(self, error: str, reason: str, status: int = 502) -> Refused:
+        """Return the refusal that says what is wrong with the server."""
+        origin = self._request.origin
+        return Refused(status, {"error": error, "reason": reason, "host": origin.host, "port": origin.port})
+
+    async def send(self) -> Never:
+        """Send the request, then watch the client. Raises ClientGone and Refused."""
+        try:
+            await self._send_request()
+            self.sent = True
+        except OSError:
+            pass  # the server may have answered before it closed: `receive` finds out
+        await self._inbound.client.watch()
+
+    async def receive(self) -> None:
+        """Pass the answer on, up to its end or to where protocols are switched. Raises ClientGone and Refused."""
+        while True:
+            event = await self._answer_event()
+            if isinstance(event, h11.InformationalResponse) and event.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+                await self._switch(event)
+                return
+            if isinstance(event, h11.InformationalResponse):
+                if self._inbound.speaks_http11:
+                    await self._inbound.send(self._changed(event))
+            elif isinstance(event, h11.Response):
+                await self._inbound.send(self._changed(event))
+            elif isinstance(event, h11.Data):
+                if shown := self.exchange.received(bytes(event.data)):
+                    await self._inbound.send(h11.Data(data=shown))
+            elif isinstance(event, h11.EndOfMessage):
+                await self._end(event)
+                return
+
+    async def _send_request(self) -> None:
+        headers = [(b"Host", self._request.origin.authority.encode()), *self.exchange.headers]
+        if self._request.websocket:
+            headers += _UPGRADE
+        await self._write(h11.Request(method=self._request.method, target=self._request.target, headers=headers))
+        tail: list[tuple[bytes, bytes]] = []
+        while not self._inbound.is_complete:
+            event = await self._inbound.read_body()
+            if isinstance(event, h11.Data):
+                self.had_body = True
+                self.exchange.sent(bytes(event.data))
+                await self._write(event)
+            else:
+                tail += trailers(event.headers.raw_items())
+        for name, value in tail:
+            self.exchange.sent(b"%s: %s\r\n" % (name, value))
+        await self._write(h11.EndOfMessage(headers=tail))
+
+    async def _write(self, event: h11.Event) -> None:
+        data = self.outbound.send(event) or b""
+        self.moved(len(data), 0)
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def _answer_event(self) -> h11.Event:
+        while True:
+            closed = self.outbound.trailing_data[1]
+            try:
+                event = self.outbound.next_event()
+            except h11.RemoteProtocolError as error:
+                # Not in h11's words: they quote the answer, where a credential may be.
+                how = "closed the connection before the end of its answer" if closed else "did not answer in HTTP/1.1"
+                raise self.failed("bad_gateway", f"the server {how}") from error
+            if event is not h11.NEED_DATA:
+                assert isinstance(event, h11.Event)  # noqa: S101 - PAUSED is for what comes after the end
+                return event
+            try:
+                data = await self.reader.read(PIECE_BYTES)
+            except OSError as error:
+                raise self.failed("bad_gateway", "the connection to the server broke") from error
+            self.heard = self.heard or bool(data)
+            self.moved(0, len(data))
+            self.outbound.receive_data(data)
+
+    def _changed(self, event: h11.Response | h11.InformationalResponse) -> h11.Event:
+        """Return the head of an answer as the client may see it; the server's own words for its status are left out."""
+        headers = list(self.exchange.answered(end_to_end(event.headers.raw_items())))
+        if isinstance(event, h11.Response) and not self.sent:
+            headers.append((b"Connection", b"close"))  # where the rest of the request ends may never be known
+        return type(event)(status_code=event.status_code, headers=headers, reason=phrase(event.status_code))
+
+    async def _switch(self, event: h11.InformationalResponse) -> None:
+        if dict(event.headers).get(b"upgrade", b"").lower() != b"websocket":
+            raise self.failed("bad_gateway", "the server switched to a protocol that nobody asked for")
+        headers = [*self.exchange.answered(end_to_end(event.headers.raw_items())), *_UPGRADE]
+        await self._inbound.send(h11.InformationalResponse(status_code=101, headers=headers, reason=phrase(101)))
+
+    async def _end(self, event: h11.EndOfMessage) -> None:
+        if rest := self.exchange.flush():
+            await self._inbound.send(h11.Data(data=rest))
+        tail = trailers(event.headers.raw_items()) if self._inbound.speaks_http11 else ()
+        await self._inbound.send(h11.EndOfMessage(headers=list(self.exchange.answered(tail))))
+
+
+def phrase(status: int) -> str:
+    """Return the usual words for a status, "" if it has none."""
+    return HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else ""
