@@ -4,7 +4,7 @@
 # airlock-base is python:3.12-slim, or Debian made from the host's own apt if no registry is reachable.
 ARG BASE=airlock-base
 
-# --- sandbox-slim: Python, git and a shell's small programs, for sandboxes that compile and download nothing. -----------
+# --- sandbox-slim: Python, git and small programs. Contains nothing of Airlock. -----------------------------------------
 FROM ${BASE} AS sandbox-slim
 # The Debian base has all of these (DEBIAN_PACKAGES in deploy/images.py); the pulled one lacks most.
 RUN command -v rg >/dev/null \
@@ -26,7 +26,7 @@ WORKDIR /workspace
 LABEL airlock.kind="image"
 CMD ["/bin/sh"]
 
-# --- sandbox: the default image of sandboxes, with a compiler and the programs that download. ---------------------------
+# --- sandbox: the default image of sandboxes, with a compiler, uv, ssh and wget in addition. ----------------------------
 FROM ${BASE} AS uv
 LABEL airlock.kind="image"
 COPY .build/images/sandbox /wheels
