@@ -1,11 +1,11 @@
-# Airlock's images, all from one base. `make setup` builds sandbox and runtime, `make gateway-image` the gateway.
-# deploy/images.py puts the wheels into the build context, so no stage uses a package index.
+# Airlock's images, all from one base. `make setup` builds the two sandbox images and runtime, `make gateway-image` the
+# gateway. deploy/images.py puts the wheels into the build context, so no stage uses an index of Python packages.
 #
 # airlock-base is python:3.12-slim, or Debian made from the host's own apt if no registry is reachable.
 ARG BASE=airlock-base
 
-# --- sandbox: the default image of sandboxes. Contains nothing of Airlock. ----------------------------------------------
-FROM ${BASE} AS sandbox
+# --- sandbox-slim: Python, git and small programs. Contains nothing of Airlock. -----------------------------------------
+FROM ${BASE} AS sandbox-slim
 # The Debian base has all of these (DEBIAN_PACKAGES in deploy/images.py); the pulled one lacks most.
 RUN command -v rg >/dev/null \
     || { apt-get update && apt-get install -y --no-install-recommends \
@@ -25,6 +25,25 @@ ENV SHELL=/bin/bash USER=sandbox LOGNAME=sandbox \
 WORKDIR /workspace
 LABEL airlock.kind="image"
 CMD ["/bin/sh"]
+
+# --- sandbox: the default image of sandboxes, with a compiler, uv, ssh and wget in addition. ----------------------------
+FROM ${BASE} AS uv
+LABEL airlock.kind="image"
+COPY .build/images/sandbox /wheels
+RUN python3 -m zipfile -e /wheels/uv-*.whl /wheel && install -D -t /programs /wheel/uv-*.data/scripts/*
+
+FROM sandbox-slim AS sandbox
+COPY --from=uv /programs /usr/local/bin
+# An interrupted build leaves nothing, so dpkg need not wait for the disk. lto-dump is a tenth of gcc, and nobody runs it.
+RUN apt-get update -q \
+    && apt-get install -y -q --no-install-recommends -o Dpkg::Options::=--force-unsafe-io \
+           -o "Dpkg::Options::=--path-exclude=/usr/bin/*lto-dump*" gcc libc6-dev openssh-client wget \
+    && apt-get clean && rm -rf /var/lib/apt/lists/*
+# ssh refuses a user without a name. The loader's cache, which only tool code uses, is how libc finds the library.
+COPY deploy/tool_user_name.c /tmp/
+RUN gcc -shared -fPIC -Os -s -Wall -Werror -o /usr/local/lib/libnss_tool_user.so.2 /tmp/tool_user_name.c \
+    && rm /tmp/tool_user_name.c && ldconfig \
+    && sed -i 's/^passwd:.*/& tool_user/' /etc/nsswitch.conf
 
 # --- runtime: the daemon with its own loader, Python and libraries, mounted read-only into every sandbox. --------------
 FROM ${BASE} AS bundle

@@ -15,11 +15,11 @@ demo: ## Show an agent fix a small project under a policy; sets up everything it
 
 test: ## Run every check, and the tests that each change must pass, with real containers
 	@deploy/test-tools
-	@deploy/setup runtime sandbox gateway -- sh -c 'deploy/check && deploy/run-tests'
+	@deploy/setup runtime sandbox sandbox-slim gateway -- sh -c 'deploy/check && deploy/run-tests'
 
 test-all: ## Run every check and every test, including PostgreSQL, all seeds and shells, and gVisor
 	@deploy/test-tools
-	@deploy/setup runtime sandbox gateway -- sh -c 'deploy/check && deploy/run-tests all'
+	@deploy/setup runtime sandbox sandbox-slim gateway -- sh -c 'deploy/check && deploy/run-tests all'
 
 check: ## Check format, lint, types, imports, protos, stubs and reference; needs no engine
 	@deploy/venv
@@ -35,7 +35,7 @@ fuzz: ## Send 110,000 hostile inputs to both ends of the channel
 	@deploy/setup -- .venv/bin/python -m tests.fuzz
 
 gateway-image: ## Build the airlock-gateway image that compose.yaml runs
-	@deploy/setup runtime sandbox gateway
+	@deploy/setup runtime sandbox sandbox-slim gateway
 
 proto: ## Generate the Python stubs from proto/
 	@deploy/venv

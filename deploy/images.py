@@ -1,6 +1,6 @@
 """Build the Docker images, each only if its inputs have changed.
 
-    .venv/bin/python deploy/images.py runtime sandbox [gateway]
+    .venv/bin/python deploy/images.py runtime sandbox sandbox-slim [gateway]
 
 Uses the engine that `docker` reaches. If no registry answers, it makes the base image from the host's own apt sources
 (mmdebstrap). Wheels come through the host's pip, so an index, proxy or certificate that works for .venv works here.
@@ -36,7 +36,8 @@ _PACKAGES_LABEL = "airlock.packages"
 
 # The inputs of each image, besides its base. A change in any of these files rebuilds the image.
 INPUTS = {
-    "sandbox": ["Dockerfile"],
+    "sandbox-slim": ["Dockerfile"],
+    "sandbox": ["Dockerfile", "deploy/image.lock", "deploy/tool_user_name.c"],
     "runtime": [
         "Dockerfile",
         "deploy/bundle.py",
@@ -140,6 +141,7 @@ def _make_base() -> None:
         f"--include={DEBIAN_PACKAGES}",
         "--dpkgopt=path-exclude=/usr/share/man/*",
         "--dpkgopt=path-exclude=/usr/share/doc/*",
+        "--dpkgopt=path-exclude=/usr/share/locale/*",
         codename,
         str(archive),
         *sources,
@@ -197,7 +199,6 @@ def _download_wheels(lock: str, into: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(into)
     into.mkdir(parents=True)
-    shutil.copyfile(ROOT / "deploy" / lock, into / lock)
     _run(
         *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
         *(
@@ -213,17 +214,21 @@ def _download_wheels(lock: str, into: Path) -> None:
         *(argument for platform in platforms for argument in ("--platform", platform)),
         *(argument for abi in abis for argument in ("--abi", abi)),
     )
+    shutil.copyfile(ROOT / "deploy" / lock, into / lock)
 
 
 def _prepare(image: str) -> None:
     """Put the files that the image's stage copies into the build context."""
-    if image == "runtime":
-        _download_wheels("sandbox.lock", CONTEXT / "runtime")
-    if image == "gateway":
+    locks = {"sandbox": "image.lock", "runtime": "sandbox.lock", "gateway": "gateway.lock"}  # in the Dockerfile's order
+    if image not in locks:
+        return
+    for stage, lock in locks.items():
         # The classic builder runs every earlier stage too, so the files that those copy must also exist.
-        if not (CONTEXT / "runtime").is_dir():
-            _download_wheels("sandbox.lock", CONTEXT / "runtime")
-        _download_wheels("gateway.lock", CONTEXT / "gateway")
+        if stage == image or not (CONTEXT / stage / lock).exists():
+            _download_wheels(lock, CONTEXT / stage)
+        if stage == image:
+            break
+    if image == "gateway":
         # setuptools builds in the tree and would include leftovers of an earlier build.
         shutil.rmtree(ROOT / "build", ignore_errors=True)
         wheel = (sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps")
