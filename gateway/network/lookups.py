@@ -56,7 +56,7 @@ class Lookups:
             else:
                 report(found.set_result, answer)
 
-        def report(method: Callable[..., None], value: object) -> None:
+        def report(method: Callable[..., object], value: object) -> None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(lambda: found.done() or method(value))
 

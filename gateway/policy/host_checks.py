@@ -1,4 +1,4 @@
-"""Hosts that a rule may not let pass: wildcards of more than one owner, and addresses that only the operator may name."""
+"""Hosts that no rule may let pass: wildcards of more than one owner, and addresses that the operator has to name."""
 
 from collections.abc import Iterable, Iterator
 
