@@ -1,25 +1,97 @@
-"""Temporary."""
-import asyncio, ipaddress, socket
+"""From a host to the addresses that may be dialled: resolved here, by the gateway, and checked before they are used.
+
+A name that tool code may connect to is in somebody else's hands, and may lead to the gateway's own network, to a
+cloud's metadata, or to the gateway itself. So only public addresses are dialled, and others where the operator names
+that very address. The caller dials exactly one of the addresses that it gets: a second look-up could answer otherwise.
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
+
+from gateway.network.lookups import Lookups
+from gateway.policy.hosts import Address, shown_endpoint
+from gateway.policy.special_addresses import carried, special
+
+_LIMIT_ADDRESSES = 32
+"""Of one name; more would only be tried one after the other."""
+
+Lookup = Callable[[str, int], Awaitable[Iterable[str]]]
+"""Returns the addresses of a name, in the order in which they are to be tried. Raises OSError or UnicodeError."""
+Permits = Callable[[str, int], bool]
+"""Returns whether the operator names an address, with a port."""
+LOOKUPS = Lookups()
+"""Those of this process."""
+
 
 class Unreachable(Exception):
-    def __init__(self, kind, message):
-        super().__init__(message); self.kind = kind
+    """A host without an address that may be dialled; str() says why, `addresses` are those that were refused."""
+
+    def __init__(
+        self, kind: Literal["unresolved", "timeout", "private_address"], message: str, addresses: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.addresses = addresses
+
 
 @dataclass(frozen=True)
 class Resolved:
-    addresses: tuple[str, ...]
+    """The addresses of a host that may be dialled, in order, at least one. `refused` are its others."""
 
-async def resolve(host, port, *, permits, timeout_s, lookup=None):
+    addresses: tuple[str, ...]
+    refused: tuple[str, ...] = ()
+
+
+async def resolve(host: str, port: int, *, permits: Permits, timeout_s: float, lookup: Lookup = LOOKUPS) -> Resolved:
+    """Return the addresses of a canonical host that may be dialled. Raises Unreachable.
+
+    An address is refused unless it is public, or `permits` says that the operator names it. One that carries an
+    address of IPv4 (NAT64, 6to4, Teredo) is never public; where it is named, what it carries has to pass as well. An
+    IPv4-mapped one is its IPv4 address.
+    """
+    shown = shown_endpoint(host, port)
+    found = [address] if (address := _address(host)) is not None else await _looked_up(host, port, timeout_s, lookup)
+    if not found:
+        raise Unreachable("unresolved", f"{host} has no address")
+    allowed = tuple(str(one) for one in found if _may_be_dialled(one, port, permits))
+    refused = tuple(str(one) for one in found if str(one) not in allowed)
+    if allowed:
+        return Resolved(allowed, refused)
+    what = special(found[0]) or "a special address"
+    said = f"{shown} is {what}" if address is not None else f"{host} leads to {what}, {found[0]}"
+    raise Unreachable("private_address", f"{said}, which no rule of the operator names", refused)
+
+
+async def _looked_up(host: str, port: int, timeout_s: float, lookup: Lookup) -> list[Address]:
     try:
         async with asyncio.timeout(timeout_s):
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            answers = await lookup(host, port)
     except TimeoutError as error:
-        raise Unreachable("timeout", f"{host} was not resolved in time") from error
-    except OSError as error:
-        raise Unreachable("unresolved", f"{host} does not resolve") from error
-    addresses = tuple(dict.fromkeys(one[4][0] for one in found))
-    good = tuple(a for a in addresses if ipaddress.ip_address(a).is_global or permits(a, port))
-    if not good:
-        raise Unreachable("private_address", f"{host} is the private address {addresses[0]}")
-    return Resolved(good)
+        raise Unreachable("timeout", f"{host} was not resolved within {timeout_s:g} s") from error
+    except (OSError, UnicodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else None
+        raise Unreachable("unresolved", f"{host} does not resolve: {said or 'it is no name'}") from error
+    addresses = [address for answer in answers if (address := _address(answer)) is not None]
+    return list(dict.fromkeys(addresses))[:_LIMIT_ADDRESSES]
+
+
+def _address(text: str) -> Address | None:
+    """Return the address that a text is, of an IPv4-mapped one its IPv4; None for a name, and one with a zone (%)."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    return None if address.scope_id is not None else address.ipv4_mapped or address
+
+
+def _may_be_dialled(address: Address, port: int, permits: Permits) -> bool:
+    if special(address) is None:
+        return True
+    return permits(str(address), port) and all(
+        special(one) is None or permits(str(one), port) for one in carried(address)
+    )

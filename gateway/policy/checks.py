@@ -16,6 +16,7 @@ from gateway.policy.cover import Denials
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.fields import WORDS_FORM
 from gateway.policy.file_rules import check_kernel
+from gateway.policy.host_checks import wide_hosts
 from gateway.policy.scoped_rule import ScopedRule, all_rules, scoped_rules
 from gateway.policy.yaml_lines import Path, YamlReading
 
@@ -39,6 +40,7 @@ def wrong_places(document: PolicyDocument, reading: YamlReading) -> Iterator[tup
     refusal = section.image_rule.refusal(section.image) if "image" in section.model_fields_set else None
     if refusal is not None:
         yield ("sandbox", "image"), refusal
+    yield from wide_hosts(document)
     yield from _contradictions(document, reading)
     if document.enforcement == "kernel":
         yield from check_kernel(document)

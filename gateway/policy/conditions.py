@@ -197,7 +197,9 @@ def _of_method(methods: frozenset[str], method: str | None, unseen: Certainty) -
 
 
 def _of_url_path(globs: tuple[PathGlob, ...], path: str | None, unseen: Certainty) -> Certainty:
-    return unseen if path is None else YES if any(glob.matches(path) for glob in globs) else NO
+    if path is None:
+        return YES if any(glob.text == "/**" for glob in globs) else unseen  # whatever path it is
+    return YES if any(glob.matches(path) for glob in globs) else NO
 
 
 def in_window(window: TimeWindow, now: datetime) -> bool:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from gateway.policy.eviction import EvictionSection
 from gateway.policy.fields import (
     CONNECT,
     FILE_TOOLS,
@@ -35,7 +36,6 @@ from gateway.policy.fields import (
     check_program_name,
 )
 from gateway.policy.images import ImageRule
-from gateway.policy.sections import EvictionSection, NetworkSection
 
 RESERVED_RULES = frozenset(
     {"default-deny", "opaque", "too-complex", "invalid-arguments", "quota", "approval", "redaction"}
@@ -141,6 +141,24 @@ class QuotasSection(Section):
     @property
     def snapshot_bytes_limit(self) -> int:
         return self.snapshot_bytes or _STORED_BYTES
+
+
+class NetworkSection(Section):
+    """What the connections of one sandbox may use. Seconds are wall time; bytes that are unset are not limited.
+
+    A connection waits for an approval for `wait_s`, has `connect_s` until its host is found and dialled, and is closed
+    after `idle_s` without a byte, `total_s` in all, or more bytes than it may send (up) or receive (down).
+    """
+
+    connections: int = Field(100, ge=1, le=10_000, description="Connections at once.")
+    connections_per_minute: int = Field(600, ge=1, le=1_000_000, description="New ones, those that are refused too.")
+    waiting: int = Field(8, ge=0, le=1000, description="Connections that may wait for an approval at once.")
+    wait_s: float = Field(300.0, gt=0, le=86_400, allow_inf_nan=False)
+    connect_s: float = Field(10.0, gt=0, le=300, allow_inf_nan=False)
+    idle_s: float = Field(300.0, gt=0, le=86_400, allow_inf_nan=False)
+    total_s: float = Field(3600.0, gt=0, le=604_800, allow_inf_nan=False)
+    bytes_up: int | None = Field(None, ge=1, le=2**53)
+    bytes_down: int | None = Field(None, ge=1, le=2**53)
 
 
 class RedactedPattern(Section):

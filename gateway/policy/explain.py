@@ -7,7 +7,7 @@ from itertools import takewhile
 from zoneinfo import ZoneInfo
 
 from gateway.policy.argv import compile_argv
-from gateway.policy.certainty import NO, PERHAPS, YES
+from gateway.policy.certainty import PERHAPS, YES
 from gateway.policy.conditions import Call, compile_conditions, unseen_request
 from gateway.policy.cover import ArgvWord, ArgvWords, shown_word
 from gateway.policy.decision import Facts
@@ -73,11 +73,9 @@ def _failures(rule: Rule, part: Part, call: Call) -> Iterator[tuple[str, Failure
             alone = Condition.model_validate({name: getattr(rule, name)})
             if compile_conditions(alone).whole(part, call, unseen) < needed:
                 yield name, _failure(rule, name, part, call)
-        if (
-            rule.unless is not None
-            and compile_conditions(rule.unless).whole(part, call, unseen.opposite).opposite < needed
-        ):
-            yield "unless", (_ALL, f"its exception ({', '.join(sorted(rule.unless.given()))}) holds")
+        unless = rule.unless
+        if unless is not None and compile_conditions(unless).whole(part, call, unseen.opposite).opposite < needed:
+            yield "unless", (_ALL, f"its exception ({', '.join(sorted(unless.given()))}) holds")
     except ExpressionError:
         return  # it denies, so it is among the rules that matched
 

@@ -9,14 +9,15 @@ from typing import Any
 from gateway.policy.decision import STRICTNESS
 from gateway.policy.document import (
     LimitsSection,
+    NetworkSection,
     PolicyDocument,
     QuotasSection,
     RedactionSection,
     SandboxSection,
 )
+from gateway.policy.eviction import EvictionSection, EvictionSizes
 from gateway.policy.fields import Section
 from gateway.policy.images import ImageRule
-from gateway.policy.sections import EvictionSection, EvictionSizes, NetworkSection
 
 # How what both layers say of a field becomes one value, the operator's word first; of other fields the least counts.
 _MERGED: Mapping[tuple[type[Section], str], Callable[[list[Any]], Any]] = {

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from gateway.policy.checks import translated, wrong_places
 from gateway.policy.document import PolicyDocument
 from gateway.policy.file_rules import check_layers
+from gateway.policy.host_checks import private_hosts
 from gateway.policy.judge import Policy
 from gateway.policy.proof import Outcome, prove_examples, prove_tests
 from gateway.policy.yaml_lines import Path, YamlReading, read_yaml
@@ -120,7 +121,8 @@ def _read(text: str, source: str, *, may_be_untrue: bool = False) -> PolicyText:
 def _in_layers(read: PolicyText, source: str, operator: PolicyDocument | None) -> Policy:
     """Return a policy together with the operator's. Raises PolicyError where they do not fit."""
     if operator is not None:
-        _raise_if(source, _problems(read.reading, check_layers(read.document, operator)))
+        wrong = [*check_layers(read.document, operator), *private_hosts(read.document, operator)]
+        _raise_if(source, _problems(read.reading, wrong))
     return Policy(read.document, operator)
 
 

@@ -12,6 +12,7 @@ from gateway.config.config import Config
 from gateway.errors import Misconfigured
 from gateway.policy import Policy, PolicyDocument, PolicyError, load_policy
 from gateway.policy.file_rules import check_layers
+from gateway.policy.host_checks import private_hosts
 from gateway.policy.loading import LIMIT_BYTES, field_of
 from gateway.policy_versions.policies import Policies
 from gateway.storage.policy_store import OPERATOR, digest_of_text
@@ -84,6 +85,7 @@ class PolicyChecker:
         if tenant != OPERATOR:
             policy = await run(self.together, tenant, document, await self._current(OPERATOR, policies, executor))
             self._refuse_image(tenant, policy)
+            _refuse_private(tenant, policy)
             return
         for name in self._config.tenants:
             own = await self._current(name, policies, executor)
@@ -112,3 +114,10 @@ class PolicyChecker:
             except Misconfigured:
                 return None
         return self._documents[change.digest]
+
+
+def _refuse_private(tenant: str, policy: Policy) -> None:
+    """Raise Misconfigured for addresses that only the operator may name. His layer is not checked, as with images."""
+    wrong = private_hosts(policy.tenant_document, policy.operator_document)
+    if problems := "\n".join(f"  {field_of(path)}: {message}" for path, message in wrong):
+        raise Misconfigured(f"policy of tenant {tenant}:\n{problems}")

@@ -4,6 +4,7 @@ Start at `__init__.py`. Imports gateway.policy and agent.tools.
 """
 
 from gateway.policy.document import PolicyDocument
+from gateway.policy.lint.connections import connections
 from gateway.policy.lint.effectless import effectless
 from gateway.policy.lint.findings import Finding, Linted
 from gateway.policy.lint.kernel import kernel_rules
@@ -13,7 +14,7 @@ from gateway.policy.yaml_lines import YamlReading
 
 __all__ = ["Finding", "Linted", "lint"]
 
-_CHECKS = (effectless, mistakes, reaches_interpreters, side_doors, kernel_rules)
+_CHECKS = (effectless, mistakes, reaches_interpreters, side_doors, kernel_rules, connections)
 
 
 def lint(document: PolicyDocument, reading: YamlReading, operator: PolicyDocument | None = None) -> list[Finding]:

@@ -15,7 +15,7 @@ _WARNINGS = frozenset(
     ("dead-rule", "denied-by-path", "impossible-glob", "opaque-allow", "reaches-interpreter", "side-door")
 )
 """What is worth a warning of a rule; the other checks are notes."""
-_CIRCUMSTANCES = ("time", "when", "size_bytes")
+_CIRCUMSTANCES = ("time", "when", "size_bytes", "methods", "url_paths")
 # For questions about programs alone: which files they name is another question.
 _ANY_FILE_OR_HOST = tuple(
     Rule.model_validate({"id": f"lint.{name}", "tools": list(tools), "effect": "allow", "reason": "whatever it names"})

@@ -22,6 +22,7 @@ def mistakes(linted: Linted) -> Iterator[Finding]:
         yield from _globs(linted, placed)
         yield from _denied_by_path(linted, placed)
         yield from _empty_words(linted, placed)
+        yield from _url_globs(linted, placed)
     yield from _sections(linted)
 
 
@@ -36,14 +37,26 @@ def _globs(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
                 yield linted.finding("impossible-glob", placed, f"{where}: {glob} {what}", fix)
 
 
+def _url_globs(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
+    for where, condition in (("url_paths", placed.rule), ("unless.url_paths", placed.rule.unless)):
+        for glob in (condition.url_paths or ()) if condition is not None else ():
+            if (problem := _text_problem(glob)) is not None:
+                what, fix = problem
+                yield linted.finding("impossible-glob", placed, f"{where}: {glob} {what}", fix)
+
+
 def _glob_problem(glob: str) -> tuple[str, str] | None:
-    if _BRACES.search(glob):
-        return "has braces, and these stand for themselves: no choice is made of them", "write one glob for each choice"
     first = glob.split("/")[1]
     if first.startswith(("~", "$")):
         return f"starts with {first}, which nothing expands", "write the directory itself"
     if any(len(part.encode()) > _NAME_BYTES and not set("*?[") & set(part) for part in glob.split("/")):
         return f"has a name of more than {_NAME_BYTES} bytes, and no file has", "shorten it, or write * in it"
+    return _text_problem(glob)
+
+
+def _text_problem(glob: str) -> tuple[str, str] | None:
+    if _BRACES.search(glob):
+        return "has braces, and these stand for themselves: no choice is made of them", "write one glob for each choice"
     if sample_path(compile_glob(glob)) is None:
         return "seems to match no path", "look at its [...]"
     return None

@@ -116,6 +116,28 @@ def test_explain_says_what_the_kernel_grants_to_commands(file: Path) -> None:
     assert said("explain", file, "--tool", "ls", "--args", '{"path": "/workspace"}')["files"] is None
 
 
+def test_check_explain_and_lint_know_connections(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    rule = "{id: %s, tools: [connect], effect: %s, reason: r, hosts: [%s]%s}\n"
+    rules = [rule % ("api", "allow", "api.test", ", methods: [GET], url_paths: [/v1/**]")]
+    rules += [rule % ("net", "deny", "10.0.0.0/8", ""), rule % ("dead", "deny", "10.0.0.5", "")]
+    file.write_text("version: 1\nrules:\n- " + "- ".join(rules))
+    assert run("check", file).exit_code == 0
+    request = {"host": "API.test", "port": 80, "method": "GET", "path": "/v1/../v1/a"}
+    allowed = said("explain", file, "--tool", "connect", "--args", json.dumps(request))
+    assert (allowed["verdict"], allowed["rule"]) == ("allow", "api")
+    posted = said("explain", file, "--tool", "connect", "--args", json.dumps(request | {"method": "POST"}))
+    assert (posted["verdict"], posted["rule"]) == ("deny", "default-deny")
+    assert [(near["rule"], near["why"]) for near in posted["near"]] == [("api", "POST is not GET")]
+    raw = said("explain", file, "--tool", "connect", "--args", json.dumps({"host": "0xa000005", "port": 80}))
+    assert (raw["verdict"], raw["rule"]) == ("deny", "net")
+    assert "dead" in run("lint", file).stdout
+    file.write_text("version: 1\nrules:\n- " + rule % ("wide", "allow", "'*.com'", ""))
+    wide = run("check", file)
+    assert wide.exit_code == 1
+    assert "policy.yaml:3: rules[0].hosts[0]: *.com is too wide" in " ".join(wide.stdout.split())
+
+
 def test_explain_shows_people_the_same(file: Path) -> None:
     result = run("explain", file, "--tool", "read_file", "--args", json.dumps({"path": "docs/\x1b[31ma"}))
     assert result.exit_code == 0

@@ -59,6 +59,10 @@ def test_a_prefix_covers_itself(prefix: Any) -> None:
         ({"paths": ("/a/**", "/b/**")}, {"paths": ("/b/c", "/a")}),
         ({"hosts": ("*.example.com",)}, {"hosts": ("a.example.com:443",)}),
         ({"hosts": ("pypi.org",)}, {"hosts": ("pypi.org:443",)}),
+        ({"hosts": ("10.0.0.0/8",)}, {"hosts": ("10.1.0.0/16", "10.0.0.1:80")}),
+        ({"methods": ("GET", "HEAD")}, {"methods": ("GET",)}),
+        ({"url_paths": ("/a/**",)}, {"url_paths": ("/a/b", "/a/*/c")}),
+        ({"hosts": ("a.b",)}, {"hosts": ("a.b",), "methods": ("GET",)}),
         ({"size_bytes": {"over": 10}}, {"size_bytes": {"over": 20, "up_to": 30}}),
         ({}, {"when": "true"}),
         ({"time": {"days": ("mon",)}}, {"time": {"days": ("mon",)}}),
@@ -78,6 +82,10 @@ def test_a_condition_covers_a_narrower_one_and_not_the_other_way_round(
     [
         ({"hosts": ("*.example.com",)}, {"hosts": ("example.com",)}),
         ({"hosts": ("pypi.org:443",)}, {"hosts": ("pypi.org",)}),
+        ({"hosts": ("10.0.0.0/8",)}, {"hosts": ("a.b",)}),
+        ({"hosts": ("*.b",)}, {"hosts": ("10.0.0.1",)}),
+        ({"methods": ("GET",)}, {}),
+        ({"url_paths": ("/**",)}, {}),
         ({"size_bytes": {"up_to": 5}}, {}),
         ({"when": "true"}, {"when": "1 == 1"}),
         ({"argv": (("git",),)}, {}),
@@ -90,6 +98,11 @@ def test_what_is_not_sure_is_not_covered(a: dict[str, Any], b: dict[str, Any]) -
 def test_a_rule_is_taken_apart_by_tool_glob_and_choice_of_words() -> None:
     files = Rule(id="r", tools=("ls", "grep"), effect="allow", reason="r", paths=("/a", "/b"))
     commands = Rule(id="r", tools=("execute",), effect="allow", reason="r", argv=(("git", ("push", "pull")), ("ls",)))
+    requests = Rule.model_validate(
+        {"id": "r", "tools": ("connect",), "effect": "allow", "reason": "r", "hosts": ("a.b", "10.0.0.0/8")}
+        | {"methods": ("GET", "PUT"), "url_paths": ("/a",)}
+    )
+    assert [atom.shown for atom in atoms(requests)] == ["connect GET|PUT a.b /a", "connect GET|PUT 10.0.0.0/8 /a"]
     assert [atom.shown for atom in atoms(files)] == ["ls /a", "ls /b", "grep /a", "grep /b"]
     assert [atom.shown for atom in atoms(commands)] == ["execute git push", "execute git pull", "execute ls"]
 

@@ -78,6 +78,29 @@ def test_a_host_says_which_pattern_was_closest() -> None:
     assert "*.example.com does not match evil.com:443" in miss.why
 
 
+@pytest.mark.parametrize(
+    "rule, arguments, why",
+    [
+        ({"hosts": ["10.0.0.0/16", "pypi.org"]}, {"host": "10.1.0.1"}, "10.0.0.0/16 does not match 10.1.0.1:443"),
+        ({"hosts": ["[fd00::1]:443"]}, {"host": "fd00::2"}, "[fd00::1]:443 does not match [fd00::2]:443"),
+        ({"hosts": ["pypi.org:80"]}, {"host": "pypi.org"}, "pypi.org:80 does not match pypi.org:443"),
+        ({"methods": ["GET", "HEAD"]}, {"host": "a.b", "method": "put", "path": "/"}, "PUT is not GET|HEAD"),
+        ({"methods": ["GET"]}, {"host": "a.b"}, "GET needs a request that the gateway sees"),
+        ({"url_paths": ["/a/*"]}, {"host": "a.b", "method": "GET", "path": "/a/../b?c"}, "/b is not /a/*"),
+        ({"url_paths": ["/a/*"]}, {"host": "a.b", "method": "GET", "path": "/a%2Fb"}, "a path that all servers read"),
+        ({"hosts": ["a.b"], "unless": {"methods": ["GET"]}}, {"host": "a.b"}, "its exception (methods) holds"),
+    ],
+)
+def test_a_connection_says_what_did_not_match(rule: dict[str, Any], arguments: dict[str, Any], why: str) -> None:
+    (miss,) = near(rule, "connect", port=443, **arguments)
+    assert why in miss.why
+
+
+def test_names_are_not_near_addresses() -> None:
+    assert not near({"hosts": ["pypi.org", "*.0.1.example"]}, "connect", host="10.0.0.1", port=443)
+    assert not near({"hosts": ["10.0.0.0/8"]}, "connect", host="pypi.org", port=443)
+
+
 def test_a_rule_that_failed_in_two_conditions_was_not_near() -> None:
     assert not near({"paths": ["/workspace/src/**"], "when": "false"}, "read_file", path="/workspace/docs/a")
 

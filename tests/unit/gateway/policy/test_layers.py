@@ -84,6 +84,37 @@ def test_the_sections_that_hold_are_the_stricter_of_what_each_layer_writes() -> 
     assert held.opaque == "ask"
 
 
+def test_of_the_limits_of_connections_the_stricter_hold_and_each_has_a_default() -> None:
+    tenant = document(network={"connections": 50, "waiting": 0, "bytes_up": 1000, "idle_s": 60.0})
+    operator = document(network={"connections": 200, "waiting": 4, "bytes_down": 5000, "total_s": 600.0})
+    held = Policy(tenant, operator).document.network
+    assert held.model_dump() == {
+        "connections": 50,
+        "connections_per_minute": 600,
+        "waiting": 0,
+        "wait_s": 300.0,
+        "connect_s": 10.0,
+        "idle_s": 60.0,
+        "total_s": 600.0,
+        "bytes_up": 1000,
+        "bytes_down": 5000,
+    }
+    alone = Policy(document()).document.network
+    assert (alone.connections, alone.waiting, alone.total_s, alone.bytes_up) == (100, 8, 3600.0, None)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        *({"connections": 0}, {"connections": 10_001}, {"connections_per_minute": 0}, {"waiting": -1}, {"wait_s": 0.0}),
+        *({"connect_s": 301.0}, {"idle_s": -1.0}, {"total_s": 1e9}, {"bytes_up": 0}, {"bytes_down": 1.5}, {"x": 1}),
+    ],
+)
+def test_limits_of_connections_have_bounds(limit: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(limit))):
+        document(network=limit)
+
+
 def test_of_two_sizes_for_one_tool_the_smaller_counts() -> None:
     both = [document(eviction={"tools": {"execute": {"limit_chars": limit}}}) for limit in (9000, 4000)]
     assert Policy(*both).document.eviction.sizes("execute").limit_chars == 4000

@@ -292,3 +292,42 @@ def test_what_only_reading_keeps_from_commands_is_said_with_a_layout_for_the_ker
     )
     assert not found(narrower, "planted")
     assert not found(narrower, "forbidden-inside")
+
+
+def connect(id_: str, effect: str, *hosts: str, **more: Any) -> dict[str, Any]:
+    return rule(id_, effect, ["connect"], **({"hosts": list(hosts)} if hosts else {}), **more)
+
+
+def test_a_rule_about_connections_that_never_decides_is_found() -> None:
+    dead = [
+        connect("allow", "allow", "10.1.0.0/16", "10.2.3.4:443"),
+        connect("no", "deny", "10.0.0.0/8"),
+        connect("again", "deny", "10.9.9.9"),
+        connect("get", "allow", "a.test", methods=["GET"], url_paths=["/v1/a"]),
+        connect("all", "allow", "a.test", methods=["GET", "PUT"], url_paths=["/v1/**"]),
+        connect("other", "allow", "a.test", methods=["POST"], url_paths=["/v1/**"]),
+        connect("name", "allow", "b.test"),
+        connect("excepted", "allow", "c.test:443", unless={"hosts": ["c.test"]}),
+    ]
+    findings = linted(*dead)
+    assert [one.rule for one in found(findings, "dead-rule")] == ["allow", "excepted"]
+    assert [one.rule for one in found(findings, "shadowed-rule")] == ["again", "get"]
+    assert not [one for one in findings if one.rule in ("no", "all", "other", "name")]
+
+
+def test_a_rule_for_any_host_and_an_address_that_only_the_operator_opens_are_noted() -> None:
+    any_host, private, public = (
+        connect("any", "allow"),
+        connect("private", "ask", "10.0.0.5", "fine.test"),
+        connect("public", "allow", "1.1.1.1", "127.0.0.1", "[2a00::1]"),
+    )
+    findings = linted(private, public)
+    assert [(one.check, one.rule, one.severity) for one in findings] == [("private-address", "private", "note")]
+    assert [one.check for one in linted(any_host)] == ["any-host"]
+    assert not linted(private, operator=[connect("o", "allow", "10.0.0.0/8")])
+
+
+def test_a_glob_of_urls_that_matches_nothing_is_impossible() -> None:
+    braces = connect("braces", "allow", "a.test", url_paths=["/{a,b}/c"])
+    assert [one.rule for one in found(linted(braces), "impossible-glob")] == ["braces"]
+    assert not linted(connect("plain", "allow", "a.test", url_paths=["/a/[bc]/**"]))

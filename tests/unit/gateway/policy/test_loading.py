@@ -6,11 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from gateway.policy import STARTER_POLICY, PolicyDocument, PolicyError, check_policy_file, load_document, load_policy
+from gateway.policy import (
+    STARTER_POLICY,
+    PolicyDocument,
+    PolicyError,
+    Rule,
+    check_policy_file,
+    load_document,
+    load_policy,
+)
 from gateway.policy.loading import LIMIT_BYTES
 
 DENY = "{id: d, tools: [execute], effect: deny, reason: r"
 RULE = "{id: a, tools: [execute], effect: allow, reason: r"
+CONNECT = "{id: c, tools: [connect], effect: allow, reason: r"
 
 
 def problems(text: str) -> list[tuple[int, str, str]]:
@@ -158,6 +167,17 @@ def test_any_tool_that_does_not_page_can_have_sizes_of_its_own_and_they_survive_
             "rules[0].examples.match[0]",
             "write HOST:PORT",
         ),
+        (f"version: 1\nrules:\n- {CONNECT}, hosts: [a.b, '*.com']}}", 3, "rules[0].hosts[1]", "*.com is too wide"),
+        (f"version: 1\nrules:\n- {CONNECT}, hosts: [10.0.0.0/4]}}", 3, "rules[0].hosts[0]", "judged as '0.0.0.0/4'"),
+        (f"version: 1\nrules:\n- {CONNECT}, hosts: [0.0.0.0/4]}}", 3, "rules[0].hosts[0]", "/8 or more"),
+        (f"version: 1\nrules:\n- {CONNECT}, hosts: ['*']}}", 3, "rules[0].hosts[0]", "without hosts is about every"),
+        (f"version: 1\nrules:\n- {CONNECT}, methods: [get]}}", 3, "rules[0].methods[0]", "in capital letters"),
+        (f"version: 1\nrules:\n- {CONNECT}, methods: [CONNECT]}}", 3, "rules[0].methods[0]", "leave methods out"),
+        (f"version: 1\nrules:\n- {CONNECT}, methods: []}}", 3, "rules[0].methods", "at least 1"),
+        (f"version: 1\nrules:\n- {CONNECT}, url_paths: [/a?x=1]}}", 3, "rules[0].url_paths[0]", "sees no query"),
+        (f"version: 1\nrules:\n- {RULE}, methods: [GET]}}", 3, "rules[0]", "methods is for connect"),
+        (f"version: 1\nrules:\n- {RULE}, unless: {{url_paths: [/a]}}}}", 3, "rules[0]", "url_paths is for connect"),
+        ("version: 1\nnetwork: {connections: 0}", 2, "network.connections", "1"),
         (
             "version: 1\ntests:\n- {tool: ls, args: {path: /a}, verdict: allow}",
             3,
@@ -183,6 +203,43 @@ def test_a_problem_names_its_line_its_field_and_what_is_allowed(text: str, line:
     found = problems(text)
     assert (line, field) in [(at, name) for at, name, _ in found]
     assert any(message in said for at, name, said in found if (at, name) == (line, field)), found
+
+
+def test_a_deny_rule_may_be_as_wide_as_it_likes() -> None:
+    wide = "version: 1\nrules:\n- {id: a, tools: [connect], effect: %s, reason: r, hosts: ['*.com', 0.0.0.0/0]}"
+    assert load_policy(wide % "deny", "p")
+    assert len(problems(wide % "allow")) == len(problems(wide % "ask")) == 2
+
+
+@pytest.mark.parametrize(
+    "host, operator, problem",
+    [
+        ("10.0.0.5", [], "10.0.0.5 is a private address, which the operator has to name"),
+        ("10.0.0.0/16:443", ["11.0.0.0/8", "10.0.0.5:80"], "10.0.0.0/16 is a private address"),
+        ("'[fd00::1]'", [], "fd00::1 is a private address"),
+        ("169.254.169.254", ["pypi.org"], "a link-local address"),
+        ("10.0.0.5", ["10.0.0.0/8"], ""),
+        ("10.0.0.0/16:443", ["10.0.0.5:443"], ""),
+        ("127.0.0.1", [], ""),
+        ("1.1.1.1", [], ""),
+        ("1.1.1.0/24", [], ""),
+    ],
+)
+def test_an_address_that_only_the_operator_may_name_does_not_load_beside_a_layer_without_it(
+    host: str, operator: list[str], problem: str
+) -> None:
+    text = f"version: 1\nrules:\n- {CONNECT}, hosts: [{host}]}}"
+    rule = Rule(id="o", tools=("connect",), effect="allow", reason="r", hosts=tuple(operator) or None)
+    above = PolicyDocument(version=1, rules=(rule,))
+    assert load_policy(text, "p")
+    if not problem:
+        assert load_policy(text, "p", above)
+        return
+    with pytest.raises(PolicyError) as caught:
+        load_policy(text, "p", above)
+    (found,) = caught.value.errors
+    assert (found.line, found.field) == (3, "rules[0].hosts[0]")
+    assert problem in found.message
 
 
 def test_all_problems_are_reported_at_once_in_the_order_of_the_file() -> None:

@@ -28,13 +28,14 @@ def _rules(effects: Sequence[str] = ("allow", "ask", "deny")) -> st.SearchStrate
     }
     argv = st.lists(st.lists(st.sampled_from(PROGRAMS), min_size=1, max_size=2), min_size=1, max_size=2)
     paths = st.lists(st.sampled_from(PATHS), min_size=1, max_size=2)
-    hosts = st.lists(st.sampled_from(["a.b", "*.b", "a.b:80", "127.0.0.1"]), min_size=1, max_size=2)
+    hosts = st.lists(st.sampled_from(["a.b", "*.a.b", "a.b:80", "127.0.0.1", "10.0.0.0/8"]), min_size=1, max_size=2)
+    methods = st.lists(st.sampled_from(["GET", "PUT"]), min_size=1, max_size=2)
     effect = st.sampled_from(list(effects))
     unless = {
         "execute": {"argv": argv},
         "read": {"paths": paths},
         "write": {"paths": paths},
-        "connect": {"hosts": hosts},
+        "connect": {"hosts": hosts, "methods": methods},
     }
     names = {
         "execute": ("argv", argv),
@@ -79,7 +80,8 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     *(("grep", {"path": path, "pattern": "x"}) for path in ["/workspace", "/tmp/b"]),
     ("write_file", {"path": "/workspace/a", "content": "x"}),
     ("connect", {"host": "a.b", "port": 80}),
-    ("connect", {"host": "x.b", "port": 443}),
+    ("connect", {"host": "x.a.b", "port": 443}),
+    ("connect", {"host": "10.0.0.1", "port": 443, "method": "GET", "path": "/a"}),
 ]
 OPAQUE = st.sampled_from(["deny", "ask", "allow"])
 

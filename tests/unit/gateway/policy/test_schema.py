@@ -37,7 +37,8 @@ rules:
   effect: allow
   reason: r
   argv: [[git, [status, diff], "*", {path: [/workspace/**]}, {number: {least: 1, most: 2}}, {end: true}]]
-- {id: z, tools: [connect], effect: allow, reason: r, hosts: [pypi.org]}
+- {id: z, tools: [connect], effect: allow, reason: r, hosts: [pypi.org, 10.0.0.0/8], methods: [GET], url_paths: [/a/**]}
+network: {connections: 5, wait_s: 10, bytes_up: 100}
 tests: [{tool: ls, args: {path: /workspace}, verdict: deny, at: "2026-11-21T03:00:00+00:00"}]
 """
 

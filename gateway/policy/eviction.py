@@ -1,4 +1,4 @@
-"""Sections of the policy file on what becomes of large results, and on connections."""
+"""The section of the policy file on large results, which stay in the sandbox."""
 
 from __future__ import annotations
 
@@ -51,35 +51,3 @@ class EvictionSection(EvictionSizes):
 
     def sizes(self, tool: str) -> EvictionSizes:
         return self.tools.get(tool, self)
-
-
-class NetworkSection(Section):
-    """What the connections of one sandbox may use. Seconds are wall time; unset means that bytes are not limited."""
-
-    connections: int = Field(100, ge=1, le=10_000, description="Connections at once.")
-    connections_per_minute: int = Field(
-        600, ge=1, le=1_000_000, description="New connections in a minute, refused ones too."
-    )
-    waiting: int = Field(8, ge=0, le=1000, description="Connections that may wait for an approval at once.")
-    wait_s: float = Field(
-        300.0,
-        gt=0,
-        le=86_400,
-        allow_inf_nan=False,
-        description="How long a connection waits for an approval.",
-    )
-    connect_s: float = Field(
-        10.0,
-        gt=0,
-        le=300,
-        allow_inf_nan=False,
-        description="How long finding and dialling a host may each take.",
-    )
-    idle_s: float = Field(
-        300.0, gt=0, le=86_400, allow_inf_nan=False, description="A connection without a byte for so long is closed."
-    )
-    total_s: float = Field(
-        3600.0, gt=0, le=604_800, allow_inf_nan=False, description="A connection that is open for so long is closed."
-    )
-    bytes_up: int | None = Field(None, ge=1, le=2**53, description="Bytes that one connection may send.")
-    bytes_down: int | None = Field(None, ge=1, le=2**53, description="Bytes that one connection may receive.")

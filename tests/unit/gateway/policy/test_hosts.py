@@ -1,0 +1,160 @@
+"""Hosts in their one spelling, and the patterns that match them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.policy.certainty import NO, PERHAPS, YES
+from gateway.policy.hosts import canonical_host, compile_host
+
+
+@pytest.mark.parametrize(
+    "written, canonical",
+    [
+        ("PyPI.org.", "pypi.org"),
+        ("b\u00fccher.example", "xn--bcher-kva.example"),
+        ("B\u00dcCHER.example", "xn--bcher-kva.example"),
+        ("pypi\u3002org", "pypi.org"),
+        ("py\u00adpi.org", "pypi.org"),
+        ("\uff11\uff12\uff17.0.0.1", "127.0.0.1"),
+        ("\u24dbocalhost", "localhost"),
+        ("xn--bcher-kva.example", "xn--bcher-kva.example"),
+        ("_dns.example", "_dns.example"),
+        ("0x7f.1", "127.0.0.1"),
+        ("0177.0.0.1", "127.0.0.1"),
+        ("127.0.0.1.", "127.0.0.1"),
+        ("[::FFFF:7f00:1]", "127.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("[2001:DB8:0::1]", "2001:db8::1"),
+    ],
+)
+def test_a_host_has_one_spelling(written: str, canonical: str) -> None:
+    assert canonical_host(written) == canonical
+    assert canonical_host(canonical) == canonical
+
+
+@pytest.mark.parametrize(
+    "written, why",
+    [
+        ("user@pypi.org", "a user before the @"),
+        ("user:password@pypi.org", "a user before the @"),
+        ("pypi%2eorg", "percent-encoded"),
+        ("%70ypi.org", "percent-encoded"),
+        ("[fe80::1%25eth0]", "zone"),
+        ("\uff05ab.\u00fc.org", "characters that no name has"),
+        ("p pi.org", "neither"),
+        ("pypi.org/simple", "neither"),
+        ("pypi..org", "neither"),
+        ("", "neither"),
+        (".", "neither"),
+        ("a\0.org", "neither"),
+        ("1.2.3.4.5", "neither"),
+        ("256.0.0.1", "neither"),
+        ("[127.0.0.1]", "neither"),
+        ("[::1]:443", "neither"),
+        ("\u00fc" * 100_000, "longer than any name"),
+    ],
+)
+def test_what_is_no_host_says_why(written: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        canonical_host(written)
+
+
+@pytest.mark.parametrize(
+    "pattern, host, port, matches",
+    [
+        ("pypi.org", "pypi.org", 443, YES),
+        ("pypi.org", "a.pypi.org", 443, NO),
+        ("pypi.org:443", "pypi.org", 80, NO),
+        ("pypi.org:443", "pypi.org", None, PERHAPS),
+        ("*.example.com", "a.b.example.com", 1, YES),
+        ("*.example.com", "example.com", 1, NO),
+        ("*.example.com", "evil-example.com", 1, NO),
+        ("10.0.0.0/8", "10.1.2.3", 80, YES),
+        ("10.0.0.0/8", "11.0.0.0", 80, NO),
+        ("10.0.0.0/8:443", "10.1.2.3", 443, YES),
+        ("10.0.0.0/8:443", "10.1.2.3", 80, NO),
+        ("[fd00::/8]:443", "fd12::1", 443, YES),
+        ("[fd00::/8]:443", "fd12::1", 80, NO),
+        ("[fd00::/8]", "fe00::1", 80, NO),
+        ("[::/0]", "10.0.0.1", 80, NO),
+        ("0.0.0.0/0", "::1", 80, NO),
+        ("0.0.0.0/0", "pypi.org", 80, NO),
+        ("0.0.0.0/0", "a1", 80, NO),
+        ("10.0.0.1", "10.0.0.1", 80, YES),
+        ("[::1]", "::1", 80, YES),
+        ("*.0x7f.example", "1.0x7f.example", 80, YES),
+        ("a1", "10.0.0.1", 80, NO),
+    ],
+)
+def test_a_pattern_matches_hosts_of_its_kind(pattern: str, host: str, port: int | None, matches: object) -> None:
+    assert compile_host(pattern).matches(host, port) == matches
+
+
+@pytest.mark.parametrize(
+    "pattern, why",
+    [
+        ("*", "without hosts is about every host"),
+        ("*:443", "without hosts is about every host"),
+        ("a.*.com", "whole first label"),
+        ("*a.com", "whole first label"),
+        ("**.a.com", "whole first label"),
+        ("*.*.com", "whole first label"),
+        ("*.10.0.0.1", "nothing is below an address"),
+        ("*.10.0.0.0/8", "nothing is below an address"),
+        ("*.[::1]", "nothing is below an address"),
+        ("10.0.0.1/8", "judged as '10.0.0.0/8'"),
+        ("[::ffff:10.0.0.0/104]", "judged as '10.0.0.0/8'"),
+        ("[::ffff:10.0.0.1]", "judged as '10.0.0.1'"),
+        ("10.0.0.0/33", "no network"),
+        ("fd00::/8", r"\[fd00::/8\]"),
+        ("b\u00fccher.example", "judged as 'xn--bcher-kva.example'"),
+        ("pypi.org.", "judged as 'pypi.org'"),
+        ("https://pypi.org", "write pypi.org"),
+        ("pypi.org/simple", "goes into url_paths"),
+        ("pypi.org:0", "is not a host"),
+        ("pypi.org:65536", "is not a host"),
+    ],
+)
+def test_a_pattern_that_is_none_says_what_to_write(pattern: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        compile_host(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["*.com", "*.localhost", "*.co.uk:443", "0.0.0.0/0", "10.0.0.0/7", "[::/0]", "[fc00::/6]"]
+)
+def test_hosts_of_more_than_one_owner_are_too_wide(pattern: str) -> None:
+    assert "too wide" in str(compile_host(pattern).too_wide)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["com", "*.example.com", "*.bbc.co.uk", "10.0.0.0/8", "[fc00::/7]", "10.0.0.1", "*.a.de"]
+)
+def test_others_are_not(pattern: str) -> None:
+    assert compile_host(pattern).too_wide is None
+
+
+@pytest.mark.parametrize(
+    "wide, narrow",
+    [
+        ("10.0.0.0/8", "10.1.0.0/16"),
+        ("10.0.0.0/8", "10.1.0.0:80"),
+        ("10.0.0.0/8", "10.1.0.0/16:80"),
+        ("10.0.0.0/8:80", "10.1.0.1:80"),
+        ("[fd00::/8]", "[fd00::1]"),
+        ("*.example.com", "*.a.example.com"),
+        ("*.example.com", "a.example.com:1"),
+    ],
+)
+def test_a_pattern_covers_narrower_ones_and_they_not_it(wide: str, narrow: str) -> None:
+    assert compile_host(wide).covers(compile_host(narrow))
+    assert not compile_host(narrow).covers(compile_host(wide))
+
+
+def test_an_address_and_the_network_of_it_alone_are_the_same() -> None:
+    one, other = compile_host("10.0.0.1"), compile_host("10.0.0.1/32")
+    assert one.covers(other)
+    assert other.covers(one)
+    assert not compile_host("[::/0]").covers(one)
+    assert not compile_host("0.0.0.0/0").covers(compile_host("example.com"))
