@@ -12,7 +12,7 @@ from gateway.network.addresses import Unreachable, resolve
 from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target, denied, refusal
 from gateway.network.http_request import Refused
 from gateway.policy.decision import Decision
-from gateway.policy.sections import NetworkSection
+from gateway.policy.document import NetworkSection
 from gateway.storage.audit_store import AuditEntry
 
 CONNECTION = "connection"

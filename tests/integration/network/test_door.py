@@ -60,7 +60,7 @@ rules:
   - {{id: all-files, tools: [read, write], paths: [/**], effect: allow, reason: Any file.}}
   - {{id: commands, tools: [execute], effect: allow, reason: Anything runs.}}
   - {{id: site, tools: [connect], hosts: ["localhost:{port}"], effect: allow, reason: The tests' own server.}}
-  - {{id: asked, tools: [connect], hosts: ["asked.localhost:{port}"], effect: ask, reason: Somebody should know.}}
+  - {{id: asked, tools: [connect], hosts: ["127.0.0.1:{port}"], effect: ask, reason: Somebody should know.}}
 """
 OPERATOR = """\
 version: 1
@@ -158,7 +158,7 @@ async def test_a_connection_that_is_asked_about_waits_for_its_approver(client: C
                     return
 
     approving = asyncio.create_task(approve())
-    code, said, note = await run(client, f"curl -sS http://asked.localhost:{network.port}/asked")
+    code, said, note = await run(client, f"curl -sS http://127.0.0.1:{network.port}/asked")
     assert (code, said.strip()) == (0, "you asked for /asked"), note
     async with asyncio.timeout(60):
         await approving
