@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from gateway.network.http_client import RelayLimits, Streams
 from gateway.network.http_relay import relay_http
@@ -39,12 +40,13 @@ class Gate:
 
     servers: dict[str, int]
     denied: Callable[[ProxyRequest], bool] = lambda _: False
-    exchange: Callable[[ProxyRequest], Exchange] = PlainExchange
+    exchange: Callable[[ProxyRequest], Exchange | Awaitable[Exchange]] = PlainExchange
     judged: list[ProxyRequest] = field(default_factory=list)
     dialled: list[Origin] = field(default_factory=list)
     refusals: list[Refused] = field(default_factory=list)
     up: int = 0
     down: int = 0
+    tls: dict[str, Any] = field(default_factory=dict)
     answer_to: Callable[[], Awaitable[None]] | None = None
 
     async def judge(self, request: ProxyRequest) -> Exchange:
@@ -55,12 +57,13 @@ class Gate:
             origin = request.origin
             body = {"error": "policy_denied", "rule": "r", "reason": "no", "host": origin.host, "port": origin.port}
             raise Refused(403, body)
-        return self.exchange(request)
+        exchange = self.exchange(request)
+        return await exchange if isinstance(exchange, Awaitable) else exchange
 
     async def dial(self, origin: Origin) -> Streams:
         self.dialled.append(origin)
         try:
-            return await asyncio.open_connection("127.0.0.1", self.servers[origin.host])
+            return await asyncio.open_connection("127.0.0.1", self.servers[origin.host], **self.tls)
         except OSError as error:
             raise Refused(502, {"error": "bad_gateway", "reason": "connection refused"}) from error
 

@@ -1,0 +1,194 @@
+"""A certificate authority of one tenant, so that the gateway can open TLS connections of its sandboxes to chosen hosts.
+
+The key stays in one file here, which its owner alone can read. A sandbox gets the certificate. It is not constrained to
+names: which hosts are opened may change while sandboxes run, and nobody but the gateway can sign.
+"""
+
+import contextlib
+import ipaddress
+import os
+import ssl
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+Now = Callable[[], datetime]
+
+# Clocks of sandboxes may be behind.
+_BACKDATED = timedelta(days=1)
+_AUTHORITY_VALID = timedelta(days=730)
+_AUTHORITY_RENEWED = timedelta(days=180)
+_LEAF_VALID = timedelta(days=7)
+_LEAF_RENEWED = timedelta(days=1)
+_LIMIT_CONTEXTS = 128
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class CertificateAuthority:
+    """Signs a certificate for each host; the TLS contexts are kept, the last used ones of `limit`."""
+
+    def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, *, limit: int, now: Now) -> None:
+        self._key = key
+        self._certificate = certificate
+        self._limit = limit
+        self._now = now
+        self._leaf_key = ec.generate_private_key(ec.SECP256R1())
+        self._contexts: OrderedDict[str, tuple[ssl.SSLContext, datetime]] = OrderedDict()
+
+    @classmethod
+    def open(
+        cls, path: Path, tenant: str, *, limit: int = _LIMIT_CONTEXTS, now: Now = _utc_now
+    ) -> "CertificateAuthority":
+        """Read the authority in a PEM file, which is made, with its directory, if there is none.
+
+        One that expires soon gets a new certificate for the same key, so sandboxes that trust the old one go on.
+        Raises OSError, and ValueError if the file has something else in it or others can read it.
+        """
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        while (found := _read(path)) is None:
+            key = ec.generate_private_key(ec.SECP256R1())
+            _write(path, _pem(key, _authority(tenant, key, now())), replace=False)
+        key, certificate = found
+        if certificate.not_valid_after_utc - now() < _AUTHORITY_RENEWED:
+            certificate = _authority(tenant, key, now())
+            _write(path, _pem(key, certificate), replace=True)
+        return cls(key, certificate, limit=limit, now=now)
+
+    @property
+    def ca_pem(self) -> str:
+        """The certificate to trust."""
+        return self._certificate.public_bytes(serialization.Encoding.PEM).decode("ascii")
+
+    def context(self, host: str) -> ssl.SSLContext:
+        """Return a server's context for a canonical host: TLS 1.2 or 1.3, HTTP/1.1."""
+        kept = self._contexts.pop(host, None)
+        if kept is None or kept[1] - self._now() < _LEAF_RENEWED:
+            kept = self._made(host)
+        self._contexts[host] = kept
+        while len(self._contexts) > self._limit:
+            self._contexts.popitem(last=False)
+        return kept[0]
+
+    def _made(self, host: str) -> tuple[ssl.SSLContext, datetime]:
+        leaf = self._leaf(host)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        # ssl reads certificates from files only; this one is never on a disk.
+        with open(os.memfd_create("leaf", os.MFD_CLOEXEC), "wb") as memory:  # noqa: PTH123 - a descriptor
+            memory.write(_pem(self._leaf_key, leaf))
+            memory.flush()
+            context.load_cert_chain(f"/proc/self/fd/{memory.fileno()}")
+        return context, leaf.not_valid_after_utc
+
+    def _leaf(self, host: str) -> x509.Certificate:
+        ends = min(self._now() + _LEAF_VALID, self._certificate.not_valid_after_utc)
+        return (
+            _builder(x509.Name([]), self._leaf_key, self._now(), ends)
+            .issuer_name(self._certificate.subject)
+            .add_extension(x509.SubjectAlternativeName([_general_name(host)]), critical=True)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(sign=True), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+
+
+def _authority(tenant: str, key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Certificate:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Airlock {tenant}"[:64])])
+    return (
+        _builder(name, key, now, now + _AUTHORITY_VALID)
+        .issuer_name(name)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(sign=False), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _builder(
+    name: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, ends: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(ends)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _usage(*, sign: bool) -> x509.KeyUsage:
+    """Return the usage of a leaf's key, which signs handshakes, or the authority's, which signs certificates."""
+    return x509.KeyUsage(
+        digital_signature=sign,
+        key_cert_sign=not sign,
+        crl_sign=not sign,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ) + certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _read(path: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate] | None:
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_mode & 0o077:
+                raise ValueError(f"{path}: others may read it; chmod 600 it, and make a new one if they did")
+            data = file.read()
+    except FileNotFoundError:
+        return None
+    try:
+        key = serialization.load_pem_private_key(data, password=None)
+        certificate = x509.load_pem_x509_certificate(data)
+    except (TypeError, ValueError, UnsupportedAlgorithm) as error:
+        raise ValueError(f"{path}: not a private key and a certificate in PEM") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or certificate.public_key() != key.public_key():
+        raise ValueError(f"{path}: the certificate is not of the key")
+    return key, certificate
+
+
+def _write(path: Path, data: bytes, *, replace: bool) -> None:
+    """Write a whole file that its owner alone can read; without `replace` one that came in between stays."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+    try:
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            Path(name).replace(path)
+        else:
+            with contextlib.suppress(FileExistsError):
+                path.hardlink_to(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
