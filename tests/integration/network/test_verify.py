@@ -95,13 +95,17 @@ def alone(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Verif
     yield from gateway(tmp_path_factory.mktemp("n"), port, "docker", alone=True)
 
 
+def failed(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in answer["checks"] if not one["ok"]]
+
+
 def found(answer: dict[str, Any]) -> dict[str, tuple[bool, str]]:
     return {one["name"]: (one["ok"], one["got"]) for one in answer["checks"]}
 
 
 def test_a_sandbox_reaches_what_its_policy_names_and_nothing_else(docker: Verified) -> None:
     code, answer = docker.verify("--thread", "t", "--reach", f"127.0.0.1:{docker.port}")
-    assert (code, answer["ok"]) == (0, True), answer
+    assert (code, failed(answer)) == (0, [])
     checks = found(answer)
     assert {*DIRECT, "raw sockets", "DNS", "TCP over IPv6", "proxy: loopback"} < set(checks)
     assert checks["proxy variables"][1].startswith("all set: http://127.0.0.1:")
@@ -119,7 +123,7 @@ def test_what_is_not_reached_is_reported_with_its_refusal_and_exits_with_1(docke
 
 def test_a_sandbox_whose_policy_names_no_host_has_no_proxy(alone: Verified) -> None:
     code, answer = alone.verify()
-    assert (code, answer["ok"]) == (0, True), answer
+    assert (code, failed(answer)) == (0, [])
     assert found(answer)["proxy variables"][1].startswith("none is set")
     code, answer = alone.verify("--reach", "pypi.org:443")
     assert (code, found(answer)["reach pypi.org:443"]) == (1, (False, "there is no proxy"))

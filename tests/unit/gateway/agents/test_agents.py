@@ -183,6 +183,18 @@ def test_a_service_is_shown_the_seven_tools_and_no_others() -> None:
     assert len(specs) == 7
 
 
+def test_the_model_reads_how_the_network_is_reached_if_the_policy_lets_it_connect() -> None:
+    def said(policy: Policy) -> str:
+        tenant = Tenant("acme", policy, ModelSettings(), {"default": _settings(ALL)})
+        calls = ToolCalls(NoJournal(), cast(Any, None), approvals=cast(Any, None), quotas=cast(Any, None))
+        return next(spec.description for spec in calls.specs(tenant) if spec.name == "execute")
+
+    rule = "{id: a, tools: [connect], hosts: [pypi.org], effect: %s, reason: r}"
+    assert "There is no network" in said(POLICY)
+    assert "There is no network" in said(load_policy(f"version: 1\nrules:\n- {rule % 'deny'}\n", "test"))
+    assert "HTTPS_PROXY" in said(load_policy(f"version: 1\nrules:\n- {rule % 'ask'}\n", "test"))
+
+
 async def _run(
     settings: AgentSettings,
     *responses: Any,
