@@ -119,7 +119,7 @@ def make_lease(base: Foundation, sandboxes: Sandboxes, listen: str) -> Lease:
     )
 
 
-def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, lease: Lease) -> Work:
+def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, lease: Lease, doors: Doors) -> Work:
     """Start tool calls and runs. If the lease is lost, all runs are abandoned."""
     asked = ApprovalStore(base.database)
     quotas = Quotas(QuotaStore(base.database, base.process_id))
@@ -131,7 +131,7 @@ def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, le
         quotas=quotas,
         telemetry=base.telemetry,
         engines=engines,
-        doors=Doors(asked, base.store.audit),
+        doors=doors,
     )
     unhosted = WaitingStore(base.database, gateway=base.process_id, engine=sandboxes.engine_id)
     waiting = WaitingRuns(unhosted, asked, base.tenants, takes_over=True)

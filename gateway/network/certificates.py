@@ -5,6 +5,7 @@ names: which hosts are opened may change while sandboxes run, and nobody but the
 """
 
 import contextlib
+import hashlib
 import ipaddress
 import os
 import ssl
@@ -69,6 +70,12 @@ class CertificateAuthority:
     def ca_pem(self) -> str:
         """The certificate to trust."""
         return self._certificate.public_bytes(serialization.Encoding.PEM).decode("ascii")
+
+    @property
+    def derived_key(self) -> bytes:
+        """A secret that follows from the authority's key, for other uses than signing."""
+        private = self._key.private_numbers().private_value.to_bytes(32, "big")
+        return hashlib.sha256(b"airlock placeholders" + private).digest()
 
     def context(self, host: str) -> ssl.SSLContext:
         """Return a server's context for a canonical host: TLS 1.2 or 1.3, HTTP/1.1."""

@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
+from gateway.config.network_settings import CredentialSettings
 from gateway.errors import Misconfigured
-from gateway.network.credential_settings import CredentialSettings
 from gateway.network.http_request import Headers, Origin, ProxyRequest, Refused
 from gateway.network.masking import Masked, forms
 from gateway.network.secret_value import SecretUnavailable, SecretValue
