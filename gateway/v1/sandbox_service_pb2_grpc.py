@@ -282,9 +282,9 @@ class SandboxServiceServicer:
         first message, which must arrive within 60 s, says where; `opened` answers it once the connection is there. Bytes go
         both ways from then on, and each direction has an `end` of its own. The sandbox is in use while the connection is
         open: it is not stopped as idle, and StopSandbox is SANDBOX_BUSY. NOT_FOUND if the thread has no running sandbox, or
-        if nothing listens on the port; nothing is created or started. UNAVAILABLE if the program resets the connection,
-        the sandbox ends or the gateway stops: the bytes may not be whole then. Each connection is one record of the audit,
-        counts in tool_calls_per_minute, and its bytes in bytes_per_day.
+        if nothing listens on the port; nothing is created or started. UNAVAILABLE if the connection breaks, the sandbox
+        ends or the gateway stops; a program that resets the connection may look like one that ends it. Each connection is
+        one record of the audit and counts in tool_calls_per_minute, its bytes in bytes_per_day.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
