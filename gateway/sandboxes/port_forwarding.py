@@ -10,7 +10,7 @@ from typing import Any
 
 from agent.cancellation import to_the_end
 from gateway.credentials.caller import actor
-from gateway.errors import AirlockError, Unavailable
+from gateway.errors import AirlockError, Cancelled, Unavailable
 from gateway.sandboxes.sandbox_admin import SandboxAdmin
 from gateway.storage.audit_store import AuditEntry
 from gateway.support.clock import make_id
@@ -131,7 +131,7 @@ class PortForwarding:
                         connection.abort(_stopping())
                     yield connection
                     outcome = "completed"
-        except (asyncio.CancelledError, GeneratorExit):
+        except (asyncio.CancelledError, GeneratorExit, Cancelled):  # the caller left
             outcome = "cancelled"
             raise
         finally:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from gateway.errors import InvalidArgument, TooLarge, Unavailable
+from gateway.errors import Cancelled, InvalidArgument, TooLarge, Unavailable
 from gateway.sandboxes.history import HistoryReader
 from gateway.sandboxes.port_forwarding import PIECE_BYTES, ForwardedConnection, PortForwarding
 from gateway.sandboxes.sandbox_admin import SandboxAdmin
@@ -238,7 +238,7 @@ async def _pass_on(messages: AsyncIterator[pb.ForwardPortRequest], connection: F
                 raise TooLarge(f"data: {PIECE_BYTES:,} bytes a message at most; send smaller pieces")
             if not await connection.send(message.data):
                 return
-        raise InvalidArgument("the stream was closed without `end`, so the data is not whole; the connection was ended")
+        raise Cancelled("the stream was closed without `end`, so the data is not whole; the connection was ended")
     except Exception as error:
         connection.abort(error)
 

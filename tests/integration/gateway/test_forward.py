@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from gateway.client import (
+    Cancelled,
     Client,
     InvalidArgument,
     NotFound,
@@ -310,6 +311,15 @@ async def test_a_caller_that_leaves_ends_the_connection_of_the_program(world: Wo
             await asyncio.sleep(0.1)
             reading.cancel()
             await asyncio.wait_for(ended.wait(), 10)
+
+    async def flood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(b"x" * MIB)
+            await writer.drain()
+
+    async with listening(flood) as port, client.forward_port("left", port):  # what comes is not read
+        await asyncio.sleep(0.5)
+    assert [outcome for outcome, _, _ in world.recorded("left", 3)] == ["cancelled"] * 3
     assert (await client.get_sandbox("left")).calls == 0
 
 
@@ -358,10 +368,11 @@ async def test_what_breaks_the_protocol_is_an_invalid_argument(client: Client) -
             ((pb.ForwardPortRequest(forward=pb.ForwardPort(thread="broken")),), "port"),
             ((pb.ForwardPortRequest(forward=pb.ForwardPort(thread="broken", port=65_536)),), "port"),
             ((where, where), "only the first"),
-            ((where, data), "without `end`"),
         ):
             with pytest.raises(InvalidArgument, match=said):
                 await answered(*requests)
+        with pytest.raises(Cancelled, match="without `end`"):
+            await answered(where, data)
         with pytest.raises(TooLarge, match="262,144 bytes"):
             await answered(where, pb.ForwardPortRequest(data=b"x" * (256 * 1024 + 1)), end)
 
@@ -422,17 +433,31 @@ def daemons_of(gateway: int) -> list[int]:
 async def test_a_gateway_that_stops_ends_connections_at_once_and_records_them(tmp_path: Path) -> None:
     home = await asyncio.to_thread(memory_home, tmp_path)
     home.configure(drain_s=50)
+
+    async def end_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write_eof()
+        await reader.read()
+
     with served(home, ENV) as gateway:
-        async with Client(gateway.address, home.key, retry=None) as client, listening(echo) as port:
+        async with (
+            Client(gateway.address, home.key, retry=None) as client,
+            listening(echo) as port,
+            listening(end_first) as ending,
+        ):
             await client.create_sandbox("t")
-            async with client.forward_port("t", port) as connection:
+            async with client.forward_port("t", ending) as half, client.forward_port("t", port) as connection:
+                assert await half.read() == b""
                 await connection.write(b"x")
                 assert await connection.read() == b"x"
                 gateway.process.terminate()
                 with pytest.raises(Unavailable, match="shutting down"):
                     await connection.read()
-        assert await asyncio.to_thread(gateway.process.wait, 30) == 0
-    assert home.rows("SELECT outcome, size_bytes FROM audit_records WHERE kind = 'forward'") == [("failed", 2)]
+                # Well before the drain is over, with one direction of a connection still open.
+                assert await asyncio.to_thread(gateway.process.wait, 30) == 0
+                with pytest.raises(Unavailable, match="shutting down"):
+                    await half.write(b"x")
+    rows = home.rows("SELECT outcome, size_bytes FROM audit_records WHERE kind = 'forward'")
+    assert sorted(rows) == [("failed", 0), ("failed", 2)]
 
 
 @asynccontextmanager
