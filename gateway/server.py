@@ -115,9 +115,10 @@ def _stop_in_order(
     """
     stopping: list[asyncio.Task[None]] = []
     stack.push_async_callback(work.tool_calls.close)
+    stack.push_async_callback(services.forwarding.settled)
     stack.push_async_callback(lambda: asyncio.wait(stopping))
     stack.push_async_callback(work.runs.close)
-    for streamed in (work.approvals, services.audit, services.usage, services.transitions):
+    for streamed in (work.approvals, services.audit, services.usage, services.transitions, services.forwarding):
         stack.callback(streamed.close)
     stack.callback(lambda: stopping.append(asyncio.create_task(server.stop(drain_s))))
     stack.push_async_callback(services.healthy.enter_graceful_shutdown)

@@ -3,6 +3,7 @@
     sandbox_admin                      creates, stops, resumes and removes sandboxes on request
     counted_creation                   counts creations against the policy's quota
     sandbox_usage                      what sandboxes use
+    port_forwarding                    connections to ports that programs in a sandbox listen on
     channel_claim                      the directory of their sockets and locks, the same for all gateways
     history                            their state transitions, written, and listed or watched
 
