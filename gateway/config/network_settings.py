@@ -1,4 +1,4 @@
-"""The network of sandboxes; an operator's bindings of secrets to a variable, and to the place where they may be sent."""
+"""The network of sandboxes; an operator's bindings of secrets to a variable and to where they may be sent."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,7 @@
 """A certificate authority of one tenant, so that the gateway can open TLS connections of its sandboxes to chosen hosts.
 
 The key stays in one file here, which its owner alone can read. A sandbox gets the certificate. It is not constrained to
-names: which hosts are opened may change while sandboxes run, and nobody but the gateway can sign.
+names: which hosts are opened may change while sandboxes run, and only the gateway can sign.
 """
 
 import contextlib

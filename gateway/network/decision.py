@@ -127,7 +127,7 @@ class ConnectionPolicy:
         raise denied(
             target,
             decision.rule,
-            f"nobody answered within {limits.wait_s:g} s whether it is allowed ({decision.reason})",
+            f"it needs an approval, and none was given within {limits.wait_s:g} s ({decision.reason})",
             advice="have it approved (`airlock approvals list`) and connect again",
         )
 

@@ -93,7 +93,7 @@ class Client:
             raise ClientGone from error
 
     async def watch(self) -> Never:
-        """Raise ClientGone when it leaves. Reads ahead no more than a piece: behind that nobody can tell."""
+        """Raise ClientGone when it leaves. Reads ahead no more than a piece: behind that its end is not visible."""
         while len(self.buffer) < PIECE_BYTES:
             await self.fill()
         await asyncio.Event().wait()

@@ -10,5 +10,5 @@
 sandbox/keeper/sandbox_keeper.py leases a sandbox to each thread; a call gets it from
 gateway/tool_calls/thread_sandbox.py.
 
-Start at `sandbox_admin.py`. Imports gateway layers below 12, agent and sandbox.
+Start at `sandbox_admin.py`. Imports gateway layers below 13, agent and sandbox.
 """

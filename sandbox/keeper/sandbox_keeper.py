@@ -72,7 +72,7 @@ class SandboxKeeper:
         owner = owner_by_name(tenant, thread)
         place = self._places.by_owner.get(owner)
         if place is not None and place.sandbox is not None and not place.sandbox.alive:
-            place.sandbox = None  # stopped, and not lost: nobody is to remove it for that
+            place.sandbox = None  # stopped, not lost: it must not be removed for that
             if not place.users:
                 self._places.forget(owner, place)
         self._places.background.begin(self._places.trim_logged())

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import pytest
 import trustme
+from gateway.network.credential_settings import CredentialSettings
 
 from gateway.network.certificates import CertificateAuthority
 from gateway.network.client_hello import read_client_hello
-from gateway.network.credential_settings import CredentialSettings
 from gateway.network.credentials import Caller, Credentials
 from gateway.network.http_relay import relay_http
 from gateway.network.http_request import Origin
@@ -36,7 +36,7 @@ _BASIC = "Basic " + base64.b64encode(f"token:{_SECRET}".encode()).decode()
 
 
 class _Files(SimpleHTTPRequestHandler):
-    """Serves a directory to whoever has the token, and echoes a body."""
+    """Serves a directory to clients that have the token, and echoes a body."""
 
     protocol_version = "HTTP/1.1"
 

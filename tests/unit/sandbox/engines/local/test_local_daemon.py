@@ -211,7 +211,7 @@ def test_the_channel_finds_a_socket_however_long_its_directory_s_path_is(tmp_pat
         asyncio.run(connect())
 
 
-async def test_one_that_was_stopped_is_no_lost_one_for_whoever_looks_at_it(engine: MemoryEngine) -> None:
+async def test_one_that_was_stopped_is_not_taken_for_a_lost_one(engine: MemoryEngine) -> None:
     keeper = make_keeper(engine, stopped_timeout_s=3600)
     async with keeper.acquire(SPEC) as sandbox:
         stopped_id = sandbox.id
