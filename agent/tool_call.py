@@ -68,8 +68,8 @@ class Slot(Generic[T]):
 class CallContext:
     """What is known of one tool call from its first hook to its last. Never stored, never shown to a model.
 
-    `call_id` is "" before the call is known, `run_id` and `request_id` for a call without one. `clock`, in seconds, measures durations, from `started_s`.
-    `resumed`: its step began in an earlier process. Hooks share values by slot.
+    `call_id` is "" before the call is known, `run_id` and `request_id` for a call without one. `clock`, in seconds,
+    measures durations, from `started_s`. `resumed`: its step began in an earlier process. Hooks share values by slot.
     """
 
     tenant: str = ""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gateway.composition.foundation import Foundation, open_foundation
+from gateway.composition.network import make_doors
 from gateway.composition.sandboxes import open_sandboxes
 from gateway.composition.services import SERVICES, Services, Work, add_services, make_anchoring, make_lease, start_work
 from gateway.config.config import Config
@@ -62,11 +63,12 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
             stack.enter_context(locked_state(state_dir))
         slot = stack.enter_context(locked_slot(state_dir, worker))
         base = await open_foundation(stack, config, worker)
+        doors = await make_doors(base)
         sandboxes = await open_sandboxes(stack, base)
         lease = make_lease(base, sandboxes, listen)
         await stack.enter_async_context(lease.hold(slot.predecessors))
         slot.record(base.process_id)
-        work = start_work(stack, base, sandboxes, lease)
+        work = start_work(stack, base, sandboxes, lease, doors)
         server = await _server(stack, base, worker)
         services = await add_services(server, base, sandboxes, work)
         address = bind(server, listen, config)
@@ -113,9 +115,10 @@ def _stop_in_order(
     """
     stopping: list[asyncio.Task[None]] = []
     stack.push_async_callback(work.tool_calls.close)
+    stack.push_async_callback(services.forwarding.settled)
     stack.push_async_callback(lambda: asyncio.wait(stopping))
     stack.push_async_callback(work.runs.close)
-    for streamed in (work.approvals, services.audit, services.usage, services.transitions):
+    for streamed in (work.approvals, services.audit, services.usage, services.transitions, services.forwarding):
         stack.callback(streamed.close)
     stack.callback(lambda: stopping.append(asyncio.create_task(server.stop(drain_s))))
     stack.push_async_callback(services.healthy.enter_graceful_shutdown)

@@ -28,6 +28,7 @@ INTEGRATION = "tests/integration/"
 CORE = (
     "gateway/test_approvals.py",
     "gateway/test_files.py",
+    "gateway/test_forward.py",
     "gateway/test_memory_engine.py",
     "gateway/test_runs.py",
     "gateway/test_stopping.py",

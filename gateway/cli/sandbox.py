@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli.command import Commands, GatewayCli, OfThread, Yes, taken
+from gateway.cli.forward import forward
 from gateway.cli.printable import Rows, local_time
 from gateway.cli.terminal import SlowWork, err, fail, out, print_json
 from gateway.errors import Unavailable
@@ -280,5 +281,5 @@ def _size(size_bytes: int | None) -> str:
     return f"{size:.0f}" if unit == 0 else f"{size:.1f}{_SIZE_UNITS[unit]}"
 
 
-for one in (stats, top, snapshot, snapshots, restore, fork):
+for one in (stats, top, forward, snapshot, snapshots, restore, fork):
     app.command()(one)

@@ -25,6 +25,7 @@ from gateway.client.connection import Tls as Tls
 from gateway.client.files import FileEntry as FileEntry
 from gateway.client.files import FileKind as FileKind
 from gateway.client.input import Input as Input
+from gateway.client.ports import PortConnection as PortConnection
 from gateway.client.processes import Process as Process
 from gateway.client.processes import Processes as Processes
 from gateway.client.processes import ProcessOutput as ProcessOutput

@@ -12,6 +12,7 @@ from gateway.client.approvals import ApprovalCalls
 from gateway.client.audit import AuditCalls
 from gateway.client.files import FileCalls
 from gateway.client.messages import Fields, message, record
+from gateway.client.ports import PortCalls
 from gateway.client.processes import OutputText, ProcessCalls
 from gateway.client.runs import RunCalls
 from gateway.client.sandboxes import SandboxCalls
@@ -73,7 +74,9 @@ class Tool:
     parameters: Mapping[str, Any]
 
 
-class Client(RunCalls, ThreadCalls, FileCalls, ProcessCalls, ApprovalCalls, AuditCalls, SandboxCalls, AdminCalls):
+class Client(
+    RunCalls, ThreadCalls, FileCalls, ProcessCalls, ApprovalCalls, AuditCalls, SandboxCalls, PortCalls, AdminCalls
+):
     """A connection to a gateway; use it as an async context manager, or `aclose()` it.
 
     It can be created anywhere, and belongs to the event loop that enters or first uses it: WrongEventLoop in another.

@@ -134,18 +134,24 @@ class RequestStream:
         async with contextlib.aclosing(self._requests):
             try:
                 async for request in self._requests:
-                    await self._write(request)
+                    await send(self._call, request)
                 await self._call.done_writing()
-            except (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
+            except CALL_ENDED:
                 return  # the call has ended; its status, which the block reads, says why
             except Exception as error:  # of the caller's own input
                 self._failure = error
                 self._call.cancel()
 
-    async def _write(self, request: Any) -> None:
-        await self._call.wait_for_connection()
-        core = getattr(self._call, "_cython_call", None)
-        if core is None:  # a call with interceptors, which instrumentation of the caller's process may add
-            await self._call.write(request)
-        else:
-            await core.send_serialized_message(request.SerializeToString())
+
+async def send(call: Any, request: Any) -> None:
+    """Send one request of a call; what grpc raises if the call has ended is one of CALL_ENDED."""
+    await call.wait_for_connection()
+    core = getattr(call, "_cython_call", None)
+    if core is None:  # a call with interceptors, which instrumentation of the caller's process may add
+        await call.write(request)
+    else:
+        await core.send_serialized_message(request.SerializeToString())
+
+
+CALL_ENDED = (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
+"""What send() raises if the call has ended, whose status says why."""

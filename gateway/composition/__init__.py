@@ -3,5 +3,5 @@
 foundation.py   database, telemetry, policies      sandboxes.py   engine, keeper and their decorators
 services.py     tool calls, runs, gRPC services
 
-Start at `foundation.py`. Imports gateway layers below 14 and sandbox.
+Start at `foundation.py`. Imports gateway layers below 15 and sandbox.
 """

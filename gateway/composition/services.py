@@ -25,6 +25,7 @@ from gateway.runs.runs import Runs
 from gateway.runs.threads import Threads
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.sandboxes.history import HistoryReader
+from gateway.sandboxes.port_forwarding import PortForwarding
 from gateway.sandboxes.sandbox_admin import SandboxAdmin
 from gateway.sandboxes.sandbox_usage import SandboxUsage
 from gateway.services.admin_service import AdminService
@@ -119,7 +120,7 @@ def make_lease(base: Foundation, sandboxes: Sandboxes, listen: str) -> Lease:
     )
 
 
-def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, lease: Lease) -> Work:
+def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, lease: Lease, doors: Doors) -> Work:
     """Start tool calls and runs. If the lease is lost, all runs are abandoned."""
     asked = ApprovalStore(base.database)
     quotas = Quotas(QuotaStore(base.database, base.process_id))
@@ -131,7 +132,7 @@ def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, le
         quotas=quotas,
         telemetry=base.telemetry,
         engines=engines,
-        doors=Doors(asked, base.store.audit),
+        doors=doors,
     )
     unhosted = WaitingStore(base.database, gateway=base.process_id, engine=sandboxes.engine_id)
     waiting = WaitingRuns(unhosted, asked, base.tenants, takes_over=True)
@@ -166,6 +167,7 @@ class Services:
     audit: Audit
     usage: SandboxUsage
     transitions: HistoryReader
+    forwarding: PortForwarding
     forks: Forks
 
 
@@ -180,6 +182,7 @@ async def add_services(server: PrefetchingServer, base: Foundation, sandboxes: S
     erasure = Erasure(database, ErasureStore(database), TenantFiles(engine, work.snapshots))
     tenants = TenantAdmin(base.config, base.policies, database, erasure)
     admin = SandboxAdmin(engine, keeper, tool_calls, listed)
+    forwarding = PortForwarding(sandboxes.leases, admin, tool_calls)
     threads = Threads(base.store, listed, erasure, tool_calls.forget_thread, work.quotas)
     for servicer in (
         AdminService(tenants, KeyStore(database), PolicyAdmin(base.config, base.policies), authenticate),
@@ -187,7 +190,7 @@ async def add_services(server: PrefetchingServer, base: Foundation, sandboxes: S
         AuditService(audit, authenticate),
         ProcessService(tool_calls, authenticate, RequestedPrograms(base.store, tool_calls.late)),
         RunService(work.runs, authenticate, listed),
-        SandboxService(engine, keeper, admin, usage, work.snapshots, forks, transitions, authenticate),
+        SandboxService(engine, keeper, admin, usage, work.snapshots, forks, transitions, forwarding, authenticate),
         ThreadService(threads, authenticate),
         ToolService(tool_calls, authenticate, work.requested_calls),
         WorkspaceService(tool_calls, authenticate),
@@ -200,7 +203,7 @@ async def add_services(server: PrefetchingServer, base: Foundation, sandboxes: S
         await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
     names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(BoundedReflection(names), server)
-    return Services(healthy, audit, usage, transitions, forks)
+    return Services(healthy, audit, usage, transitions, forwarding, forks)
 
 
 def make_anchoring(base: Foundation, settings: AnchorSettings) -> Anchoring:

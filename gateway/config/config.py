@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from gateway.config.agent_settings import AgentSettings
 from gateway.config.identity_settings import IdentitySettings, TlsSettings
 from gateway.config.model_settings import CONCURRENT_INFERENCES, MODEL_EXAMPLE, ModelSettings
+from gateway.config.network_settings import CredentialSettings, NetworkSettings
 from gateway.config.operation_settings import (
     AdmissionSettings,
     AuditSettings,
@@ -53,6 +54,9 @@ class TenantSettings(Section):
         ge=1,
         le=4096,
         description="model requests of its runs in progress in one gateway process; more wait",
+    )
+    credentials: tuple[CredentialSettings, ...] = Field(
+        default=(), description="secrets that its tool code uses without seeing them (docs/network.md)"
     )
 
     @property
@@ -165,6 +169,7 @@ class Config(Section):
     )
     drain_s: float = Field(default=5.0, ge=0, le=300, description="how long calls may go on when the gateway stops")
     sandbox: SandboxSettings = SandboxSettings()
+    network: NetworkSettings = NetworkSettings()
     admission: AdmissionSettings = AdmissionSettings()
     recovery: RecoverySettings = RecoverySettings()
     runs: RunsSettings = RunsSettings()

@@ -23,7 +23,9 @@ class AdmissionSettings(Section):
     calls_at_once_per_tenant: int = Field(default=64, ge=1)
     queue_per_tenant: int = Field(default=256, ge=0, description="calls that may wait in the queue")
     queue_wait_s: float = Field(default=2.0, gt=0, description="a call that waits longer is refused")
-    streams_per_tenant: int = Field(default=256, ge=1, description="open streams that watch, follow or move files")
+    streams_per_tenant: int = Field(
+        default=256, ge=1, description="open streams that watch, follow, move files or forward ports"
+    )
     request_bytes: int = Field(default=512 * 1024 * 1024, ge=1, description="requests in memory, of all tenants")
     request_bytes_per_tenant: int = Field(default=64 * 1024 * 1024, ge=1)
     uploads: int = Field(default=128, ge=1, description="concurrent file uploads, of all tenants; more wait")

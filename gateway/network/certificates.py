@@ -1,10 +1,11 @@
 """A certificate authority of one tenant, so that the gateway can open TLS connections of its sandboxes to chosen hosts.
 
 The key stays in one file here, which its owner alone can read. A sandbox gets the certificate. It is not constrained to
-names: which hosts are opened may change while sandboxes run, and nobody but the gateway can sign.
+names: which hosts are opened may change while sandboxes run, and only the gateway can sign.
 """
 
 import contextlib
+import hashlib
 import ipaddress
 import os
 import ssl
@@ -69,6 +70,12 @@ class CertificateAuthority:
     def ca_pem(self) -> str:
         """The certificate to trust."""
         return self._certificate.public_bytes(serialization.Encoding.PEM).decode("ascii")
+
+    @property
+    def derived_key(self) -> bytes:
+        """A secret that follows from the authority's key, for other uses than signing."""
+        private = self._key.private_numbers().private_value.to_bytes(32, "big")
+        return hashlib.sha256(b"airlock placeholders" + private).digest()
 
     def context(self, host: str) -> ssl.SSLContext:
         """Return a server's context for a canonical host: TLS 1.2 or 1.3, HTTP/1.1."""

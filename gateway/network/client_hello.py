@@ -22,7 +22,7 @@ _ENCRYPTED_CLIENT_HELLO = frozenset({0xFE0D, 0xFFCE})  # the second: ESNI, its d
 class ClientHello:
     """What a ClientHello says. `server_name` is as written; `encrypted`: there is another that only the server reads.
 
-    A client may offer `encrypted` without meaning it (GREASE); from outside nobody can tell.
+    A client may offer `encrypted` without meaning it (GREASE); from outside that looks the same.
     """
 
     server_name: str | None

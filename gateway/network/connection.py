@@ -10,7 +10,7 @@ from typing import Literal
 from gateway.network.client_bytes import ClientBytes, EndOfConnection
 from gateway.network.client_hello import read_client_hello
 from gateway.network.decision import denied
-from gateway.network.http_exit import serve_http
+from gateway.network.http_exit import serve_opened, serve_proxied, serve_tunnelled
 from gateway.network.http_request import Refused
 from gateway.network.outgoing import Ended, Exits, Outgoing
 from gateway.network.proxy_requests import (
@@ -44,7 +44,7 @@ async def serve(connection: socket.socket, exits: Exits) -> None:
                         await client.more()
                     kind = "connect" if client.rest[:8].upper() == b"CONNECT " else "http"
             if kind == "http":
-                await serve_http(client, exits)
+                await serve_proxied(client, exits)
                 return
             answers = (SOCKS_CONNECTED, socks_refusal) if kind == "socks" else (CONNECTED, http_refusal)
             try:
@@ -63,18 +63,27 @@ async def _tunnel(
     client: ClientBytes, outgoing: Outgoing, exits: Exits, connected: bytes, refusal: Callable[[Refused], bytes]
 ) -> None:
     is_http = False
+    policy, target = outgoing.policy.policy(), outgoing.target
+    is_opened = exits.opening.opens(target.host, target.port, policy)
     try:
         try:
-            await outgoing.decide()
-            upstream = await outgoing.dial()
+            if not (is_opened and policy.judges_requests_to(target.host, target.port)):
+                await outgoing.decide()
+            upstream = None if is_opened else await outgoing.dial()
         except Refused as refused:
             await client.send(refusal(refused))
+            return
+        if upstream is None:
+            await client.send(connected)
+            await _check_first(client, outgoing, only_tls=True)
+            is_http = True
+            await serve_opened(client, exits, outgoing, exits.opening.authority.context(target.host))
             return
         with closing(upstream):
             await client.send(connected)
             is_http = await _relay_checked(client, upstream, outgoing)
             if is_http:  # each request is judged then, and the connection recorded, as those to a proxy are
-                await serve_http(client, exits, (outgoing, upstream))
+                await serve_tunnelled(client, exits, outgoing, upstream)
     except Refused as refused:
         outgoing.refuse(refused)
     except Ended as ended:
@@ -130,18 +139,24 @@ def _rule(outgoing: Outgoing) -> str:
     return outgoing.decision.rule if outgoing.decision is not None else ""
 
 
-async def _check_first(client: ClientBytes, outgoing: Outgoing) -> None:
-    """Check what the client says first: the name in a TLS handshake. Raises Refused, and _PlainHttp for HTTP."""
+async def _check_first(client: ClientBytes, outgoing: Outgoing, *, only_tls: bool = False) -> None:
+    """Check what the client says first: the name in a TLS handshake. Raises Refused, and _PlainHttp for HTTP.
+
+    With `only_tls` anything else is refused.
+    """
+    target = outgoing.target
+    advice = f"connect to {target.host} by that name"
     if not client.rest:
         await client.more()
+    if only_tls and not client.rest.startswith(_TLS):
+        reason = "the requests of this connection are judged, and it is neither TLS nor asked for in plain HTTP"
+        raise denied(target, _rule(outgoing), reason, advice=f"use https://{target.host}")
     while _METHOD_BEGUN.fullmatch(client.rest):
         await client.more()
     if _METHOD.match(client.rest):
         raise _PlainHttp
     if not client.rest.startswith(_TLS):
         return
-    target = outgoing.target
-    advice = f"connect to {target.host} by that name"
     try:
         while (hello := read_client_hello(client.rest)) is None:
             await client.more()

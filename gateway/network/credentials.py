@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
+from gateway.config.network_settings import CredentialSettings
 from gateway.errors import Misconfigured
-from gateway.network.credential_settings import CredentialSettings
 from gateway.network.http_request import Headers, Origin, ProxyRequest, Refused
 from gateway.network.masking import Masked, forms
 from gateway.network.secret_value import SecretUnavailable, SecretValue
@@ -186,7 +186,8 @@ class CredentialExchange:
             origin = self._request.origin
             reason = "the server compressed its answer unasked, so no credential could be taken out of it"
             raise Refused(502, {"error": "bad_gateway", "reason": reason, "host": origin.host, "port": origin.port})
-        return tuple((name, self._masked.masked(value)) for name, value in headers)
+        masked = self._masked.masked
+        return tuple((masked(name), masked(value)) for name, value in headers)
 
     def received(self, data: bytes) -> bytes:
         return self._masked.feed(data)

@@ -36,6 +36,7 @@ class CallUnderWay:
     call_id: str = ""
     run_id: str = ""
     agent: str = ""
+    tool: str = "execute"
     command: str = ""
     actor: str = field(default_factory=actor)
 
@@ -94,9 +95,11 @@ class ConnectionPolicy:
         found = [policy.judge(CONNECT, arguments, facts, grants) for arguments in target.arguments()]
         return max(found, key=lambda decision: ("allow", "ask", "deny").index(decision.verdict))
 
-    async def decided(self, target: Target, call: CallUnderWay) -> Decision:
-        """Return the decision that allows a connection, once an approver has if one is asked. Raises Refused."""
+    async def decided(self, target: Target, call: CallUnderWay, *, asked: bool = False) -> Decision:
+        """Return the decision that allows a connection, once an approver has if one is to be asked. Raises Refused."""
         decision = self.judge(target, call)
+        if decision.verdict == "ask" and asked:
+            return replace(decision, verdict="allow")
         if decision.verdict == "ask":
             grants = (await load_grants(self.approvals, self.thread, call.run_id or None)).grants
             decision = self.judge(target, call, grants)
@@ -124,7 +127,7 @@ class ConnectionPolicy:
         raise denied(
             target,
             decision.rule,
-            f"nobody answered within {limits.wait_s:g} s whether it is allowed ({decision.reason})",
+            f"it needs an approval, and none was given within {limits.wait_s:g} s ({decision.reason})",
             advice="have it approved (`airlock approvals list`) and connect again",
         )
 

@@ -21,6 +21,7 @@ from agent.tool_call import CallContext
 from gateway.errors import Unavailable
 from gateway.network.connection import serve
 from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target, refusal
+from gateway.network.opening import Opening
 from gateway.network.outgoing import Outgoing
 from gateway.policy.judge import Policy
 from gateway.storage.approval_store import ApprovalStore
@@ -51,6 +52,7 @@ class Door:
     sandbox: Sandbox
     policy: ConnectionPolicy
     audit: AuditStore
+    opening: Opening
     port: int = 0
     calls: list[CallUnderWay] = field(default_factory=list)
     refused: dict[str, list[str]] = field(default_factory=dict)
@@ -58,6 +60,7 @@ class Door:
     _open: dict[Outgoing, asyncio.Task[None]] = field(default_factory=dict)
     _recent_s: deque[float] = field(default_factory=deque)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _trusted: bool = False
     _closed: bool = False
 
     @property
@@ -67,9 +70,16 @@ class Door:
     async def open(self) -> None:
         """Have the daemon listen, and begin to take connections. Raises SandboxError."""
         self.port = await self.sandbox.network.open()
+        await self._trust()
         for _ in range(_ACCEPTORS):
             self._begin(self._accept_all())
         self._begin(self._watch())
+
+    async def _trust(self) -> None:
+        """Have programs of the sandbox trust the tenant's authority, once connections may be opened."""
+        if not self._trusted and self.opening.is_needed(self.policy.policy()):
+            await self.opening.install(self.sandbox)
+            self._trusted = True
 
     async def close(self) -> None:
         """End every connection, and have the daemon stop listening."""
@@ -122,9 +132,10 @@ class Door:
     @asynccontextmanager
     async def entered(self, call: CallUnderWay) -> AsyncIterator[Mapping[str, str]]:
         """Attribute connections to a call, which runs in this block; yields the variables for its programs."""
+        await self._trust()
         self.calls.append(call)
         try:
-            yield environment(self.port)
+            yield {**environment(self.port), **self.opening.environment(self.policy.policy(), call.agent)}
         finally:
             self.calls.remove(call)
 
@@ -182,6 +193,8 @@ class Doors:
 
     approvals: ApprovalStore
     audit: AuditStore
+    opening: Callable[[str], Opening]
+    """Returns what a tenant's connections are opened with."""
     _doors: dict[str, Door] = field(default_factory=dict)
     _opening: dict[str, asyncio.Lock] = field(default_factory=dict)
 
@@ -200,7 +213,12 @@ class Doors:
                 door = None
             if door is None and policy().connects:
                 self._forget_dead()
-                door = Door(sandbox, ConnectionPolicy(thread, policy, self.approvals), self.audit)
+                door = Door(
+                    sandbox,
+                    ConnectionPolicy(thread, policy, self.approvals),
+                    self.audit,
+                    self.opening(thread.tenant),
+                )
                 await door.open()
                 self._doors[sandbox.id] = door
         return door

@@ -93,7 +93,7 @@ class Client:
             raise ClientGone from error
 
     async def watch(self) -> Never:
-        """Raise ClientGone when it leaves. Reads ahead no more than a piece: behind that nobody can tell."""
+        """Raise ClientGone when it leaves. Reads ahead no more than a piece: behind that its end is not visible."""
         while len(self.buffer) < PIECE_BYTES:
             await self.fill()
         await asyncio.Event().wait()
@@ -107,13 +107,16 @@ class Client:
         """Close, but let it read what was sent first: closing on unread bytes would take that back."""
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(_LINGER_S):
-                await self.writer.drain()
                 if self.writer.can_write_eof():
                     self.writer.write_eof()
                 left = _LINGER_BYTES
                 while left > 0 and (data := await self.reader.read(PIECE_BYTES)):
                     left -= len(data)
         self.writer.close()
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(self._limits.idle_s):
+                await self.writer.wait_closed()
+        self.writer.transport.abort()
 
 
 async def first_of(work: Coroutine[Any, Any, _T], watch: Coroutine[Any, Any, Never]) -> _T:

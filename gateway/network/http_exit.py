@@ -2,25 +2,51 @@
 
 import asyncio
 import socket
+import ssl
 
 from gateway.network.client_bytes import ClientBytes
+from gateway.network.credentials import Caller, CredentialExchange
 from gateway.network.decision import Target, refusal
 from gateway.network.http_client import Streams
 from gateway.network.http_relay import relay_http
 from gateway.network.http_request import Origin, ProxyRequest, Refused
 from gateway.network.outgoing import Ended, Exits, Outgoing
+from gateway.network.tls_server import accept_tls
 from gateway.network.upstream import Exchange, PlainExchange
 
-Tunnel = tuple[Outgoing, socket.socket]
-"""A connection to the outside that is there already."""
+_HANDSHAKE_S = 30.0
 
 
-async def serve_http(client: ClientBytes, exits: Exits, tunnel: Tunnel | None = None) -> None:
-    """Serve a client that speaks HTTP to a proxy, in absolute form, or through its tunnel, to its end."""
-    exit_ = HttpExit(exits, tunnel)
-    first, client.rest = client.rest, b""
-    streams = await asyncio.open_connection(sock=client.connection)
-    origin = None if tunnel is None else Origin("http", tunnel[0].target.host, tunnel[0].target.port)
+async def serve_proxied(client: ClientBytes, exits: Exits) -> None:
+    """Serve a client that speaks HTTP to a proxy, in absolute form, to its end."""
+    await _serve(await _streams(client), HttpExit(exits), client.rest, None)
+
+
+async def serve_tunnelled(client: ClientBytes, exits: Exits, outgoing: Outgoing, connection: socket.socket) -> None:
+    """Serve a client that speaks plain HTTP through a tunnel to its end; records the tunnel's connection."""
+    origin = Origin("http", outgoing.target.host, outgoing.target.port)
+    await _serve(await _streams(client), HttpExit(exits, outgoing, connection), client.rest, origin)
+
+
+async def serve_opened(client: ClientBytes, exits: Exits, outgoing: Outgoing, context: ssl.SSLContext) -> None:
+    """Open the TLS of a client, whose ClientHello was read, and serve its HTTP to its end; records `outgoing`."""
+    origin = Origin("https", outgoing.target.host, outgoing.target.port)
+    exit_ = HttpExit(exits, outgoing)
+    try:
+        inside = await accept_tls(await _streams(client), client.rest, context, handshake_s=_HANDSHAKE_S)
+    except OSError as error:
+        what = getattr(error, "reason", None) or error.strerror or type(error).__name__
+        outgoing.refuse(refusal(502, "tls_failed", f"the client's TLS handshake failed: {what}", outgoing.target))
+        await exit_.close()
+        return
+    await _serve(inside, exit_, b"", origin)
+
+
+async def _streams(client: ClientBytes) -> Streams:
+    return await asyncio.open_connection(sock=client.connection)
+
+
+async def _serve(streams: Streams, exit_: "HttpExit", first: bytes, origin: Origin | None) -> None:
     try:
         await relay_http(streams, exit_, first=first, origin=origin)
     except asyncio.CancelledError:
@@ -31,55 +57,92 @@ async def serve_http(client: ClientBytes, exits: Exits, tunnel: Tunnel | None = 
 
 
 class HttpExit:
-    """Satisfies upstream.Upstream, for one client's connection."""
+    """Satisfies upstream.Upstream, for one client's connection.
 
-    def __init__(self, exits: Exits, tunnel: Tunnel | None = None) -> None:
+    `begun` is what the client asked for as a tunnel: decided, unless requests to that host are decided one by one, and
+    connected already where there is a `connection`.
+    """
+
+    def __init__(self, exits: Exits, begun: Outgoing | None = None, connection: socket.socket | None = None) -> None:
         self._exits = exits
-        self._judged: Outgoing | None = None
-        self._dialled: Outgoing | None = None
-        self._connection: socket.socket | None = None
-        if tunnel is not None:
-            self._dialled, self._connection = tunnel
+        self._current = begun
+        self._connection = connection
+        self._next: Outgoing | None = None
         self._recording: set[asyncio.Task[None]] = set()
 
     async def judge(self, request: ProxyRequest) -> Exchange:
         target = Target(request.origin.host, request.origin.port, request.method, request.paths)
-        self._judged = self._exits.outgoing(target)
-        await self._judged.decide()
-        dialled = self._dialled
-        if dialled is not None and (dialled.target.host, dialled.target.port) == (target.host, target.port):
-            # Another request on the same connection to the outside.
-            self._exits.withdraw(self._judged)
-            self._judged = None
-        return PlainExchange(request)
+        current = self._current if self._is_to(target) else None
+        one = self._next = self._exits.outgoing(target)
+        if current is not None and current.decision is not None:
+            await one.decide(asked=current.decision.verdict == "allow")
+        else:
+            await one.decide()
+        exchange, used = await self._exchange(request, one)
+        if current is not None:  # it is another request on that connection, and none of its own
+            self._exits.withdraw(one)
+            self._next, current.decision = None, current.decision or one.decision
+            one = current
+        one.credentials |= used
+        return exchange
+
+    async def _exchange(self, request: ProxyRequest, one: Outgoing) -> tuple[Exchange, frozenset[str]]:
+        opening = self._exits.opening
+        if not opening.has_credentials:
+            return PlainExchange(request), frozenset()
+        caller = Caller(one.call.agent, one.call.tool)
+        exchange: CredentialExchange = await opening.credentials.exchange(request, caller)
+        return exchange, frozenset(exchange.used)
+
+    def _is_to(self, target: Target) -> bool:
+        current = self._current
+        return current is not None and (current.target.host, current.target.port) == (target.host, target.port)
 
     async def dial(self, origin: Origin) -> Streams:
-        del origin  # that of the request judged last
         if self._connection is not None:
             connection, self._connection = self._connection, None
             return await asyncio.open_connection(sock=connection)
-        if self._judged is None and self._dialled is not None:  # it was closed meanwhile
-            again = self._exits.outgoing(self._dialled.target)
-            again.decision = self._dialled.decision
-            self._judged = again
-        self._record(self._dialled)
-        dialled, self._judged = self._judged, None
-        self._dialled = dialled
-        if dialled is None:
+        one = self._next
+        if one is None and self._current is not None and self._current.address:  # closed by the server meanwhile
+            one = self._exits.outgoing(self._current.target)
+            one.decision = self._current.decision
+        if one is not None:
+            self._record(self._current)
+            self._current, self._next = one, None
+        current = self._current
+        if current is None:
             raise RuntimeError("a request is judged before its server is dialled")
-        return await asyncio.open_connection(sock=await dialled.dial())
+        connection = await current.dial()
+        if origin.scheme == "http":
+            return await asyncio.open_connection(sock=connection)
+        return await self._secured(connection, current.target)
+
+    async def _secured(self, connection: socket.socket, target: Target) -> Streams:
+        try:
+            async with asyncio.timeout(_HANDSHAKE_S):
+                return await asyncio.open_connection(
+                    sock=connection, ssl=self._exits.opening.trust, server_hostname=target.host
+                )
+        except ssl.SSLCertVerificationError as error:
+            reason = f"the certificate of {target.shown} is not valid: {error.verify_message}"
+            raise refusal(502, "bad_certificate", reason, target) from error
+        except TimeoutError as error:
+            raise refusal(504, "timed_out", f"{target.shown} did not finish the TLS handshake", target) from error
+        except OSError as error:
+            reason = f"the TLS handshake with {target.shown} failed: {getattr(error, 'reason', None) or error.strerror}"
+            raise refusal(502, "tls_failed", reason, target) from error
 
     def refused(self, refused: Refused, request: ProxyRequest | None) -> None:
-        one = self._judged
+        del request
+        one, self._next = self._next, None
         if one is not None:
             one.refuse(refused)
             self._record(one)
-            self._judged = None
-        elif self._dialled is not None and request is not None:
-            self._dialled.refuse(refused)
+        elif self._current is not None:
+            self._current.refuse(refused)
 
     def moved(self, up: int, down: int) -> None:
-        one = self._dialled
+        one = self._current
         if one is None:
             return
         try:
@@ -90,14 +153,16 @@ class HttpExit:
 
     def cut(self, outcome: str) -> None:
         """Note how the open connection ended, unless that is known."""
-        if self._dialled is not None:
-            self._dialled.outcome = self._dialled.outcome or outcome
+        if self._current is not None:
+            self._current.outcome = self._current.outcome or outcome
 
     async def close(self) -> None:
         """Record what is open."""
-        self._record(self._judged)
-        self._record(self._dialled)
-        self._judged = self._dialled = None
+        self._record(self._next)
+        self._record(self._current)
+        self._next = self._current = None
+        if self._connection is not None:
+            self._connection.close()
         await asyncio.gather(*self._recording)
 
     def _record(self, one: Outgoing | None) -> None:

@@ -109,6 +109,8 @@ def read_request(request: h11.Request, origin: Origin | None) -> ProxyRequest:
         raise bad("the header Host is not the host of the request")
     path, query, after = rest.partition("?")
     options = _connection_options(fields)
+    if not _FRAMING.isdisjoint(options):
+        raise bad("the header Connection names a header that the request needs")
     websocket = _is_websocket(method, named, options)
     headers = tuple((name, value) for name, value in end_to_end(fields) if name.lower() not in {b"host", b"expect"})
     if b"expect" in named and version == b"1.1":
@@ -120,7 +122,7 @@ def read_request(request: h11.Request, origin: Origin | None) -> ProxyRequest:
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Return the headers of a message that are not about one connection only (RFC 9110, 7.6.1), names as written."""
     headers = tuple(headers)
-    dropped = _HOP | _connection_options(headers)
+    dropped = _HOP | _connection_options(headers) - _FRAMING
     return tuple(
         (name, value)
         for name, value in headers
@@ -135,10 +137,7 @@ def trailers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 def _connection_options(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
     values = [value for name, value in headers if name.lower() == b"connection"]
-    options = frozenset(option.strip(b" \t").lower() for option in b",".join(values).split(b","))
-    if not _FRAMING.isdisjoint(options):
-        raise bad("the header Connection names a header that the message needs")
-    return options
+    return frozenset(option.strip(b" \t").lower() for option in b",".join(values).split(b","))
 
 
 def _is_websocket(method: str, named: Mapping[bytes, bytes], options: frozenset[bytes]) -> bool:

@@ -180,7 +180,7 @@ class Transfer:
 
     async def _switch(self, event: h11.InformationalResponse) -> None:
         if dict(event.headers).get(b"upgrade", b"").lower() != b"websocket":
-            raise self.failed("bad_gateway", "the server switched to a protocol that nobody asked for")
+            raise self.failed("bad_gateway", "the server switched to a protocol that was not asked for")
         headers = [*self.exchange.answered(end_to_end(event.headers.raw_items())), *_UPGRADE]
         await self._inbound.send(h11.InformationalResponse(status_code=101, headers=headers, reason=phrase(101)))
 

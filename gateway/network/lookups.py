@@ -33,7 +33,7 @@ class Lookups:
     async def __call__(self, host: str, port: int) -> list[str]:
         """Return the addresses of a name. Raises OSError or UnicodeError. A caller that is cancelled leaves at once."""
         looking = asyncio.create_task(self._in_turn(host, port))
-        looking.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if nobody waits any more
+        looking.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if no caller waits any more
         try:
             return await asyncio.shield(looking)
         except asyncio.CancelledError:

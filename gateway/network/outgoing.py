@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from gateway.network.addresses import Unreachable, resolve
 from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target, denied, refusal
 from gateway.network.http_request import Refused
+from gateway.network.opening import Opening
 from gateway.policy.decision import Decision
 from gateway.policy.document import NetworkSection
 from gateway.storage.audit_store import AuditEntry
@@ -34,7 +35,7 @@ class Outgoing:
     decision: Decision | None = None
     refused: Refused | None = None
     address: str = ""
-    credential: str = ""
+    credentials: frozenset[str] = frozenset()
     bytes_up: int = 0
     bytes_down: int = 0
     outcome: str = ""
@@ -46,12 +47,12 @@ class Outgoing:
     def limits(self) -> NetworkSection:
         return self.policy.policy().document.network
 
-    async def decide(self) -> None:
-        """Wait until the policy, or an approver, allows it. Raises Refused."""
+    async def decide(self, *, asked: bool = False) -> None:
+        """Wait until the policy, or an approver, allows it; `asked`: an approver was asked already. Raises Refused."""
         if self.refused is not None:
             raise self.refused
         try:
-            self.decision = await self.policy.decided(self.target, self.call)
+            self.decision = await self.policy.decided(self.target, self.call, asked=asked)
         except Refused as refused:
             self.refuse(refused)
             raise
@@ -138,7 +139,7 @@ class Outgoing:
         }
         more = {
             "method": self.target.method,
-            "credential": self.credential,
+            "credential": ", ".join(sorted(self.credentials)),
             "reason": str(body.get("reason", ""))[:300],
             "agent": self.call.agent,
         }
@@ -176,6 +177,10 @@ async def _connected(address: str, port: int) -> socket.socket:
 
 class Exits(Protocol):
     """Where the connections of a sandbox leave it."""
+
+    @property
+    def opening(self) -> Opening:
+        """What the tenant's connections are opened with."""
 
     def outgoing(self, target: Target) -> Outgoing:
         """Return a new connection, which counts from now on. Over a limit it is refused already."""

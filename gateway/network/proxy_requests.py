@@ -57,7 +57,7 @@ def http_refusal(refused: Refused) -> bytes:
 
 
 async def read_socks(client: ClientBytes) -> Target:
-    """Read a SOCKS5 greeting and request. Raises Refused, which socks_refusal() turns into an answer."""
+    """Read a SOCKS5 handshake and request. Raises Refused, which socks_refusal() turns into an answer."""
     _, count = await client.exactly(2)
     methods = await client.exactly(count)
     if _NO_PASSWORD not in methods:

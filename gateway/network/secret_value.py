@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from gateway.network.credential_settings import SecretSettings
+from gateway.config.network_settings import SecretSettings
 
 _CACHED_S = 10.0
 _COMMAND_S = 10.0

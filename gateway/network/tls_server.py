@@ -8,7 +8,7 @@ from gateway.network.http_client import PIECE_BYTES, Streams
 
 
 class _TlsWriter(asyncio.StreamWriter):
-    """Keeps the writer below, which would close the transport they share when nobody refers to it any more."""
+    """Keeps the writer below, which would close the transport they share once nothing refers to it."""
 
     below: asyncio.StreamWriter
 

@@ -108,9 +108,9 @@ _STORED_BYTES = 10 * 1024 * 1024 * 1024
 class QuotasSection(Section):
     """What all runs and calls of the tenant may use together, on all gateways; unset means that it is not counted.
 
-    Minutes and days are those of the clock, in UTC. Bytes are those of results and of files that services move.
-    What is stored has a limit always: unset it is 100,000 threads, 10 GiB of messages, events and journal, and 100
-    snapshots with 10 GiB on the gateway's disk.
+    Minutes and days are those of the clock, in UTC. Bytes are those of results, of files that services move
+    and of connections to forwarded ports. What is stored has a limit always: unset it is 100,000 threads, 10 GiB of
+    messages, events and journal, and 100 snapshots with 10 GiB on the gateway's disk.
     """
 
     runs_at_once: int | None = Field(None, ge=1, le=100_000)

@@ -24,14 +24,15 @@ from itertools import islice
 
 from agent.tools.paths import WORKSPACE
 from gateway.policy.budget import Budget, TooComplex
+from gateway.policy.certainty import NO
 from gateway.policy.conditions import Call, CompiledRule, Hit, hit
 from gateway.policy.cover import atoms
 from gateway.policy.decision import INVALID_ARGUMENTS, TOO_COMPLEX, Decision, Effect, Facts, Layer
-from gateway.policy.document import PolicyDocument, Rule
+from gateway.policy.document import Condition, PolicyDocument, Rule
 from gateway.policy.fields import CONNECT, FILE_TOOLS
 from gateway.policy.file_rules import file_rules_of, refusal_note
 from gateway.policy.globs import compile_glob
-from gateway.policy.hosts import address_of
+from gateway.policy.hosts import address_of, compile_host
 from gateway.policy.layers import effective_document
 from gateway.policy.parts import Part, cut, shown
 from gateway.policy.recent import Recent
@@ -122,6 +123,23 @@ class Policy:
         """Whether a rule in force lets some connection pass, or asks about it: without one there is no network."""
         rules = (placed.rule for placed in self._rules)
         return any(CONNECT in rule.tools and rule.effect != "deny" and rule.mode == "enforce" for rule in rules)
+
+    @cached_property
+    def _request_rules(self) -> tuple[Rule, ...]:
+        rules = (placed.rule for placed in self._rules if CONNECT in placed.rule.tools)
+        return tuple(rule for rule in rules if any(_about_requests(one) for one in (rule, rule.unless)))
+
+    @property
+    def judges_requests(self) -> bool:
+        """Whether a rule of connect is about methods or paths."""
+        return bool(self._request_rules)
+
+    def judges_requests_to(self, host: str, port: int) -> bool:
+        """Return whether one about methods or paths may be about a canonical host."""
+        return any(
+            rule.hosts is None or any(compile_host(one).matches(host, port) is not NO for one in rule.hosts)
+            for rule in self._request_rules
+        )
 
     def names_address(self, address: str, port: int, facts: Facts | None = None) -> bool:
         """Return whether the operator allows this very address, or a network that it is in, and no rule denies it.
@@ -253,3 +271,7 @@ def _tells_apart(rule: Rule) -> bool:
         for root in _WRITABLE_ROOTS
     )
     return any(condition.when is not None for condition in conditions) or any(finer)
+
+
+def _about_requests(condition: Condition | None) -> bool:
+    return condition is not None and (condition.methods is not None or condition.url_paths is not None)

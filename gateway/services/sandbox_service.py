@@ -1,17 +1,20 @@
 """SandboxService: a tenant's sandboxes, whichever gateway of the engine created them."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from gateway.errors import InvalidArgument, Unavailable
+from gateway.errors import Cancelled, InvalidArgument, TooLarge, Unavailable
 from gateway.sandboxes.history import HistoryReader
+from gateway.sandboxes.port_forwarding import PIECE_BYTES, ForwardedConnection, PortForwarding
 from gateway.sandboxes.sandbox_admin import SandboxAdmin
 from gateway.sandboxes.sandbox_usage import Disk, SandboxStats, SandboxUsage
-from gateway.services.messages import message, name_of, paging, timestamp
+from gateway.services.messages import in_time, message, name_of, paging, timestamp
 from gateway.serving.edge import Authenticator, require_scope, streaming, unary
+from gateway.serving.request_checks import check
 from gateway.snapshots.forks import ForkAt, Forks
 from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.transition_store import StoredTransition
@@ -44,6 +47,7 @@ class SandboxService(grpc_pb.SandboxServiceServicer):
     snapshots: Snapshots
     forks: Forks
     history: HistoryReader
+    forwarding: PortForwarding
     authenticate: Authenticator
 
     @unary
@@ -180,6 +184,28 @@ class SandboxService(grpc_pb.SandboxServiceServicer):
         made = await self.forks.fork(tenant, request.thread, request.new_thread, at, request_id=request.request_id)
         return pb.ForkThreadResponse(**asdict(made))
 
+    @streaming
+    async def ForwardPort(
+        self, tenant: Tenant, request: AsyncIterator[pb.ForwardPortRequest]
+    ) -> AsyncIterator[pb.ForwardPortResponse]:
+        """Relay one connection until both directions have ended."""
+        messages = aiter(request)
+        first = await in_time(anext(messages, None), "no message came", "the first must be `forward`")
+        if first is None or first.WhichOneof("request") != "forward":
+            raise InvalidArgument("the first message must be `forward`, with the port; data follows in further ones")
+        check(first)
+        async with self.forwarding.connection(tenant, _thread(first.forward.thread), first.forward.port) as connection:
+            yield pb.ForwardPortResponse(opened=True)
+            sending = asyncio.create_task(_pass_on(messages, connection))
+            try:
+                while data := await connection.receive():
+                    yield pb.ForwardPortResponse(data=data)
+                yield pb.ForwardPortResponse(end=True)
+                await connection.wait_for(sending)
+            finally:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+
     def _message(self, tenant: Tenant, one: ListedSandbox) -> pb.Sandbox:
         stopped, since = one.state == "idle_stopped", _moment(one.since_s)
         ends = _moment(self.admin.ends_s(tenant, one))
@@ -193,6 +219,28 @@ class SandboxService(grpc_pb.SandboxServiceServicer):
             stopped_since=since if stopped else None,
             removes_at=ends if stopped else None,
         )
+
+
+async def _pass_on(messages: AsyncIterator[pb.ForwardPortRequest], connection: ForwardedConnection) -> None:
+    """Send a client's data to the program, up to `end` or until it takes no more; abort the connection on an error.
+
+    Only `end` ends it: a client that dies closes its stream as well.
+    """
+    try:
+        async for message in messages:
+            kind = message.WhichOneof("request")
+            if kind == "end":
+                connection.end()
+                return
+            if kind != "data":
+                raise InvalidArgument("only the first message may be `forward`; the others are `data`, and `end`")
+            if len(message.data) > PIECE_BYTES:
+                raise TooLarge(f"data: {PIECE_BYTES:,} bytes a message at most; send smaller pieces")
+            if not await connection.send(message.data):
+                return
+        raise Cancelled("the stream was closed without `end`, so the data is not whole; the connection was ended")
+    except Exception as error:
+        connection.abort(error)
 
 
 def _thread(name: str) -> str:

@@ -9,5 +9,5 @@
 
 Tenants share nothing: that storing a file takes no space would reveal that another tenant has it.
 
-Start at `snapshots.py`. Imports gateway layers below 12, agent and sandbox.
+Start at `snapshots.py`. Imports gateway layers below 13, agent and sandbox.
 """

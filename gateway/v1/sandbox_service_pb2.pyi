@@ -408,3 +408,31 @@ class ForkThreadResponse(_message.Message):
     step: int
     messages: int
     def __init__(self, thread: _Optional[str] = ..., of_thread: _Optional[str] = ..., snapshot_id: _Optional[str] = ..., run_id: _Optional[str] = ..., step: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
+
+class ForwardPortRequest(_message.Message):
+    __slots__ = ("forward", "data", "end")
+    FORWARD_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    forward: ForwardPort
+    data: bytes
+    end: bool
+    def __init__(self, forward: _Optional[_Union[ForwardPort, _Mapping]] = ..., data: _Optional[bytes] = ..., end: _Optional[bool] = ...) -> None: ...
+
+class ForwardPort(_message.Message):
+    __slots__ = ("thread", "port")
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    port: int
+    def __init__(self, thread: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
+class ForwardPortResponse(_message.Message):
+    __slots__ = ("opened", "data", "end")
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    opened: bool
+    data: bytes
+    end: bool
+    def __init__(self, opened: _Optional[bool] = ..., data: _Optional[bytes] = ..., end: _Optional[bool] = ...) -> None: ...

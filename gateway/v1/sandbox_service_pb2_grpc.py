@@ -117,6 +117,11 @@ class SandboxServiceStub:
                 request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.ForkThreadRequest.SerializeToString,
                 response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.ForkThreadResponse.FromString,
                 _registered_method=True)
+        self.ForwardPort = channel.stream_stream(
+                '/gateway.v1.SandboxService/ForwardPort',
+                request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.ForwardPortRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.ForwardPortResponse.FromString,
+                _registered_method=True)
 
 
 class SandboxServiceServicer:
@@ -272,6 +277,19 @@ class SandboxServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForwardPort(self, request_iterator, context):
+        """ForwardPort is one connection to a port that a program in the sandbox of a thread listens on, on its loopback. The
+        first message, which must arrive within 60 s, says where; `opened` answers it once the connection is there. Bytes go
+        both ways from then on, and each direction has an `end` of its own. The sandbox is in use while the connection is
+        open: it is not stopped as idle, and StopSandbox is SANDBOX_BUSY. NOT_FOUND if the thread has no running sandbox, or
+        if nothing listens on the port; nothing is created or started. UNAVAILABLE if the connection breaks, the sandbox
+        ends or the gateway stops; a program that resets the connection may look like one that ends it. Each connection is
+        one record of the audit and counts in tool_calls_per_minute, its bytes in bytes_per_day.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SandboxServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -354,6 +372,11 @@ def add_SandboxServiceServicer_to_server(servicer, server):
                     servicer.ForkThread,
                     request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.ForkThreadRequest.FromString,
                     response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.ForkThreadResponse.SerializeToString,
+            ),
+            'ForwardPort': grpc.stream_stream_rpc_method_handler(
+                    servicer.ForwardPort,
+                    request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.ForwardPortRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.ForwardPortResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -791,6 +814,33 @@ class SandboxService:
             '/gateway.v1.SandboxService/ForkThread',
             gateway_dot_v1_dot_sandbox__service__pb2.ForkThreadRequest.SerializeToString,
             gateway_dot_v1_dot_sandbox__service__pb2.ForkThreadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForwardPort(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gateway.v1.SandboxService/ForwardPort',
+            gateway_dot_v1_dot_sandbox__service__pb2.ForwardPortRequest.SerializeToString,
+            gateway_dot_v1_dot_sandbox__service__pb2.ForwardPortResponse.FromString,
             options,
             channel_credentials,
             insecure,

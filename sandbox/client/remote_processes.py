@@ -50,7 +50,7 @@ class RemoteProcesses:
     file_rules: pb.FileRules | None = None
 
     def under(self, rules: FileRules | None, env: Mapping[str, str] = NO_VARIABLES) -> RemoteProcesses:
-        """Return these processes with file rules for what start() starts, and variables as a shell's under() has them."""
+        """Return these processes with file rules and variables for what they start, as those of a shell."""
         message = None if rules is None else arguments.file_rules_message(rules)
         return replace(self, file_rules=message, env={**env, **self.env})
 

@@ -4,6 +4,7 @@ It runs as root, or in sandbox/engines/local as any user. Start at `__main__.py`
 protobuf and the standard library. ARCHITECTURE.md lists its packages. Besides them:
     __main__, settings       arguments, the listening socket, the fork into init and server
     frames, failures, paths  messages and errors on a connection; paths without links
+    relay                    bytes between two sockets
     build, lazy_module       the build; defers imports, which keeps the daemon small
     volume_emptier           a program of its own: removes a tree of any depth from a volume
 """

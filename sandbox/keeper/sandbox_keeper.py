@@ -69,6 +69,12 @@ class SandboxKeeper:
             was = await self._engine.remove_of(tenant, thread)
             return None if was is None else replace(was, state="removed")
         stopped = await self._engine.stop(tenant, thread)
+        owner = owner_by_name(tenant, thread)
+        place = self._places.by_owner.get(owner)
+        if place is not None and place.sandbox is not None and not place.sandbox.alive:
+            place.sandbox = None  # stopped, not lost: it must not be removed for that
+            if not place.users:
+                self._places.forget(owner, place)
         self._places.background.begin(self._places.trim_logged())
         return stopped
 

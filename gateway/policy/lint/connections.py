@@ -12,7 +12,7 @@ def connections(linted: Linted) -> Iterator[Finding]:
     for placed in linted.own:
         rule = placed.rule
         if CONNECT in rule.tools and rule.effect == "allow" and rule.hosts is None:
-            what = "any host of the internet may be reached, and told whatever is in the sandbox"
+            what = "any host of the internet may be reached, and sent whatever is in the sandbox"
             yield linted.finding("any-host", placed, what, "write hosts to say which")
     if linted.operator is None:  # with one, such a policy does not load
         places = {placed.path: placed for placed in linted.own}

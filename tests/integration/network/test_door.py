@@ -60,7 +60,7 @@ rules:
   - {{id: all-files, tools: [read, write], paths: [/**], effect: allow, reason: Any file.}}
   - {{id: commands, tools: [execute], effect: allow, reason: Anything runs.}}
   - {{id: site, tools: [connect], hosts: ["localhost:{port}"], effect: allow, reason: The tests' own server.}}
-  - {{id: asked, tools: [connect], hosts: ["127.0.0.1:{port}"], effect: ask, reason: Somebody should know.}}
+  - {{id: asked, tools: [connect], hosts: ["127.0.0.1:{port}"], effect: ask, reason: An approver should know.}}
 """
 OPERATOR = """\
 version: 1

@@ -175,6 +175,9 @@ RPCS: Mapping[str, Rpc] = {
         lambda ids: sandbox.ForkThreadRequest(thread=ids.thread, new_thread="forked"),
         StatusCode.PERMISSION_DENIED,
     ),
+    "SandboxService/ForwardPort": Rpc(
+        "tool", lambda ids: sandbox.ForwardPortRequest(forward=sandbox.ForwardPort(thread=ids.thread, port=1))
+    ),
     "ThreadService/ListThreads": Rpc("run", _of(thread.ListThreadsRequest, name_prefix="thread"), OK),
     "ThreadService/GetThread": Rpc("run", _of(thread.GetThreadRequest, **_THREAD)),
     "ThreadService/ListMessages": Rpc("run", _of(thread.ListMessagesRequest, **_THREAD)),

@@ -1,4 +1,4 @@
-"""ClientHellos as OpenSSL makes them, cut everywhere, and those that nobody should make."""
+"""ClientHellos as OpenSSL makes them, cut everywhere, and malformed ones."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_record_that_goes_on_after_the_message_is_not_taken_for_complete() -> 
         read_client_hello(longer + b"\x01")
 
 
-def test_a_client_may_name_nobody() -> None:
+def test_a_client_may_name_no_server() -> None:
     assert read_client_hello(_hello(None)) == ClientHello(None, False, ())
     assert read_client_hello(_hello("127.0.0.1")) == ClientHello(None, False, ())
 

@@ -16,9 +16,9 @@ import pytest
 import trustme
 from pydantic import ValidationError
 
+from gateway.config.network_settings import CredentialSettings
 from gateway.errors import Misconfigured
 from gateway.network.certificates import CertificateAuthority
-from gateway.network.credential_settings import CredentialSettings
 from gateway.network.credentials import Caller, Credentials
 from gateway.network.http_relay import relay_http
 from gateway.network.http_request import Origin

@@ -248,6 +248,19 @@ async def test_a_refused_request_with_a_large_body_ends_the_connection_after_the
         assert b"Connection: close" in got
 
 
+async def test_a_client_that_does_not_read_is_still_served_so_the_relay_has_not_ended() -> None:
+    large = b"HTTP/1.1 200 OK\r\nContent-Length: 20000000\r\n\r\n" + bytes(20_000_000)
+    async with relayed({"good.example": saying(large)}, limits=RelayLimits(idle_s=3)) as relay:
+        reader, writer = await relay.connect()
+        writer.write(_GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        await reader.readexactly(1000)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(relay.ended.wait(), 1)
+        assert len(await reader.read()) > 19_999_000
+        await asyncio.wait_for(relay.ended.wait(), 20)
+        writer.close()
+
+
 async def test_a_refused_head_request_is_answered_without_a_body() -> None:
     async with relayed({"good.example": saying(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")}) as relay:
         ask = b"HEAD http://%s/ HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Look-ups in threads: nobody waits for another tenant's name server."""
+"""Look-ups in threads: no tenant waits for another tenant's name server."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.network.credential_settings import SecretSettings
+from gateway.config.network_settings import SecretSettings
 from gateway.network.secret_value import SecretUnavailable, SecretValue
 
 

@@ -89,7 +89,7 @@ async def client(usage: SandboxUsage) -> AsyncIterator[Client]:
     admin = SandboxAdmin(engine, cast(Any, keeper), cast(Any, None), cast(Any, FakeThreads()))
     none: Any = None
     history = cast(Any, FakeHistory())
-    service = SandboxService(engine, cast(Any, keeper), admin, usage, none, none, history, authenticate)
+    service = SandboxService(engine, cast(Any, keeper), admin, usage, none, none, history, none, authenticate)
     sandbox_service_pb2_grpc.add_SandboxServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -22,6 +22,7 @@ from sandbox.errors import InvalidPath, NotFound, SandboxUnavailable
 from sandbox.protocols import ExecResult, Shell
 from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.transition import Transition
+from tests.sandbox_keeper import make_keeper
 
 SPEC = SandboxSpec("tenant", "thread", "any-image")
 REPOSITORY = Path(__file__).parents[5]
@@ -208,3 +209,17 @@ def test_the_channel_finds_a_socket_however_long_its_directory_s_path_is(tmp_pat
 
     with local_process._listening(directory):
         asyncio.run(connect())
+
+
+async def test_one_that_was_stopped_is_not_taken_for_a_lost_one(engine: MemoryEngine) -> None:
+    keeper = make_keeper(engine, stopped_timeout_s=3600)
+    async with keeper.acquire(SPEC) as sandbox:
+        stopped_id = sandbox.id
+    await keeper.stop(SPEC.tenant, SPEC.thread)
+    async with keeper.acquire_existing(SPEC) as found:
+        assert found is None
+    await keeper.settled()
+    assert engine.stopped(SPEC) == stopped_id
+    async with keeper.acquire(SPEC) as sandbox:
+        assert sandbox.id == stopped_id
+    await keeper.close()

@@ -1,4 +1,4 @@
-"""An operator's binding of a secret to an environment variable, and to the one place where it may be sent."""
+"""The network of sandboxes; an operator's bindings of secrets to a variable and to where they may be sent."""
 
 import re
 from pathlib import Path
@@ -78,3 +78,12 @@ class CredentialSettings(Section):
 
 def _of_the_relay(header: str) -> bool:
     return header in _NOT_FOR_SECRETS or header.startswith(("proxy-", "sec-websocket-"))
+
+
+class NetworkSettings(Section):
+    """The connections of sandboxes; which are allowed is the policy's business."""
+
+    ca_file: Path | None = Field(
+        default=None,
+        description="certificate authorities, as PEM, trusted besides the system's where the gateway opens TLS",
+    )

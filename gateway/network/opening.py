@@ -1,0 +1,118 @@
+"""TLS connections of one tenant that the gateway opens, to see their requests.
+
+It does where a credential is bound to a host, or rules are about methods and paths. Programs in the sandbox trust the
+tenant's own certificate authority for that.
+"""
+
+import hashlib
+import hmac
+import ssl
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import structlog
+
+from gateway.config.network_settings import CredentialSettings
+from gateway.errors import Misconfigured
+from gateway.network.certificates import CertificateAuthority
+from gateway.network.credentials import Caller, Credentials
+from gateway.policy.judge import Policy
+from sandbox.errors import NotFound, SandboxError
+from sandbox.protocols import PRIVATE_DIRECTORY
+from sandbox.sandbox import Sandbox
+
+CERTIFICATE_FILE = f"{PRIVATE_DIRECTORY}/network/ca.pem"
+"""The tenant's certificate authority alone, in a sandbox."""
+BUNDLE_FILE = f"{PRIVATE_DIRECTORY}/network/ca-bundle.pem"
+"""The image's own authorities, and the tenant's."""
+
+# Where Debian and Alpine, Fedora, and SUSE have them.
+_IMAGE_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+_LIMIT_BUNDLE_BYTES = 4 * 1024 * 1024
+_OWN_ONLY = ("NODE_EXTRA_CA_CERTS", "DENO_CERT")
+_WHOLE = (
+    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
+    *("PIP_CERT", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE"),
+)
+log = structlog.get_logger(__name__)
+
+
+class Opening:
+    """What a tenant's connections are opened with. `trust` is how the gateway checks the servers then."""
+
+    def __init__(
+        self, tenant: str, settings: Sequence[CredentialSettings], directory: Path, trust: ssl.SSLContext
+    ) -> None:
+        self.trust = trust
+        self._tenant = tenant
+        self._settings = settings
+        self._path = directory / f"{hashlib.sha256(tenant.encode()).hexdigest()[:32]}.pem"
+
+    @property
+    def has_credentials(self) -> bool:
+        return bool(self._settings)
+
+    @cached_property
+    def authority(self) -> CertificateAuthority:
+        """The tenant's authority, made on first use. Raises Misconfigured."""
+        try:
+            return CertificateAuthority.open(self._path, self._tenant)
+        except (OSError, ValueError) as error:
+            raise Misconfigured(
+                f"the certificate authority of tenant {self._tenant} cannot be used: {error}"
+            ) from error
+
+    @cached_property
+    def credentials(self) -> Credentials:
+        """The tenant's credentials. All gateways with this authority know the same placeholders."""
+        if not self._settings:
+            return Credentials(())
+        names = iter([one.name for one in self._settings])
+        key = self.authority.derived_key
+        return Credentials(self._settings, lambda: hmac.new(key, next(names).encode(), "sha256").hexdigest()[:40])
+
+    def is_needed(self, policy: Policy) -> bool:
+        """Return whether any connection may have to be opened."""
+        return any(not one.plain_http for one in self._settings) or policy.judges_requests
+
+    def opens(self, host: str, port: int, policy: Policy) -> bool:
+        """Return whether TLS to a canonical host is opened."""
+        return self.credentials.opens(host, port) or policy.judges_requests_to(host, port)
+
+    def environment(self, policy: Policy, agent: str) -> Mapping[str, str]:
+        """Return the variables of tool code for its credentials and the authority."""
+        placeholders = self.credentials.environment(Caller(agent, "execute")) if self._settings else {}
+        if not self.is_needed(policy):
+            return placeholders
+        trusted = dict.fromkeys(_OWN_ONLY, CERTIFICATE_FILE) | dict.fromkeys(_WHOLE, BUNDLE_FILE)
+        return {**placeholders, **trusted}
+
+    async def install(self, sandbox: Sandbox) -> None:
+        """Write the authority's certificate into a sandbox. Raises SandboxError and Misconfigured."""
+        own = self.authority.ca_pem.encode()
+        await sandbox.files.write(CERTIFICATE_FILE, own)
+        await sandbox.files.write(BUNDLE_FILE, await _image_bundle(sandbox) + own)
+
+
+async def _image_bundle(sandbox: Sandbox) -> bytes:
+    for path in _IMAGE_BUNDLES:
+        found = bytearray()
+        try:
+            async for piece in sandbox.files.read(path):
+                found += piece
+                if len(found) > _LIMIT_BUNDLE_BYTES:
+                    break
+        except NotFound:
+            continue
+        except SandboxError as error:
+            log.info("an image's certificate authorities cannot be read", path=path, error=str(error))
+            continue
+        if len(found) <= _LIMIT_BUNDLE_BYTES:
+            return bytes(found.rstrip(b"\n")) + b"\n"
+    return b""
