@@ -51,8 +51,8 @@ class _Command(ToolArguments):
 Network = Literal["none", "proxy"]
 """Whether commands reach nothing, or the hosts that the policy allows, by the proxy that variables name."""
 _NETWORKS: Mapping[Network, str] = {
-    "none": "There is no network: nothing can be downloaded, and only servers of this sandbox answer, at localhost. Use "
-    "what is installed.",
+    "none": "There is no network: nothing can be downloaded, and only servers of this sandbox answer, at localhost. "
+    "Use what is installed.",
     "proxy": "The network is a proxy, which HTTP_PROXY and HTTPS_PROXY name; it reaches only the hosts that the policy "
     "allows, and its refusals say why.",
 }

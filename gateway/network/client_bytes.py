@@ -2,8 +2,10 @@
 
 import asyncio
 import socket
+from contextlib import suppress
 
 _PIECE_BYTES = 16 * 1024
+_LINGER_S = 5.0
 
 
 class EndOfConnection(Exception):
@@ -37,6 +39,14 @@ class ClientBytes:
                 raise ValueError(f"more than {limit:,} bytes")
             await self.more()
         return await self.exactly(self.rest.index(end) + len(end))
+
+    async def read_to_the_end(self) -> None:
+        """Send no more, and wait until the client has read what was sent: closing at once could take that back."""
+        with suppress(OSError, TimeoutError):
+            self.connection.shutdown(socket.SHUT_WR)
+            async with asyncio.timeout(_LINGER_S):
+                while await asyncio.get_running_loop().sock_recv(self.connection, _PIECE_BYTES):
+                    pass
 
     async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self.connection, data)

@@ -53,15 +53,18 @@ async def serve(connection: socket.socket, exits: Exits) -> None:
                 outgoing = exits.outgoing(target)
             except Refused as refused:
                 await client.send(answers[1](refused))
-                return
-            await _tunnel(client, outgoing, exits, *answers)
+            else:
+                if await _tunnel(client, outgoing, exits, *answers):
+                    return
+            await client.read_to_the_end()
         except (EndOfConnection, OSError, TimeoutError):
             pass  # the client is gone, or says nothing
 
 
 async def _tunnel(
     client: ClientBytes, outgoing: Outgoing, exits: Exits, connected: bytes, refusal: Callable[[Refused], bytes]
-) -> None:
+) -> bool:
+    """Serve a tunnel to its end, and record it; return whether it spoke HTTP, and is closed then."""
     is_http = False
     policy, target = outgoing.policy.policy(), outgoing.target
     is_opened = exits.opening.opens(target.host, target.port, policy)
@@ -72,13 +75,13 @@ async def _tunnel(
             upstream = None if is_opened else await outgoing.dial()
         except Refused as refused:
             await client.send(refusal(refused))
-            return
+            return False
         if upstream is None:
             await client.send(connected)
             await _check_first(client, outgoing, only_tls=True)
             is_http = True
             await serve_opened(client, exits, outgoing, exits.opening.authority.context(target.host))
-            return
+            return True
         with closing(upstream):
             await client.send(connected)
             is_http = await _relay_checked(client, upstream, outgoing)
@@ -96,6 +99,7 @@ async def _tunnel(
     finally:
         if not is_http:
             await exits.ended(outgoing)
+    return is_http
 
 
 async def _relay_checked(client: ClientBytes, upstream: socket.socket, outgoing: Outgoing) -> bool:

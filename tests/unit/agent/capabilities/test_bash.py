@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.capabilities.bash import CommandPolicy, bash
+from agent.capabilities.bash import CommandPolicy, Network, bash
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
 from agent.messages import ToolCall, ToolResult

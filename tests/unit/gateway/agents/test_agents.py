@@ -24,7 +24,7 @@ from gateway.config.agent_settings import AgentSettings, CapabilitiesSettings
 from gateway.config.config import Config
 from gateway.config.model_settings import ModelSettings
 from gateway.errors import Misconfigured
-from gateway.policy import STARTER_POLICY, PolicyDocument, PolicyError, PolicyHook, load_policy
+from gateway.policy import STARTER_POLICY, Policy, PolicyDocument, PolicyError, PolicyHook, load_policy
 from gateway.policy.fields import CONNECT, TOOLS, AgentTool
 from gateway.runs.checkpoints import ThreadHistoryHook
 from gateway.storage.entities import Thread
