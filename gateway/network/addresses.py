@@ -1,8 +1,9 @@
 """From a host to the addresses that may be dialled: resolved here, by the gateway, and checked before they are used.
 
 A name that tool code may connect to is not under the operator's control, and may lead to the gateway's own network,
-to a cloud's metadata, or to the gateway itself. So only public addresses are dialled, and others where the operator names
-that very address. The caller dials exactly one of the addresses that it gets: a second look-up could answer otherwise.
+to a cloud's metadata, or to the gateway itself. So only public addresses are dialled, and others where the operator
+names that very address. The caller dials exactly one of the addresses that it gets, for a second look-up could answer
+otherwise.
 """
 
 import asyncio
