@@ -345,7 +345,7 @@ async def test_an_idle_connection_ends_but_not_while_a_request_is_being_judged()
     async def hold() -> None:
         await asyncio.sleep(1)
 
-    async with _relayed(idle_s=0.3, answer_to=hold) as ends:
+    async with _relayed(idle_s=0.5, answer_to=hold) as ends:
         assert (await ends.client.get()).headers[b":status"] == b"200"
         await asyncio.wait_for(ends.client.closed.wait(), 20)
 
