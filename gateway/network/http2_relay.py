@@ -52,7 +52,8 @@ class _Relay:
         self.upstream = upstream
         self.origin = origin
         self._limits = limits
-        self._timer: asyncio.Timeout | None = None
+        self._now = asyncio.get_running_loop().time
+        self._active_at = self._now()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._judging = 0
         self._resets = 0
@@ -61,12 +62,11 @@ class _Relay:
         reading = [asyncio.create_task(self._read_client()), asyncio.create_task(self._read_server())]
         try:
             while not any(task.done() for task in reading):
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._limits.idle_s) as self._timer:
-                        await asyncio.wait(reading, return_when=asyncio.FIRST_COMPLETED)
-                if self._timer is not None and self._timer.expired() and not self._judging:
+                left_s = self._active_at + self._limits.idle_s - self._now()
+                if left_s <= 0 and not self._judging:
                     break
-            self._timer = None
+                wait_s = left_s if left_s > 0 else self._limits.idle_s
+                await asyncio.wait(reading, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
             if reading[1].done() and not reading[0].done():
                 for arrivals in self.server.arrivals.values():
                     arrivals.queue.put_nowait(None)
@@ -85,8 +85,7 @@ class _Relay:
                 raise result
 
     def moved(self, up: int, down: int) -> None:
-        if self._timer is not None and not self._timer.expired():
-            self._timer.reschedule(asyncio.get_running_loop().time() + self._limits.idle_s)
+        self._active_at = self._now()
         self.upstream.moved(up, down)
 
     async def _read_client(self) -> None:
@@ -133,6 +132,7 @@ class _Relay:
             return await self.upstream.judge(request)
         finally:
             self._judging -= 1
+            self._active_at = self._now()
 
     async def _serve(self, stream: int, fields: Fields) -> None:
         exchange = None
