@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Literal
 
 from gateway.network.client_bytes import ClientBytes, EndOfConnection
-from gateway.network.client_hello import read_client_hello
+from gateway.network.client_hello import ClientHello, read_client_hello
 from gateway.network.decision import denied
 from gateway.network.http_exit import serve_opened, serve_proxied, serve_tunnelled
 from gateway.network.http_request import Refused
@@ -75,9 +75,11 @@ async def _tunnel(
             return
         if upstream is None:
             await client.send(connected)
-            await _check_first(client, outgoing, only_tls=True)
+            hello = await _check_first(client, outgoing, only_tls=True)
+            if hello is None:
+                raise EndOfConnection
             is_http = True
-            await serve_opened(client, exits, outgoing, exits.opening.authority.context(target.host))
+            await serve_opened(client, exits, outgoing, hello)
             return
         with closing(upstream):
             await client.send(connected)
@@ -139,10 +141,10 @@ def _rule(outgoing: Outgoing) -> str:
     return outgoing.decision.rule if outgoing.decision is not None else ""
 
 
-async def _check_first(client: ClientBytes, outgoing: Outgoing, *, only_tls: bool = False) -> None:
+async def _check_first(client: ClientBytes, outgoing: Outgoing, *, only_tls: bool = False) -> ClientHello | None:
     """Check what the client says first: the name in a TLS handshake. Raises Refused, and _PlainHttp for HTTP.
 
-    With `only_tls` anything else is refused.
+    Returns None for anything but TLS, which is refused with `only_tls`.
     """
     target = outgoing.target
     advice = f"connect to {target.host} by that name"
@@ -156,7 +158,7 @@ async def _check_first(client: ClientBytes, outgoing: Outgoing, *, only_tls: boo
     if _METHOD.match(client.rest):
         raise _PlainHttp
     if not client.rest.startswith(_TLS):
-        return
+        return None
     try:
         while (hello := read_client_hello(client.rest)) is None:
             await client.more()
@@ -170,3 +172,4 @@ async def _check_first(client: ClientBytes, outgoing: Outgoing, *, only_tls: boo
     if name != ("" if is_address else target.host):
         said = f"the TLS handshake names {name[:100] or 'no server'!r}"
         raise denied(target, _rule(outgoing), said, advice=advice)
+    return hello
