@@ -41,15 +41,17 @@ class HttpExit:
         if tunnel is not None:
             self._dialled, self._connection = tunnel
         self._recording: set[asyncio.Task[None]] = set()
+        self._task = asyncio.current_task()  # that of the client, which judge() and dial() need not run in
 
     async def judge(self, request: ProxyRequest) -> Exchange:
         target = Target(request.origin.host, request.origin.port, request.method, request.paths)
-        self._judged = self._exits.outgoing(target)
-        await self._judged.decide()
         dialled = self._dialled
-        if dialled is not None and (dialled.target.host, dialled.target.port) == (target.host, target.port):
-            # Another request on the same connection to the outside.
-            self._exits.withdraw(self._judged)
+        if dialled is None or (dialled.target.host, dialled.target.port) != (target.host, target.port):
+            self._judged = self._exits.outgoing(target, self._task)
+            await self._judged.decide()
+        else:  # another request on the same connection to the outside
+            self._judged = self._exits.request(target)
+            await self._judged.decide()
             self._judged = None
         return PlainExchange(request)
 
@@ -59,7 +61,7 @@ class HttpExit:
             connection, self._connection = self._connection, None
             return await asyncio.open_connection(sock=connection)
         if self._judged is None and self._dialled is not None:  # it was closed meanwhile
-            again = self._exits.outgoing(self._dialled.target)
+            again = self._exits.outgoing(self._dialled.target, self._task)
             again.decision = self._dialled.decision
             self._judged = again
         self._record(self._dialled)

@@ -5,7 +5,7 @@ import json
 import re
 import struct
 
-from gateway.network.client_bytes import ClientBytes
+from gateway.network.client_bytes import ClientBytes, EndOfConnection
 from gateway.network.decision import Target
 from gateway.network.http_request import Refused, bad
 from gateway.policy.hosts import canonical_host
@@ -57,12 +57,15 @@ def http_refusal(refused: Refused) -> bytes:
 
 
 async def read_socks(client: ClientBytes) -> Target:
-    """Read a SOCKS5 greeting and request. Raises Refused, which socks_refusal() turns into an answer."""
+    """Read a SOCKS5 greeting and request. Raises Refused, which socks_refusal() turns into an answer.
+
+    EndOfConnection too, if the client wants to log in.
+    """
     _, count = await client.exactly(2)
     methods = await client.exactly(count)
     if _NO_PASSWORD not in methods:
         await client.send(bytes([SOCKS_VERSION, _NO_METHOD]))
-        raise bad("SOCKS without a password is expected")
+        raise EndOfConnection
     await client.send(bytes([SOCKS_VERSION, _NO_PASSWORD]))
     version, command, _, kind = await client.exactly(4)
     if version != SOCKS_VERSION:
