@@ -90,6 +90,12 @@ def _address(text: str) -> Address | None:
     return None if address.scope_id is not None else address.ipv4_mapped or address
 
 
+def may_be_dialled(address: str, port: int, permits: Permits) -> bool:
+    """Return whether an address may be dialled; False for a text that is none."""
+    found = _address(address)
+    return found is not None and _may_be_dialled(found, port, permits)
+
+
 def _may_be_dialled(address: Address, port: int, permits: Permits) -> bool:
     if special(address) is None:
         return True

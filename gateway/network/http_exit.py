@@ -85,11 +85,13 @@ class HttpExit:
         # Requests that are being judged, several at once in HTTP/2.
         self._judging: dict[int, Outgoing] = {}
         self._recording: set[asyncio.Task[None]] = set()
+        self._task = asyncio.current_task()  # that of the client, which judge() and dial() need not run in
 
     async def judge(self, request: ProxyRequest) -> Exchange:
         target = Target(request.origin.host, request.origin.port, request.method, request.paths)
         current = self._current if self._is_to(target) else None
-        one = self._judging[id(request)] = self._exits.outgoing(target)
+        one = self._exits.outgoing(target, self._task) if current is None else self._exits.request(target)
+        self._judging[id(request)] = one
         if current is not None and current.decision is not None:
             await one.decide(asked=current.decision.verdict == "allow")
         else:
@@ -98,8 +100,7 @@ class HttpExit:
         del self._judging[id(request)]
         if current is None:
             self._next = one
-        else:  # it is another request on that connection, and no connection of its own
-            self._exits.withdraw(one)
+        else:  # it is another request on that connection
             current.decision = current.decision or one.decision
             one = current
         one.credentials |= used
@@ -141,7 +142,7 @@ class HttpExit:
             return await asyncio.open_connection(sock=connection)
         one = self._next
         if one is None and self._current is not None and self._current.address:  # closed by the server meanwhile
-            one = self._exits.outgoing(self._current.target)
+            one = self._exits.outgoing(self._current.target, self._task)
             one.decision = self._current.decision
         if one is not None:
             self._record(self._current)

@@ -27,9 +27,9 @@ from h2.events import (
     TrailersReceived,
 )
 
+from gateway.config.network_settings import CredentialSettings
 from gateway.network.certificates import CertificateAuthority
 from gateway.network.client_hello import read_client_hello
-from gateway.config.network_settings import CredentialSettings
 from gateway.network.credentials import Caller, Credentials
 from gateway.network.http2_relay import relay_http2
 from gateway.network.http_client import RelayLimits, Streams
