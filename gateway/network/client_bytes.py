@@ -54,7 +54,7 @@ class ClientBytes:
         await asyncio.get_running_loop().sock_sendall(self.connection, data)
 
     async def watch(self) -> Never:
-        """Raise EndOfConnection or OSError when the client leaves. Reads ahead a piece: behind it nobody can tell."""
+        """Raise EndOfConnection or OSError when the client leaves. Reads ahead a piece, and no further."""
         while len(self.rest) < _PIECE_BYTES:
             await self.more()
         await asyncio.Event().wait()

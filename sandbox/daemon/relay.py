@@ -61,7 +61,7 @@ async def relay_one_way(source: socket.socket, target: socket.socket, moved: OnB
 
 
 async def readable(source: socket.socket) -> None:
-    """Wait until there is something to receive, or the end. Whoever is cancelled here has lost no byte."""
+    """Wait until there is something to receive, or the end. Cancelling the wait loses no byte."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     descriptor = source.fileno()
