@@ -13,7 +13,8 @@ from gateway.storage.approval_store import ApprovalStore
 async def make_doors(base: Foundation) -> Doors:
     """Return the doors; Misconfigured if a credential cannot be used."""
     config = base.config
-    directory, trust = config.path(config.state_dir) / "network", _trust(base)
+    directory = config.path(config.state_dir) / "network"
+    trust = _trust(base, "http/1.1"), _trust(base, "h2", "http/1.1")
     openings: dict[str, Opening] = {}
     for name, tenant in config.tenants.items():
         settings = [_resolved(base, one) for one in tenant.credentials]
@@ -26,9 +27,9 @@ async def make_doors(base: Foundation) -> Doors:
     return Doors(ApprovalStore(base.database), base.store.audit, openings.__getitem__)
 
 
-def _trust(base: Foundation) -> ssl.SSLContext:
+def _trust(base: Foundation, *protocols: str) -> ssl.SSLContext:
     trust = ssl.create_default_context()
-    trust.set_alpn_protocols(["http/1.1"])
+    trust.set_alpn_protocols(protocols)
     if (file := base.config.network.ca_file) is not None:
         try:
             trust.load_verify_locations(base.config.path(file))

@@ -1,8 +1,9 @@
 """From a host to the addresses that may be dialled: resolved here, by the gateway, and checked before they are used.
 
 A name that tool code may connect to is not under the operator's control, and may lead to the gateway's own network,
-to a cloud's metadata, or to the gateway itself. So only public addresses are dialled, and others where the operator names
-that very address. The caller dials exactly one of the addresses that it gets: a second look-up could answer otherwise.
+to a cloud's metadata, or to the gateway itself. So only public addresses are dialled, and others where the operator
+names that very address. The caller dials exactly one of the addresses that it gets, for a second look-up could answer
+otherwise.
 """
 
 import asyncio
@@ -87,6 +88,12 @@ def _address(text: str) -> Address | None:
     if isinstance(address, ipaddress.IPv4Address):
         return address
     return None if address.scope_id is not None else address.ipv4_mapped or address
+
+
+def may_be_dialled(address: str, port: int, permits: Permits) -> bool:
+    """Return whether an address may be dialled; False for a text that is none."""
+    found = _address(address)
+    return found is not None and _may_be_dialled(found, port, permits)
 
 
 def _may_be_dialled(address: Address, port: int, permits: Permits) -> bool:

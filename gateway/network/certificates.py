@@ -45,7 +45,7 @@ class CertificateAuthority:
         self._limit = limit
         self._now = now
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
-        self._contexts: OrderedDict[str, tuple[ssl.SSLContext, datetime]] = OrderedDict()
+        self._contexts: OrderedDict[tuple[str, str], tuple[ssl.SSLContext, datetime]] = OrderedDict()
 
     @classmethod
     def open(
@@ -77,21 +77,21 @@ class CertificateAuthority:
         private = self._key.private_numbers().private_value.to_bytes(32, "big")
         return hashlib.sha256(b"airlock placeholders" + private).digest()
 
-    def context(self, host: str) -> ssl.SSLContext:
-        """Return a server's context for a canonical host: TLS 1.2 or 1.3, HTTP/1.1."""
-        kept = self._contexts.pop(host, None)
+    def context(self, host: str, protocol: str = "http/1.1") -> ssl.SSLContext:
+        """Return a server's context for a canonical host: TLS 1.2 or 1.3, one protocol, by ALPN."""
+        kept = self._contexts.pop((host, protocol), None)
         if kept is None or kept[1] - self._now() < _LEAF_RENEWED:
-            kept = self._made(host)
-        self._contexts[host] = kept
+            kept = self._made(host, protocol)
+        self._contexts[host, protocol] = kept
         while len(self._contexts) > self._limit:
             self._contexts.popitem(last=False)
         return kept[0]
 
-    def _made(self, host: str) -> tuple[ssl.SSLContext, datetime]:
+    def _made(self, host: str, protocol: str) -> tuple[ssl.SSLContext, datetime]:
         leaf = self._leaf(host)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
+        context.set_alpn_protocols([protocol])
         # ssl reads certificates from files only; this one is never on a disk.
         with open(os.memfd_create("leaf", os.MFD_CLOEXEC), "wb") as memory:  # noqa: PTH123 - a descriptor
             memory.write(_pem(self._leaf_key, leaf))

@@ -3,9 +3,13 @@
 import asyncio
 import socket
 from contextlib import suppress
+from typing import Never
+
+from sandbox.daemon.relay import readable
 
 _PIECE_BYTES = 16 * 1024
-_LINGER_S = 5.0
+_LINGER_S = 1.0
+_LINGER_BYTES = 1024 * 1024
 
 
 class EndOfConnection(Exception):
@@ -20,11 +24,17 @@ class ClientBytes:
         self.rest = b""
 
     async def more(self) -> None:
-        """Receive once. Raises EndOfConnection and OSError."""
-        piece = await asyncio.get_running_loop().sock_recv(self.connection, _PIECE_BYTES)
-        if not piece:
-            raise EndOfConnection
-        self.rest += piece
+        """Receive once; who is cancelled loses nothing. Raises EndOfConnection and OSError."""
+        while True:
+            try:
+                piece = self.connection.recv(_PIECE_BYTES)
+            except BlockingIOError:
+                await readable(self.connection)
+                continue
+            if not piece:
+                raise EndOfConnection
+            self.rest += piece
+            return
 
     async def exactly(self, size: int) -> bytes:
         while len(self.rest) < size:
@@ -40,13 +50,25 @@ class ClientBytes:
             await self.more()
         return await self.exactly(self.rest.index(end) + len(end))
 
-    async def read_to_the_end(self) -> None:
-        """Send no more, and wait until the client has read what was sent: closing at once could take that back."""
-        with suppress(OSError, TimeoutError):
-            self.connection.shutdown(socket.SHUT_WR)
-            async with asyncio.timeout(_LINGER_S):
-                while await asyncio.get_running_loop().sock_recv(self.connection, _PIECE_BYTES):
-                    pass
-
     async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self.connection, data)
+
+    async def watch(self) -> Never:
+        """Raise EndOfConnection or OSError when the client leaves. Reads ahead a piece, and no further."""
+        while len(self.rest) < _PIECE_BYTES:
+            await self.more()
+        await asyncio.Event().wait()
+        raise AssertionError  # unreachable
+
+    async def linger(self) -> None:
+        """Say that nothing follows, and let it read what was sent: closing on unread bytes would take that back."""
+        if self.connection.fileno() < 0:
+            return
+        with suppress(OSError, TimeoutError, EndOfConnection):
+            self.connection.shutdown(socket.SHUT_WR)
+            async with asyncio.timeout(_LINGER_S):
+                left = _LINGER_BYTES
+                while left > 0:
+                    self.rest = b""
+                    await self.more()
+                    left -= len(self.rest)

@@ -8,8 +8,9 @@ from contextlib import closing
 from typing import Literal
 
 from gateway.network.client_bytes import ClientBytes, EndOfConnection
-from gateway.network.client_hello import read_client_hello
+from gateway.network.client_hello import ClientHello, read_client_hello
 from gateway.network.decision import denied
+from gateway.network.http_client import first_of
 from gateway.network.http_exit import serve_opened, serve_proxied, serve_tunnelled
 from gateway.network.http_request import Refused
 from gateway.network.outgoing import Ended, Exits, Outgoing
@@ -25,9 +26,13 @@ from gateway.network.proxy_requests import (
 from sandbox.daemon.relay import relay_one_way
 
 _HEAD_S = 30.0
-_TLS = b"\x16"
-_METHOD = re.compile(rb"[A-Z]{3,16} ")
-_METHOD_BEGUN = re.compile(rb"[A-Z]{1,16}")
+# How a request may begin in the eyes of some server: blank lines and spaces before it, any word for a method. Binary
+# protocols hardly begin so.
+_METHOD = re.compile(rb"\s*[A-Za-z][!#$%&'*+.^_`|~0-9A-Za-z-]*(?:[ \t\v\f]|\r+[^\r\n])")
+_METHOD_BEGUN = re.compile(rb"\s*(?:[A-Za-z][!#$%&'*+.^_`|~0-9A-Za-z-]*\r*)?")
+_LINE_LIMIT_BYTES = 64 * 1024
+# Records of TLS: a server may pass over alerts before the handshake. And what SSL 2 began with, which some still read.
+_TLS = re.compile(rb"[\x14-\x18](?:\x03|\Z)|[\x80-\xff].\x01(?:\x03[\x00-\x04]|\x00\x02)", re.DOTALL)
 
 
 async def serve(connection: socket.socket, exits: Exits) -> None:
@@ -50,38 +55,39 @@ async def serve(connection: socket.socket, exits: Exits) -> None:
             try:
                 async with asyncio.timeout(_HEAD_S):
                     target = await (read_socks(client) if kind == "socks" else read_connect(client))
-                outgoing = exits.outgoing(target)
+                outgoing = exits.outgoing(target, asyncio.current_task())
             except Refused as refused:
                 await client.send(answers[1](refused))
-            else:
-                if await _tunnel(client, outgoing, exits, *answers):
-                    return
-            await client.read_to_the_end()
+                await client.linger()
+                return
+            await _tunnel(client, outgoing, exits, *answers)
+            await client.linger()
         except (EndOfConnection, OSError, TimeoutError):
             pass  # the client is gone, or says nothing
 
 
 async def _tunnel(
     client: ClientBytes, outgoing: Outgoing, exits: Exits, connected: bytes, refusal: Callable[[Refused], bytes]
-) -> bool:
-    """Serve a tunnel to its end, and record it; return whether it spoke HTTP, and is closed then."""
+) -> None:
     is_http = False
     policy, target = outgoing.policy.policy(), outgoing.target
     is_opened = exits.opening.opens(target.host, target.port, policy)
     try:
         try:
             if not (is_opened and policy.judges_requests_to(target.host, target.port)):
-                await outgoing.decide()
+                await first_of(outgoing.decide(), client.watch())
             upstream = None if is_opened else await outgoing.dial()
         except Refused as refused:
             await client.send(refusal(refused))
-            return False
+            return
         if upstream is None:
             await client.send(connected)
-            await _check_first(client, outgoing, only_tls=True)
+            hello = await _check_first(client, outgoing, only_tls=True)
+            if hello is None:
+                raise EndOfConnection
             is_http = True
-            await serve_opened(client, exits, outgoing, exits.opening.authority.context(target.host))
-            return True
+            await serve_opened(client, exits, outgoing, hello)
+            return
         with closing(upstream):
             await client.send(connected)
             is_http = await _relay_checked(client, upstream, outgoing)
@@ -99,7 +105,6 @@ async def _tunnel(
     finally:
         if not is_http:
             await exits.ended(outgoing)
-    return is_http
 
 
 async def _relay_checked(client: ClientBytes, upstream: socket.socket, outgoing: Outgoing) -> bool:
@@ -143,24 +148,35 @@ def _rule(outgoing: Outgoing) -> str:
     return outgoing.decision.rule if outgoing.decision is not None else ""
 
 
-async def _check_first(client: ClientBytes, outgoing: Outgoing, *, only_tls: bool = False) -> None:
+async def _more_of_line(client: ClientBytes, outgoing: Outgoing) -> None:
+    if len(client.rest) > _LINE_LIMIT_BYTES:
+        raise denied(outgoing.target, _rule(outgoing), "the client sends a first line without end")
+    await client.more()
+
+
+async def _check_first(client: ClientBytes, outgoing: Outgoing, *, only_tls: bool = False) -> ClientHello | None:
     """Check what the client says first: the name in a TLS handshake. Raises Refused, and _PlainHttp for HTTP.
 
-    With `only_tls` anything else is refused.
+    Returns None for anything but TLS, which is refused with `only_tls`.
     """
-    target = outgoing.target
-    advice = f"connect to {target.host} by that name"
     if not client.rest:
         await client.more()
-    if only_tls and not client.rest.startswith(_TLS):
+    target = outgoing.target
+    if only_tls and not _TLS.match(client.rest):
         reason = "the requests of this connection are judged, and it is neither TLS nor asked for in plain HTTP"
         raise denied(target, _rule(outgoing), reason, advice=f"use https://{target.host}")
     while _METHOD_BEGUN.fullmatch(client.rest):
-        await client.more()
+        await _more_of_line(client, outgoing)
     if _METHOD.match(client.rest):
-        raise _PlainHttp
-    if not client.rest.startswith(_TLS):
-        return
+        while outgoing.bytes_down and b"\n" not in client.rest.lstrip():
+            await _more_of_line(client, outgoing)
+        # Where a server speaks first, other protocols begin with a word, too: SMTP, FTP.
+        if not outgoing.bytes_down or b"HTTP/" in client.rest.lstrip().partition(b"\n")[0].upper():
+            raise _PlainHttp
+        return None
+    if not _TLS.match(client.rest):
+        return None
+    advice = f"connect to {target.host} by that name"
     try:
         while (hello := read_client_hello(client.rest)) is None:
             await client.more()
@@ -174,3 +190,4 @@ async def _check_first(client: ClientBytes, outgoing: Outgoing, *, only_tls: boo
     if name != ("" if is_address else target.host):
         said = f"the TLS handshake names {name[:100] or 'no server'!r}"
         raise denied(target, _rule(outgoing), said, advice=advice)
+    return hello

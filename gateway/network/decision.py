@@ -104,7 +104,9 @@ class ConnectionPolicy:
             grants = (await load_grants(self.approvals, self.thread, call.run_id or None)).grants
             decision = self.judge(target, call, grants)
         if decision.verdict == "ask":
-            decision = await self._asked(target, call, decision)
+            answered = await self._asked(target, call, decision)
+            now = self.judge(target, call)  # by the policy in force: it may have changed meanwhile
+            decision = now if now.verdict == "deny" else answered
         if decision.verdict == "deny":
             raise denied(target, decision.rule, decision.reason)
         return decision
@@ -114,6 +116,8 @@ class ConnectionPolicy:
         async with self._place(target, limits.waiting, decision):
             deadline_s = asyncio.get_running_loop().time() + limits.wait_s
             while asyncio.get_running_loop().time() < deadline_s:
+                if (now := self.judge(target, call)).verdict != "ask":
+                    return now  # the policy has changed
                 approval = await self._approval(target, call, decision, limits.wait_s)
                 if approval.status == DENIED:
                     said = f": {approval.message}" if approval.message else ""

@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 
+from agent.cancellation import to_the_end
 from agent.tool_call import CallContext
 from gateway.errors import Unavailable
 from gateway.network.connection import serve
@@ -34,6 +35,12 @@ from sandbox.sandbox import Sandbox
 _ACCEPTORS = 2
 _WATCH_S = 0.5
 _NOTES_LIMIT = 5
+_NOTES_KEPT = 100
+# Tunnels of one sandbox, of the 512 connections that its daemon serves: calls need theirs.
+_TUNNELS_LIMIT = 240
+# Beyond the connections that are allowed at once, for clients that have not said yet what they want, or are refused.
+_TUNNELS_SPARE = 16
+_ACCEPT_AGAIN_S = 0.5
 log = structlog.get_logger(__name__)
 
 
@@ -60,6 +67,7 @@ class Door:
     _open: dict[Outgoing, asyncio.Task[None]] = field(default_factory=dict)
     _recent_s: deque[float] = field(default_factory=deque)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _serving: set[asyncio.Task[None]] = field(default_factory=set)
     _trusted: bool = False
     _closed: bool = False
 
@@ -94,10 +102,12 @@ class Door:
 
     # --- Exits ---
 
-    def outgoing(self, target: Target) -> Outgoing:
-        call = self.calls[-1] if self.calls else CallUnderWay()
-        one = Outgoing(target, call, self.policy)
-        if (task := asyncio.current_task()) is not None:
+    def request(self, target: Target) -> Outgoing:
+        return Outgoing(target, self.calls[-1] if self.calls else CallUnderWay(), self.policy)
+
+    def outgoing(self, target: Target, task: asyncio.Task[None] | None) -> Outgoing:
+        one = self.request(target)
+        if task is not None:
             self._open[one] = task
         limits, now_s = one.limits, time.monotonic()
         while self._recent_s and now_s - self._recent_s[0] > 60:
@@ -114,16 +124,14 @@ class Door:
             self._recent_s.append(now_s)
         return one
 
-    def withdraw(self, one: Outgoing) -> None:
-        self._open.pop(one, None)
-
     async def ended(self, one: Outgoing) -> None:
         self._open.pop(one, None)
-        if one.refused is not None and one.call.call_id:
-            said = f"{one.target.shown}: {one.refused.body.get('reason', one.outcome)}"
-            self.refused.setdefault(one.call.call_id, []).append(said)
+        if one.refused is not None and one.call.call_id and one.call in self.calls:
+            said, kept = f"{one.target.shown}: {one.refused.body.get('reason', one.outcome)}", self.refused
+            if said not in (notes := kept.setdefault(one.call.call_id, [])) and len(notes) < _NOTES_KEPT:
+                notes.append(said)
         try:
-            await self.audit.write(one.entry())
+            await to_the_end(self.audit.write(one.entry()))
         except Unavailable as error:
             log.error("a connection is not on record", host=one.target.host, error=str(error))  # noqa: TRY400 - one line
 
@@ -141,29 +149,38 @@ class Door:
 
     def notes(self, call_id: str) -> str:
         """Return what a call was refused, for the model; "" for nothing. Once."""
-        found = list(dict.fromkeys(self.refused.pop(call_id, [])))
+        found = self.refused.pop(call_id, [])
         more = f" and {len(found) - _NOTES_LIMIT} more" if len(found) > _NOTES_LIMIT else ""
         return f"network refused: {'; '.join(found[:_NOTES_LIMIT])}{more}" if found else ""
 
     # --- tasks ---
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         # Not in the caller's context: the task serves connections of other calls too.
         task = asyncio.create_task(work, context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _accept_all(self) -> None:
         while self.alive:
+            limit = min(self.policy.policy().document.network.connections + _TUNNELS_SPARE, _TUNNELS_LIMIT)
+            if len(self._serving) >= limit:  # the others wait inside the sandbox
+                await asyncio.wait(self._serving, return_when=asyncio.FIRST_COMPLETED)
+                continue
             try:
                 connection = await self.sandbox.network.accept()
             except NotFound:
                 return  # the port was closed
             except SandboxError as error:
-                if self.sandbox.alive:
-                    log.warning("a connection of tool code is lost", sandbox=self.sandbox.id, error=str(error))
-                return
-            self._begin(self._serve(connection))
+                if not self.sandbox.alive:
+                    return
+                log.warning("a connection of tool code is lost", sandbox=self.sandbox.id, error=str(error))
+                await asyncio.sleep(_ACCEPT_AGAIN_S)
+                continue
+            serving = self._begin(self._serve(connection))
+            self._serving.add(serving)
+            serving.add_done_callback(self._serving.discard)
 
     async def _serve(self, connection: socket.socket) -> None:
         try:
@@ -173,18 +190,16 @@ class Door:
 
     async def _watch(self) -> None:
         """End connections that are overdue, or that the policy in force denies."""
-        judged_by = self.policy.policy()
         while self.alive:
             await asyncio.sleep(_WATCH_S)
-            policy, now_s = self.policy.policy(), time.monotonic()
             for one, task in list(self._open.items()):
-                why = one.overdue(now_s)
-                if not why and policy is not judged_by and one.decision is not None:
-                    why = "policy_changed" if self.policy.judge(one.target, one.call).verdict == "deny" else ""
+                why = one.overdue(time.monotonic())
+                if not why and one.decision is not None and not one.still_allowed():
+                    why = "policy_changed"
                 if why:
                     one.outcome = why
+                    del self._open[one]  # once: a second time it could be at its record
                     task.cancel()
-            judged_by = policy
 
 
 @dataclass(eq=False)

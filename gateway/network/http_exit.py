@@ -5,8 +5,10 @@ import socket
 import ssl
 
 from gateway.network.client_bytes import ClientBytes
+from gateway.network.client_hello import ClientHello
 from gateway.network.credentials import Caller, CredentialExchange
 from gateway.network.decision import Target, refusal
+from gateway.network.http2_relay import relay_http2
 from gateway.network.http_client import Streams
 from gateway.network.http_relay import relay_http
 from gateway.network.http_request import Origin, ProxyRequest, Refused
@@ -28,10 +30,17 @@ async def serve_tunnelled(client: ClientBytes, exits: Exits, outgoing: Outgoing,
     await _serve(await _streams(client), HttpExit(exits, outgoing, connection), client.rest, origin)
 
 
-async def serve_opened(client: ClientBytes, exits: Exits, outgoing: Outgoing, context: ssl.SSLContext) -> None:
-    """Open the TLS of a client, whose ClientHello was read, and serve its HTTP to its end; records `outgoing`."""
+async def serve_opened(client: ClientBytes, exits: Exits, outgoing: Outgoing, hello: ClientHello) -> None:
+    """Open the TLS of a client, whose ClientHello was read, and serve its HTTP to its end; records `outgoing`.
+
+    HTTP/2 is spoken where the client and the server both do, unless requests to that host are decided one by one: then
+    there is no server before the first of them.
+    """
     origin = Origin("https", outgoing.target.host, outgoing.target.port)
     exit_ = HttpExit(exits, outgoing)
+    if "h2" in hello.alpn and outgoing.decision is not None:
+        await exit_.dial_early()
+    context = exits.opening.authority.context(origin.host, exit_.protocol)
     try:
         inside = await accept_tls(await _streams(client), client.rest, context, handshake_s=_HANDSHAKE_S)
     except OSError as error:
@@ -48,7 +57,10 @@ async def _streams(client: ClientBytes) -> Streams:
 
 async def _serve(streams: Streams, exit_: "HttpExit", first: bytes, origin: Origin | None) -> None:
     try:
-        await relay_http(streams, exit_, first=first, origin=origin)
+        if origin is not None and exit_.protocol == "h2":
+            await relay_http2(streams, await exit_.dial(origin), exit_, origin=origin)
+        else:
+            await relay_http(streams, exit_, first=first, origin=origin)
     except asyncio.CancelledError:
         exit_.cut("cancelled")
         raise
@@ -67,21 +79,29 @@ class HttpExit:
         self._exits = exits
         self._current = begun
         self._connection = connection
+        self._server: Streams | None = None
+        self.protocol = "http/1.1"
         self._next: Outgoing | None = None
+        # Requests that are being judged, several at once in HTTP/2.
+        self._judging: dict[int, Outgoing] = {}
         self._recording: set[asyncio.Task[None]] = set()
+        self._task = asyncio.current_task()  # that of the client, which judge() and dial() need not run in
 
     async def judge(self, request: ProxyRequest) -> Exchange:
         target = Target(request.origin.host, request.origin.port, request.method, request.paths)
         current = self._current if self._is_to(target) else None
-        one = self._next = self._exits.outgoing(target)
+        one = self._exits.outgoing(target, self._task) if current is None else self._exits.request(target)
+        self._judging[id(request)] = one
         if current is not None and current.decision is not None:
             await one.decide(asked=current.decision.verdict == "allow")
         else:
             await one.decide()
         exchange, used = await self._exchange(request, one)
-        if current is not None:  # it is another request on that connection, and none of its own
-            self._exits.withdraw(one)
-            self._next, current.decision = None, current.decision or one.decision
+        del self._judging[id(request)]
+        if current is None:
+            self._next = one
+        else:  # it is another request on that connection
+            current.decision = current.decision or one.decision
             one = current
         one.credentials |= used
         return exchange
@@ -98,13 +118,31 @@ class HttpExit:
         current = self._current
         return current is not None and (current.target.host, current.target.port) == (target.host, target.port)
 
+    async def dial_early(self) -> None:
+        """Connect before the client's first request, to see which protocol the server chooses.
+
+        If that fails the first request gets the reason, for it is tried again then.
+        """
+        begun = self._current
+        if begun is None:
+            return
+        try:
+            self._server = await self._secured(await begun.dial(), begun.target, self._exits.opening.trust_http2)
+        except Refused:
+            begun.refused, begun.outcome, begun.address = None, "", ""
+            return
+        self.protocol = self._server[1].get_extra_info("ssl_object").selected_alpn_protocol() or "http/1.1"
+
     async def dial(self, origin: Origin) -> Streams:
+        if self._server is not None:
+            server, self._server = self._server, None
+            return server
         if self._connection is not None:
             connection, self._connection = self._connection, None
             return await asyncio.open_connection(sock=connection)
         one = self._next
         if one is None and self._current is not None and self._current.address:  # closed by the server meanwhile
-            one = self._exits.outgoing(self._current.target)
+            one = self._exits.outgoing(self._current.target, self._task)
             one.decision = self._current.decision
         if one is not None:
             self._record(self._current)
@@ -115,14 +153,12 @@ class HttpExit:
         connection = await current.dial()
         if origin.scheme == "http":
             return await asyncio.open_connection(sock=connection)
-        return await self._secured(connection, current.target)
+        return await self._secured(connection, current.target, self._exits.opening.trust)
 
-    async def _secured(self, connection: socket.socket, target: Target) -> Streams:
+    async def _secured(self, connection: socket.socket, target: Target, trust: ssl.SSLContext) -> Streams:
         try:
             async with asyncio.timeout(_HANDSHAKE_S):
-                return await asyncio.open_connection(
-                    sock=connection, ssl=self._exits.opening.trust, server_hostname=target.host
-                )
+                return await asyncio.open_connection(sock=connection, ssl=trust, server_hostname=target.host)
         except ssl.SSLCertVerificationError as error:
             reason = f"the certificate of {target.shown} is not valid: {error.verify_message}"
             raise refusal(502, "bad_certificate", reason, target) from error
@@ -133,8 +169,9 @@ class HttpExit:
             raise refusal(502, "tls_failed", reason, target) from error
 
     def refused(self, refused: Refused, request: ProxyRequest | None) -> None:
-        del request
-        one, self._next = self._next, None
+        one = self._judging.pop(id(request), None)
+        if one is None:
+            one, self._next = self._next, None
         if one is not None:
             one.refuse(refused)
             self._record(one)
@@ -158,11 +195,14 @@ class HttpExit:
 
     async def close(self) -> None:
         """Record what is open."""
-        self._record(self._next)
-        self._record(self._current)
+        for one in (*self._judging.values(), self._next, self._current):
+            self._record(one)
+        self._judging.clear()
         self._next = self._current = None
         if self._connection is not None:
             self._connection.close()
+        if self._server is not None:
+            self._server[1].transport.abort()
         await asyncio.gather(*self._recording)
 
     def _record(self, one: Outgoing | None) -> None:

@@ -40,16 +40,19 @@ _WHOLE = (
     *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
     *("PIP_CERT", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE"),
 )
+Trust = tuple[ssl.SSLContext, ssl.SSLContext]
+"""How servers are checked: one that offers HTTP/1.1 alone, and one that offers HTTP/2 first."""
 log = structlog.get_logger(__name__)
 
 
 class Opening:
-    """What a tenant's connections are opened with. `trust` is how the gateway checks the servers then."""
+    """What a tenant's connections are opened with.
 
-    def __init__(
-        self, tenant: str, settings: Sequence[CredentialSettings], directory: Path, trust: ssl.SSLContext
-    ) -> None:
-        self.trust = trust
+    `trust` is how the gateway checks the servers then, and `trust_http2` where it offers them HTTP/2 as well.
+    """
+
+    def __init__(self, tenant: str, settings: Sequence[CredentialSettings], directory: Path, trust: Trust) -> None:
+        self.trust, self.trust_http2 = trust
         self._tenant = tenant
         self._settings = settings
         self._path = directory / f"{hashlib.sha256(tenant.encode()).hexdigest()[:32]}.pem"

@@ -8,16 +8,19 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from gateway.network.addresses import Unreachable, resolve
+from gateway.network.addresses import Unreachable, may_be_dialled, resolve
 from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target, denied, refusal
 from gateway.network.http_request import Refused
 from gateway.network.opening import Opening
 from gateway.policy.decision import Decision
 from gateway.policy.document import NetworkSection
+from gateway.policy.judge import Policy
 from gateway.storage.audit_store import AuditEntry
 
 CONNECTION = "connection"
 """The kind of the audit record."""
+BYTE_LIMIT = "byte_limit"
+"""How a connection ends that has sent or received as much as it may."""
 
 
 class Ended(Exception):
@@ -36,12 +39,14 @@ class Outgoing:
     refused: Refused | None = None
     address: str = ""
     credentials: frozenset[str] = frozenset()
+    checked_by: Policy | None = None
+    """The policy that has allowed it, once it is connected."""
     bytes_up: int = 0
     bytes_down: int = 0
     outcome: str = ""
 
     def __post_init__(self) -> None:
-        self.used_s = self.started_s
+        self.connected_s = self.used_s = self.started_s
 
     @property
     def limits(self) -> NetworkSection:
@@ -60,6 +65,8 @@ class Outgoing:
     async def dial(self) -> socket.socket:
         """Return the connected socket, which does not block. Raises Refused."""
         try:
+            if self.refused is not None:
+                raise self.refused
             return await self._dialled()
         except Refused as refused:
             self.refuse(refused)
@@ -88,6 +95,7 @@ class Outgoing:
                 problem = error
             else:
                 self.address = address
+                self.connected_s = self.used_s = time.monotonic()
                 return connected
         if isinstance(problem, TimeoutError):
             reason = f"{self.target.shown} did not accept a connection within {limits.connect_s:g} s"
@@ -105,31 +113,45 @@ class Outgoing:
 
     def count_up(self, size: int) -> None:
         """Count bytes of tool code. Raises Ended over the limit."""
+        self._used(self.bytes_up + size, self.limits.bytes_up)
         self.bytes_up += size
-        self._used(self.bytes_up, self.limits.bytes_up)
 
     def count_down(self, size: int) -> None:
         """Count bytes for tool code. Raises Ended over the limit."""
+        self._used(self.bytes_down + size, self.limits.bytes_down)
         self.bytes_down += size
-        self._used(self.bytes_down, self.limits.bytes_down)
 
     def _used(self, size: int, limit: int | None) -> None:
         self.used_s = time.monotonic()
         if limit is not None and size > limit:
-            raise Ended("byte_limit")
+            raise Ended(BYTE_LIMIT)
 
     def overdue(self, now_s: float) -> str:
-        """Return why it must end now, "" while it may go on."""
+        """Return why it must end now, "" while it may go on; how long it may wait to be connected is limited there."""
+        if not self.address:
+            return ""
         limits = self.limits
-        if now_s - self.started_s > limits.total_s:
+        if now_s - self.connected_s > limits.total_s:
             return "time_limit"
         return "idle" if now_s - self.used_s > limits.idle_s else ""
+
+    def still_allowed(self) -> bool:
+        """Return whether the policy in force lets the connection stay; an ask rule does."""
+        policy = self.policy.policy()
+        if self.checked_by is policy:
+            return True
+        allowed = self.policy.judge(self.target, self.call).verdict != "deny"
+        if self.address:
+            allowed = allowed and may_be_dialled(self.address, self.target.port, policy.names_address)
+            self.checked_by = policy
+        return allowed
 
     def entry(self) -> AuditEntry:
         """Return its audit record."""
         decision, refused = self.decision, self.refused
-        verdict = "deny" if refused is not None and refused.status == 403 else "allow"
         body = {} if refused is None else refused.body
+        denied_ = refused is not None and refused.status in (403, 429) and body.get("error") != BYTE_LIMIT
+        verdict = "deny" if denied_ else "allow"
         details: dict[str, JsonValue] = {
             "host": self.target.host,
             "port": self.target.port,
@@ -182,11 +204,14 @@ class Exits(Protocol):
     def opening(self) -> Opening:
         """What the tenant's connections are opened with."""
 
-    def outgoing(self, target: Target) -> Outgoing:
-        """Return a new connection, which counts from now on. Over a limit it is refused already."""
+    def outgoing(self, target: Target, task: asyncio.Task[None] | None) -> Outgoing:
+        """Return a new connection, which counts from now on. Over a limit it is refused already.
 
-    def withdraw(self, one: Outgoing) -> None:
-        """Forget one that turned out to be none of its own."""
+        The task, which serves its client, is cancelled when it must end.
+        """
+
+    def request(self, target: Target) -> Outgoing:
+        """Return one for a request on a connection that is there, which counts as nothing."""
 
     async def ended(self, one: Outgoing) -> None:
         """Record one that is over."""

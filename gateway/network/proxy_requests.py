@@ -5,7 +5,7 @@ import json
 import re
 import struct
 
-from gateway.network.client_bytes import ClientBytes
+from gateway.network.client_bytes import ClientBytes, EndOfConnection
 from gateway.network.decision import Target
 from gateway.network.http_request import Refused, bad
 from gateway.policy.hosts import canonical_host
@@ -28,17 +28,19 @@ async def read_connect(client: ClientBytes) -> Target:
     found = _CONNECT.match(head)
     if found is None:
         raise bad("CONNECT is asked for as CONNECT host:port HTTP/1.1")
-    return target_of(found[1].decode("latin-1"), int(found[2]))
+    return _target_of(found[1], int(found[2]))
 
 
-def target_of(host: str, port: int) -> Target:
+def _target_of(host: bytes, port: int) -> Target:
     """Return a target in the one spelling that is judged. Raises Refused."""
     if not 0 < port < 65_536:
         raise bad(f"{port} is no port")
     try:
-        return Target(canonical_host(host), port)
+        return Target(canonical_host(host.decode()), port)
+    except UnicodeDecodeError as error:
+        raise bad("the host is not in UTF-8") from error
     except ValueError as error:
-        raise bad(f"{host[:100]!r} is no host: {error}") from error
+        raise bad(f"{host.decode()[:100]!r} is no host: {error}") from error
 
 
 CONNECTED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -57,29 +59,32 @@ def http_refusal(refused: Refused) -> bytes:
 
 
 async def read_socks(client: ClientBytes) -> Target:
-    """Read a SOCKS5 handshake and request. Raises Refused, which socks_refusal() turns into an answer."""
+    """Read a SOCKS5 handshake and request. Raises Refused, which socks_refusal() turns into an answer.
+
+    EndOfConnection too, if the client wants to log in.
+    """
     _, count = await client.exactly(2)
     methods = await client.exactly(count)
     if _NO_PASSWORD not in methods:
         await client.send(bytes([SOCKS_VERSION, _NO_METHOD]))
-        raise bad("SOCKS without a password is expected")
+        raise EndOfConnection
     await client.send(bytes([SOCKS_VERSION, _NO_PASSWORD]))
     version, command, _, kind = await client.exactly(4)
     if version != SOCKS_VERSION:
         raise bad(f"SOCKS version {version} is not spoken here")
     if kind == 1:
-        host = str(ipaddress.IPv4Address(await client.exactly(4)))
+        host = str(ipaddress.IPv4Address(await client.exactly(4))).encode()
     elif kind == 3:
         (size,) = await client.exactly(1)
-        host = (await client.exactly(size)).decode("latin-1")
+        host = await client.exactly(size)
     elif kind == 4:
-        host = f"[{ipaddress.IPv6Address(await client.exactly(16))}]"
+        host = f"[{ipaddress.IPv6Address(await client.exactly(16))}]".encode()
     else:
         raise bad(f"SOCKS has no address of kind {kind}", _NO_SUCH_ADDRESS)
     (port,) = struct.unpack(">H", await client.exactly(2))
     if command != _SOCKS_CONNECT:
         raise bad("SOCKS connects over TCP here, nothing else: there is no UDP", _NO_SUCH_COMMAND)
-    return target_of(host, port)
+    return _target_of(host, port)
 
 
 SOCKS_CONNECTED = bytes([SOCKS_VERSION, _SUCCEEDED, 0, 1, 0, 0, 0, 0, 0, 0])

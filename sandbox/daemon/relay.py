@@ -43,7 +43,7 @@ async def relay_one_way(source: socket.socket, target: socket.socket, moved: OnB
         try:
             count = source.recv_into(_scratch)
         except BlockingIOError:
-            await _readable(source)
+            await readable(source)
             continue
         moved(count)
         if not count:
@@ -60,7 +60,8 @@ async def relay_one_way(source: socket.socket, target: socket.socket, moved: OnB
     target.shutdown(socket.SHUT_WR)
 
 
-async def _readable(source: socket.socket) -> None:
+async def readable(source: socket.socket) -> None:
+    """Wait until there is something to receive, or the end. Cancelling the wait loses no byte."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     descriptor = source.fileno()

@@ -201,12 +201,24 @@ class DockerPool:
         await self.parts.claims.give_back(("", pooled), pooled, filled=True)
 
     async def reconcile(self) -> list[str]:
-        """Remove unclaimed sandboxes whose process is gone, with files that a restore left; return those that stay."""
+        """Remove unclaimed sandboxes whose process is gone, with files that a restore left; return those that stay.
+
+        Claims to files that are gone are removed too: a process died while it removed both.
+        """
         parts, locks = self.parts, self.parts.pool_locks
         locked = locks.ids()
-        found = {*locked, *await parts.claims.pooled_volumes()}
+        volumes = await parts.claims.pooled_volumes()
+        found = {*locked, *volumes}
         found |= {one["Labels"][config.POOL_LABEL] for one in await parts.containers.labelled({config.POOL_LABEL: ""})}
-        claimed = await parts.claims.owners() if found else {}
+        claimed = await parts.claims.owners()
+        for pooled, owner in claimed.items():
+            if pooled not in volumes and (free := self._locked_free(owner)) is not None:
+                try:
+                    await parts.claims.forget_lost(owner, pooled)
+                except SandboxError as error:
+                    log.warning("a claim to files that are gone stays for now: %s", error)
+                finally:
+                    let_go(free)
         left = []
         for pooled in (found - {*claimed} | locked) - {*self.unclaimed}:
             lock = locks.try_enter(pooled, make=pooled not in locked)

@@ -121,6 +121,12 @@ class WorkspaceClaims:
         if await self.pooled_of(owner) == pooled:
             await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
 
+    async def forget_lost(self, owner: Owner, pooled: str) -> None:
+        """Remove the claim of a thread without a sandbox to a volume that is not there."""
+        volume = config.volume_of(self._instance, pooled)
+        if await self._requests.ask(docker_requests.volume_labels, volume) is None:
+            await self.give_back(owner, pooled)
+
     async def remove_empty(self, pooled: str) -> None:
         """Remove the volume of an unclaimed sandbox, which should be empty."""
         await self._requests.ask(docker_requests.remove_volume, config.volume_of(self._instance, pooled))

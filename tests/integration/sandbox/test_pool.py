@@ -323,6 +323,21 @@ async def test_a_claim_that_was_removed_behind_our_back_is_made_anew_and_no_file
         assert text(await run((await engine.create(spec(thread))).shell, "cat file")) == "kept\n"
 
 
+async def test_a_claim_to_files_that_are_gone_goes_too_unless_the_thread_has_a_sandbox(processes: Processes) -> None:
+    """A process that removes a thread's files removes the volume, and the claim to it then; it may die in between."""
+    engine = processes.engine()
+    gone, kept = await claimed(engine, spec("gone")), await claimed(engine, spec("kept"))
+    await run(kept.shell, "echo kept > file")
+    await engine.remove(gone.id)
+    docker("volume", "rm", f"airlock-{processes.instance}-workspace-{gone.id}")
+    assert len(processes.volumes) == 3
+    await engine.reconcile()
+    assert len(processes.volumes) == 2
+    assert text(await run(kept.shell, "cat file")) == "kept\n"
+    again = await engine.create(spec("gone"))
+    assert text(await run(again.shell, "ls")) == ""
+
+
 # --- its files ---
 
 
@@ -381,10 +396,10 @@ async def test_a_thread_and_a_tenant_are_erased_with_what_they_had_of_the_pool(p
     await engine.remove(mine[3].id)
     await engine.pool.make_pooled(KIND)
     assert await engine.left_of("tenant-a") == {"volumes": 3, "containers": 2}
-    # A crash between the files and the claim leaves something that still counts.
+    # A crash between the files and the claim leaves something that still counts, and goes with the next look.
     docker("volume", "rm", f"airlock-{processes.instance}-workspace-{mine[3].id}")
     assert (await engine.left_of("tenant-a"))["volumes"] == 3
-    assert await engine.remove_all_of("tenant-a") == 3
+    assert await engine.remove_all_of("tenant-a") == 2
     assert await engine.left_of("tenant-a") == {"volumes": 0, "containers": 0}
     assert await other.ping()
     (pooled,) = engine.pool.unclaimed

@@ -5,8 +5,10 @@ AIRLOCK_RUNSC_ENGINE names an engine that has it, where the usual one has not (d
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.posture import weaknesses
+from sandbox.errors import NotFound
 from sandbox.protocols import ProcessSpec
 from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import LIMITS, RUNTIME_IMAGE, instance_id, removed, run, spec, text
@@ -152,3 +155,33 @@ async def test_limits_end_a_sandbox_of_runsc_and_the_next_one_has_its_files(gvis
     again = await gvisor.create(asked)
     assert again.id != sandbox.id
     assert text(await run(again.shell, "cat /workspace/glutton.py")) == glutton
+
+
+async def test_connections_leave_and_enter_a_sandbox_of_runsc_also_after_a_stop(gvisor: DockerEngine) -> None:
+    asked = spec("gvisor-network", runtime="runsc")
+    sandbox = await gvisor.create(asked)
+    for _ in range(2):
+        port = await sandbox.network.open()
+        script = f"import socket; s = socket.create_connection(('127.0.0.1', {port})); s.sendall(b'question'); "
+        script += "s.shutdown(1); print(s.recv(100))"
+        running = asyncio.create_task(run(sandbox.shell, f'python3 -c "{script}"'))
+        with closing(await sandbox.network.accept()) as tunnel:
+            loop = asyncio.get_running_loop()
+            question = b""
+            while piece := await loop.sock_recv(tunnel, 100):
+                question += piece
+            await loop.sock_sendall(tunnel, b"answer")
+        assert (question, text(await running)) == (b"question", "b'answer'\n")
+        assert await gvisor.stop_idle(sandbox.id)
+        sandbox = await gvisor.create(asked)
+    process = ProcessSpec("server", [b"python3", b"-m", b"http.server", b"8000", b"--bind", b"127.0.0.1"])
+    await sandbox.processes.start(process)
+    for _ in range(100):
+        try:
+            tunnel = await sandbox.network.connect(8000)
+            break
+        except NotFound:
+            await asyncio.sleep(0.1)
+    with closing(tunnel):
+        await asyncio.get_running_loop().sock_sendall(tunnel, b"GET / HTTP/1.0\r\n\r\n")
+        assert (await asyncio.get_running_loop().sock_recv(tunnel, 100)).startswith(b"HTTP/1.0 200")

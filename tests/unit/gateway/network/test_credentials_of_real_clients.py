@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 import trustme
-from gateway.network.credential_settings import CredentialSettings
 
+from gateway.config.network_settings import CredentialSettings
 from gateway.network.certificates import CertificateAuthority
 from gateway.network.client_hello import read_client_hello
 from gateway.network.credentials import Caller, Credentials

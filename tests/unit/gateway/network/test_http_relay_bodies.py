@@ -284,18 +284,18 @@ async def test_a_server_that_cannot_be_reached_is_a_502() -> None:
 async def test_a_server_that_stalls_is_a_504_and_one_that_only_takes_long_is_not() -> None:
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n")
-        for _ in range(12):
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n")
+        for _ in range(15):
             await asyncio.sleep(0.1)
             writer.write(b".")
 
     async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    async with relayed({"good.example": slow, "also.example": stall}, limits=RelayLimits(idle_s=0.5)) as relay:
+    async with relayed({"good.example": slow, "also.example": stall}, limits=RelayLimits(idle_s=1)) as relay:
         reader, writer = await relay.connect()
         writer.write(_GET)
-        assert (await answer(reader))[1] == b"." * 12
+        assert (await answer(reader))[1] == b"." * 15
         writer.write(_GET.replace(b"good", b"also"))
         start, body = await answer(reader)
         assert start.startswith(b"HTTP/1.1 504 ")

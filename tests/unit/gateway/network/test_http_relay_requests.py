@@ -201,7 +201,7 @@ async def test_a_path_that_hides_where_it_leads_is_refused(path: str) -> None:
 
 
 async def test_a_head_is_bounded_in_bytes_and_time() -> None:
-    async with relayed({"good.example": echo}, limits=RelayLimits(head_s=0.2, idle_s=20)) as relay:
+    async with relayed({"good.example": echo}, limits=RelayLimits(head_s=0.5, idle_s=20)) as relay:
         padded = b"GET http://good.example/ HTTP/1.1\r\nHost: good.example\r\nX: %s\r\n\r\n"
         reader, writer = await relay.connect()
         writer.write(padded % (b"a" * 60_000))
@@ -212,7 +212,7 @@ async def test_a_head_is_bounded_in_bytes_and_time() -> None:
 
 
 async def test_a_connection_that_asks_for_nothing_is_closed() -> None:
-    async with relayed({"good.example": echo}, limits=RelayLimits(idle_s=0.2)) as relay:
+    async with relayed({"good.example": echo}, limits=RelayLimits(idle_s=0.5)) as relay:
         assert await relay.ask(b"") == b""
         reader, writer = await relay.connect()
         writer.write(_GET)

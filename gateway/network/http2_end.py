@@ -1,0 +1,205 @@
+"""One end of an HTTP/2 connection: h2 parses and writes frames, data waits while the other side has no window."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import DataReceived, Event, StreamEnded, StreamReset
+from h2.exceptions import H2Error
+from h2.settings import SettingCodes
+
+from gateway.network.http_client import PIECE_BYTES, Streams
+
+Fields = Sequence[tuple[bytes, bytes]]
+
+# Of one stream and of a connection: so much may be here that the other side has not taken yet.
+_STREAM_WINDOW_BYTES = 256 * 1024
+_WINDOW_BYTES = 1024 * 1024
+_LIMIT_STREAMS = 100
+_LIMIT_HEADER_BYTES = 64 * 1024
+_FRAME_BYTES = 16 * 1024
+_GOAWAY = 7
+
+
+class EndGone(Exception):
+    """The connection is closed, or what came was not HTTP/2."""
+
+
+class StreamGone(Exception):
+    """One stream ended early, by its other side."""
+
+
+@dataclass
+class Arrivals:
+    """What arrived on one stream, in order, None after a reset. `untaken_bytes` count against the windows."""
+
+    queue: asyncio.Queue[Event | None] = field(default_factory=asyncio.Queue)
+    untaken_bytes: int = 0
+    ended: bool = False
+
+    async def next(self) -> Event:
+        event = await self.queue.get()
+        if event is None:
+            raise StreamGone
+        return event
+
+
+class End:
+    """Wraps streams on which HTTP/2 was negotiated."""
+
+    def __init__(self, streams: Streams, *, client_side: bool) -> None:
+        self.reader, self.writer = streams
+        self.http = H2Connection(H2Configuration(client_side=client_side, header_encoding=None))
+        self.arrivals: dict[int, Arrivals] = {}
+        self.leaving = False
+        self._client_side = client_side
+        self._changed = asyncio.Event()
+        self._unread = bytearray()
+
+    async def start(self) -> None:
+        """Send the preface and the settings."""
+        self.http.initiate_connection()
+        settings: dict[SettingCodes | int, int] = {
+            SettingCodes.INITIAL_WINDOW_SIZE: _STREAM_WINDOW_BYTES,
+            SettingCodes.MAX_HEADER_LIST_SIZE: _LIMIT_HEADER_BYTES,
+        }
+        if self._client_side:
+            settings[SettingCodes.ENABLE_PUSH] = 0
+        else:
+            settings[SettingCodes.MAX_CONCURRENT_STREAMS] = _LIMIT_STREAMS
+        self.http.update_settings(settings)
+        self.http.increment_flow_control_window(_WINDOW_BYTES - self.http.inbound_flow_control_window)
+        await self.flush()
+
+    async def read(self, first: bytes = b"") -> list[Event]:
+        """Wait for frames. Raises EndGone."""
+        try:
+            data = first or await self.reader.read(PIECE_BYTES)
+            if not data:
+                raise EndGone("closed")
+            events = self.http.receive_data(self._without_goaway(data))
+        except (H2Error, OSError) as error:
+            self.write()
+            raise EndGone("not HTTP/2") from error
+        await self.flush()
+        self._changed.set()
+        self._changed = asyncio.Event()
+        return events
+
+    async def send_headers(self, stream: int, fields: Fields, *, end: bool = False) -> None:
+        """Send a head or trailers. Raises StreamGone and EndGone, as all that send."""
+        self._do(self.http.send_headers, stream, list(fields), end_stream=end)
+        await self.flush()
+
+    async def send_data(self, stream: int, data: bytes, *, end: bool = False) -> None:
+        """Send as the other side's windows permit."""
+        while data:
+            room = min(self._window(stream), self.http.max_outbound_frame_size)
+            if room <= 0:
+                await self._changed.wait()
+                continue
+            self._do(self.http.send_data, stream, data[:room])
+            await self.flush()
+            data = data[room:]
+        if end:
+            self._do(self.http.end_stream, stream)
+            await self.flush()
+
+    def arrived(self, event: Event) -> None:
+        """Put an event where its stream is served; data of a stream that is over is dropped."""
+        stream = getattr(event, "stream_id", None) or 0
+        arrivals = self.arrivals.get(stream)
+        if arrivals is None:
+            if isinstance(event, DataReceived):
+                self._acknowledge(stream, event.flow_controlled_length)
+                self.write()
+            return
+        if isinstance(event, DataReceived):
+            arrivals.untaken_bytes += event.flow_controlled_length
+        arrivals.ended = arrivals.ended or isinstance(event, StreamEnded | StreamReset)
+        arrivals.queue.put_nowait(None if isinstance(event, StreamReset) else event)
+
+    async def taken(self, stream: int, event: DataReceived) -> None:
+        """Let the other side send as much again."""
+        self.arrivals[stream].untaken_bytes -= event.flow_controlled_length
+        self._acknowledge(stream, event.flow_controlled_length)
+        await self.flush()
+
+    def forget(self, stream: int) -> None:
+        """Drop what arrived on a stream, which then counts against no window."""
+        arrivals = self.arrivals.pop(stream, None)
+        if arrivals is not None and arrivals.untaken_bytes:
+            self._acknowledge(stream, arrivals.untaken_bytes)
+            self.write()
+
+    async def open_stream(self, fields: Fields) -> int:
+        """Send a request's head, once there may be one more, and return its stream's number."""
+        while self.http.open_outbound_streams >= self.http.remote_settings.max_concurrent_streams:
+            await self._changed.wait()
+        stream = self.http.get_next_available_stream_id()
+        self.arrivals[stream] = Arrivals()
+        await self.send_headers(stream, fields)
+        return stream
+
+    def reset(self, stream: int, code: ErrorCodes | int) -> None:
+        """End a stream early, if it has not ended."""
+        try:
+            self.http.reset_stream(stream, code)
+        except H2Error:
+            return  # it has
+        self.write()
+
+    def write(self) -> None:
+        if (data := self.http.data_to_send()) and not self.writer.is_closing():
+            self.writer.write(data)
+
+    async def flush(self) -> None:
+        self.write()
+        try:
+            await self.writer.drain()
+        except OSError as error:
+            raise EndGone("closed") from error
+
+    def _window(self, stream: int) -> int:
+        try:
+            return self.http.local_flow_control_window(stream)
+        except H2Error as error:
+            raise StreamGone from error
+
+    def _acknowledge(self, stream: int, count: int) -> None:
+        with suppress(H2Error):  # the connection is closed
+            self.http.acknowledge_received_data(count, stream)
+
+    @staticmethod
+    def _do(send: Callable[..., object], *args: object, **more: object) -> None:
+        try:
+            send(*args, **more)
+        except H2Error as error:
+            raise StreamGone from error
+
+    def _without_goaway(self, data: bytes) -> bytes:
+        """Return whole frames but GOAWAY, which h2 takes for the end: open streams go on (RFC 9113, 6.8)."""
+        if not self._client_side:
+            return data
+        self._unread += data
+        at = kept = 0
+        passed = bytearray()
+        while len(self._unread) - at >= 9:
+            length = int.from_bytes(self._unread[at : at + 3], "big")
+            if length > _FRAME_BYTES:
+                at = len(self._unread)  # h2 refuses it
+                break
+            if len(self._unread) - at < 9 + length:
+                break
+            if self._unread[at + 3] == _GOAWAY:
+                self.leaving = True
+                passed += self._unread[kept:at]
+                kept = at + 9 + length
+            at += 9 + length
+        passed += self._unread[kept:at]
+        del self._unread[:at]
+        return bytes(passed)

@@ -1,0 +1,297 @@
+"""HTTP/2 between one client and one server, in TLS that was opened: each stream is a request that is judged by itself.
+
+As in HTTP/1.1 (http_relay.py), messages are parsed and written anew, bodies are streamed, and what a server breaks off
+the client sees broken off.
+"""
+
+import asyncio
+import json
+from contextlib import suppress
+
+import h11
+from h2.errors import ErrorCodes
+from h2.events import (
+    DataReceived,
+    InformationalResponseReceived,
+    RequestReceived,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+)
+from h2.exceptions import H2Error
+
+from gateway.network.http2_end import Arrivals, End, EndGone, Fields, StreamGone
+from gateway.network.http_client import RelayLimits, Streams
+from gateway.network.http_request import Headers, Origin, ProxyRequest, Refused, bad, end_to_end, read_request, trailers
+from gateway.network.upstream import Exchange, Upstream
+
+_LIMITS = RelayLimits()
+_FINISH_S = 1.0
+_LIMIT_RESETS = 1000
+
+
+async def relay_http2(
+    client: Streams, server: Streams, upstream: Upstream, *, origin: Origin, limits: RelayLimits = _LIMITS
+) -> None:
+    """Serve a client's connection to its end, and close both. Both have negotiated h2; `dial` is not called."""
+    relay = _Relay(End(client, client_side=False), End(server, client_side=True), upstream, origin, limits)
+    try:
+        await relay.run()
+    finally:
+        server[1].transport.abort()
+        client[1].close()
+
+
+class _Relay:
+    """The two ends, and a task for each request."""
+
+    def __init__(self, client: End, server: End, upstream: Upstream, origin: Origin, limits: RelayLimits) -> None:
+        self.client = client
+        self.server = server
+        self.upstream = upstream
+        self.origin = origin
+        self._limits = limits
+        self._now = asyncio.get_running_loop().time
+        self._active_at = self._now()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._judging = 0
+        self._resets = 0
+
+    async def run(self) -> None:
+        reading = [asyncio.create_task(self._read_client()), asyncio.create_task(self._read_server())]
+        try:
+            while not any(task.done() for task in reading):
+                left_s = self._active_at + self._limits.idle_s - self._now()
+                if left_s <= 0 and not self._judging:
+                    break
+                wait_s = left_s if left_s > 0 else self._limits.idle_s
+                await asyncio.wait(reading, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            if reading[1].done() and not reading[0].done():
+                for arrivals in self.server.arrivals.values():
+                    arrivals.queue.put_nowait(None)
+                if self._tasks:
+                    await asyncio.wait(self._tasks.values(), timeout=_FINISH_S)
+        finally:
+            tasks = [*reading, *self._tasks.values()]
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            with suppress(H2Error):
+                self.client.http.close_connection()
+                self.client.write()
+        for result in results:
+            if isinstance(result, Exception) and not isinstance(result, EndGone):
+                raise result
+
+    def moved(self, up: int, down: int) -> None:
+        self._active_at = self._now()
+        self.upstream.moved(up, down)
+
+    async def _read_client(self) -> None:
+        await self.client.start()
+        while True:
+            for event in await self.client.read():
+                if isinstance(event, RequestReceived):
+                    self._begin(event)
+                elif isinstance(event, StreamReset):
+                    self._reset(event.stream_id)
+                else:
+                    self.client.arrived(event)
+
+    async def _read_server(self) -> None:
+        await self.server.start()
+        while not (self.server.leaving and not self._tasks):
+            for event in await self.server.read():
+                self.server.arrived(event)
+
+    def _reset(self, stream: int) -> None:
+        self._resets += 1
+        if self._resets > _LIMIT_RESETS:
+            raise EndGone("too many requests were withdrawn")
+        if task := self._tasks.get(stream):
+            task.cancel()
+
+    def _begin(self, event: RequestReceived) -> None:
+        stream = event.stream_id
+        if self.server.leaving:
+            self.client.reset(stream, ErrorCodes.REFUSED_STREAM)
+            return
+        self.client.arrivals[stream] = Arrivals()
+        task = asyncio.create_task(self._serve(stream, event.headers))
+        self._tasks[stream] = task
+        task.add_done_callback(lambda _: self._ended(stream))
+
+    def _ended(self, stream: int) -> None:
+        self._tasks.pop(stream, None)
+        self.client.forget(stream)
+
+    async def _judge(self, request: ProxyRequest) -> Exchange:
+        self._judging += 1
+        try:
+            return await self.upstream.judge(request)
+        finally:
+            self._judging -= 1
+            self._active_at = self._now()
+
+    async def _serve(self, stream: int, fields: Fields) -> None:
+        exchange = None
+        request = None
+        try:
+            request = _request(fields, self.origin)
+            exchange = _Stream(self, stream, request, await self._judge(request))
+            await exchange.run()
+        except Refused as refused:
+            self.upstream.refused(refused, request)
+            if exchange is not None and exchange.answering:
+                self.client.reset(stream, ErrorCodes.CANCEL)
+            else:
+                await self._answer(stream, refused, request)
+        except StreamGone:
+            self.client.reset(stream, ErrorCodes.CANCEL)
+        except EndGone:
+            pass  # the reading ends for the same reason
+        except asyncio.CancelledError:
+            self.client.reset(stream, ErrorCodes.CANCEL)
+            raise
+
+    async def _answer(self, stream: int, refused: Refused, request: ProxyRequest | None) -> None:
+        body = json.dumps(refused.body).encode() + b"\n"
+        fields = [
+            (b":status", str(refused.status).encode()),
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        with suppress(StreamGone, EndGone):
+            bodiless = request is not None and request.method == "HEAD"
+            await self.client.send_headers(stream, fields, end=bodiless)
+            if not bodiless:
+                await self.client.send_data(stream, body, end=True)
+            if not self.client.arrivals[stream].ended:
+                self.client.reset(stream, ErrorCodes.NO_ERROR)  # the rest is not wanted (RFC 9113, 8.1)
+
+
+class _Stream:
+    """One request and its answer; `answering`: its head was sent to the client."""
+
+    def __init__(self, relay: _Relay, stream: int, request: ProxyRequest, exchange: Exchange) -> None:
+        self.answering = False
+        self._relay = relay
+        self._stream = stream
+        self._request = request
+        self._exchange = exchange
+
+    async def run(self) -> None:
+        server = self._relay.server
+        there = await server.open_stream(self._head())
+        sending = asyncio.create_task(self._send(there))
+        receiving = asyncio.create_task(self._receive(there))
+        try:
+            # An answer may end before its request.
+            await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done():
+                sending.result()
+            await receiving
+        finally:
+            sent, received = _succeeded(sending), _succeeded(receiving)
+            sending.cancel()
+            receiving.cancel()
+            await asyncio.gather(sending, receiving, return_exceptions=True)
+            if not (sent and received):
+                server.reset(there, ErrorCodes.CANCEL)
+            if received and not sent:
+                self._relay.client.reset(self._stream, ErrorCodes.NO_ERROR)
+            server.forget(there)
+
+    def _head(self) -> Fields:
+        request = self._request
+        head = [
+            (b":method", request.method.encode()),
+            (b":scheme", request.origin.scheme.encode()),
+            (b":authority", request.origin.authority.encode()),
+            (b":path", request.target.encode()),
+        ]
+        # gRPC asks for trailers; nothing else is hop-by-hop in HTTP/2.
+        return [*head, *_lowered(self._exchange.headers), (b"te", b"trailers")]
+
+    async def _send(self, there: int) -> None:
+        client, server = self._relay.client, self._relay.server
+        arrivals = client.arrivals[self._stream]
+        while True:
+            event = await arrivals.next()
+            if isinstance(event, DataReceived):
+                self._exchange.sent(event.data)
+                self._relay.moved(len(event.data), 0)
+                await server.send_data(there, event.data)
+                await client.taken(self._stream, event)
+            elif isinstance(event, TrailersReceived):
+                tail = trailers(event.headers)
+                for name, value in tail:
+                    self._exchange.sent(b"%s: %s\r\n" % (name, value))
+                await server.send_headers(there, tail, end=True)
+                return
+            elif isinstance(event, StreamEnded):
+                await server.send_data(there, b"", end=True)
+                return
+
+    async def _receive(self, there: int) -> None:
+        client, server = self._relay.client, self._relay.server
+        try:
+            while True:
+                event = await server.arrivals[there].next()
+                if isinstance(event, DataReceived):
+                    self._relay.moved(0, len(event.data))
+                    await client.send_data(self._stream, self._exchange.received(event.data))
+                    await server.taken(there, event)
+                elif isinstance(event, ResponseReceived | InformationalResponseReceived):
+                    await self._send_head(event)
+                elif isinstance(event, TrailersReceived):
+                    await client.send_data(self._stream, self._exchange.flush())
+                    tail = self._exchange.answered(trailers(event.headers))
+                    await client.send_headers(self._stream, _lowered(tail), end=True)
+                    return
+                elif isinstance(event, StreamEnded):
+                    await client.send_data(self._stream, self._exchange.flush(), end=True)
+                    return
+        except StreamGone:
+            if self.answering:
+                raise
+            origin = self._request.origin
+            reason = "the server broke off the request"
+            body = {"error": "bad_gateway", "reason": reason, "host": origin.host, "port": origin.port}
+            raise Refused(502, body) from None
+
+    async def _send_head(self, event: ResponseReceived | InformationalResponseReceived) -> None:
+        status = next(value for name, value in event.headers if name == b":status")
+        headers = tuple((name, value) for name, value in event.headers if not name.startswith(b":"))
+        fields = [(b":status", status), *_lowered(self._exchange.answered(end_to_end(headers)))]
+        self.answering = self.answering or isinstance(event, ResponseReceived)
+        await self._relay.client.send_headers(self._stream, fields)
+
+
+def _request(fields: Fields, origin: Origin) -> ProxyRequest:
+    """Read a request's head by the rules for HTTP/1.1. Raises Refused."""
+    named = dict(fields)
+    if named.get(b":scheme") != origin.scheme.encode() or b":protocol" in named:
+        raise bad("only plain requests to this server are relayed")
+    authority = named.get(b":authority", named.get(b"host", b""))
+    headers = [(name, value) for name, value in fields if not name.startswith(b":") and name != b"host"]
+    if named.get(b"host", authority) != authority:
+        raise bad("the header Host is not the host of the request")
+    try:
+        event = h11.Request(
+            method=named.get(b":method", b""), target=named.get(b":path", b""), headers=[(b"Host", authority), *headers]
+        )
+    except h11.LocalProtocolError as error:
+        raise bad(f"the request is malformed: {str(error)[:200]}") from error
+    if b"transfer-encoding" in named:
+        raise bad("HTTP/2 has no Transfer-Encoding")
+    return read_request(event, origin)
+
+
+def _succeeded(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _lowered(headers: Headers) -> Headers:
+    return tuple((name.lower(), value) for name, value in headers)

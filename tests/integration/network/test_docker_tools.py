@@ -1,0 +1,157 @@
+"""What agents use, in a real sandbox: each works through the door with nothing else configured."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import trustme
+
+from examples.package_index import PackageIndex, greeting_wheel
+from gateway.client import Client
+from tests.gateway_process import Home, make_home, served
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> Iterator[int]:
+    """Serve a directory over TLS, with a git repository and a file in it."""
+    root = tmp_path_factory.mktemp("site")
+    (root / "hello.txt").write_text("hello\n")
+    work = root / "work"
+    env = {"GIT_CONFIG_GLOBAL": "/dev/null", "HOME": str(root), "PATH": "/usr/bin:/bin"}
+    for command in (
+        ["git", "init", "-q", str(work)],
+        ["git", "-C", str(work), "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x", "--allow-empty"],
+        ["git", "clone", "-q", "--bare", str(work), str(root / "repo.git")],
+        ["git", "-C", str(root / "repo.git"), "update-server-info"],
+    ):
+        subprocess.run(command, check=True, env=env)
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments, directory=str(root))  # type: ignore[arg-type]
+
+        def log_message(self, *_: object) -> None:
+            """Keep quiet."""
+
+    server = ThreadingHTTPServer((HOST, 0), Quiet)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(HOST, "localhost").configure_cert(context)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def index() -> Iterator[PackageIndex]:
+    with PackageIndex(greeting_wheel()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA, site: int, index: PackageIndex
+) -> Iterator[tuple[Home, str]]:
+    directory: Path = tmp_path_factory.mktemp("tools")
+    home = make_home(directory)
+    authority.cert_pem.write_to_path(directory / "ca.pem")
+    (directory / "token").write_text("a-token-that-is-real\n")
+    hosts = [f"{HOST}:{site}", f"{HOST}:{index.port}"]
+    rules = [
+        {"id": "commands", "tools": ["execute"], "effect": "allow"},
+        {"id": "src", "tools": ["read", "write"], "paths": ["/workspace/**", "/tmp/**"], "effect": "allow"},
+        {"id": "hosts", "tools": ["connect"], "hosts": hosts, "effect": "allow"},
+    ]
+    for name, found in (("default", rules), ("operator", rules[2:])):
+        document: dict[str, object] = {"version": 1, "rules": [{**rule, "reason": "A test."} for rule in found]}
+        if name == "default":
+            document["enforcement"] = "kernel"
+        (directory / "policies" / f"{name}.yaml").write_text(json.dumps(document))
+    credential = {"name": "site", "env": "SITE_TOKEN", "hosts": [f"{HOST}:{site}"], "secret": {"file": "token"}}
+    home.configure(
+        operator_policy="policies/operator.yaml",
+        network={"ca_file": "ca.pem"},
+        tenants={"default": {"policy": "policies/default.yaml", "credentials": [credential]}},
+    )
+    with served(home) as gateway:
+        yield home, gateway.address
+
+
+@pytest.fixture
+async def client(gateway: tuple[Home, str]) -> AsyncIterator[Client]:
+    home, address = gateway
+    async with Client(address, home.key) as made:
+        yield made
+
+
+PYTHON = {
+    "urllib": "import urllib.request as r; print(r.urlopen('{site}/hello.txt').read().decode())",
+    "requests": "from pip._vendor import requests; print(requests.get('{site}/hello.txt').text)",
+}
+# The test's servers are at an address that NO_PROXY names, as servers of the sandbox itself are.
+THROUGH = "unset NO_PROXY no_proxy; "
+
+
+@pytest.mark.parametrize(
+    "command, expected",
+    [
+        ("curl -sS {site}/hello.txt", "hello"),
+        *((f'python3 -c "{code}"', "hello") for code in PYTHON.values()),
+        ("git clone -q {site}/repo.git cloned && git -C cloned log --format=%s", "x"),
+        ("pip install -q --target p --index-url {index} airlock-greeting && ls p", "airlock_greeting.py"),
+        ("uv pip install -q --target u --index-url {index} airlock-greeting && ls u", "airlock_greeting.py"),
+    ],
+)
+async def test_it_works(client: Client, site: int, index: PackageIndex, command: str, expected: str) -> None:
+    line = THROUGH + command.format(site=f"https://{HOST}:{site}", index=index.url)
+    done = await client.call_tool("execute", {"command": line, "timeout_s": 100}, thread="tools")
+    assert done.exit_code == 0, (done.content, done.note)
+    assert expected in done.content
+
+
+async def test_no_other_way_leads_out(client: Client, site: int) -> None:
+    code = f"""
+import socket
+for family, kind, where in (
+    (socket.AF_INET, socket.SOCK_STREAM, ("1.1.1.1", 443)),
+    (socket.AF_INET, socket.SOCK_STREAM, ("172.17.0.1", {site})),
+    (socket.AF_INET, socket.SOCK_STREAM, ("169.254.169.254", 80)),
+    (socket.AF_INET, socket.SOCK_DGRAM, ("8.8.8.8", 53)),
+    (socket.AF_INET6, socket.SOCK_STREAM, ("2606:4700::1111", 443)),
+    (socket.AF_INET, socket.SOCK_RAW, ("1.1.1.1", 0)),
+):
+    try:
+        tried = socket.socket(family, kind)
+        tried.settimeout(2)
+        tried.connect(where)
+        tried.send(b"x")
+        print("REACHED", where)
+    except OSError as error:
+        print("no", error.errno)
+try:
+    print("RESOLVED", socket.getaddrinfo("example.com", 80))
+except OSError:
+    print("no name")
+"""
+    await client.write_file("tools", "/workspace/probe.py", code.encode())
+    done = await client.call_tool("execute", {"command": "python3 probe.py", "timeout_s": 60}, thread="tools")
+    assert done.content.count("no ") == 7, done.content
+    assert "REACHED" not in done.content
+    assert "RESOLVED" not in done.content

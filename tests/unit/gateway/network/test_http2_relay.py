@@ -1,0 +1,413 @@
+"""HTTP/2 through the relay: each stream judged, streamed and broken off by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+import subprocess
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    RequestReceived,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+)
+
+from gateway.config.network_settings import CredentialSettings
+from gateway.network.certificates import CertificateAuthority
+from gateway.network.client_hello import read_client_hello
+from gateway.network.credentials import Caller, Credentials
+from gateway.network.http2_relay import relay_http2
+from gateway.network.http_client import RelayLimits, Streams
+from gateway.network.http_request import Origin
+from gateway.network.tls_server import accept_tls
+from tests.unit.gateway.network.relayed import Gate
+
+_ORIGIN = Origin("https", "good.example", 443)
+_ME = Caller("agent", "bash")
+_MALFORMED = [
+    (b"connection", b"close"),
+    (b"transfer-encoding", b"chunked"),
+    (b"X-Upper", b"1"),
+    (b"host", b"evil.example"),
+    (b":authority", b"evil.example"),
+    (b"x-late", b"a\r\nb"),
+]
+
+
+@dataclass
+class Message:
+    """What one side sent on one stream."""
+
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    body: bytearray = field(default_factory=bytearray)
+    trailers: dict[bytes, bytes] = field(default_factory=dict)
+    reset: int | None = None
+    served: bool = False
+    headed: asyncio.Event = field(default_factory=asyncio.Event)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Peer:
+    """A client or a server: keeps what it gets; a server's `serve` is called at each head and at each end."""
+
+    def __init__(self, streams: Streams, *, client: bool, serve: Callable[[Peer, int], Any] | None = None) -> None:
+        self.reader, self.writer = streams
+        self.http = H2Connection(
+            H2Configuration(client_side=client, header_encoding=None, validate_outbound_headers=False)
+        )
+        self.got: dict[int, Message] = defaultdict(Message)
+        self.closed = asyncio.Event()
+        self.paused = asyncio.Event()
+        self.paused.set()
+        self._serve = serve
+        self._window = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.http.initiate_connection()
+        self.write()
+
+    def write(self) -> None:
+        self.writer.write(self.http.data_to_send())
+
+    def ask(self, path: bytes = b"/", *more: tuple[bytes, bytes], end: bool = True, **pseudo: bytes) -> int:
+        stream = self.http.get_next_available_stream_id()
+        named = {"method": b"GET", "scheme": b"https", "authority": b"good.example", "path": path} | pseudo
+        fields = [(b":" + name.encode(), value) for name, value in named.items()]
+        self.http.send_headers(stream, [*fields, *more], end_stream=end)
+        self.write()
+        return stream
+
+    async def get(self, path: bytes = b"/", *more: tuple[bytes, bytes], **pseudo: bytes) -> Message:
+        message = self.got[self.ask(path, *more, **pseudo)]
+        await asyncio.wait_for(message.done.wait(), 20)
+        return message
+
+    async def send(self, stream: int, data: bytes, *, end: bool = True) -> None:
+        while data:
+            room = min(self.http.local_flow_control_window(stream), self.http.max_outbound_frame_size)
+            if not room:
+                self._window.clear()
+                await self._window.wait()
+                continue
+            self.http.send_data(stream, data[:room])
+            data = data[room:]
+            self.write()
+            await self.writer.drain()
+        if end:
+            self.http.end_stream(stream)
+            self.write()
+
+    async def run(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := await self.reader.read(65536):
+                for event in self.http.receive_data(data):
+                    self._take(event)
+                self._window.set()
+                self.write()
+                await self.paused.wait()
+        self.closed.set()
+        for message in self.got.values():
+            message.done.set()
+
+    def _take(self, event: Any) -> None:
+        if isinstance(event, ConnectionTerminated) or not getattr(event, "stream_id", 0):
+            return
+        message = self.got[event.stream_id]
+        if isinstance(event, RequestReceived | ResponseReceived):
+            message.headers = dict(event.headers)
+            message.headed.set()
+        elif isinstance(event, DataReceived):
+            message.body += event.data
+            self.http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        elif isinstance(event, TrailersReceived):
+            message.trailers = dict(event.headers)
+        elif isinstance(event, StreamReset):
+            message.reset = int(event.error_code)
+            message.done.set()
+        elif isinstance(event, StreamEnded):
+            message.done.set()
+        if self._serve is not None and isinstance(event, RequestReceived | StreamEnded):
+            task = asyncio.create_task(self._serve(self, event.stream_id))
+            self._tasks.add(task)
+
+
+async def _behave(server: Peer, stream: int) -> None:
+    """What the server does, by path."""
+    message = server.got[stream]
+    path = message.headers[b":path"]
+    if message.served:
+        return
+    if path == b"/never" or not (message.done.is_set() or path == b"/early"):
+        return
+    message.served = True
+    if path == b"/early":
+        server.http.send_headers(stream, [(b":status", b"413")], end_stream=True)
+    elif path == b"/reset":
+        server.http.reset_stream(stream, 2)
+    elif path == b"/half":
+        server.http.send_headers(stream, [(b":status", b"200")])
+        await server.send(stream, b"half", end=False)
+        server.http.reset_stream(stream, 2)
+    elif path == b"/close":
+        server.writer.close()
+        return
+    elif path.startswith(b"/big"):
+        server.http.send_headers(stream, [(b":status", b"200")])
+        await server.send(stream, bytes(int(path[4:])))
+    else:
+        if path == b"/leaving":
+            frame = b"\x00\x00\x08\x07\x00\x00\x00\x00\x00" + stream.to_bytes(4, "big") + bytes(4)
+            server.writer.write(frame)
+        shown = {name.decode(): value.decode() for name, value in message.headers.items()}
+        server.http.send_headers(stream, [(b":status", b"200"), (b"x-seen", b"yes")])
+        await server.send(stream, json.dumps(shown).encode() + bytes(message.body), end=False)
+        server.http.send_headers(stream, [(b"grpc-status", b"0"), *message.trailers.items()], end_stream=True)
+    server.write()
+
+
+@dataclass
+class Ends:
+    """A client, the server that it talks to, and the gate between."""
+
+    client: Peer
+    server: Peer
+    gate: Gate
+    relaying: asyncio.Task[None]
+
+
+@contextlib.asynccontextmanager
+async def _relayed(*, idle_s: float = 20, **gate: Any) -> AsyncIterator[Ends]:
+    accepted: list[asyncio.Queue[Streams]] = [asyncio.Queue(), asyncio.Queue()]
+    listening = [
+        await asyncio.start_server(lambda *streams, queue=queue: queue.put_nowait(streams), "127.0.0.1", 0)
+        for queue in accepted
+    ]
+    ports = [one.sockets[0].getsockname()[1] for one in listening]
+    client = Peer(await asyncio.open_connection("127.0.0.1", ports[0]), client=True)
+    towards = await asyncio.open_connection("127.0.0.1", ports[1])
+    server = Peer(await accepted[1].get(), client=False, serve=_behave)
+    door = Gate({"good.example": 0}, **gate)
+    limits = RelayLimits(idle_s=idle_s)
+    relaying = asyncio.create_task(relay_http2(await accepted[0].get(), towards, door, origin=_ORIGIN, limits=limits))
+    tasks = [asyncio.create_task(client.run()), asyncio.create_task(server.run())]
+    try:
+        yield Ends(client, server, door, relaying)
+    finally:
+        relaying.cancel()
+        results = await asyncio.gather(relaying, return_exceptions=True)
+        client.writer.close()
+        server.writer.close()
+        await asyncio.gather(*tasks)
+        for one in listening:
+            one.close()
+        assert not any(isinstance(result, Exception) for result in results)
+
+
+async def test_requests_bodies_and_trailers_pass_both_ways() -> None:
+    async with _relayed() as ends:
+        stream = ends.client.ask(b"/a/./b?c=d", (b"x-mine", b"1"), (b"te", b"trailers"), method=b"POST", end=False)
+        await ends.client.send(stream, b"hello", end=False)
+        ends.client.http.send_headers(stream, [(b"x-sum", b"5"), (b"authorization", b"x")], end_stream=True)
+        ends.client.write()
+        got = ends.client.got[stream]
+        await asyncio.wait_for(got.done.wait(), 20)
+        assert got.headers == {b":status": b"200", b"x-seen": b"yes"}
+        seen = json.loads(got.body.removesuffix(b"hello"))
+        assert seen[":path"] == "/a/b?c=d"
+        assert seen[":authority"] == "good.example"
+        assert seen["x-mine"] == "1"
+        assert got.trailers == {b"grpc-status": b"0", b"x-sum": b"5"}
+        assert got.reset is None
+        assert [(one.method, one.target) for one in ends.gate.judged] == [("POST", "/a/b?c=d")]
+
+
+async def test_each_stream_is_judged_by_itself() -> None:
+    async with _relayed(denied=lambda request: request.target == "/no") as ends:
+        allowed, denied = await asyncio.gather(ends.client.get(b"/yes"), ends.client.get(b"/no"))
+        assert allowed.headers[b":status"] == b"200"
+        assert denied.headers[b":status"] == b"403"
+        assert json.loads(denied.body)["error"] == "policy_denied"
+        assert [message.headers[b":path"] for message in ends.server.got.values()] == [b"/yes"]
+        assert (await ends.client.get(b"/no", method=b"HEAD")).body == b""
+
+
+@pytest.mark.parametrize(
+    "more, pseudo",
+    [
+        ([], {"authority": b"evil.example"}),
+        ([], {"authority": b"good.example:8443"}),
+        ([], {"scheme": b"http"}),
+        ([], {"method": b"TRACE"}),
+        ([], {"path": b"/a/..%2fb"}),
+        ([], {"path": b"http://evil.example/"}),
+    ],
+)
+async def test_what_is_for_another_host_or_is_hidden_is_refused(more: list[Any], pseudo: dict[str, bytes]) -> None:
+    async with _relayed() as ends:
+        refused = await ends.client.get(*[pseudo.pop("path", b"/")], *more, **pseudo)
+        assert refused.headers[b":status"] in {b"400", b"501"}
+        assert ends.gate.judged == []
+        assert len(ends.gate.refusals) == 1
+        assert (await ends.client.get(b"/", (b"host", b"good.example"))).headers[b":status"] == b"200"
+
+
+@pytest.mark.parametrize("field_", _MALFORMED)
+async def test_headers_that_http2_may_not_have_end_the_connection(field_: tuple[bytes, bytes]) -> None:
+    async with _relayed() as ends:
+        assert (await ends.client.get()).headers[b":status"] == b"200"
+        ends.client.http.config.normalize_outbound_headers = False
+        ends.client.ask(b"/", field_)
+        await asyncio.wait_for(ends.client.closed.wait(), 20)
+        assert len(ends.gate.judged) == 1
+
+
+async def test_large_bodies_pass_in_many_streams_at_once_within_the_windows() -> None:
+    async with _relayed() as ends:
+        ends.client.http.increment_flow_control_window(2**20)
+        streams = [ends.client.ask(b"/echo", method=b"POST", end=False) for _ in range(5)]
+        bodies = [bytes([number]) * 3_000_000 for number in range(5)]
+        await asyncio.gather(*(ends.client.send(*one) for one in zip(streams, bodies, strict=True)))
+        for stream, body in zip(streams, bodies, strict=True):
+            await asyncio.wait_for(ends.client.got[stream].done.wait(), 20)
+            assert ends.client.got[stream].body.endswith(body)
+
+
+async def test_a_client_that_does_not_read_holds_the_server_back() -> None:
+    async with _relayed() as ends:
+        ends.client.paused.clear()
+        stream = ends.client.ask(b"/big20000000")
+        before = -1
+        while before != ends.gate.down:
+            before = ends.gate.down
+            await asyncio.sleep(0.3)
+        assert ends.gate.down < 2_000_000
+        ends.client.paused.set()
+        await asyncio.wait_for(ends.client.got[stream].done.wait(), 20)
+        assert len(ends.client.got[stream].body) == 20_000_000
+
+
+async def test_what_the_server_breaks_off_is_broken_off() -> None:
+    async with _relayed() as ends:
+        reset = await ends.client.get(b"/reset")
+        assert reset.headers[b":status"] == b"502"
+        half = await ends.client.get(b"/half")
+        assert bytes(half.body) == b"half"
+        assert half.reset is not None
+        early = ends.client.ask(b"/early", method=b"POST", end=False)
+        await asyncio.wait_for(ends.client.got[early].headed.wait(), 20)
+        assert ends.client.got[early].headers[b":status"] == b"413"
+        assert (await ends.client.get()).headers[b":status"] == b"200"
+        closed = await ends.client.get(b"/close")
+        assert closed.headers[b":status"] == b"502"
+        await asyncio.wait_for(ends.client.closed.wait(), 20)
+        await asyncio.wait_for(ends.relaying, 20)
+
+
+async def test_a_server_that_leaves_still_ends_what_it_began() -> None:
+    async with _relayed() as ends:
+        got = await ends.client.get(b"/leaving")
+        assert got.headers[b":status"] == b"200"
+        assert got.trailers == {b"grpc-status": b"0"}
+        assert (await ends.client.get()).reset == 7  # REFUSED_STREAM: asked for again on another connection
+        assert len(ends.server.got) == 1
+
+
+async def test_a_request_that_is_withdrawn_is_withdrawn_there_and_counts_against_no_window() -> None:
+    async with _relayed() as ends:
+        for _ in range(10):
+            stream = ends.client.ask(b"/never", method=b"POST", end=False)
+            await ends.client.send(stream, bytes(200_000), end=False)
+            ends.client.http.reset_stream(stream, 8)
+            ends.client.write()
+        for there in list(ends.server.got.values()):
+            await asyncio.wait_for(there.done.wait(), 20)
+            assert there.reset is not None
+        stream = ends.client.ask(b"/echo", method=b"POST", end=False)
+        await asyncio.wait_for(ends.client.send(stream, bytes(2_000_000)), 20)
+        await asyncio.wait_for(ends.client.got[stream].done.wait(), 20)
+
+
+async def test_an_idle_connection_ends_but_not_while_a_request_is_being_judged() -> None:
+    async def hold() -> None:
+        await asyncio.sleep(1)
+
+    async with _relayed(idle_s=0.5, answer_to=hold) as ends:
+        assert (await ends.client.get()).headers[b":status"] == b"200"
+        await asyncio.wait_for(ends.client.closed.wait(), 20)
+
+
+async def test_a_credential_is_put_in_refused_elsewhere_and_masked(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("the-real-token-0123")
+    settings = {"name": "api", "env": "T", "hosts": ["good.example"], "secret": {"file": str(tmp_path / "secret")}}
+    credentials = Credentials([CredentialSettings.model_validate(settings)])
+    placeholder = credentials.environment(_ME)["T"].encode()
+    async with _relayed(exchange=lambda request: credentials.exchange(request, _ME)) as ends:
+        got = await ends.client.get(b"/", (b"authorization", b"Bearer " + placeholder))
+        assert ends.server.got[1].headers[b"authorization"] == b"Bearer the-real-token-0123"
+        assert json.loads(got.body)["authorization"] == "Bearer " + "*" * 19
+        refused = await ends.client.get(b"/", (b"x-other", b"Bearer " + placeholder))
+        assert refused.headers[b":status"] == b"403"
+        stream = ends.client.ask(b"/echo", method=b"POST", end=False)
+        await ends.client.send(stream, b"a" + placeholder)
+        await asyncio.wait_for(ends.client.got[stream].done.wait(), 20)
+        assert ends.client.got[stream].headers[b":status"] == b"403"
+        assert all(placeholder not in message.body for message in ends.server.got.values())
+
+
+async def test_curl_speaks_it_through_tls_that_is_opened(tmp_path: Path) -> None:
+    issuer = trustme.CA()
+    serving, trusting = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    issuer.issue_cert("good.example").configure_cert(serving)
+    issuer.configure_trust(trusting)
+    serving.set_alpn_protocols(["h2", "http/1.1"])
+    authority = CertificateAuthority.open(tmp_path / "ca" / "acme.pem", "acme")
+    (tmp_path / "ca.pem").write_text(authority.ca_pem)
+    gate = Gate({"good.example": 0})
+
+    async def serve(*streams: Any) -> None:
+        await Peer(streams, client=False, serve=_behave).run()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=serving)
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        first = b""
+        while (hello := read_client_hello(first)) is None:
+            first += await reader.read(65536)
+        trusting.set_alpn_protocols(list(hello.alpn))  # the client gets the protocol that the server chose
+        port = server.sockets[0].getsockname()[1]
+        there = await asyncio.open_connection("127.0.0.1", port, ssl=trusting, server_hostname="good.example")
+        chosen = there[1].get_extra_info("ssl_object").selected_alpn_protocol()
+        context = authority.context("good.example", chosen)
+        inside = await accept_tls((reader, writer), first, context, handshake_s=20)
+        await relay_http2(inside, there, gate, origin=_ORIGIN)
+
+    door = await asyncio.start_server(connect, "127.0.0.1", 0)
+    async with server, door:
+        proxy = f"http://127.0.0.1:{door.sockets[0].getsockname()[1]}"
+        (tmp_path / "body").write_bytes(bytes(2_000_000))
+        command = ["curl", "-sS", "--http2", "-x", proxy, "--cacert", tmp_path / "ca.pem", "-w", " %{http_version} \n"]
+        url = "https://good.example"
+        for arguments in ([f"{url}/a", f"{url}/b"], ["--data-binary", f"@{tmp_path}/body", f"{url}/c"]):
+            got = await asyncio.to_thread(
+                subprocess.run, [*command, *arguments], capture_output=True, text=True, timeout=60
+            )
+            assert got.returncode == 0, got.stderr
+            assert got.stdout.count(" 2 ") == got.stdout.count(":path") > 0
+        assert [request.target for request in gate.judged] == ["/a", "/b", "/c"]
+        assert gate.up == 2_000_000
