@@ -7,7 +7,11 @@ from gateway.config.network_settings import CredentialSettings
 from gateway.errors import Misconfigured
 from gateway.network.door import Doors
 from gateway.network.opening import Opening
+from gateway.network.outgoing import Outgoing
 from gateway.storage.approval_store import ApprovalStore
+from gateway.storage.quota_store import QuotaStore
+from gateway.telemetry import attributes as a
+from gateway.tenancy.quotas import BYTES, Quotas
 
 
 async def make_doors(base: Foundation) -> Doors:
@@ -24,7 +28,19 @@ async def make_doors(base: Foundation) -> Doors:
                 await openings[name].credentials.check()
             except Misconfigured as error:
                 raise Misconfigured(f"tenants.{name}.{error}") from error
-    return Doors(ApprovalStore(base.database), base.store.audit, openings.__getitem__)
+    quotas, telemetry = Quotas(QuotaStore(base.database, base.process_id)), base.telemetry
+
+    async def measured(one: Outgoing) -> None:
+        policy, tenant = one.policy.policy(), one.policy.thread.tenant
+        if telemetry.on:
+            label = telemetry.tenants(tenant)
+            ended = {a.TENANT: label, a.VERDICT: one.verdict, a.OUTCOME: one.outcome or "completed"}
+            telemetry.instruments.add("airlock.network.connections", 1, ended)
+            for direction, size in (("up", one.bytes_up), ("down", one.bytes_down)):
+                telemetry.instruments.add("airlock.network.bytes", size, {a.TENANT: label, a.DIRECTION: direction})
+        await quotas.add(tenant, policy.document.quotas, {BYTES: one.bytes_up + one.bytes_down})
+
+    return Doors(ApprovalStore(base.database), base.store.audit, openings.__getitem__, measured)
 
 
 def _trust(base: Foundation, *protocols: str) -> ssl.SSLContext:

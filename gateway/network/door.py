@@ -9,8 +9,8 @@ import contextlib
 import contextvars
 import socket
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +28,7 @@ from gateway.policy.judge import Policy
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.entities import Thread
+from gateway.support.current_tenant import CURRENT_TENANT
 from sandbox.errors import NotFound, SandboxError
 from sandbox.sandbox import Sandbox
 
@@ -52,6 +53,21 @@ def environment(port: int) -> Mapping[str, str]:
     return {**upper, **lower, "grpc_proxy": url, "NODE_USE_ENV_PROXY": "1"}
 
 
+Measured = Callable[[Outgoing], Awaitable[None]]
+"""Counts a connection that is over, for metrics and quotas. Raises Unavailable."""
+
+
+async def unmeasured(_one: Outgoing) -> None:
+    """Count nothing."""
+
+
+@dataclass(eq=False)
+class TenantUse:
+    """What the connections of all of a tenant's sandboxes use in this process."""
+
+    open: int = 0
+
+
 @dataclass(eq=False)
 class Door:
     """Satisfies connection.Exits, for one sandbox."""
@@ -60,11 +76,14 @@ class Door:
     policy: ConnectionPolicy
     audit: AuditStore
     opening: Opening
+    shared: TenantUse = field(default_factory=TenantUse)
+    measured: Measured = unmeasured
     port: int = 0
     calls: list[CallUnderWay] = field(default_factory=list)
     refused: dict[str, list[str]] = field(default_factory=dict)
     """What calls under way were refused, in words, by call id."""
     _open: dict[Outgoing, asyncio.Task[None]] = field(default_factory=dict)
+    _counted: set[Outgoing] = field(default_factory=set)
     _recent_s: deque[float] = field(default_factory=deque)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _serving: set[asyncio.Task[None]] = field(default_factory=set)
@@ -107,6 +126,8 @@ class Door:
 
     def outgoing(self, target: Target, task: asyncio.Task[None] | None) -> Outgoing:
         one = self.request(target)
+        self._counted.add(one)
+        self.shared.open += 1
         if task is not None:
             self._open[one] = task
         limits, now_s = one.limits, time.monotonic()
@@ -115,6 +136,8 @@ class Door:
         over = ""
         if len(self._open) > limits.connections:
             over = f"{limits.connections} connections are open at once"
+        elif self.shared.open > limits.tenant_connections:
+            over = f"{limits.tenant_connections} connections of the tenant are open at once"
         elif len(self._recent_s) >= limits.connections_per_minute:
             over = f"{limits.connections_per_minute} connections were made within a minute"
         if over:
@@ -126,12 +149,16 @@ class Door:
 
     async def ended(self, one: Outgoing) -> None:
         self._open.pop(one, None)
+        if one in self._counted:
+            self._counted.discard(one)
+            self.shared.open -= 1
         if one.refused is not None and one.call.call_id and one.call in self.calls:
             said, kept = f"{one.target.shown}: {one.refused.body.get('reason', one.outcome)}", self.refused
             if said not in (notes := kept.setdefault(one.call.call_id, [])) and len(notes) < _NOTES_KEPT:
                 notes.append(said)
         try:
             await to_the_end(self.audit.write(one.entry()))
+            await self.measured(one)
         except Unavailable as error:
             log.error("a connection is not on record", host=one.target.host, error=str(error))  # noqa: TRY400 - one line
 
@@ -183,6 +210,7 @@ class Door:
             serving.add_done_callback(self._serving.discard)
 
     async def _serve(self, connection: socket.socket) -> None:
+        CURRENT_TENANT.set(self.policy.thread.tenant)
         try:
             await serve(connection, self)
         except Exception:
@@ -210,6 +238,8 @@ class Doors:
     audit: AuditStore
     opening: Callable[[str], Opening]
     """Returns what a tenant's connections are opened with."""
+    measured: Measured = unmeasured
+    _shared: defaultdict[str, TenantUse] = field(default_factory=lambda: defaultdict(TenantUse))
     _doors: dict[str, Door] = field(default_factory=dict)
     _opening: dict[str, asyncio.Lock] = field(default_factory=dict)
 
@@ -233,6 +263,8 @@ class Doors:
                     ConnectionPolicy(thread, policy, self.approvals),
                     self.audit,
                     self.opening(thread.tenant),
+                    self._shared[thread.tenant],
+                    self.measured,
                 )
                 await door.open()
                 self._doors[sandbox.id] = door

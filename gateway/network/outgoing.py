@@ -146,12 +146,17 @@ class Outgoing:
             self.checked_by = policy
         return allowed
 
+    @property
+    def verdict(self) -> str:
+        """allow or deny, as it was decided in the end."""
+        refused = self.refused
+        is_denied = refused is not None and refused.status in (403, 429) and refused.body.get("error") != BYTE_LIMIT
+        return "deny" if is_denied else "allow"
+
     def entry(self) -> AuditEntry:
         """Return its audit record."""
         decision, refused = self.decision, self.refused
         body = {} if refused is None else refused.body
-        denied_ = refused is not None and refused.status in (403, 429) and body.get("error") != BYTE_LIMIT
-        verdict = "deny" if denied_ else "allow"
         details: dict[str, JsonValue] = {
             "host": self.target.host,
             "port": self.target.port,
@@ -175,7 +180,7 @@ class Outgoing:
             run_id=self.call.run_id,
             call_id=self.call.call_id,
             tool="connect",
-            verdict=verdict,
+            verdict=self.verdict,
             rule=str(body.get("rule") or (decision.rule if decision is not None else "")),
             policy_version=decision.policy_version if decision is not None else self.policy.policy().version,
             outcome=self.outcome or "completed",

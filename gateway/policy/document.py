@@ -151,6 +151,9 @@ class NetworkSection(Section):
     """
 
     connections: int = Field(100, ge=1, le=10_000, description="Connections at once.")
+    tenant_connections: int = Field(
+        1000, ge=1, le=100_000, description="Connections at once of all the tenant's sandboxes on one gateway process."
+    )
     connections_per_minute: int = Field(600, ge=1, le=1_000_000, description="New ones, those that are refused too.")
     waiting: int = Field(8, ge=0, le=1000, description="Connections that may wait for an approval at once.")
     wait_s: float = Field(300.0, gt=0, le=86_400, allow_inf_nan=False)
