@@ -1,8 +1,8 @@
 """The execute tool over a Shell: a command line in the workspace, and the agent's own policy for commands."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, create_model, field_validator
 
@@ -48,6 +48,14 @@ class _Command(ToolArguments):
         return command
 
 
+Network = Literal["none", "proxy"]
+"""Whether commands reach nothing, or the hosts that the policy allows, by the proxy that variables name."""
+_NETWORKS: Mapping[Network, str] = {
+    "none": "There is no network: nothing can be downloaded, and only servers of this sandbox answer, at localhost. "
+    "Use what is installed.",
+    "proxy": "The network is a proxy, which HTTP_PROXY and HTTPS_PROXY name; it reaches only the hosts that the policy "
+    "allows, and its refusals say why.",
+}
 # How a program ended, where that is not an exit; "{said}" is the sandbox's message, if any.
 _NOTES = {
     "signalled": "killed by signal {signal}{said}",
@@ -68,12 +76,12 @@ def bash(
     timeout_s: float = 120.0,
     max_timeout_s: float = 600.0,
     command_policy: CommandPolicy | None = None,
-    network: bool | None = None,
+    network: Network | None = None,
 ) -> Capability:
     """Return the execute tool over `shell`; a call may set its timeout, up to `max_timeout_s`.
 
-    `command_policy` judges each command in addition to the agent's policy: both must allow it. `network` says whether
-    commands have a network, for the tool's description; None if unknown.
+    `command_policy` judges each command in addition to the agent's policy: both must allow it. `network` says which
+    network commands have, for the tool's description; None if unknown.
     """
     limits = eviction or Eviction()
     seconds = "seconds after which everything it started is killed"
@@ -92,11 +100,8 @@ def bash(
         return _result(done, asked.timeout_s)
 
     description = "Run a command line with /bin/sh in /workspace; gives its output and how it ended."
-    if network is False:
-        description += (
-            " There is no network: nothing can be downloaded, and only servers of this sandbox answer, at localhost."
-            " Use what is installed."
-        )
+    if network is not None:
+        description += f" {_NETWORKS[network]}"
     hooks = (CommandPolicyHook(command_policy),) if command_policy is not None else ()
     tool = Tool("execute", description, arguments, execute, writes_anywhere=True)
     return Capability("bash", hooks=hooks, tools=(tool,))

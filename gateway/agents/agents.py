@@ -43,9 +43,12 @@ class Workspace(FileSystem, Shell, Protocol):
     """A thread's files and shell."""
 
 
-def seven_tools(document: PolicyDocument, sandbox: Workspace) -> tuple[Capability, ...]:
-    """Return the file tools and execute, for services with their own agent loop."""
-    return (_files(document, sandbox), _shell(BashSettings(), document, sandbox))
+def seven_tools(document: PolicyDocument, sandbox: Workspace, *, connects: bool = False) -> tuple[Capability, ...]:
+    """Return the file tools and execute, for services with their own agent loop.
+
+    `connects` says whether the policy lets commands connect to some host, for the description of execute.
+    """
+    return (_files(document, sandbox), _shell(BashSettings(), document, sandbox, connects))
 
 
 def build(
@@ -55,10 +58,12 @@ def build(
     sandbox: Workspace,
     model_of: ModelOf,
     recorder: Recorder | None = None,
+    *,
+    connects: bool = False,
 ) -> tuple[Capability, ...]:
     """Return an agent's capabilities; an agent without a model in its settings uses the `usual_model`.
 
-    The models in its settings are complete (AgentSettings.within).
+    The models in its settings are complete (AgentSettings.within). `connects` is as for seven_tools.
     """
     asked = agent.capabilities
     own_model = agent.model or usual_model
@@ -69,7 +74,7 @@ def build(
     built = [files]
     window = own_model.context_window_tokens or _CONTEXT_WINDOW_TOKENS
     makers: dict[str, Callable[[Any], Capability]] = {
-        "bash": lambda own: _shell(own, document, sandbox),
+        "bash": lambda own: _shell(own, document, sandbox, connects),
         "todos": lambda _: todos(),
         "metadata": lambda _: metadata(),
         "memory": lambda own: memory(sandbox, own.paths),
@@ -134,7 +139,7 @@ def _files(document: PolicyDocument, sandbox: Workspace) -> Capability:
     return filesystem(sandbox, eviction=_sizes(document), eviction_per_tool=per_tool)
 
 
-def _shell(asked: BashSettings, document: PolicyDocument, sandbox: Workspace) -> Capability:
+def _shell(asked: BashSettings, document: PolicyDocument, sandbox: Workspace, connects: bool) -> Capability:
     limit_s = document.limits.timeout_s
     return bash(
         sandbox,
@@ -142,7 +147,7 @@ def _shell(asked: BashSettings, document: PolicyDocument, sandbox: Workspace) ->
         timeout_s=min(asked.timeout_s or _TIMEOUT_S, limit_s),
         max_timeout_s=limit_s,
         command_policy=command_policy(asked),
-        network=False,
+        network="proxy" if connects else "none",
     )
 
 

@@ -15,6 +15,7 @@ from gateway.cli import (
     files,
     init,
     key,
+    network,
     policy,
     process,
     runs,
@@ -85,7 +86,7 @@ app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
 app.command("uninstall")(uninstall.uninstall)
 app.command("engine-proxy")(engine_proxy.engine_proxy)
-for group in (runs, thread, files, tool, approvals, audit, process, sandbox, key, policy, tenant):
+for group in (runs, thread, files, tool, approvals, audit, process, sandbox, network, key, policy, tenant):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 
 # Only serve has a log (gateway/telemetry/logging.py); the other commands report errors themselves. Without this handler

@@ -277,12 +277,14 @@ class Hosting:
     def _agent(
         self, live: LiveRun, tenant: Tenant, settings: AgentSettings, tool_path: ToolPath, checkpoints: Checkpoints
     ) -> Agent:
-        model_of, document = self.models_of(tenant).of, tenant.policy.document
+        model_of, document, workspace = self.models_of(tenant).of, tenant.policy.document, tool_path.workspace
         recorder = TraceLog(tenant=tenant.name, thread=live.thread.name, run_id=live.run.id)
         return Agent(
             model=model_of(settings.model or tenant.model),
             name=live.run.agent,
-            capabilities=agents.build(settings, tenant.model, document, tool_path.workspace, model_of, recorder),
+            capabilities=agents.build(
+                settings, tenant.model, document, workspace, model_of, recorder, connects=tenant.policy.connects
+            ),
             hooks=(*tool_path.hooks, checkpoints.history),
             system_prompt=settings.system_prompt,
             host=Host(approver=tool_path.approver, recovery=checkpoints, context=tool_path.context),

@@ -208,7 +208,7 @@ class ToolCalls:
                     lambda: tenant.policy, facts, partial(load_grants, approvals, thread, run_id), quota.take, work
                 ),
             ),
-            capabilities=seven_tools(document, workspace),
+            capabilities=seven_tools(document, workspace, connects=tenant.policy.connects),
             policy_version=tenant.policy.version,
             approver=ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts, redactor),
             quota=quota,

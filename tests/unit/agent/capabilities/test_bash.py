@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.capabilities.bash import CommandPolicy, bash
+from agent.capabilities.bash import CommandPolicy, Network, bash
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
 from agent.messages import ToolCall, ToolResult
@@ -175,9 +175,11 @@ def test_the_command_policy_is_mandatory_so_that_subagents_have_it_and_absent_wh
     assert bash(FakeShell()).hooks == ()
 
 
-def test_the_model_reads_when_there_is_no_network() -> None:
-    def said(network: bool | None) -> str:
+def test_the_model_reads_which_network_there_is() -> None:
+    def said(network: Network | None) -> str:
         return bash(FakeShell(), network=network).tools[0].description
 
-    assert "There is no network" in said(False)
-    assert "network" not in said(True) + said(None)
+    assert "There is no network" in said("none")
+    assert "HTTPS_PROXY" in said("proxy")
+    assert "no network" not in said("proxy")
+    assert "network" not in said(None)

@@ -24,7 +24,7 @@ from gateway.config.agent_settings import AgentSettings, CapabilitiesSettings
 from gateway.config.config import Config
 from gateway.config.model_settings import ModelSettings
 from gateway.errors import Misconfigured
-from gateway.policy import STARTER_POLICY, PolicyDocument, PolicyError, PolicyHook, load_policy
+from gateway.policy import STARTER_POLICY, Policy, PolicyDocument, PolicyError, PolicyHook, load_policy
 from gateway.policy.fields import CONNECT, TOOLS, AgentTool
 from gateway.runs.checkpoints import ThreadHistoryHook
 from gateway.storage.entities import Thread
@@ -181,6 +181,18 @@ def test_a_service_is_shown_the_seven_tools_and_no_others() -> None:
     specs = ToolCalls(NoJournal(), cast(Any, None), approvals=cast(Any, None), quotas=cast(Any, None)).specs(tenant)
     assert {spec.name for spec in specs} == TOOLS - {CONNECT}
     assert len(specs) == 7
+
+
+def test_the_model_reads_how_the_network_is_reached_if_the_policy_lets_it_connect() -> None:
+    def said(policy: Policy) -> str:
+        tenant = Tenant("acme", policy, ModelSettings(), {"default": _settings(ALL)})
+        calls = ToolCalls(NoJournal(), cast(Any, None), approvals=cast(Any, None), quotas=cast(Any, None))
+        return next(spec.description for spec in calls.specs(tenant) if spec.name == "execute")
+
+    rule = "{id: a, tools: [connect], hosts: [pypi.org], effect: %s, reason: r}"
+    assert "There is no network" in said(POLICY)
+    assert "There is no network" in said(load_policy(f"version: 1\nrules:\n- {rule % 'deny'}\n", "test"))
+    assert "HTTPS_PROXY" in said(load_policy(f"version: 1\nrules:\n- {rule % 'ask'}\n", "test"))
 
 
 async def _run(
