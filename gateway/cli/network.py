@@ -94,7 +94,7 @@ async def log(
 
 async def _matching(cli: GatewayCli, connections: Connections, tenant: str, limit: int) -> AsyncIterator[AuditRecord]:
     left = limit
-    async for record in cli.airlock.audit_backwards(connections.query(), tenant=tenant):
+    async for record in cli.airlock.list_audit(connections.query(), tenant=tenant):
         if connections.match(record):
             yield record
             left -= 1

@@ -43,7 +43,7 @@ class AuditCalls(Wire):
         wanted: Fields = {"tenant": tenant, "filter": _filter(query), "limit": limit, "page_limit": 1000}
         return [one async for one in self._listed(_record, pb.QueryAuditRequest, "records", **wanted)]
 
-    async def audit_backwards(self, query: AuditQuery = ALL_RECORDS, *, tenant: str = "") -> AsyncIterator[AuditRecord]:
+    async def list_audit(self, query: AuditQuery = ALL_RECORDS, *, tenant: str = "") -> AsyncIterator[AuditRecord]:
         """Yield all records, newest first; they are fetched as they are needed."""
         wanted: Fields = {"tenant": tenant, "filter": _filter(query), "page_limit": 200}
         async for one in self._listed(_record, pb.QueryAuditRequest, "records", **wanted):

@@ -68,7 +68,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[AuditQuery]:
             if one.sequence >= from_sequence:
                 yield one
 
-    monkeypatch.setattr(Client, "audit_backwards", backwards)
+    monkeypatch.setattr(Client, "list_audit", backwards)
     monkeypatch.setattr(Client, "tail_audit", tail)
     return queries
 
