@@ -37,7 +37,7 @@ async def make_doors(base: Foundation) -> Doors:
             ended = {a.TENANT: label, a.VERDICT: one.verdict, a.OUTCOME: one.outcome or "completed"}
             telemetry.instruments.add("airlock.network.connections", 1, ended)
             for direction, size in (("up", one.bytes_up), ("down", one.bytes_down)):
-                telemetry.instruments.add("airlock.network.bytes", size, {a.TENANT: label, a.DIRECTION: direction})
+                telemetry.instruments.add("airlock.network.io", size, {a.TENANT: label, a.DIRECTION: direction})
         await quotas.add(tenant, policy.document.quotas, {BYTES: one.bytes_up + one.bytes_down})
 
     return Doors(ApprovalStore(base.database), base.store.audit, openings.__getitem__, measured)

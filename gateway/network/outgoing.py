@@ -148,7 +148,7 @@ class Outgoing:
 
     @property
     def verdict(self) -> str:
-        """allow or deny, as it was decided in the end."""
+        """Allow or deny, as it was decided in the end."""
         refused = self.refused
         is_denied = refused is not None and refused.status in (403, 429) and refused.body.get("error") != BYTE_LIMIT
         return "deny" if is_denied else "allow"

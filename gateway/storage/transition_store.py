@@ -122,9 +122,11 @@ def _is_new(one: NewTransition) -> ColumnElement[bool]:
     of_it = and_(_ROWS.tenant == one.tenant, _ROWS.sandbox == one.sandbox)
     if one.after is not None:
         return select(func.max(_ROWS.id)).where(of_it).scalar_subquery() == one.after
-    if one.state not in _STILL and not one.observed:
-        return true()
     newest = select(_ROWS.state).where(of_it).order_by(_ROWS.id.desc()).limit(1).scalar_subquery()
+    if one.state == "creating":  # another process may have found it running, and been quicker to report that
+        return newest.is_(None)
     if one.observed:
         return func.coalesce(newest, "creating") == "creating"
+    if one.state not in _STILL:
+        return true()
     return func.coalesce(newest, "") != one.state

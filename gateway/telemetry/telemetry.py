@@ -76,7 +76,7 @@ METRICS = (
     Metric("airlock.run.live", "updown", "{run}", "Runs that this process hosts."),
     Metric("airlock.run.duration", "histogram", "s", "Runs by status, timed anew after an approval."),
     Metric("airlock.network.connections", "counter", "{connection}", "Connections of sandboxes that are over."),
-    Metric("airlock.network.bytes", "counter", "By", "Bytes of connections: `up` from sandboxes, `down` to them."),
+    Metric("airlock.network.io", "counter", "By", "Bytes of connections: `up` from sandboxes, `down` to them."),
     Metric("airlock.policy.drift", "gauge", "{policy}", "Policy files that differ from the policy in force."),
     Metric("airlock.disk.free", "gauge", "By", "Free bytes of the disks that the gateway uses."),
     Metric("airlock.disk.short", "gauge", "{disk}", "1 if less than sandbox.disk_reserve_mib is free, else 0."),

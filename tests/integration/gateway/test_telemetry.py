@@ -77,6 +77,12 @@ async def _scenario(home: Home, exporter: InMemorySpanExporter, provider: Tracer
                 "sandbox_usage_s": 1,
             },
         )
+        policy = home.config.parent / "policies" / "default.yaml"
+        document = yaml.safe_load(policy.read_text(encoding="utf-8"))
+        document["rules"].append(
+            {"id": "net", "tools": ["connect"], "hosts": ["allowed.example"], "effect": "allow", "reason": "A test."}
+        )
+        policy.write_text(yaml.safe_dump(document), encoding="utf-8")
         # Stopped beside this loop, in which the receiver has to answer meanwhile.
         stack = contextlib.ExitStack()
         gateway = stack.enter_context(served(home, {"OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}))
@@ -90,6 +96,7 @@ async def _scenario(home: Home, exporter: InMemorySpanExporter, provider: Tracer
                 with pytest.raises(InvalidArgument):
                     await airlock.call_tool("", {}, thread="t")
                 await airlock.call_tool(f"odd_{TOKEN}", {}, thread="t")
+                await airlock.call_tool("execute", {"command": "curl -s http://denied.example/"}, thread="t")
             scrape = await asyncio.to_thread(_scraped, log.read_text(encoding="utf-8"))
         finally:
             await asyncio.to_thread(stack.close)

@@ -139,7 +139,7 @@ def test_a_machine_with_a_network_is_found_out(memory: Verified) -> None:
     assert len(through) == 6
 
 
-def test_a_policy_that_does_not_let_python_run_is_reported(memory: Verified) -> None:
+def test_a_policy_that_does_not_let_python_run_gets_that_answer(memory: Verified) -> None:
     code, answer = memory.verify(tenant="strict")
     assert code == 3
     assert "verify runs `python3 -`" in answer["error"]

@@ -126,7 +126,7 @@ async def test_a_grant_that_is_revoked_lets_nothing_pass_any_more(door: Loopback
     await pending(door)
 
 
-async def test_a_denied_connection_is_told_so_and_its_note_too(door: LoopbackDoor, server: Server) -> None:
+async def test_a_denial_is_in_the_answer_and_in_the_note(door: LoopbackDoor, server: Server) -> None:
     for way in (connect, get):
         waiting = asyncio.create_task(door.ask(way("a.test", server.port)))
         (approval,) = await pending(door)
@@ -140,11 +140,11 @@ async def test_a_denied_connection_is_told_so_and_its_note_too(door: LoopbackDoo
     assert await door.recorded(2) == [("deny", "r0", "policy_denied")] * 2
 
 
-async def test_nobody_s_answer_in_time_is_a_no(door: LoopbackDoor, server: Server) -> None:
+async def test_without_an_answer_in_time_it_is_refused(door: LoopbackDoor, server: Server) -> None:
     door.policy = policy(ASK | {"hosts": ["a.test"]}, allow("free.test"), wait_s=0.2)
     said = await door.ask(connect("a.test", server.port))
     assert status(said) == 403
-    assert "nobody answered within 0.2 s" in body(said)["reason"]
+    assert "none was given within 0.2 s" in body(said)["reason"]
     assert "airlock approvals" in body(said)["how_to_allow"]
     assert server.connections == 0
     await works(*await door.tunnel("free.test", server.port))

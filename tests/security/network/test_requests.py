@@ -101,8 +101,12 @@ async def test_rules_on_requests_let_no_raw_tunnel_pass(door: LoopbackDoor) -> N
     server = await door.serve(echo, "a.test")
     for rules in ([allow("a.test", methods=["GET"])], [allow("a.test"), DENY | {"url_paths": ["/private/**"]}]):
         door.policy = policy(*rules)
-        answer_ = await door.ask(f"CONNECT a.test:{server.port} HTTP/1.1\r\n\r\n".encode())
-        assert status(answer_) == 403
+        before = server.connections
+        for spoken in (b"SSH-2.0-x\r\n", b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"):
+            reader, writer = await door.tunnel("a.test", server.port)  # its TLS would be opened
+            writer.write(spoken)
+            assert await closed(reader) == b""
+        assert server.connections == before
         assert status(await door.ask(get("a.test", server.port, "/public"))) == 200
 
 

@@ -105,6 +105,17 @@ async def test_that_another_process_started_one_is_written_only_if_that_process_
     assert [one.state for one in reversed(found)] == [*before, *(["running"] if is_written else [])]
 
 
+async def test_the_report_of_its_making_may_come_after_that_it_runs_and_is_left_out_then(database: Database) -> None:
+    store = TransitionStore(database)
+    found = replace(reported("a", "1", "running"), observed=True)
+    await store.add("E", [found, reported("a", "1", "creating"), reported("a", "1", "running")])
+    await store.add("E", [replace(reported("a", "1", "creating"), sandbox="s-2")])
+    rows = await store.page("a", thread="1", before=None, limit=9)
+    assert [(one.sandbox, one.state) for one in reversed(rows)] == [
+        *(("s-1", "running"), ("s-1", "running"), ("s-2", "creating"))
+    ]
+
+
 async def test_what_came_to_no_end_is_known_by_its_last_word(database: Database) -> None:
     store = TransitionStore(database)
 
