@@ -19,9 +19,9 @@ TARGET = Path(__file__).parents[1] / "docs" / "demo.svg"
 _COLUMNS = 104
 # Each shown part: how its first line begins, and the first line after it ("" for the end).
 _PARTS = (
-    ("model ", "step 1 "),
+    ("model ", "run of agent "),
     ("step 3 ", "step 5 "),
-    ("step 8 ", "step 9 "),
+    ("step 9 ", "step 10 "),
     ("--- a/ledger/money.py", "--- a/ledger/statement.py"),
     ("summary ", ""),
 )

@@ -24,6 +24,25 @@ from urllib.parse import urlsplit
 _JSON = "application/vnd.pypi.simple.v1+json"
 # A connection without a request for longer is closed.
 _IDLE_TIMEOUT_S = 30.0
+_TALLY = '''\
+"""Runs the tests of the project in the working directory, and says how many pass."""
+
+import os
+import sys
+import unittest
+
+
+def main():
+    sys.path.insert(0, os.getcwd())
+    result = unittest.main(module=None, argv=["tally"], exit=False).result
+    failed = len(result.failures) + len(result.errors)
+    print(f"tally: {result.testsRun - failed} of {result.testsRun} tests pass")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
+'''
 
 
 @dataclass(frozen=True)
@@ -74,11 +93,17 @@ def greeting_wheel() -> Wheel:
     return build_wheel("airlock-greeting", "1.0", {"airlock_greeting.py": source}, {"greet": "airlock_greeting:main"})
 
 
-class PackageIndex:
-    """Serves wheels on 127.0.0.1 while entered. `requests` grows with each request, in order of arrival."""
+def tally_wheel() -> Wheel:
+    """Build tally 1.0: a module that runs the tests of the working directory, and says how many pass."""
+    return build_wheel("tally", "1.0", {"tally.py": _TALLY}, {"tally": "tally:main"})
 
-    def __init__(self, *wheels: Wheel) -> None:
+
+class PackageIndex:
+    """Serves wheels on an address of loopback while entered. `requests` grows with each request, as they arrive."""
+
+    def __init__(self, *wheels: Wheel, host: str = "127.0.0.1") -> None:
         self._wheels = wheels
+        self._host = host
         self.requests: list[Request] = []
 
     def __enter__(self) -> Self:
@@ -88,7 +113,7 @@ class PackageIndex:
             wheels = index._wheels
             requests = index.requests
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer((self._host, 0), Handler)
         # Thousandths of a second at the end, not the half second that is the default.
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="package-index")
         self._thread.start()
@@ -108,7 +133,7 @@ class PackageIndex:
     @property
     def url(self) -> str:
         """What `pip install --index-url` takes."""
-        return f"http://127.0.0.1:{self.port}/simple/"
+        return f"http://{self._host}:{self.port}/simple/"
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -20,17 +20,20 @@ from rich.rule import Rule
 from rich.text import Text
 
 from agent.models.scripted_model_server import ScriptedModelServer
-from examples.demo.demo_gateway import DemoError, demo_gateway
+from examples.demo.demo_gateway import DemoError, DemoGateway, demo_gateway
 from examples.demo.run_summary import RunSummary
-from examples.demo.script import INVESTIGATOR, INVESTIGATOR_TURNS, TASK, TEST_COMMAND, TURNS
+from examples.demo.script import INVESTIGATOR, INVESTIGATOR_TURNS, TEST_COMMAND, task, turns
 from examples.demo.workspace_diff import diff, is_source, project_files
-from gateway.cli.printable import stop_line
+from examples.package_index import PackageIndex, tally_wheel
+from gateway.cli.printable import one_line, stop_line
 from gateway.cli.run_view import NestedRunView
 from gateway.cli.terminal import SafeConsole
 from gateway.client import AirlockError, Client, InvalidPath, IsADirectory
 
 THREAD = "demo"
 WORKSPACE = "/workspace"
+# Loopback as well, and not among the addresses that programs reach without the proxy (NO_PROXY).
+INDEX_HOST = "127.0.0.2"
 MEMORY_LINE = "shows when it is beside the bank's"
 _INTERRUPTED = 130
 
@@ -38,23 +41,49 @@ _INTERRUPTED = 130
 async def main(console: Console) -> list[str]:
     """Run the demo and return what was wrong with it."""
     async with contextlib.AsyncExitStack() as stack:
+        index = stack.enter_context(PackageIndex(tally_wheel(), host=INDEX_HOST))
         scripted: ScriptedModelServer | None = None
         if os.environ.get("OPENAI_API_KEY"):
             console.print("model    from OPENAI_API_KEY", style="dim")
         else:
             scripted = await stack.enter_async_context(
-                ScriptedModelServer(TURNS, by_model={INVESTIGATOR: INVESTIGATOR_TURNS})
+                ScriptedModelServer(turns(index.url), by_model={INVESTIGATOR: INVESTIGATOR_TURNS})
             )
             console.print(f"model    scripted, at {scripted.base_url} (OPENAI_API_KEY is not set)", style="dim")
-        gateway = await stack.enter_async_context(demo_gateway(scripted.base_url if scripted else None, INVESTIGATOR))
+        base_url = scripted.base_url if scripted else None
+        gateway = await stack.enter_async_context(demo_gateway(base_url, INVESTIGATOR, index.port))
         console.print(f"gateway  answers at {gateway.address}", style="dim")
+        console.print(f"index    of packages, at {index.url}", style="dim")
         airlock = await stack.enter_async_context(Client(gateway.address, gateway.api_key))
-        problems = await follow_the_run(airlock, console)
+        await stack.enter_async_context(approving(gateway, console))
+        problems = await follow_the_run(airlock, task(index.url), console)
         problems += [*scripted.failures, *unread_memory(scripted.requests)] if scripted else []
     return problems + [f"the gateway left a {thing}" for thing in gateway.left_behind]
 
 
-async def follow_the_run(airlock: Client, console: Console) -> list[str]:
+@contextlib.asynccontextmanager
+async def approving(gateway: DemoGateway, console: Console) -> AsyncIterator[None]:
+    """Let each connection through that the policy asks about, for the rest of its run."""
+
+    async def approve() -> None:
+        async with Client(gateway.address, gateway.approver_key) as approver:
+            async for one in approver.watch_approvals():
+                if one.tool == "connect" and not one.answer:
+                    where = f"{one.arguments['host']}:{one.arguments['port']}"
+                    console.print(f"  ? approver: may it connect to {where}? {one_line(one.reason)}", style="yellow")
+                    await approver.resolve_approval(one.id, "run" if one.run_id else "once")
+                    console.print("  ✓ approver: for this run", style="green")
+
+    waiting = asyncio.create_task(approve())
+    try:
+        yield
+    finally:
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError, AirlockError):
+            await waiting
+
+
+async def follow_the_run(airlock: Client, work: str, console: Console) -> list[str]:
     """Copy the project into the sandbox, show the run, and return what is wrong with the result."""
     before = project_files()
     for name, data in before.items():
@@ -62,7 +91,7 @@ async def follow_the_run(airlock: Client, console: Console) -> list[str]:
     console.print(f"files    {len(before)} copied into {WORKSPACE} of thread {THREAD}\n", style="dim")
 
     view, summary = NestedRunView(console), RunSummary()
-    async for event in airlock.run(TASK, thread=THREAD):
+    async for event in airlock.run(work, thread=THREAD):
         view.feed(event.type, event.payload)
         summary.feed(event.type, event.payload)
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -19,7 +18,10 @@ import yaml
 
 REPOSITORY = Path(__file__).parents[2]
 POLICY = Path(__file__).parent / "policy.yaml"
+OPERATOR_POLICY = Path(__file__).parent / "operator.yaml"
 AGENTS = Path(__file__).parent / "agents.yaml"
+# Where the policies say that the package index listens.
+_INDEX_PORT = 8181
 # The console script `airlock`, also where the project is not installed.
 AIRLOCK = (sys.executable, "-m", "gateway.cli")
 _READY_TIMEOUT_S = 60.0
@@ -36,20 +38,22 @@ class DemoGateway:
 
     address: str
     api_key: str
+    approver_key: str
     left_behind: list[str] = field(default_factory=list)
 
 
 @contextlib.asynccontextmanager
-async def demo_gateway(scripted_base_url: str | None, investigator: str) -> AsyncIterator[DemoGateway]:
+async def demo_gateway(scripted_base_url: str | None, investigator: str, index_port: int) -> AsyncIterator[DemoGateway]:
     """Run `airlock init` and `airlock serve` in a temporary directory.
 
     With a URL, the model is the scripted one and `investigator` its subagent's; else the environment names the model.
+    The policy is about the package index at `index_port`.
     """
     with tempfile.TemporaryDirectory(prefix="airlock-demo-") as name:
         directory = Path(name)
         made = await _init(directory / "gateway")
         config_path = Path(made["config"])
-        state_dir = _configure(config_path, scripted_base_url, investigator)
+        state_dir = _configure(config_path, scripted_base_url, investigator, index_port)
         ready_file, log_file = directory / "ready", directory / "gateway.log"
         serve = ("serve", "--config", str(config_path), "--listen", "127.0.0.1:0", "--ready-file", str(ready_file))
         with log_file.open("wb") as log:
@@ -58,7 +62,7 @@ async def demo_gateway(scripted_base_url: str | None, investigator: str) -> Asyn
         try:
             address = await _address(process, ready_file, log_file)
             _record_instance(state_dir / "instance")
-            gateway = DemoGateway(address, made["key"])
+            gateway = DemoGateway(address, made["key"], made["approver_key"])
             yield gateway
         finally:
             await _stop(process)
@@ -81,10 +85,12 @@ async def _init(directory: Path) -> dict[str, str]:
     return made
 
 
-def _configure(config_path: Path, scripted_base_url: str | None, investigator: str) -> Path:
+def _configure(config_path: Path, scripted_base_url: str | None, investigator: str, index_port: int) -> Path:
     """Give the tenant the demo's policy and the gateway the demo's agent and model; return its state directory."""
+    policies = config_path.parent / "policies"
     config: dict[str, Any] = yaml.safe_load(config_path.read_text(encoding="utf-8"))
     config["sandbox"] = {**(config.get("sandbox") or {}), "keep_workspaces": False}
+    config["operator_policy"] = str(policies / OPERATOR_POLICY.name)
     config["agents"] = yaml.safe_load(AGENTS.read_text(encoding="utf-8"))
     if scripted_base_url is not None:
         model = {"base_url": scripted_base_url, "name": "scripted", "api_key_env": "AIRLOCK_DEMO_MODEL_KEY"}
@@ -92,7 +98,12 @@ def _configure(config_path: Path, scripted_base_url: str | None, investigator: s
         subagents = config["agents"]["default"]["capabilities"]["subagents"]["definitions"]
         subagents["investigator"]["model"] = {**model, "name": investigator}
     config_path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-    shutil.copyfile(POLICY, config_path.parent / config["tenants"]["default"]["policy"])
+    for source, target in (
+        (POLICY, config["tenants"]["default"]["policy"]),
+        (OPERATOR_POLICY, config["operator_policy"]),
+    ):
+        text = source.read_text(encoding="utf-8").replace(f":{_INDEX_PORT}", f":{index_port}")
+        (config_path.parent / target).write_text(text, encoding="utf-8")
     return config_path.parent / str(config.get("state_dir", "state"))
 
 

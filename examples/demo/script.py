@@ -1,20 +1,19 @@
 """What the scripted models answer, turn by turn, and what they expect of each tool result.
 
 `expect` of a turn checks the results of the previous turn's calls, in call order; while todos are open, a reminder of
-them follows. TURNS are the agent's, INVESTIGATOR_TURNS its subagent's. A failed expectation is answered with an HTTP
+them follows. turns() are the agent's, INVESTIGATOR_TURNS its subagent's. A failed expectation is answered with an HTTP
 error, so wrong results from the sandbox fail the demo.
 """
 
 from __future__ import annotations
 
 import re
+from urllib.parse import urlsplit
 
 from agent.models.scripted_model_server import Call, Received, Turn
 
-TASK = (
-    "The tests of the project in /workspace fail. Fix the code until they pass, and do not change the tests. "
-    "Use pytest if you can install it (pip install pytest), otherwise python3 -m unittest."
-)
+INSTALL_COMMAND = "python3 -m pip install --no-cache-dir --retries 0 --target /tmp/tools"
+TALLY_COMMAND = "python3 /tmp/tools/tally.py"
 TEST_COMMAND = "python3 -m unittest"
 TRACE_COMMAND = "python3 -m ledger.trace"
 CHEAT_COMMAND = "sed -i s/assertEqual/assertTrue/ tests/test_statement.py"
@@ -45,13 +44,26 @@ def _grep_the_evicted_result(received: Received) -> list[Call]:
     return [Call("grep", {"pattern": _KEY_LINE, "path": path})]
 
 
+def task(index_url: str) -> str:
+    """Return the task, for a package index."""
+    return (
+        "The tests of the project in /workspace fail. Fix the code until they pass, and do not change the tests. "
+        f"Run them with pytest if you can install it ({INSTALL_COMMAND} pytest), otherwise with tally from the team's "
+        f"index ({_install_tally(index_url)}; then {TALLY_COMMAND}), otherwise with {TEST_COMMAND}."
+    )
+
+
+def _install_tally(index_url: str) -> str:
+    return f"{INSTALL_COMMAND} --index-url {index_url} --trusted-host {urlsplit(index_url).hostname} tally"
+
+
 def _todos(fix: str, test: str, note: str) -> Call:
     titles = {"fix": "find and fix the bugs", "test": "run all tests", "note": "write down what was learned"}
     statuses = {"fix": fix, "test": test, "note": note}
     return Call("write_todos", {"todos": [{"id": k, "title": titles[k], "status": statuses[k]} for k in titles]})
 
 
-TURNS = (
+_BEFORE_INSTALLING = (
     Turn(
         expect=["/workspace"],
         say="I list the project and write down the steps.",
@@ -68,17 +80,30 @@ TURNS = (
     Turn(
         expect=[TRACE_COMMAND, ["money.py", "statement.py", "test_statement.py"], "[>] fix"],
         say="The task prefers pytest, so I try to install it.",
-        calls=[Call("execute", {"command": "pip install pytest"})],
+        calls=[Call("execute", {"command": f"{INSTALL_COMMAND} pytest"})],
     ),
+)
+
+
+def _installing(index_url: str) -> Turn:
+    return Turn(
+        expect=[["pypi.org:443 (rule only-the-team-index)", "has tally in place of pytest"], "[>] fix"],
+        say="The policy lets nothing connect to PyPI. The reason names the alternative: tally, from the team's index.",
+        calls=[Call("execute", {"command": _install_tally(index_url), "timeout_s": 60})],
+    )
+
+
+_AFTER_INSTALLING = (
     Turn(
-        expect=[["no-network", TEST_COMMAND], "[>] fix"],
-        say="The policy denies it: there is no network. The reason names the alternative, unittest.",
-        calls=[Call("execute", {"command": TEST_COMMAND, "timeout_s": 60})],
+        expect=["Successfully installed tally-1.0", "[>] fix"],
+        say="An approver let the connection through. I run the tests with it.",
+        calls=[Call("execute", {"command": TALLY_COMMAND, "timeout_s": 60})],
     ),
     Turn(
         expect=[
             [
                 "FAILED (failures=3)",
+                "tally: 8 of 11 tests pass",
                 "test_the_last_day_belongs_to_the_period",
                 "test_the_closing_balance_ends_the_statement",
                 "test_a_year_of_entries_adds_up_to_the_balance_of_the_bank",
@@ -141,10 +166,10 @@ TURNS = (
     Turn(
         expect=[re.compile("(?i)replaced"), re.compile("(?i)replaced"), "The list now", ["[x] fix", "[>] test"]],
         say="I run the tests again.",
-        calls=[Call("execute", {"command": TEST_COMMAND, "timeout_s": 60})],
+        calls=[Call("execute", {"command": TALLY_COMMAND, "timeout_s": 60})],
     ),
     Turn(
-        expect=[["Ran 11 tests", re.compile(r"^OK$", re.MULTILINE)], "[>] test"],
+        expect=[["tally: 11 of 11 tests pass", "Ran 11 tests", re.compile(r"^OK$", re.MULTILINE)], "[>] test"],
         say="All pass. I write down for later runs what this one learned.",
         calls=[
             Call(
@@ -162,11 +187,17 @@ TURNS = (
         expect=[re.compile("(?i)replaced"), "The list now"],
         say=(
             "All 11 tests pass. I fixed two bugs: a statement omitted its last day (ledger/statement.py), and an "
-            'amount between -1 and 0, such as "-0.35", lost its sign (ledger/money.py). pytest could not be '
-            "installed because the sandbox has no network; I used unittest."
+            'amount between -1 and 0, such as "-0.35", lost its sign (ledger/money.py). pytest is '
+            "not on the team's index, so I ran the tests with tally."
         ),
     ),
 )
+
+
+def turns(index_url: str) -> tuple[Turn, ...]:
+    """Return the agent's turns, for a package index."""
+    return (*_BEFORE_INSTALLING, _installing(index_url), *_AFTER_INSTALLING)
+
 
 INVESTIGATOR = "scripted-investigator"
 INVESTIGATOR_TURNS = (

@@ -251,13 +251,16 @@ class RunView:
 
     def _rest_of_output(self, call: _Call, payload: Mapping[str, Any]) -> None:
         """Show the rest of the first lines, how many lines are omitted, and the last lines."""
-        content, evicted = str(payload.get("content") or ""), payload.get("evicted")
-        said = f"{content}\n{payload.get('note') or ''}"
-        lines = [line for line in said.split("\n") if line.strip()]
-        # A result of one or two lines is shown in full width.
-        limit_chars = LINE_CHARS if len(lines) <= 2 else 0
+        content, note, evicted = (
+            str(payload.get("content") or ""),
+            str(payload.get("note") or ""),
+            payload.get("evicted"),
+        )
+        lines = [line for line in f"{content}\n{note}".split("\n") if line.strip()]
+        # A result of one or two lines is shown in full width, and so is a note.
+        whole = lines if len(lines) <= 2 else note.split("\n")
         for line in lines[call.shown_lines : HEAD_LINES]:
-            self._output_line(line, limit_chars)
+            self._output_line(line, LINE_CHARS if line in whole else 0)
         rest = lines[max(call.shown_lines, HEAD_LINES) :]
         if evicted:
             for line in _eviction_lines(evicted, content):
@@ -265,7 +268,7 @@ class RunView:
         elif len(rest) > TAIL_LINES + 1:
             self._print(f"│ … {len(rest) - TAIL_LINES:,} more lines", "dim", 2)
         for line in rest if len(rest) == TAIL_LINES + 1 and not evicted else rest[-TAIL_LINES:]:
-            self._output_line(line)
+            self._output_line(line, LINE_CHARS if line in whole else 0)
 
     # --- the state ---
 

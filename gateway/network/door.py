@@ -153,7 +153,8 @@ class Door:
             self._counted.discard(one)
             self.shared.open -= 1
         if one.refused is not None and one.call.call_id and one.call in self.calls:
-            said, kept = f"{one.target.shown}: {one.refused.body.get('reason', one.outcome)}", self.refused
+            reason, rule = one.refused.body.get("reason", one.outcome), one.refused.body.get("rule")
+            said, kept = f"{one.target.shown}{f' (rule {rule})' if rule else ''}: {reason}", self.refused
             if said not in (notes := kept.setdefault(one.call.call_id, [])) and len(notes) < _NOTES_KEPT:
                 notes.append(said)
         try:

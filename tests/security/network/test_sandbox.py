@@ -161,7 +161,7 @@ print(ask(b"\5\1\0\5\1\0\3\7no.test\1\xbb").hex())
     assert set(json.loads(first)) == {"error", "rule", "reason", "host", "port", "how_to_allow"}
     assert json.loads(first) | {"reason": ""} == json.loads(second) | {"reason": ""}
     assert socks.startswith("0500" + "0502")
-    assert "network refused: no.test:443: no rule of the policy allows connect" in done.note
+    assert "network refused: no.test:443 (rule default-deny): no rule of the policy allows connect" in done.note
     assert (await run(client, "print('nothing')")).note == ""
 
 

@@ -106,7 +106,8 @@ def test_each_piece_of_python_is_python(page: Path) -> None:
             compile(block, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-def test_the_recorded_demo_shows_the_denied_call_and_loads_nothing() -> None:
+def test_the_recorded_demo_shows_the_refused_connection_and_loads_nothing() -> None:
     svg = (ROOT / "docs" / "demo.svg").read_text(encoding="utf-8")
-    assert "blocked&#160;by&#160;rule&#160;no-network" in svg
+    assert "(rule&#160;only-the-team-index)" in svg
+    assert "approver:&#160;may&#160;it&#160;connect&#160;to&#160;127.0.0.2" in svg
     assert re.findall(r"url\((?!#)|href=|@import|<script", svg) == []
