@@ -25,7 +25,7 @@ from gateway.storage.entities import Thread
 from sandbox.client.replies import PROCESSES_LIMIT
 from sandbox.engines.engine import Identity
 from sandbox.errors import Conflict, EngineUnavailable, Exhausted, NotFound, PostureTooWeak, SandboxError
-from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
+from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION, FileRules
 from sandbox.keeper.keeper import Leases
 from sandbox.protocols import (
     Entry,
@@ -268,9 +268,12 @@ class ThreadSandbox:
 
 def _restricted(starter: S, policy: Policy, network: Entered) -> S:
     """Return a shell or processes with the rules and the variables for what they start."""
-    if policy.file_rules is None and not network.environment:
+    rules: FileRules | None = policy.file_rules
+    if rules is None and not network.environment:
         return starter
-    return starter.under(policy.file_rules, network.environment)
+    if rules is not None and network.readable_files:
+        rules = replace(rules, readable_files=(*rules.readable_files, *network.readable_files))
+    return starter.under(rules, network.environment)
 
 
 def _shown(argv: Sequence[bytes]) -> str:
