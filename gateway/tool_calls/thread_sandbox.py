@@ -268,12 +268,16 @@ class ThreadSandbox:
 
 def _restricted(starter: S, policy: Policy, network: Entered) -> S:
     """Return a shell or processes with the rules and the variables for what they start."""
-    rules: FileRules | None = policy.file_rules
-    if rules is None and not network.environment:
+    if policy.file_rules is None and not network.environment:
         return starter
-    if rules is not None and network.readable_files:
-        rules = replace(rules, readable_files=(*rules.readable_files, *network.readable_files))
-    return starter.under(rules, network.environment)
+    return starter.under(_rules(policy, network), network.environment)
+
+
+def _rules(policy: Policy, network: Entered) -> FileRules | None:
+    rules = policy.file_rules
+    if rules is None or not network.readable_files:
+        return rules
+    return replace(rules, readable_files=(*rules.readable_files, *network.readable_files))
 
 
 def _shown(argv: Sequence[bytes]) -> str:
