@@ -22,7 +22,7 @@ from agent.tool_call import CallContext
 from gateway.errors import Unavailable
 from gateway.network.connection import serve
 from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target, refusal
-from gateway.network.opening import Opening
+from gateway.network.opening import BUNDLE_FILE, CERTIFICATE_FILE, Opening
 from gateway.network.outgoing import Outgoing
 from gateway.policy.judge import Policy
 from gateway.storage.approval_store import ApprovalStore
@@ -288,6 +288,11 @@ class Entered:
 
     environment: Mapping[str, str] = field(default_factory=dict)
     refusals: str = ""
+
+    @property
+    def readable_files(self) -> tuple[str, ...]:
+        """The files that the variables name."""
+        return tuple(path for path in (CERTIFICATE_FILE, BUNDLE_FILE) if path in self.environment.values())
 
 
 @dataclass(frozen=True, eq=False)

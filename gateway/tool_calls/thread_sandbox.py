@@ -17,7 +17,7 @@ from agent.filesystem import OnOutput
 from agent.tool_call import CallContext
 from agent.tools.paths import WORKSPACE
 from gateway.errors import OtherEngine
-from gateway.network.door import Network, no_network
+from gateway.network.door import Entered, Network, no_network
 from gateway.policy import JUDGED_BY, Policy
 from gateway.policy.file_rules import named_programs
 from gateway.storage.engine_store import EngineStore
@@ -25,7 +25,7 @@ from gateway.storage.entities import Thread
 from sandbox.client.replies import PROCESSES_LIMIT
 from sandbox.engines.engine import Identity
 from sandbox.errors import Conflict, EngineUnavailable, Exhausted, NotFound, PostureTooWeak, SandboxError
-from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
+from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION, FileRules
 from sandbox.keeper.keeper import Leases
 from sandbox.protocols import (
     Entry,
@@ -53,6 +53,7 @@ _KNOWN_LIMIT = 100_000
 Claim = Callable[[], Awaitable[None]]
 P = ParamSpec("P")
 T = TypeVar("T")
+S = TypeVar("S", Shell, Processes)
 # Where a failed command says why.
 _LAST_PIECES, _LAST_BYTES = 8, 16 * 1024
 
@@ -183,7 +184,7 @@ class ThreadSandbox:
             async with self._leased() as sandbox:
                 policy = await self._enforced(sandbox, context)
                 async with self.network(sandbox, context, command) as network:
-                    shell = sandbox.shell.under(policy.file_rules, network.environment)
+                    shell = _restricted(sandbox.shell, policy, network)
                     done = await shell.execute(command, **options)
                 notes = (done.message, _refusal(policy, done), network.refusals, _said_once(sandbox))
                 return replace(done, message="; ".join(filter(None, notes))) if any(notes[1:]) else done
@@ -220,7 +221,7 @@ class ThreadSandbox:
                 leased = True
                 policy = await self._enforced(sandbox, context)
                 async with self.network(sandbox, context, _shown(program.argv)) as network:
-                    shell = sandbox.shell.under(policy.file_rules, network.environment)
+                    shell = _restricted(sandbox.shell, policy, network)
                     return await shell.run_program(program, stdin=stdin, on_output=on_output)
         except SandboxError as error:
             # Once leased, what is raised comes from the caller's own stdin or on_output.
@@ -232,9 +233,9 @@ class ThreadSandbox:
         """Start a background process; Conflict where its id is in use, Exhausted where no more may run."""
         async with self._leased() as sandbox:
             try:
-                rules = (await self._enforced(sandbox, context)).file_rules
+                policy = await self._enforced(sandbox, context)
                 async with self.network(sandbox, context, _shown(spec.argv)) as network:
-                    return await sandbox.processes.under(rules, network.environment).start(spec)
+                    return await _restricted(sandbox.processes, policy, network).start(spec)
             except Conflict as error:
                 # The daemon calls both a conflict; the caller has to free another thing for each.
                 found = (await sandbox.processes.list()).processes
@@ -263,6 +264,20 @@ class ThreadSandbox:
                 return 0, 0
             await sandbox.processes.signal("", signal.SIGKILL, tree=True)
             return found, (await sandbox.processes.list()).strays
+
+
+def _restricted(starter: S, policy: Policy, network: Entered) -> S:
+    """Return a shell or processes with the rules and the variables for what they start."""
+    if policy.file_rules is None and not network.environment:
+        return starter
+    return starter.under(_rules(policy, network), network.environment)
+
+
+def _rules(policy: Policy, network: Entered) -> FileRules | None:
+    rules = policy.file_rules
+    if rules is None or not network.readable_files:
+        return rules
+    return replace(rules, readable_files=(*rules.readable_files, *network.readable_files))
 
 
 def _shown(argv: Sequence[bytes]) -> str:

@@ -67,6 +67,8 @@ class ProxyPort:
         while self._left:
             self._left.pop().close()
         if self._listener is not None:
+            # At once: the cancelled task does so only later, when the number may already be that of another file.
+            asyncio.get_running_loop().remove_reader(self._listener.fileno())
             self._listener.close()
             self._listener = None
 

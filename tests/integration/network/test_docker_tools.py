@@ -76,13 +76,14 @@ def gateway(
     hosts = [f"{HOST}:{site}", f"{HOST}:{index.port}"]
     rules = [
         {"id": "commands", "tools": ["execute"], "effect": "allow"},
-        {"id": "src", "tools": ["read", "write"], "paths": ["/workspace/**", "/tmp/**"], "effect": "allow"},
+        # The certificate authority is elsewhere in the workspace, and can be read all the same.
+        {"id": "src", "tools": ["read", "write"], "paths": ["/workspace/src/**", "/tmp/**"], "effect": "allow"},
         {"id": "hosts", "tools": ["connect"], "hosts": hosts, "effect": "allow"},
     ]
     for name, found in (("default", rules), ("operator", rules[2:])):
         document: dict[str, object] = {"version": 1, "rules": [{**rule, "reason": "A test."} for rule in found]}
         if name == "default":
-            document["enforcement"] = "kernel"
+            document |= {"enforcement": "kernel", "sandbox": {"home": "read_only"}}
         (directory / "policies" / f"{name}.yaml").write_text(json.dumps(document))
     credential = {"name": "site", "env": "SITE_TOKEN", "hosts": [f"{HOST}:{site}"], "secret": {"file": "token"}}
     home.configure(
@@ -106,7 +107,7 @@ PYTHON = {
     "requests": "from pip._vendor import requests; print(requests.get('{site}/hello.txt').text)",
 }
 # The test's servers are at an address that NO_PROXY names, as servers of the sandbox itself are.
-THROUGH = "unset NO_PROXY no_proxy; "
+THROUGH = "unset NO_PROXY no_proxy; cd src; "
 
 
 @pytest.mark.parametrize(
@@ -120,6 +121,7 @@ THROUGH = "unset NO_PROXY no_proxy; "
     ],
 )
 async def test_it_works(client: Client, site: int, index: PackageIndex, command: str, expected: str) -> None:
+    await client.write_file("tools", "/workspace/src/.keep", b"")
     line = THROUGH + command.format(site=f"https://{HOST}:{site}", index=index.url)
     done = await client.call_tool("execute", {"command": line, "timeout_s": 100}, thread="tools")
     assert done.exit_code == 0, (done.content, done.note)
@@ -150,8 +152,8 @@ try:
 except OSError:
     print("no name")
 """
-    await client.write_file("tools", "/workspace/probe.py", code.encode())
-    done = await client.call_tool("execute", {"command": "python3 probe.py", "timeout_s": 60}, thread="tools")
+    await client.write_file("tools", "/workspace/src/probe.py", code.encode())
+    done = await client.call_tool("execute", {"command": "python3 src/probe.py", "timeout_s": 60}, thread="tools")
     assert done.content.count("no ") == 7, done.content
     assert "REACHED" not in done.content
     assert "RESOLVED" not in done.content

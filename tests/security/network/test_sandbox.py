@@ -320,7 +320,7 @@ print("done")
     assert server.connections == 200
 
 
-@pytest.mark.parametrize("end", ["kill", "stop"])
+@pytest.mark.parametrize("end", ["kill", pytest.param("stop", marks=pytest.mark.full)])
 async def test_a_gateway_that_ends_in_the_midst_ends_its_tunnels_and_the_next_one_works(
     tmp_path: Path, end: str
 ) -> None:

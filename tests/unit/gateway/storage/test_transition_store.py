@@ -36,7 +36,9 @@ async def test_a_thread_s_history_is_read_in_pages_the_newest_first_and_is_no_ot
     await store.add(
         "E", [reported("a", "1", "creating"), reported("a", "1", "running"), reported("b", "1", "creating")]
     )
-    await store.add("E", [reported("a", "2", "creating"), reported("a", "1", "idle_stopped", at_us=7)])
+    await store.add(
+        "E", [replace(reported("a", "2", "creating"), sandbox="s-2"), reported("a", "1", "idle_stopped", at_us=7)]
+    )
     await store.add("E", [])
     first = await store.page("a", thread="1", before=None, limit=2)
     assert [(one.state, one.thread, one.engine, one.at_us) for one in first] == [
@@ -51,7 +53,12 @@ async def test_a_thread_s_history_is_read_in_pages_the_newest_first_and_is_no_ot
 async def test_what_comes_after_an_id_is_read_in_its_order(database: Database) -> None:
     store = TransitionStore(database)
     await store.add(
-        "E", [reported("a", "1", "creating"), reported("b", "1", "creating"), reported("a", "2", "creating")]
+        "E",
+        [
+            reported("a", "1", "creating"),
+            reported("b", "1", "creating"),
+            replace(reported("a", "2", "creating"), sandbox="s-2"),
+        ],
     )
     (second, first) = await store.page("a", thread=None, before=None, limit=9)
     assert await store.after("a", thread=None, after=0, limit=9) == [first, second]
