@@ -201,7 +201,7 @@ except ConnectionRefusedError:
         finally:
             await operator.apply_policy("", OPERATOR)
             await operator.apply_policy("other", RULES + OTHER)
-        assert "3" in (await run(own, "print(os.environ['HTTP_PROXY'])", "door")).content
+        assert (await run(own, "print(os.environ['HTTP_PROXY'])", "door")).content.startswith("http://127.0.0.1:")
 
 
 async def test_a_policy_in_the_midst_ends_the_tunnels_that_it_denies(world: World, client: Client) -> None:
