@@ -154,7 +154,7 @@ print(rest(socket.create_connection(("127.0.0.1", 9000))).decode())
         assert server.connections == 0
 
 
-async def test_curl_finds_the_proxy_by_itself_and_is_told_why_not(client: Client) -> None:
+async def test_curl_finds_the_proxy_by_itself_and_gets_the_reason(client: Client) -> None:
     done = await client.call_tool("execute", {"command": "curl -sS -m 20 http://example.com/"}, thread="t")
     assert json.loads(done.content)["error"] == "policy_denied"
     assert "example.com:80" in done.note
