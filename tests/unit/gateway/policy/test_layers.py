@@ -90,6 +90,7 @@ def test_of_the_limits_of_connections_the_stricter_hold_and_each_has_a_default()
     held = Policy(tenant, operator).document.network
     assert held.model_dump() == {
         "connections": 50,
+        "tenant_connections": 1000,
         "connections_per_minute": 600,
         "waiting": 0,
         "wait_s": 300.0,
