@@ -14,6 +14,7 @@ daemon_files     256 MiB in and out, beside `docker cp`
 snapshot_cost    100 MiB in 5,000 files kept and put back, beside `docker cp`
 daemon_size      what an idle daemon costs in memory, and how soon it answers
 fair_creation    what one tenant's burst of sandboxes costs another, with turns and without
+network          connections through the door, beside a container on a Docker bridge
 heavy_tenant     what one tenant's output full of secrets and long command lines cost another's light calls
 """
 
@@ -32,6 +33,7 @@ from tests.bench import (
     heavy_tenant,
     many_clients,
     many_sandboxes,
+    network,
     policy_decisions,
     sandbox_acquire,
     sandbox_resume,
@@ -56,6 +58,7 @@ _MODULES = (
     snapshot_cost,
     daemon_size,
     fair_creation,
+    network,
     heavy_tenant,
 )
 

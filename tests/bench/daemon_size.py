@@ -60,7 +60,8 @@ class Memory:
         return self.clean + self.dirty
 
 
-def _memory(pid: int) -> Memory:
+def memory_of(pid: int) -> Memory:
+    """Return the memory of a process."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
     fields = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
     return Memory(fields["Private_Clean"], fields["Private_Dirty"], fields["Pss"], fields["Pss_Anon"])
@@ -75,12 +76,12 @@ def _user(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("Uid:"))
 
 
-def _daemon(container: str) -> dict[str, Memory]:
+def daemon_memory(container: str) -> dict[str, Memory]:
     """Return the memory of a container's processes; while no tool runs, all of them are the daemon's."""
     init = int(docker.from_env().api.inspect_container(container)["State"]["Pid"])
     # The tool spawner stays root as init does; the server became another user.
     names = {child: "tool spawner" if _user(child) == 0 else "server" for child in _children(init)}
-    return {"init": _memory(init), **{name: _memory(pid) for pid, name in names.items()}}
+    return {"init": memory_of(init), **{name: memory_of(pid) for pid, name in names.items()}}
 
 
 @contextlib.asynccontextmanager
@@ -124,7 +125,7 @@ async def _memory_table() -> Table:
     )
 
     def row(name: str, container: str, goal: str = "") -> None:
-        daemon = _daemon(container)
+        daemon = daemon_memory(container)
         each = [daemon[process].uss if process in daemon else 0 for process in ("init", "tool spawner", "server")]
         sums = [
             sum(getattr(one, field) for one in daemon.values()) for field in ("uss", "clean", "pss", "pss_anonymous")
