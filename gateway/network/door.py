@@ -7,12 +7,13 @@ for their limits, and for a policy that no longer allows them.
 import asyncio
 import contextlib
 import contextvars
+import math
 import socket
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -35,6 +36,8 @@ from sandbox.sandbox import Sandbox
 # Connections that wait while the gateway answers the one before.
 _ACCEPTORS = 2
 _WATCH_S = 0.5
+# At most one record in so long is of a connection over a limit; the next one counts the others.
+_OVER_LIMIT_S = 1.0
 _NOTES_LIMIT = 5
 _NOTES_KEPT = 100
 # Tunnels of one sandbox, of the 512 connections that its daemon serves: calls need theirs.
@@ -87,6 +90,8 @@ class Door:
     _recent_s: deque[float] = field(default_factory=deque)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _serving: set[asyncio.Task[None]] = field(default_factory=set)
+    _over_limit_s: float = -math.inf
+    _unrecorded: int = 0
     _trusted: bool = False
     _closed: bool = False
 
@@ -157,8 +162,18 @@ class Door:
             said, kept = f"{one.target.shown}{f' (rule {rule})' if rule else ''}: {reason}", self.refused
             if said not in (notes := kept.setdefault(one.call.call_id, [])) and len(notes) < _NOTES_KEPT:
                 notes.append(said)
+        if one.refused is not None and one.refused.status == 429:
+            # Tool code can be over a limit in a loop, which must not fill the audit.
+            if time.monotonic() - self._over_limit_s < _OVER_LIMIT_S:
+                self._unrecorded += 1
+                return
+            self._over_limit_s = time.monotonic()
+        entry = one.entry()
+        if self._unrecorded:
+            entry = replace(entry, details={**entry.details, "over_limit_before": self._unrecorded})
+            self._unrecorded = 0
         try:
-            await to_the_end(self.audit.write(one.entry()))
+            await to_the_end(self.audit.write(entry))
             await self.measured(one)
         except Unavailable as error:
             log.error("a connection is not on record", host=one.target.host, error=str(error))  # noqa: TRY400 - one line

@@ -290,7 +290,7 @@ async def test_the_note_of_a_call_names_what_was_refused_once_each_and_not_witho
         await door.ask(connect(f"no{number % 120}.test", 80))
     assert len(door.door.refused["call_1"]) <= 100
     note = door.door.notes("call_1")
-    assert note.count("no0.test:80: ") == 1
+    assert note.count("no0.test:80 (rule") == 1
     assert " more" in note
     assert len(note) < 2000
     door.door.calls.clear()  # a process that goes on after its call

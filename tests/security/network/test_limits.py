@@ -60,7 +60,10 @@ def never_accepting() -> Iterator[int]:
 # --- how many ---
 
 
-async def test_over_the_limit_of_connections_at_once_the_next_is_a_429_until_one_ends(door: LoopbackDoor) -> None:
+async def test_over_the_limit_of_connections_at_once_the_next_is_a_429_until_one_ends(
+    door: LoopbackDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway.network.door, "_OVER_LIMIT_S", 0.0)  # each is recorded
     server = await door.serve(echo_bytes, "a.test")
     door.policy = policy(allow("a.test"), connections=2)
     first, second = await door.tunnel("a.test", server.port), await door.tunnel("a.test", server.port)
@@ -76,16 +79,24 @@ async def test_over_the_limit_of_connections_at_once_the_next_is_a_429_until_one
     assert {one for one in door.records.seen() if one[2] != "completed"} == {("deny", "", "too_many_connections")}
 
 
-async def test_over_the_limit_of_a_minute_the_next_is_a_429_whatever_became_of_the_others(door: LoopbackDoor) -> None:
+async def test_over_the_limit_of_a_minute_the_next_is_a_429_whatever_became_of_the_others(
+    door: LoopbackDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway.network.door, "_OVER_LIMIT_S", WAIT_S)
     server = await door.serve(echo_bytes, "a.test")
     door.policy = policy(allow("a.test"), connections_per_minute=3)
     kept = await door.tunnel("a.test", server.port)
     assert [status(await door.ask(connect("no.test", 80))) for _ in range(4)] == [403, 403, 429, 429]
     assert status(await door.ask(get("a.test", server.port))) == 429
+    # A loop over a limit does not fill the audit: of those in a second one is recorded, and the next counts the rest.
+    over = [entry for entry in door.records if entry.outcome == "too_many_connections"]
+    assert len(over) == 1
     kept[1].write(b"\x00x")
     assert await kept[0].readexactly(2) == b"\x00x"
     door.policy = policy(allow("a.test"), connections_per_minute=4)
     await exchange(door, server.port)
+    await door.recorded(4)
+    assert sum(int(str(entry.details.get("over_limit_before", 0))) for entry in door.records) == 2
 
 
 async def test_clients_that_say_nothing_are_bounded_and_wait_inside_the_sandbox(
