@@ -85,6 +85,8 @@ class HttpExit:
         # Requests that are being judged, several at once in HTTP/2.
         self._judging: dict[int, Outgoing] = {}
         self._recording: set[asyncio.Task[None]] = set()
+        # An approver is asked about a tunnel once; of requests that are decided one by one, about each.
+        self._decided_whole = begun is not None and begun.decision is not None
         self._task = asyncio.current_task()  # that of the client, which judge() and dial() need not run in
 
     async def judge(self, request: ProxyRequest) -> Exchange:
@@ -92,10 +94,8 @@ class HttpExit:
         current = self._current if self._is_to(target) else None
         one = self._exits.outgoing(target, self._task) if current is None else self._exits.request(target)
         self._judging[id(request)] = one
-        if current is not None and current.decision is not None:
-            await one.decide(asked=current.decision.verdict == "allow")
-        else:
-            await one.decide()
+        judges_requests = one.policy.policy().judges_requests_to(target.host, target.port)
+        await one.decide(asked=current is not None and self._decided_whole and not judges_requests)
         exchange, used = await self._exchange(request, one)
         del self._judging[id(request)]
         if current is None:

@@ -296,3 +296,43 @@ async def test_the_note_of_a_call_names_what_was_refused_once_each_and_not_witho
     door.door.calls.clear()  # a process that goes on after its call
     await door.ask(connect("no.test", 80))
     assert door.door.refused == {}
+
+
+@pytest.mark.parametrize("rule", [{"methods": ["POST"]}, {"url_paths": ["/second"]}, {}], ids=["method", "path", "host"])
+async def test_a_request_that_is_to_be_asked_about_does_not_pass_behind_another_on_its_connection(
+    door: LoopbackDoor, rule: dict[str, Any]
+) -> None:
+    asked = ASK | {"hosts": ["a.test"], **rule}
+    rules = [allow("a.test", methods=["GET"], url_paths=["/first"]), asked] if rule else [asked]
+    door.policy = policy(*rules)
+    kept = await door.serve(saying(OK), "a.test")
+    reader, writer = await door.connect()
+
+    async def send(method: str, path: str) -> None:
+        head = f"{method} http://a.test:{kept.port}{path} HTTP/1.1\r\nHost: a.test:{kept.port}\r\nContent-Length: 0\r\n"
+        writer.write(f"{head}\r\n".encode())
+
+    await send("GET", "/first")
+    if not rule:
+        await resolve(door, (await pending(door))[0], "approved", "allow_once")
+    assert status((await answer(reader))[0]) == 200
+    await send("POST", "/second")
+    (approval,) = await pending(door)
+    assert '"method": "POST", "path": "/second"' in approval.arguments
+    await resolve(door, approval, "approved", "allow_once")
+    assert status((await answer(reader))[0]) == 200  # on the same connection
+    assert kept.connections == 1
+    await send("POST", "/second")
+    await resolve(door, (await pending(door))[0], "denied", "deny")
+    assert status((await answer(reader))[0]) == 403
+
+
+async def test_plain_http_in_a_tunnel_is_asked_about_once_for_all_its_requests(door: LoopbackDoor) -> None:
+    door.policy = policy(ASK | {"hosts": ["a.test"]})
+    kept = await door.serve(saying(OK), "a.test")
+    reader, writer = await asking(door, connect("a.test", kept.port))
+    await resolve(door, (await pending(door))[0], "approved", "allow_once")
+    await reader.readuntil(b"\r\n\r\n")
+    for method in ("GET", "POST"):
+        writer.write(f"{method} / HTTP/1.1\r\nHost: a.test:{kept.port}\r\nContent-Length: 0\r\n\r\n".encode())
+        assert status((await answer(reader))[0]) == 200
