@@ -102,6 +102,7 @@ class HttpExit:
             self._next = one
         else:  # it is another request on that connection
             current.decision = current.decision or one.decision
+            current.carries(one, alone=self.protocol != "h2")
             one = current
         one.credentials |= used
         return exchange
