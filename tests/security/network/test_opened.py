@@ -93,3 +93,39 @@ async def test_a_later_request_on_a_connection_ends_when_the_policy_denies_it(
     door.policy = policy(first)
     await closed(reader)
     assert await door.recorded(1) == [("allow", "r0", "policy_changed")]
+
+
+@pytest.mark.parametrize("stalled", ["client", "server"])
+async def test_what_is_ended_in_a_handshake_is_on_record_and_no_longer_counts(
+    door: LoopbackDoor, tmp_path: Path, stalled: str
+) -> None:
+    server = await opened(door, tmp_path, saying(OK), GET_ONLY)
+    silent = await door.serve(_reads_only, "a.test")
+    if stalled == "server":  # it is connected before its client's handshake, as both could speak HTTP/2
+        door.door.opening.opens = lambda *_: True  # type: ignore[method-assign]
+        door.policy = policy(allow("a.test"))
+    reader, writer = await door.tunnel("a.test", silent.port if stalled == "server" else server.port)
+    received, sent, context = ssl.MemoryBIO(), ssl.MemoryBIO(), trusting(door)
+    context.set_alpn_protocols(["h2"])
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(received, sent, server_hostname="a.test").do_handshake()
+    writer.write(sent.read())
+    if stalled == "client":
+        await reader.readexactly(5)  # the gateway's part of the handshake has come
+        for task in door.door._serving:
+            task.cancel()
+    else:
+        async with asyncio.timeout(20):
+            while not silent.connections:
+                await asyncio.sleep(WATCH_S)
+        door.policy = policy(allow("b.test"))
+    await closed(reader)
+    outcome = "policy_changed" if stalled == "server" else "cancelled"
+    assert [one[2] for one in await door.recorded(1)] == [outcome]
+    assert door.door.shared.open == 0
+
+
+async def _reads_only(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    while await reader.read(1000):
+        pass
