@@ -23,6 +23,8 @@ _LIMIT_STREAMS = 100
 _LIMIT_HEADER_BYTES = 64 * 1024
 _FRAME_BYTES = 16 * 1024
 _GOAWAY = 7
+# Frames, of all streams, that the other side has not taken: each costs memory that no window counts.
+_LIMIT_FRAMES = 8192
 
 
 class EndGone(Exception):
@@ -119,9 +121,16 @@ class End:
                 self.write()
             return
         if isinstance(event, DataReceived):
+            if not event.flow_controlled_length:
+                return  # without a byte, and in no window
             arrivals.untaken_bytes += event.flow_controlled_length
         arrivals.ended = arrivals.ended or isinstance(event, StreamEnded | StreamReset)
         arrivals.queue.put_nowait(None if isinstance(event, StreamReset) else event)
+
+    def check_untaken(self) -> None:
+        """Raise EndGone if the other side sent much more frames than were taken."""
+        if sum(arrivals.queue.qsize() for arrivals in self.arrivals.values()) > _LIMIT_FRAMES:
+            raise EndGone("too many frames wait")
 
     async def taken(self, stream: int, event: DataReceived) -> None:
         """Let the other side send as much again."""

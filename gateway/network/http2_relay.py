@@ -98,12 +98,14 @@ class _Relay:
                     self._reset(event.stream_id)
                 else:
                     self.client.arrived(event)
+            self.client.check_untaken()
 
     async def _read_server(self) -> None:
         await self.server.start()
         while not (self.server.leaving and not self._tasks):
             for event in await self.server.read():
                 self.server.arrived(event)
+            self.server.check_untaken()
 
     def _reset(self, stream: int) -> None:
         self._resets += 1

@@ -3,6 +3,8 @@
 import asyncio
 import socket
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from gateway.network.client_bytes import ClientBytes
 from gateway.network.client_hello import ClientHello
@@ -21,13 +23,15 @@ _HANDSHAKE_S = 30.0
 
 async def serve_proxied(client: ClientBytes, exits: Exits) -> None:
     """Serve a client that speaks HTTP to a proxy, in absolute form, to its end."""
-    await _serve(await _streams(client), HttpExit(exits), client.rest, None)
+    async with _closing(HttpExit(exits)) as exit_:
+        await relay_http(await _streams(client), exit_, first=client.rest)
 
 
 async def serve_tunnelled(client: ClientBytes, exits: Exits, outgoing: Outgoing, connection: socket.socket) -> None:
     """Serve a client that speaks plain HTTP through a tunnel to its end; records the tunnel's connection."""
     origin = Origin("http", outgoing.target.host, outgoing.target.port)
-    await _serve(await _streams(client), HttpExit(exits, outgoing, connection), client.rest, origin)
+    async with _closing(HttpExit(exits, outgoing, connection)) as exit_:
+        await relay_http(await _streams(client), exit_, first=client.rest, origin=origin)
 
 
 async def serve_opened(client: ClientBytes, exits: Exits, outgoing: Outgoing, hello: ClientHello) -> None:
@@ -37,32 +41,33 @@ async def serve_opened(client: ClientBytes, exits: Exits, outgoing: Outgoing, he
     there is no server before the first of them.
     """
     origin = Origin("https", outgoing.target.host, outgoing.target.port)
-    exit_ = HttpExit(exits, outgoing)
-    if "h2" in hello.alpn and outgoing.decision is not None:
-        await exit_.dial_early()
-    context = exits.opening.authority.context(origin.host, exit_.protocol)
-    try:
-        inside = await accept_tls(await _streams(client), client.rest, context, handshake_s=_HANDSHAKE_S)
-    except OSError as error:
-        what = getattr(error, "reason", None) or error.strerror or type(error).__name__
-        outgoing.refuse(refusal(502, "tls_failed", f"the client's TLS handshake failed: {what}", outgoing.target))
-        await exit_.close()
-        return
-    await _serve(inside, exit_, b"", origin)
+    async with _closing(HttpExit(exits, outgoing)) as exit_:
+        if "h2" in hello.alpn and outgoing.decision is not None:
+            await exit_.dial_early()
+        context = exits.opening.authority.context(origin.host, exit_.protocol)
+        try:
+            inside = await accept_tls(await _streams(client), client.rest, context, handshake_s=_HANDSHAKE_S)
+        except OSError as error:
+            what = getattr(error, "reason", None) or error.strerror or type(error).__name__
+            outgoing.refuse(refusal(502, "tls_failed", f"the client's TLS handshake failed: {what}", outgoing.target))
+            return
+        if exit_.protocol == "h2":
+            await relay_http2(inside, await exit_.dial(origin), exit_, origin=origin)
+        else:
+            await relay_http(inside, exit_, origin=origin)
 
 
 async def _streams(client: ClientBytes) -> Streams:
     return await asyncio.open_connection(sock=client.connection)
 
 
-async def _serve(streams: Streams, exit_: "HttpExit", first: bytes, origin: Origin | None) -> None:
+@asynccontextmanager
+async def _closing(exit_: "HttpExit") -> AsyncIterator["HttpExit"]:
+    """Record what is open at the end of the block, however it ends."""
     try:
-        if origin is not None and exit_.protocol == "h2":
-            await relay_http2(streams, await exit_.dial(origin), exit_, origin=origin)
-        else:
-            await relay_http(streams, exit_, first=first, origin=origin)
-    except asyncio.CancelledError:
-        exit_.cut("cancelled")
+        yield exit_
+    except BaseException as error:
+        exit_.cut("cancelled" if isinstance(error, asyncio.CancelledError) else "broken")
         raise
     finally:
         await exit_.close()
@@ -102,6 +107,7 @@ class HttpExit:
             self._next = one
         else:  # it is another request on that connection
             current.decision = current.decision or one.decision
+            current.carries(one, alone=self.protocol != "h2")
             one = current
         one.credentials |= used
         return exchange

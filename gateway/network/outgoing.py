@@ -21,6 +21,8 @@ CONNECTION = "connection"
 """The kind of the audit record."""
 BYTE_LIMIT = "byte_limit"
 """How a connection ends that has sent or received as much as it may."""
+_REQUESTS_KEPT = 100
+"""Different ones of one connection; after more of them it does not outlast a policy."""
 
 
 class Ended(Exception):
@@ -41,6 +43,8 @@ class Outgoing:
     credentials: frozenset[str] = frozenset()
     checked_by: Policy | None = None
     """The policy that has allowed it, once it is connected."""
+    requests: frozenset[Target] = frozenset()
+    """Those that may be under way on it, where they were judged one by one."""
     bytes_up: int = 0
     bytes_down: int = 0
     outcome: str = ""
@@ -135,12 +139,23 @@ class Outgoing:
             return "time_limit"
         return "idle" if now_s - self.used_s > limits.idle_s else ""
 
+    def carries(self, request: "Outgoing", *, alone: bool) -> None:
+        """Note a request on it that was allowed; `alone`: those before are over."""
+        before = frozenset() if alone else self.requests
+        if len(before) <= _REQUESTS_KEPT:
+            self.requests = before | {request.target}
+        if request.decision is None or request.decision.policy_version != self.policy.policy().version:
+            self.checked_by = None  # the policy changed while it was judged
+
     def still_allowed(self) -> bool:
         """Return whether the policy in force lets the connection stay; an ask rule does."""
         policy = self.policy.policy()
         if self.checked_by is policy:
             return True
-        allowed = self.policy.judge(self.target, self.call).verdict != "deny"
+        requests = self.requests or {self.target}
+        allowed = all(self.policy.judge(request, self.call).verdict != "deny" for request in requests)
+        if len(requests) > _REQUESTS_KEPT:
+            allowed = self.decision is not None and self.decision.policy_version == policy.version
         if self.address:
             allowed = allowed and may_be_dialled(self.address, self.target.port, policy.names_address)
             self.checked_by = policy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import ssl
 import subprocess
@@ -411,3 +412,36 @@ async def test_curl_speaks_it_through_tls_that_is_opened(tmp_path: Path) -> None
             assert got.stdout.count(" 2 ") == got.stdout.count(":path") > 0
         assert [request.target for request in gate.judged] == ["/a", "/b", "/c"]
         assert gate.up == 2_000_000
+
+
+@pytest.mark.parametrize("data", [b"", b"x"], ids=["empty", "of one byte"])
+async def test_frames_that_nobody_takes_need_bounded_memory(data: bytes) -> None:
+    answered = asyncio.Event()
+
+    async def wait() -> None:
+        await answered.wait()
+
+    async with _relayed(answer_to=wait) as ends:
+        stream = ends.client.ask(method=b"POST", end=False)
+        frame = len(data).to_bytes(3, "big") + b"\x00\x00" + stream.to_bytes(4, "big") + data
+        few = frame * 1000
+        ends.client.writer.write(few)  # the control: a client may write small pieces
+        with contextlib.suppress(OSError):
+            for _ in range(40):
+                ends.client.writer.write(few)
+                await ends.client.writer.drain()
+        if data:
+            await asyncio.wait_for(ends.client.closed.wait(), 20)
+        else:
+            for _ in range(20):
+                await asyncio.sleep(0.1)
+                assert sum(isinstance(one, DataReceived) for one in gc.get_objects()) < 20_000
+            answered.set()
+            ends.client.http.end_stream(stream)
+            ends.client.write()
+            assert (await asyncio.wait_for(_done(ends.client, stream), 20)).headers[b":status"] == b"200"
+
+
+async def _done(peer: Peer, stream: int) -> Message:
+    await peer.got[stream].done.wait()
+    return peer.got[stream]
