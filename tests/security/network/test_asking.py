@@ -298,7 +298,9 @@ async def test_the_note_of_a_call_names_what_was_refused_once_each_and_not_witho
     assert door.door.refused == {}
 
 
-@pytest.mark.parametrize("rule", [{"methods": ["POST"]}, {"url_paths": ["/second"]}, {}], ids=["method", "path", "host"])
+@pytest.mark.parametrize(
+    "rule", [{"methods": ["POST"]}, {"url_paths": ["/second"]}, {}], ids=["method", "path", "host"]
+)
 async def test_a_request_that_is_to_be_asked_about_does_not_pass_behind_another_on_its_connection(
     door: LoopbackDoor, rule: dict[str, Any]
 ) -> None:
