@@ -12,7 +12,7 @@ from h2.events import DataReceived, Event, StreamEnded, StreamReset
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes
 
-from gateway.network.http_client import PIECE_BYTES, Streams
+from gateway.network.http_client import Streams
 
 Fields = Sequence[tuple[bytes, bytes]]
 
@@ -80,7 +80,8 @@ class End:
     async def read(self, first: bytes = b"") -> list[Event]:
         """Wait for frames. Raises EndGone."""
         try:
-            data = first or await self.reader.read(PIECE_BYTES)
+            data = first or await self.reader.read(_FRAME_BYTES)  # which may be a thousand frames
+            await asyncio.sleep(0)  # others have their turn
             if not data:
                 raise EndGone("closed")
             events = self.http.receive_data(self._without_goaway(data))

@@ -85,10 +85,11 @@ class Client:
             await self.fill()
 
     async def send(self, data: bytes) -> None:
-        """Send with back-pressure. Raises ClientGone."""
+        """Send with back-pressure, and give others their turn. Raises ClientGone."""
         try:
             self.writer.write(data)
             await self.writer.drain()
+            await asyncio.sleep(0)
         except OSError as error:
             raise ClientGone from error
 

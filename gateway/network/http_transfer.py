@@ -150,6 +150,7 @@ class Transfer:
         self.moved(len(data), 0)
         self.writer.write(data)
         await self.writer.drain()
+        await asyncio.sleep(0)  # many small pieces may have arrived at once: others have their turn between them
 
     async def _answer_event(self) -> h11.Event:
         while True:

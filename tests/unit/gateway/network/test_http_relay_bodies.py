@@ -400,3 +400,38 @@ async def test_only_the_protocol_asked_for_is_switched_to(host: str) -> None:
         expected = b"HTTP/1.1 101 " if host == "good" else b"HTTP/1.1 502 "
         assert (await head(reader)).startswith(expected)
         writer.close()
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+async def test_others_have_their_turn_between_many_small_pieces(way: str) -> None:
+    pieces = 5000
+    chunks = b"1\r\nx\r\n" * pieces + b"0\r\n\r\n"
+    ended = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"0\r\n\r\n" if way == "up" else b"\r\n\r\n")
+        if way == "down":
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
+            await writer.drain()
+            await reader.read()
+            return
+        writer.write(OK)
+
+    async def turns() -> int:
+        count = 0
+        while not ended.is_set():
+            await asyncio.sleep(0)
+            count += 1
+        return count
+
+    async with relayed({"good.example": serve}) as relay:
+        counting = asyncio.create_task(turns())
+        coding = b"Transfer-Encoding: chunked\r\n" if way == "up" else b""
+        method = b"POST" if way == "up" else b"GET"
+        reader, writer = await relay.connect()
+        head_ = b"%b http://good.example/ HTTP/1.1\r\nHost: good.example\r\n%b\r\n" % (method, coding)
+        writer.write(head_ + (chunks if way == "up" else b""))
+        await asyncio.wait_for(reader.readuntil(b"ok" if way == "up" else b"0\r\n\r\n"), 20)
+        ended.set()
+        writer.close()
+        assert await counting > pieces
