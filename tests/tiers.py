@@ -13,7 +13,14 @@ import pytest
 LONG = (
     "test_a_directory_that_is_exchanged_with_a_link_all_the_time_never_leads_to_the_forbidden_file",
     "test_a_gateway_that_is_killed_again_and_again_and_comes_back_loses_and_repeats_nothing",
+    "test_a_gateway_that_ends_in_the_midst_ends_its_tunnels_and_the_next_one_works[kill]",
+    "test_a_gateway_that_stops_hands_its_runs_over_or_ends_them_and_leaves_nothing[sqlite-cancel]",
+    "test_a_gateway_that_stops_says_so_and_lets_calls_end_but_takes_no_new_one[alone-hangup]",
+    "test_a_gateway_that_stops_says_so_and_lets_calls_end_but_takes_no_new_one[workers-hangup]",
     "test_a_gibibyte_of_output_costs_the_gateway_constant_memory",
+    "test_a_model_that_misbehaves_ends_the_run_with_one_clear_reason[drop]",
+    "test_a_model_that_misbehaves_ends_the_run_with_one_clear_reason[nonsense]",
+    "test_an_interrupted_demo_stops_its_gateway_and_leaves_nothing_behind[ctrl-c]",
     "test_of_two_gateways_the_one_that_lives_takes_the_runs_over_again_and_again",
     "test_shells_run_nothing_in_thousands_of_broken_lines_that_was_not_read",
     "test_the_attempts_do_harm_where_nothing_forbids_it",
@@ -21,8 +28,9 @@ LONG = (
 )
 # Of one test for each program, those that stand for all.
 SAMPLED = {"test_the_worst_line_is_judged_about_as_fast_as_any": {"curl", "find"}}
-# Parameters: the other database, and the engines of the conformance suite besides Docker and the local one.
-_REPEATED = {"postgresql", "docker-around", "memory-around"}
+# Parameters: the other database, the third kind of credential, and the engines of the conformance suite besides Docker
+# and the local one.
+_REPEATED = {"postgresql", "certificates", "docker-around", "memory-around"}
 # What inspect-ai's own suite asks of the adapter, which repeats the conformance suite over the wire.
 ADAPTER = "tests/conformance/test_inspect_self_check.py"
 INTEGRATION = "tests/integration/"
