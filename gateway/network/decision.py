@@ -88,10 +88,13 @@ class ConnectionPolicy:
     approvals: ApprovalStore
     waiting: list[Target] = field(default_factory=list)
 
+    def facts(self, call: CallUnderWay) -> Facts:
+        return Facts(tenant=self.thread.tenant, thread=self.thread.name, run_id=call.run_id, agent=call.agent)
+
     def judge(self, target: Target, call: CallUnderWay, grants: Any = None) -> Decision:
         """Return the strictest decision over all ways to read the target."""
         policy = self.policy()
-        facts = Facts(tenant=self.thread.tenant, thread=self.thread.name, run_id=call.run_id, agent=call.agent)
+        facts = self.facts(call)
         found = [policy.judge(CONNECT, arguments, facts, grants) for arguments in target.arguments()]
         return max(found, key=lambda decision: ("allow", "ask", "deny").index(decision.verdict))
 

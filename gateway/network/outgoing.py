@@ -4,11 +4,12 @@ import asyncio
 import socket
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from pydantic import JsonValue
 
-from gateway.network.addresses import Unreachable, may_be_dialled, resolve
+from gateway.network.addresses import Permits, Unreachable, may_be_dialled, resolve
 from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target, denied, refusal
 from gateway.network.http_request import Refused
 from gateway.network.opening import Opening
@@ -86,7 +87,7 @@ class Outgoing:
         deadline_s = time.monotonic() + limits.connect_s
         try:
             found = await resolve(
-                self.target.host, self.target.port, permits=policy.names_address, timeout_s=limits.connect_s
+                self.target.host, self.target.port, permits=self._permits(policy), timeout_s=limits.connect_s
             )
         except Unreachable as error:
             raise self._unreachable(error) from error
@@ -106,6 +107,9 @@ class Outgoing:
             raise refusal(504, "timed_out", reason, self.target)
         said = (problem.strerror if problem is not None else "") or "no answer"
         raise refusal(502, "unreachable", f"{self.target.shown} cannot be reached: {said.lower()}", self.target)
+
+    def _permits(self, policy: Policy) -> Permits:
+        return partial(policy.names_address, facts=self.policy.facts(self.call))
 
     def _unreachable(self, error: Unreachable) -> Refused:
         if error.kind == "private_address":
@@ -157,7 +161,7 @@ class Outgoing:
         if len(requests) > _REQUESTS_KEPT:
             allowed = self.decision is not None and self.decision.policy_version == policy.version
         if self.address:
-            allowed = allowed and may_be_dialled(self.address, self.target.port, policy.names_address)
+            allowed = allowed and may_be_dialled(self.address, self.target.port, self._permits(policy))
             self.checked_by = policy
         return allowed
 

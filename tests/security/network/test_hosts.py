@@ -208,3 +208,22 @@ async def test_another_tenant_s_operator_rule_for_a_port_names_no_other_port(doo
     for host in ("127.0.0.1", "127.0.0.2", "allowed.test"):
         assert status(await door.ask(get(host, other.port))) == 403
     assert other.connections == 0
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        [LOOPBACK | {"when": 'tenant != "acme"'}],
+        [LOOPBACK, DENIED | {"hosts": ["127.0.0.1"], "when": 'tenant == "acme"'}],
+    ],
+    ids=["allowed to others", "denied to this one"],
+)
+async def test_an_address_behind_a_name_is_named_for_those_tenants_that_the_operator_says(
+    door: LoopbackDoor, operator: list[dict[str, object]]
+) -> None:
+    server = await door.serve(saying(OK), "allowed.test")
+    door.policy = policy(EVERY_HOST, operator=[LOOPBACK | {"when": 'tenant == "acme"'}])
+    assert status(await door.ask(get("allowed.test", server.port))) == 200
+    door.policy = policy(EVERY_HOST, operator=[*operator, allow("allowed.test")])
+    assert status(await door.ask(get("allowed.test", server.port))) == 403
+    assert server.connections == 1
