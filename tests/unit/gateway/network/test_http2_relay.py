@@ -415,7 +415,7 @@ async def test_curl_speaks_it_through_tls_that_is_opened(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("data", [b"", b"x"], ids=["empty", "of one byte"])
-async def test_frames_that_nobody_takes_need_bounded_memory(data: bytes) -> None:
+async def test_frames_that_are_not_taken_need_bounded_memory(data: bytes) -> None:
     answered = asyncio.Event()
 
     async def wait() -> None:
