@@ -82,7 +82,8 @@ async def _tunnel(
             return
         if upstream is None:
             await client.send(connected)
-            hello = await _check_first(client, outgoing, only_tls=True)
+            async with asyncio.timeout(_HEAD_S):  # no server is connected yet, so no other limit holds
+                hello = await _check_first(client, outgoing, only_tls=True)
             if hello is None:
                 raise EndOfConnection
             is_http = True

@@ -229,6 +229,19 @@ async def test_a_client_that_does_not_say_what_it_wants_is_closed(door: Loopback
     assert await closed(reader) in (b"", b"\x05\x00")
 
 
+@pytest.mark.parametrize("first", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01\x00"])
+async def test_a_client_whose_tls_would_be_opened_and_does_not_begin_it_is_closed(
+    door: LoopbackDoor, hasty: None, first: bytes
+) -> None:
+    server = await door.serve(saying(OK), "a.test")
+    door.policy = policy(allow("a.test", methods=["GET"]))
+    reader, writer = await door.tunnel("a.test", server.port)
+    writer.write(first)
+    assert await closed(reader) == b""
+    assert await door.recorded(1) == [("allow", "", "broken")]
+    assert status(await door.ask(get("a.test", server.port))) == 200
+
+
 @pytest.mark.parametrize("first", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01\x00", b"GE", b"\r\n", b"\x00once"])
 async def test_a_tunnel_without_a_byte_is_closed_as_idle(door: LoopbackDoor, hasty: None, first: bytes) -> None:
     server = await door.serve(echo_bytes, "a.test")
