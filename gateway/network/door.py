@@ -92,6 +92,7 @@ class Door:
     _serving: set[asyncio.Task[None]] = field(default_factory=set)
     _over_limit_s: float = -math.inf
     _unrecorded: int = 0
+    _refusals_s: deque[float] = field(default_factory=deque)
     _trusted: bool = False
     _closed: bool = False
 
@@ -168,6 +169,9 @@ class Door:
                 self._unrecorded += 1
                 return
             self._over_limit_s = time.monotonic()
+        elif one.refused is not None and self._has_recorded_enough(one.limits.connections_per_minute):
+            self._unrecorded += 1  # requests on one connection are refused without end
+            return
         entry = one.entry()
         if self._unrecorded:
             entry = replace(entry, details={**entry.details, "over_limit_before": self._unrecorded})
@@ -177,6 +181,16 @@ class Door:
             await self.measured(one)
         except Unavailable as error:
             log.error("a connection is not on record", host=one.target.host, error=str(error))  # noqa: TRY400 - one line
+
+    def _has_recorded_enough(self, limit: int) -> bool:
+        """Count a refusal; return whether as many were recorded within a minute as connections may be made."""
+        now_s = time.monotonic()
+        while self._refusals_s and now_s - self._refusals_s[0] > 60:
+            self._refusals_s.popleft()
+        if len(self._refusals_s) >= limit:
+            return True
+        self._refusals_s.append(now_s)
+        return False
 
     # --- calls under way ---
 
@@ -330,9 +344,11 @@ class ThreadNetwork:
             return
         call_id = "" if context is None else context.call_id
         call = CallUnderWay(call_id, self.run_id, self.agent, command)
-        async with door.entered(call) as entered.environment:
-            yield entered
-        entered.refusals = door.notes(call_id)
+        try:
+            async with door.entered(call) as entered.environment:
+                yield entered
+        finally:
+            entered.refusals = door.notes(call_id)
 
 
 @asynccontextmanager

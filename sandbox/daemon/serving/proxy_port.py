@@ -20,6 +20,8 @@ PROXY_PORT = 3128
 _BACKLOG = 128
 # A program that reads nothing for so long loses its connection.
 _READER_TIMEOUT_MS = 15 * 60 * 1000
+# Both attempts together take less than the gateway waits for the answer.
+_CONNECT_S = 4.0
 _LOOPBACK = "127.0.0.1"
 
 
@@ -128,8 +130,9 @@ async def connected(request: wire.PortConnectRequest, proxy: ProxyPort) -> socke
         except OSError:  # no IPv6 here
             continue
         try:
-            await asyncio.get_running_loop().sock_connect(client, (host, request.port))
-        except OSError:
+            async with asyncio.timeout(_CONNECT_S):  # the program may accept nothing
+                await asyncio.get_running_loop().sock_connect(client, (host, request.port))
+        except OSError:  # TimeoutError is one
             client.close()
         except BaseException:
             client.close()

@@ -24,7 +24,7 @@ from tests.security.network.loopback_door import (
     socks,
     status,
 )
-from tests.unit.gateway.network.relayed import OK, answer, saying
+from tests.unit.gateway.network.relayed import OK, answer, echo, saying
 
 SHORT_S = 0.3
 
@@ -347,3 +347,15 @@ async def test_a_request_after_a_long_pause_of_a_kept_connection_works(door: Loo
         server.closed.clear()
     writer.close()
     assert await door.recorded(3) == [("allow", "r0", "completed")] * 3
+
+
+async def test_requests_that_are_refused_on_one_connection_do_not_fill_the_audit(door: LoopbackDoor) -> None:
+    server = await door.serve(echo, "a.test")
+    door.policy = policy(allow("a.test", methods=["GET"]), connections_per_minute=5)
+    reader, writer = await door.connect()
+    where = f"a.test:{server.port}"
+    for number in range(50):
+        method = "DELETE" if number else "GET"
+        writer.write(f"{method} http://{where}/ HTTP/1.1\r\nHost: {where}\r\n\r\n".encode())
+        assert status((await answer(reader))[0]) == (403 if number else 200)
+    assert len([entry for entry in door.records if entry.verdict == "deny"]) <= 5
