@@ -16,7 +16,7 @@ from urllib.parse import unquote_plus
 
 from gateway.config.network_settings import CredentialSettings
 from gateway.errors import Misconfigured
-from gateway.network.http_request import Headers, Origin, ProxyRequest, Refused
+from gateway.network.http_request import Headers, Origin, ProxyRequest, Refused, refusal
 from gateway.network.masking import Masked, forms
 from gateway.network.secret_value import SecretUnavailable, SecretValue
 
@@ -183,9 +183,8 @@ class CredentialExchange:
         """Return them masked. Raises Refused for a body in which nothing could be found."""
         coding = b",".join(value for name, value in headers if name.lower() == b"content-encoding").strip().lower()
         if self._masks and coding not in {b"", b"identity"}:
-            origin = self._request.origin
             reason = "the server compressed its answer unasked, so no credential could be taken out of it"
-            raise Refused(502, {"error": "bad_gateway", "reason": reason, "host": origin.host, "port": origin.port})
+            raise refusal(502, "bad_gateway", reason, self._request.origin)
         masked = self._masked.masked
         return tuple((masked(name), masked(value)) for name, value in headers)
 
@@ -212,20 +211,11 @@ def _decoded(value: bytes) -> bytes:
 
 
 def _refused(request: ProxyRequest, credential: str, reason: str) -> Refused:
-    return Refused(
-        403,
-        {
-            "error": "policy_denied",
-            "rule": f"credential {credential}".rstrip(),
-            "reason": reason,
-            "host": request.origin.host,
-            "port": request.origin.port,
-            "how_to_allow": "send the placeholder as the operator bound it; ask the operator to bind it otherwise",
-        },
-    )
+    rule = f"credential {credential}".rstrip()
+    advice = "send the placeholder as the operator bound it; ask the operator to bind it otherwise"
+    return refusal(403, "policy_denied", reason, request.origin, rule=rule, how_to_allow=advice)
 
 
 def _unavailable(request: ProxyRequest, credential: str) -> Refused:
-    origin = request.origin
     reason = f"the secret of the credential {credential} is not available"
-    return Refused(502, {"error": "bad_gateway", "reason": reason, "host": origin.host, "port": origin.port})
+    return refusal(502, "bad_gateway", reason, request.origin)

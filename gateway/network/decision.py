@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.approvals.approver import load_grants
 from gateway.credentials.caller import actor
-from gateway.network.http_request import Refused
+from gateway.network.http_request import Refused, refusal
 from gateway.policy.decision import Decision, Facts
 from gateway.policy.fields import CONNECT
 from gateway.policy.judge import Policy
@@ -62,12 +62,6 @@ class Target:
         """Return the arguments of the call that is judged, one for each way to read the path."""
         here: dict[str, object] = {"host": self.host, "port": self.port}
         return [here | {"method": self.method, "path": path} for path in self.paths] or [here]
-
-
-def refusal(status: int, error: str, reason: str, target: Target | None = None, **more: Any) -> Refused:
-    """Return the refusal of a connection; `body` is what the client inside gets."""
-    where = {} if target is None else {"host": target.host, "port": target.port}
-    return Refused(status, {"error": error, "reason": reason, **where, **more})
 
 
 def denied(target: Target, rule: str, reason: str, *, advice: str = "") -> Refused:

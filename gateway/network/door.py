@@ -22,7 +22,8 @@ from agent.cancellation import to_the_end
 from agent.tool_call import CallContext
 from gateway.errors import Unavailable
 from gateway.network.connection import serve
-from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target, refusal
+from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target
+from gateway.network.http_request import refusal
 from gateway.network.opening import BUNDLE_FILE, CERTIFICATE_FILE, Opening
 from gateway.network.outgoing import Outgoing
 from gateway.policy.judge import Policy

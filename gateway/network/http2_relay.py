@@ -5,7 +5,6 @@ the client sees broken off.
 """
 
 import asyncio
-import json
 from contextlib import suppress
 
 import h11
@@ -23,7 +22,17 @@ from h2.exceptions import H2Error
 
 from gateway.network.http2_end import Arrivals, End, EndGone, Fields, StreamGone
 from gateway.network.http_client import RelayLimits, Streams
-from gateway.network.http_request import Headers, Origin, ProxyRequest, Refused, bad, end_to_end, read_request, trailers
+from gateway.network.http_request import (
+    Headers,
+    Origin,
+    ProxyRequest,
+    Refused,
+    bad,
+    end_to_end,
+    read_request,
+    refusal,
+    trailers,
+)
 from gateway.network.upstream import Exchange, Upstream
 
 _LIMITS = RelayLimits()
@@ -158,7 +167,7 @@ class _Relay:
             raise
 
     async def _answer(self, stream: int, refused: Refused, request: ProxyRequest | None) -> None:
-        body = json.dumps(refused.body).encode() + b"\n"
+        body = refused.content
         fields = [
             (b":status", str(refused.status).encode()),
             (b"content-type", b"application/json"),
@@ -258,10 +267,7 @@ class _Stream:
         except StreamGone:
             if self.answering:
                 raise
-            origin = self._request.origin
-            reason = "the server broke off the request"
-            body = {"error": "bad_gateway", "reason": reason, "host": origin.host, "port": origin.port}
-            raise Refused(502, body) from None
+            raise refusal(502, "bad_gateway", "the server broke off the request", self._request.origin) from None
 
     async def _send_head(self, event: ResponseReceived | InformationalResponseReceived) -> None:
         status = next(value for name, value in event.headers if name == b":status")

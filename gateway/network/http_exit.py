@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from gateway.network.client_bytes import ClientBytes
 from gateway.network.client_hello import ClientHello
 from gateway.network.credentials import Caller, CredentialExchange
-from gateway.network.decision import Target, refusal
+from gateway.network.decision import Target
 from gateway.network.http2_relay import relay_http2
 from gateway.network.http_client import Streams
 from gateway.network.http_relay import relay_http
-from gateway.network.http_request import Origin, ProxyRequest, Refused
+from gateway.network.http_request import Origin, ProxyRequest, Refused, refusal
 from gateway.network.outgoing import Ended, Exits, Outgoing
 from gateway.network.tls_server import accept_tls
 from gateway.network.upstream import Exchange, PlainExchange

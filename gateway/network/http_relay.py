@@ -5,7 +5,6 @@ server breaks off, the client sees broken off.
 """
 
 import asyncio
-import json
 from contextlib import suppress
 
 import h11
@@ -138,7 +137,7 @@ class _Relay:
     async def _answer(self, inbound: Inbound, refused: Refused, request: ProxyRequest | None) -> bool:
         """Answer in place of a server; return whether it is known where the next request begins."""
         keep = request is not None and await self._drained(inbound)
-        body = json.dumps(refused.body).encode() + b"\n"
+        body = refused.content
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         if not keep:
             headers.append(("Connection", "close"))

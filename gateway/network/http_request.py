@@ -4,11 +4,12 @@ Servers differ in how they read a request that is not plainly written. One that 
 refused: what was judged is what the server gets.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 import h11
@@ -29,6 +30,16 @@ _FRAMING = frozenset({b"content-length", b"transfer-encoding", b"host"})
 _NO_TRAILER = _FRAMING | {b"authorization", b"cookie", b"set-cookie", b"content-encoding", b"content-type", b"trailer"}
 
 
+class Place(Protocol):
+    """Where a connection or a request goes."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+
 class Refused(Exception):
     """A request that is not passed on. `status` and `body`, as JSON, are what the client inside gets."""
 
@@ -36,6 +47,11 @@ class Refused(Exception):
         super().__init__(f"{status}: {body.get('reason', body.get('error'))}")
         self.status = status
         self.body = dict(body)
+
+    @property
+    def content(self) -> bytes:
+        """The body as it is sent."""
+        return json.dumps(self.body).encode() + b"\n"
 
 
 @dataclass(frozen=True)
@@ -69,9 +85,15 @@ class ProxyRequest:
     websocket: bool = False
 
 
+def refusal(status: int, error: str, reason: str, place: Place | None = None, **more: Any) -> Refused:
+    """Return a refusal; `more` is further fields of its body."""
+    where = {} if place is None else {"host": place.host, "port": place.port}
+    return Refused(status, {"error": error, "reason": reason, **where, **more})
+
+
 def bad(reason: str, status: int = 400) -> Refused:
     """Return the refusal of a request that no rule is about."""
-    return Refused(status, {"error": "bad_request", "reason": reason})
+    return refusal(status, "bad_request", reason)
 
 
 def check_head(head: bytes) -> None:

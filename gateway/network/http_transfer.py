@@ -7,7 +7,7 @@ from typing import Never
 import h11
 
 from gateway.network.http_client import PIECE_BYTES, Client, RelayLimits, Streams
-from gateway.network.http_request import ProxyRequest, Refused, bad, end_to_end, trailers
+from gateway.network.http_request import ProxyRequest, Refused, bad, end_to_end, refusal, trailers
 from gateway.network.upstream import Exchange, Upstream
 
 _UPGRADE = ((b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"))
@@ -96,8 +96,7 @@ class Transfer:
 
     def failed(self, error: str, reason: str, status: int = 502) -> Refused:
         """Return the refusal that says what is wrong with the server."""
-        origin = self._request.origin
-        return Refused(status, {"error": error, "reason": reason, "host": origin.host, "port": origin.port})
+        return refusal(status, error, reason, self._request.origin)
 
     async def send(self) -> Never:
         """Send the request, then watch the client. Raises ClientGone and Refused."""

@@ -10,8 +10,8 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from gateway.network.addresses import Permits, Unreachable, may_be_dialled, resolve
-from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target, denied, refusal
-from gateway.network.http_request import Refused
+from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target, denied
+from gateway.network.http_request import Refused, refusal
 from gateway.network.opening import Opening
 from gateway.policy.decision import Decision
 from gateway.policy.document import NetworkSection

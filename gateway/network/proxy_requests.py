@@ -1,7 +1,6 @@
 """What a client asks a proxy for: CONNECT of HTTP, and SOCKS5 (RFC 1928) without a password."""
 
 import ipaddress
-import json
 import re
 import struct
 
@@ -49,7 +48,7 @@ CONNECTED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 def http_refusal(refused: Refused) -> bytes:
     """Return the whole answer to an HTTP request that is refused; the connection is closed after it."""
-    body = json.dumps(refused.body).encode() + b"\n"
+    body = refused.content
     reason = _REASONS.get(refused.status, "Refused")
     head = (
         f"HTTP/1.1 {refused.status} {reason}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
