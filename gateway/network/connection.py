@@ -23,6 +23,7 @@ from gateway.network.proxy_requests import (
     read_socks,
     socks_refusal,
 )
+from gateway.policy.hosts import address_of
 from sandbox.daemon.relay import relay_one_way
 
 _HEAD_S = 30.0
@@ -187,8 +188,7 @@ async def _check_first(client: ClientBytes, outgoing: Outgoing, *, only_tls: boo
         reason = "the TLS handshake hides its server name (ECH)"
         raise denied(target, _rule(outgoing), reason, advice="switch ECH off")
     name = (hello.server_name or "").lower().removesuffix(".")
-    is_address = ":" in target.host or target.host.replace(".", "").isdigit()
-    if name != ("" if is_address else target.host):
+    if name != (target.host if address_of(target.host) is None else ""):
         said = f"the TLS handshake names {name[:100] or 'no server'!r}"
         raise denied(target, _rule(outgoing), said, advice=advice)
     return hello

@@ -17,6 +17,7 @@ from gateway.credentials.caller import actor
 from gateway.network.http_request import Refused, refusal
 from gateway.policy.decision import Decision, Facts
 from gateway.policy.fields import CONNECT
+from gateway.policy.hosts import shown_endpoint
 from gateway.policy.judge import Policy
 from gateway.policy.narrow import narrow_rule, rule_as_yaml
 from gateway.storage.approval_store import APPROVED, DENIED, PENDING, Approval, ApprovalStore, Asked, TooManyPending
@@ -55,8 +56,7 @@ class Target:
 
     @property
     def shown(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return shown_endpoint(self.host, self.port)
 
     def arguments(self) -> list[dict[str, object]]:
         """Return the arguments of the call that is judged, one for each way to read the path."""

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import h11
 
-from gateway.policy.hosts import canonical_host
+from gateway.policy.hosts import canonical_host, shown_endpoint
 
 Headers = tuple[tuple[bytes, bytes], ...]
 _Authority = tuple[str, int]
@@ -65,8 +65,7 @@ class Origin:
     @property
     def authority(self) -> str:
         """The value of Host."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _default_port(self.scheme) else f"{host}:{self.port}"
+        return shown_endpoint(self.host, None if self.port == _default_port(self.scheme) else self.port)
 
 
 @dataclass(frozen=True)
