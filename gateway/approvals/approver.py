@@ -122,12 +122,9 @@ class ThreadApprover:
 
     async def _answer_service(self, execution: ToolExecution, digest: str) -> Granted | Denied | Pending:
         approval = await self.store.of_digest(self.thread, digest)
-        now = self.store.clock()
         if approval is None or approval.status in (USED, EXPIRED, CANCELLED):
             return await self._ask(execution, digest)
-        # An answer is valid for as long as the approval could have been pending.
-        valid_until_us = (approval.resolved_us or now) + approval.expires_us - approval.created_us
-        if approval.status in (APPROVED, DENIED) and valid_until_us <= now:
+        if approval.status in (APPROVED, DENIED) and approval.valid_until_us <= self.store.clock():
             await self.store.cancel(approval.id)
             return await self._ask(execution, digest)
         if approval.status == APPROVED and _approved_digest(approval) != digest:

@@ -184,8 +184,7 @@ class ConnectionPolicy:
         """Return whether an approval still answers: a pending one, or an answer no older than it could have waited."""
         if approval.status == PENDING:
             return True
-        valid_until_us = (approval.resolved_us or 0) + approval.expires_us - approval.created_us
-        return approval.status in (APPROVED, DENIED) and valid_until_us > self.approvals.clock()
+        return approval.status in (APPROVED, DENIED) and approval.valid_until_us > self.approvals.clock()
 
     def _proposed(self, target: Target, decision: Decision) -> str | None:
         rule = narrow_rule(CONNECT, target.arguments()[0], decision)

@@ -90,6 +90,11 @@ class Approval:
     cut: bool
 
     @property
+    def valid_until_us(self) -> int:
+        """A pending one is valid until it expires, an answer for as long as that after it was given."""
+        return (self.resolved_us or self.created_us) + self.expires_us - self.created_us
+
+    @property
     def asked_parts(self) -> Sequence[str]:
         parts: list[str] = json.loads(self.asked)
         return parts
