@@ -72,6 +72,23 @@ class TenantUse:
     open: int = 0
 
 
+class _LastMinute:
+    """Counts what happens, up to a limit within a minute."""
+
+    def __init__(self) -> None:
+        self._counted_s: deque[float] = deque()
+
+    def count(self, limit: int) -> bool:
+        """Count one more; False, and it is not counted, if the limit is reached."""
+        now_s = time.monotonic()
+        while self._counted_s and now_s - self._counted_s[0] > 60:
+            self._counted_s.popleft()
+        if len(self._counted_s) >= limit:
+            return False
+        self._counted_s.append(now_s)
+        return True
+
+
 @dataclass(eq=False)
 class Door:
     """Satisfies connection.Exits, for one sandbox."""
@@ -88,12 +105,12 @@ class Door:
     """What calls under way were refused, in words, by call id."""
     _open: dict[Outgoing, asyncio.Task[None]] = field(default_factory=dict)
     _counted: set[Outgoing] = field(default_factory=set)
-    _recent_s: deque[float] = field(default_factory=deque)
+    _made: _LastMinute = field(default_factory=_LastMinute)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _serving: set[asyncio.Task[None]] = field(default_factory=set)
     _over_limit_s: float = -math.inf
     _unrecorded: int = 0
-    _refusals_s: deque[float] = field(default_factory=deque)
+    _refusals: _LastMinute = field(default_factory=_LastMinute)
     _trusted: bool = False
     _closed: bool = False
 
@@ -137,21 +154,16 @@ class Door:
         self.shared.open += 1
         if task is not None:
             self._open[one] = task
-        limits, now_s = one.limits, time.monotonic()
-        while self._recent_s and now_s - self._recent_s[0] > 60:
-            self._recent_s.popleft()
-        over = ""
+        limits, over = one.limits, ""
         if len(self._open) > limits.connections:
             over = f"{limits.connections} connections are open at once"
         elif self.shared.open > limits.tenant_connections:
             over = f"{limits.tenant_connections} connections of the tenant are open at once"
-        elif len(self._recent_s) >= limits.connections_per_minute:
+        elif not self._made.count(limits.connections_per_minute):
             over = f"{limits.connections_per_minute} connections were made within a minute"
         if over:
             reason = f"the limit of the policy's network section is reached: {over}"
             one.refuse(refusal(429, "too_many_connections", reason, target))
-        else:
-            self._recent_s.append(now_s)
         return one
 
     async def ended(self, one: Outgoing) -> None:
@@ -170,8 +182,8 @@ class Door:
                 self._unrecorded += 1
                 return
             self._over_limit_s = time.monotonic()
-        elif one.refused is not None and self._has_recorded_enough(one.limits.connections_per_minute):
-            self._unrecorded += 1  # requests on one connection are refused without end
+        elif one.refused is not None and not self._refusals.count(one.limits.connections_per_minute):
+            self._unrecorded += 1  # as many are recorded; requests on one connection are refused without end
             return
         entry = one.entry()
         if self._unrecorded:
@@ -182,16 +194,6 @@ class Door:
             await self.measured(one)
         except Unavailable as error:
             log.error("a connection is not on record", host=one.target.host, error=str(error))  # noqa: TRY400 - one line
-
-    def _has_recorded_enough(self, limit: int) -> bool:
-        """Count a refusal; return whether as many were recorded within a minute as connections may be made."""
-        now_s = time.monotonic()
-        while self._refusals_s and now_s - self._refusals_s[0] > 60:
-            self._refusals_s.popleft()
-        if len(self._refusals_s) >= limit:
-            return True
-        self._refusals_s.append(now_s)
-        return False
 
     # --- calls under way ---
 
