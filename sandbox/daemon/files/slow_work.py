@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -77,6 +78,8 @@ def _run_child(work: Callable[[Emit], object], output: socket.socket, path: str)
         emit(fault.failure(), _FAILURE)
 
     try:
+        # Finalizers of what the server has lost would close descriptors that are the child's own now.
+        gc.freeze()
         output = socket.socket(fileno=os.dup2(output.detach(), 3))
         # The server's sockets, or connections would stay open as long as the child.
         os.closerange(4, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
