@@ -1,12 +1,13 @@
 """Builds the doors by which connections leave sandboxes."""
 
 import ssl
+from functools import cache
 
 from gateway.composition.foundation import Foundation
 from gateway.config.network_settings import CredentialSettings
 from gateway.errors import Misconfigured
 from gateway.network.door import Doors
-from gateway.network.opening import Opening
+from gateway.network.opening import Opening, Trust
 from gateway.network.outgoing import Outgoing
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.quota_store import QuotaStore
@@ -18,7 +19,13 @@ async def make_doors(base: Foundation) -> Doors:
     """Return the doors; Misconfigured if a credential cannot be used."""
     config = base.config
     directory = config.path(config.state_dir) / "network"
-    trust = _trust(base, "http/1.1"), _trust(base, "h2", "http/1.1")
+
+    @cache  # on first use: most gateways open no connection, and reading the authorities takes a moment
+    def trust() -> Trust:
+        return Trust(_trust(base, "http/1.1"), _trust(base, "h2", "http/1.1"))
+
+    if config.network.ca_file is not None:
+        trust()
     openings: dict[str, Opening] = {}
     for name, tenant in config.tenants.items():
         settings = [_resolved(base, one) for one in tenant.credentials]

@@ -133,7 +133,7 @@ class HttpExit:
         if begun is None:
             return
         try:
-            self._server = await self._secured(await begun.dial(), begun.target, self._exits.opening.trust_http2)
+            self._server = await self._secured(await begun.dial(), begun.target, self._exits.opening.trust().http2)
         except Refused:
             begun.refused, begun.outcome, begun.address = None, "", ""
             return
@@ -159,7 +159,7 @@ class HttpExit:
         connection = await current.dial()
         if origin.scheme == "http":
             return await asyncio.open_connection(sock=connection)
-        return await self._secured(connection, current.target, self._exits.opening.trust)
+        return await self._secured(connection, current.target, self._exits.opening.trust().http1)
 
     async def _secured(self, connection: socket.socket, target: Target, trust: ssl.SSLContext) -> Streams:
         try:

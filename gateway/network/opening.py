@@ -7,9 +7,10 @@ tenant's own certificate authority for that.
 import hashlib
 import hmac
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -40,19 +41,28 @@ _WHOLE = (
     *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
     *("PIP_CERT", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE"),
 )
-Trust = tuple[ssl.SSLContext, ssl.SSLContext]
-"""How servers are checked: one that offers HTTP/1.1 alone, and one that offers HTTP/2 first."""
+
+
+class Trust(NamedTuple):
+    """How servers are checked: a context that offers them HTTP/1.1 alone, and one that offers HTTP/2 first."""
+
+    http1: ssl.SSLContext
+    http2: ssl.SSLContext
+
+
 log = structlog.get_logger(__name__)
 
 
 class Opening:
     """What a tenant's connections are opened with.
 
-    `trust` is how the gateway checks the servers then, and `trust_http2` where it offers them HTTP/2 as well.
+    `trust` returns how the gateway checks the servers then.
     """
 
-    def __init__(self, tenant: str, settings: Sequence[CredentialSettings], directory: Path, trust: Trust) -> None:
-        self.trust, self.trust_http2 = trust
+    def __init__(
+        self, tenant: str, settings: Sequence[CredentialSettings], directory: Path, trust: Callable[[], Trust]
+    ) -> None:
+        self.trust = trust
         self._tenant = tenant
         self._settings = settings
         self._path = directory / f"{hashlib.sha256(tenant.encode()).hexdigest()[:32]}.pem"

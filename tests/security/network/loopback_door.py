@@ -19,7 +19,7 @@ from gateway.network.addresses import Permits, Resolved, resolve
 from gateway.network.decision import CallUnderWay, ConnectionPolicy
 from gateway.network.door import Door
 from gateway.network.http_client import Streams
-from gateway.network.opening import Opening
+from gateway.network.opening import Opening, Trust
 from gateway.policy.judge import Policy
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.audit_store import AuditEntry
@@ -94,7 +94,7 @@ class LoopbackDoor:
     def start(self, approvals: ApprovalStore, thread: Thread) -> None:
         connections = ConnectionPolicy(thread, lambda: self.policy, approvals)
         context = ssl.create_default_context()
-        opening = Opening(thread.tenant, (), Path("/nonexistent"), (context, context))
+        opening = Opening(thread.tenant, (), Path("/nonexistent"), lambda: Trust(context, context))
         self.door = Door(cast(Any, self.sandbox), connections, cast(Any, self.records), opening, calls=[CALL])
 
     async def lookup(self, host: str, port: int) -> list[str]:

@@ -13,7 +13,7 @@ import trustme
 
 import gateway.network.door
 from gateway.network.http_client import Streams
-from gateway.network.opening import Opening
+from gateway.network.opening import Opening, Trust
 from tests.security.network.loopback_door import LoopbackDoor, allow, closed, policy
 from tests.unit.gateway.network.relayed import OK, Handler, Server, answer, saying
 
@@ -34,11 +34,11 @@ async def opened(
     authority.issue_cert("a.test").configure_cert(context)
     if alpn:
         context.set_alpn_protocols(alpn)
-    trust = ssl.create_default_context(), ssl.create_default_context()
+    trust = Trust(ssl.create_default_context(), ssl.create_default_context())
     for one, protocols in zip(trust, (["http/1.1"], ["h2", "http/1.1"]), strict=True):
         authority.configure_trust(one)
         one.set_alpn_protocols(protocols)
-    door.door.opening = Opening("acme", (), directory / "network", trust)
+    door.door.opening = Opening("acme", (), directory / "network", lambda: trust)
     door.policy = policy(*rules)
     return await door.serve(handler, "a.test", tls=context)
 
