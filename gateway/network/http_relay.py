@@ -105,10 +105,16 @@ class _Relay:
 
     async def _transfer(self, inbound: Inbound, request: ProxyRequest, exchange: Exchange) -> Transfer:
         """Connect to the request's server, unless it is connected."""
-        if self._server is None or not self._is_connected(request.origin):
+        server = self._server
+        if server is None or not self._is_connected(request.origin):
             self.release()
-            self._server = request.origin, await self.client.attended(self._upstream.dial(request.origin))
-        return Transfer(inbound, self._server[1], request, exchange, self._upstream)
+            server = await self.client.attended(self._connect(request.origin))
+        return Transfer(inbound, server[1], request, exchange, self._upstream)
+
+    async def _connect(self, origin: Origin) -> tuple[Origin, Streams]:
+        # Kept here, not by who waits: that may be cancelled just as the connection is made, which nothing would close.
+        self._server = server = origin, await self._upstream.dial(origin)
+        return server
 
     async def _run(self, transfer: Transfer) -> None:
         try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 
 import pytest
 
-from gateway.network.http_client import RelayLimits
+from gateway.network.http_client import RelayLimits, Streams
+from gateway.network.http_relay import relay_http
 from gateway.network.http_request import Origin
-from tests.unit.gateway.network.relayed import OK, answer, echo, relayed, saying
+from tests.unit.gateway.network.relayed import OK, Gate, answer, echo, relayed, saying
 
 _GET = b"GET http://good.example/ HTTP/1.1\r\nHost: good.example\r\n\r\n"
 _UPGRADE = b"GET http://good.example/ HTTP/1.1\r\nHost: good.example\r\nConnection: Upgrade"
@@ -290,3 +292,26 @@ async def test_a_client_that_leaves_while_its_request_is_judged_withdraws_it() -
         writer.close()
         await asyncio.wait_for(withdrawn.wait(), 20)
         assert relay.gate.dialled == []
+
+
+async def test_a_relay_that_is_cancelled_just_as_it_connected_closes_that_connection() -> None:
+    opened: list[asyncio.StreamWriter] = []
+
+    class Cancelling(Gate):
+        async def dial(self, origin: Origin) -> Streams:
+            streams = await super().dial(origin)
+            opened.append(streams[1])
+            serving.cancel()
+            return streams
+
+    async with relayed({"good.example": echo}) as relay:
+        ours, its = socket.socketpair()
+        _, writer = await asyncio.open_connection(sock=ours)
+        serving = asyncio.create_task(
+            relay_http(await asyncio.open_connection(sock=its), Cancelling(relay.gate.servers), first=_GET)
+        )
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        assert opened[0].is_closing()
+        await asyncio.wait_for(relay.servers["good.example"].closed.wait(), 20)
+        writer.close()
