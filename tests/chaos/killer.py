@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from tests.chaos.own_engine import EngineRefused, OwnEngine, kill_all
 from tests.chaos.supervised import Supervised
-from tests.chaos.thread_load import Report, ThreadLoad
+from tests.chaos.thread_load import COMMAND, Report, ThreadLoad
 
 KINDS = (
     "a gateway",
@@ -34,8 +34,8 @@ _STALLS_S = 4.0
 _PROGRESS_S = 120.0
 # How many calls of each thread are served between two deaths, so that there is something to lose.
 _SERVED = 3
-# The init, the server and the tool spawner: a container with more processes has a call, or its leftovers.
-_DAEMON_PROCESSES = 3
+# How long a container's death waits for a command to be under way in one, and how often it looks.
+_BUSY_S, _LOOK_S = 10.0, 0.02
 _AT_MOST = 3
 _Thing = TypeVar("_Thing")
 
@@ -92,7 +92,6 @@ class Killer:
         await asyncio.gather(*self._coming)
 
     async def _kill(self, kill: Kill) -> None:
-        containers = self._engine.containers()
         if kill.kind == "a gateway":
             for gateway in _one(self._gateways, kill.pick):
                 gateway.kill(kill.away_s)
@@ -115,14 +114,22 @@ class Killer:
         elif kill.kind == "a daemon's process":
             kill_all(_one(self._engine.daemons(), kill.pick))
         elif kill.kind == "a container":
-            busy = [pids for pids in containers.values() if len(pids) > _DAEMON_PROCESSES]
-            kill_all([pids[0] for pids in _one(busy or list(containers.values()), kill.pick)])
+            kill_all([pids[0] for pids in _one(await self._busy(), kill.pick)])
         else:
-            for name in _one(list(containers), kill.pick):
+            for name in _one(list(self._engine.containers()), kill.pick):
                 try:
                     await asyncio.to_thread(self._engine.docker, "rm", "--force", name)
                 except EngineRefused:
                     self._report.counts["not killed, for the engine was away"] += 1
+
+    async def _busy(self) -> list[list[int]]:
+        """Return the processes of each container that executes a command, of all where none does for a while."""
+        found: list[list[int]] = []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_BUSY_S):
+                while not (found := self._engine.executing(COMMAND)):
+                    await asyncio.sleep(_LOOK_S)
+        return found or list(self._engine.containers().values())
 
     def _stalls(self, pids: Sequence[int], away_s: float) -> None:
         """Have processes do nothing for a while, though they hold what they hold."""

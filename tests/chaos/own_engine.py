@@ -144,6 +144,11 @@ class OwnEngine:
                         break
         return {name: sorted(pids, key=_inner_pid) for name, pids in found.items()}
 
+    def executing(self, command: bytes) -> list[list[int]]:
+        """Return the processes of each container where a process has these words on its command line."""
+        groups = self.containers().values()
+        return [pids for pids in groups if any(command in _read(f"/proc/{pid}/cmdline") for pid in pids)]
+
     def daemons(self) -> list[int]:
         """Return the processes of Airlock's daemon in all containers: init, server and tool spawner of each."""
         return [pid for pids in self.containers().values() for pid in pids if _DAEMON in _read(f"/proc/{pid}/cmdline")]

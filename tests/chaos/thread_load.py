@@ -25,6 +25,8 @@ _AGAIN_S = 0.5
 _PATH = "/workspace/file-{}"
 _LOG, _OTHER_LOG = "/workspace/log", "/workspace/log-beside"
 _PACE_S = 0.2
+# What is on the command line of each command that a thread has executed.
+COMMAND = b"echo line-"
 _FILES = 4
 # How often a call is asked for again, _AGAIN_S apart, by a service that wants to know what became of it.
 _UNTIL_REPORTED = 240
