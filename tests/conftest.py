@@ -17,6 +17,6 @@ from hypothesis import settings  # noqa: E402 - after the environment is as grpc
 
 import tests.examples  # noqa: E402, F401 - registers the profiles
 
-pytest_plugins = ["tests.postgres", "tests.report", "tests.tiers"]
+pytest_plugins = ["tests.postgres", "tests.report", "tests.tiers", "tests.workers"]
 
 settings.load_profile("quick")  # --hypothesis-profile full: more examples

@@ -1,4 +1,4 @@
-"""Which tests `make test` leaves to `make test-all`: those marked `full`. And which run in one worker.
+"""Which tests `make test` leaves to `make test-all`: those marked `full`.
 
 `make test` keeps all unit tests, the conformance suite on Docker, the security suite, one seed of chaos, and of the
 integration tests those of a call's way, of what a killed gateway leaves, and of the pages that a newcomer follows.
@@ -27,7 +27,7 @@ LONG = (
     "test_whatever_dies_no_file_is_lost_nothing_is_left_and_each_call_reports_how_it_ended[2]",
 )
 # Of one test for each program, those that stand for all.
-SAMPLED = {"test_the_worst_line_is_judged_about_as_fast_as_any": {"curl", "find"}}
+SAMPLED = {"test_the_worst_line_is_judged_about_as_fast_as_any": {"find"}}
 # Parameters: the other database, the third kind of credential, and the engines of the conformance suite besides Docker
 # and the local one.
 _REPEATED = {"postgresql", "certificates", "docker-around", "memory-around"}
@@ -53,30 +53,18 @@ CORE = (
     "test_first_pages.py",
     "test_tutorial.py",
 )
-# What strains or stops an engine, or needs it to itself, runs in one worker, one after the other; so does each file.
-ENGINE = (
-    "tests/chaos/",
-    "tests/integration/gateway/test_stopping.py",
-    "tests/integration/sandbox/",
-    "tests/security/daemon/test_execute.py",
-    "tests/security/daemon/test_processes.py",
-    "tests/security/sandbox/",
-)
 _FIRST = ("tests/chaos", "tests/integration", "tests/conformance", "tests/security")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the markers; xdist's own, too, for a run without it."""
+    """Name the marker."""
     config.addinivalue_line("markers", "full: only `make test-all` runs it")
-    config.addinivalue_line("markers", "xdist_group(name): run in one worker with the others of the group")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # before pytest reads the markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what only `make test-all` runs, group the tests for the workers, and put the slow files first."""
+    """Mark what only `make test-all` runs, and put the slow files first."""
     for item in items:
-        file = item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group("engine" if file.startswith(ENGINE) else file))
         if _is_full(item):
             item.add_marker(pytest.mark.full)
     items.sort(key=lambda item: not item.nodeid.startswith(_FIRST))
