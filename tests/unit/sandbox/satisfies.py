@@ -1,4 +1,7 @@
-"""Read by mypy, in test_protocols.py: each assignment holds only if the class satisfies the protocol."""
+"""Read by mypy, in deploy/check: each assignment holds only if the class satisfies the protocol.
+
+agent and sandbox do not import each other, so only a type checker can say that they fit.
+"""
 
 from agent.filesystem import FileSystem, Shell
 from sandbox.client.channel_sandbox import ChannelSandbox

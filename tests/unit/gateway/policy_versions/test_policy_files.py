@@ -186,7 +186,7 @@ async def test_a_policy_that_an_agent_cannot_be_made_with_is_refused(
 async def test_thousands_of_tenants_cost_nothing_before_they_call(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text(_text("first"), encoding="utf-8")
     took: dict[int, float] = {}
-    for tenants in (10, 3000):
+    for tenants in (10, 1000):
         directory = tmp_path / str(tenants)
         directory.mkdir()
         (directory / "t.yaml").write_text(_text("first"), encoding="utf-8")
@@ -199,8 +199,8 @@ async def test_thousands_of_tenants_cost_nothing_before_they_call(tmp_path: Path
                 assert policies.compiled == 0, start
                 assert (await named.named(f"t{tenants - 1}")).policy.version
                 assert policies.compiled == 1
-    # 300 times the tenants, on a second start: far from 300 times as long.
-    assert took[3000] < 30 * took[10] + 1.0
+    # A hundred times the tenants, on a second start: far from a hundred times as long.
+    assert took[1000] < 10 * took[10] + 1.0
 
 
 async def test_a_file_that_is_restored_to_what_it_was_is_reported_and_takes_nothing_back(
