@@ -27,7 +27,12 @@ LONG = (
     "test_whatever_dies_no_file_is_lost_nothing_is_left_and_each_call_reports_how_it_ended[2]",
 )
 # Of one test for each program, those that stand for all.
-SAMPLED = {"test_the_worst_line_is_judged_about_as_fast_as_any": {"find"}}
+SAMPLED = {
+    "test_the_worst_line_is_judged_about_as_fast_as_any": {"find"},
+    "test_the_worst_line_of_a_program_is_read_at_a_small_multiple_of_parsing_one": {
+        *("cat", "curl", "find", "git", "grep", "mv", "sed", "test", "xargs", "zsh"),
+    },
+}
 # Parameters: the other database, the third kind of credential, and the engines of the conformance suite besides Docker
 # and the local one.
 _REPEATED = {"postgresql", "certificates", "docker-around", "memory-around"}

@@ -7,6 +7,7 @@ What has to be larger says why: a class or function in a comment `# large: ...` 
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,12 +42,14 @@ def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-SIZED = [one for path in _modules() for one in _sized(path)]
+@functools.cache
+def _all() -> list[tuple[str, bool, bool]]:
+    return [one for path in _modules() for one in _sized(path)]
 
 
 def test_what_exceeds_a_limit_says_why_beside_it() -> None:
-    assert [name for name, large, reasoned in SIZED if large and not reasoned] == []
+    assert [name for name, large, reasoned in _all() if large and not reasoned] == []
 
 
 def test_every_reason_is_still_needed() -> None:
-    assert [name for name, large, reasoned in SIZED if reasoned and not large] == []
+    assert [name for name, large, reasoned in _all() if reasoned and not large] == []
