@@ -346,7 +346,7 @@ class ThreadNetwork:
             yield entered
             return
         call_id = "" if context is None else context.call_id
-        call = CallUnderWay(call_id, self.run_id, self.agent, command)
+        call = CallUnderWay(call_id, self.run_id, self.agent, command=command)
         try:
             async with door.entered(call) as entered.environment:
                 yield entered
