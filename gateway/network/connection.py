@@ -107,7 +107,7 @@ async def _tunnel(
         raise
     finally:
         if not is_http:
-            await exits.ended(outgoing)
+            exits.ended(outgoing)
     return is_http
 
 
