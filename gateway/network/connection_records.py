@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from agent.cancellation import to_the_end
+from agent.events import emit
 from gateway.errors import Unavailable
 from gateway.network.outgoing import Outgoing
 from gateway.storage.audit_store import AuditEntry
@@ -50,8 +51,10 @@ class ConnectionRecords:
             self._soon()
 
     def ended(self, one: Outgoing, entry: AuditEntry | None) -> None:
-        """Record one that is over; None: it is one of too many."""
+        """Record one that is over, and report it to the run whose call made it; None: it is one of too many."""
         self._new.pop(one, None)
+        if entry is not None:
+            _report(one, entry)
         if entry is not None or one in self._written:
             self._over.append((one, entry))
             self._soon()
@@ -93,3 +96,25 @@ class ConnectionRecords:
                 for one in ids:
                     self._written.pop(one, None)
                 log.error("connections are not on record", opened=len(new), ended=len(over), error=str(error))  # noqa: TRY400 - one line
+
+
+def _report(one: Outgoing, entry: AuditEntry) -> None:
+    details = entry.details
+    emit(
+        one.call.events,
+        "connection_ended",
+        call_id=entry.call_id,
+        host=one.target.host,
+        port=one.target.port,
+        method=one.target.method,
+        verdict=entry.verdict,
+        rule=entry.rule,
+        reason=details.get("reason", ""),
+        policy_version=entry.policy_version,
+        outcome=entry.outcome,
+        bytes_up=one.bytes_up,
+        bytes_down=one.bytes_down,
+        credential=details.get("credential", ""),
+        duration_ms=entry.duration_us / 1000,
+        over_limit_before=details.get("over_limit_before", 0),
+    )

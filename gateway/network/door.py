@@ -18,7 +18,9 @@ from typing import Any
 
 import structlog
 
+from agent.events import discard
 from agent.tool_call import CallContext
+from agent.tools.call_events import EVENTS
 from gateway.network.connection import serve
 from gateway.network.connection_records import ConnectionRecords
 from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target
@@ -349,8 +351,8 @@ class ThreadNetwork:
         if door is None:
             yield entered
             return
-        call_id = "" if context is None else context.call_id
-        call = CallUnderWay(call_id, self.run_id, self.agent, command=command)
+        call_id, events = ("", None) if context is None else (context.call_id, context.get(EVENTS))
+        call = CallUnderWay(call_id, self.run_id, self.agent, command=command, events=events or discard)
         try:
             async with door.entered(call) as entered.environment:
                 yield entered

@@ -1,4 +1,4 @@
-"""What is on record of connections when the gateway is killed in their midst."""
+"""What a service sees of its run's connections, and what is on record when the gateway is killed in their midst."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
 from gateway.client import AuditRecord, Client
 from gateway.client.audit import AuditQuery
 from tests.gateway_process import Home, airlock, make_home, served
 from tests.security.network.loopback_door import echo_bytes
-from tests.unit.gateway.network.relayed import Server
+from tests.unit.gateway.network.relayed import OK, Server, saying
 
-ENV = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
+ENV = {"DOCKER_HOST": "unix:///nonexistent/docker.sock", "OPENAI_API_KEY": "none"}
 RULES = """\
 version: 1
 rules:
@@ -54,6 +55,43 @@ def made(directory: Path) -> Home:
 async def connections(home: Home, address: str) -> Sequence[AuditRecord]:
     async with Client(address, home.make_key("default", "audit")) as auditor:
         return (await auditor.audit(AuditQuery(kinds=("connection",))))[::-1]
+
+
+async def test_a_run_s_events_say_what_its_calls_connected_to_and_what_was_refused(tmp_path: Path) -> None:
+    site = Server(saying(OK))
+    listening = await asyncio.start_server(site.serve, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    url = f"http://localhost:{port}/a http://elsewhere.test/"
+    command = f"unset NO_PROXY no_proxy; for url in {url}; do curl -sS $url; done"
+    turns = [Turn(calls=(Call("execute", {"command": command}),)), Turn(say="Done.")]
+    async with listening, ScriptedModelServer(turns) as model:
+        home = await asyncio.to_thread(made, tmp_path)
+        home.configure(model={"base_url": model.base_url, "name": "scripted"})
+        with served(home, ENV) as gateway:
+            async with Client(gateway.address, home.key) as client, asyncio.timeout(60):
+                events = [event async for event in client.run("fetch it", thread="t")]
+                (run,) = [run async for run in client.list_runs(thread="t")]
+            recorded = await connections(home, gateway.address)
+        assert model.failures == []
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+    names = [event.type for event in events]
+    assert names.index("tool_call_started") < names.index("connection_ended")
+    assert names[-1] == "run_finished"
+    (finished,) = [event.payload for event in events if event.type == "tool_call_finished"]
+    said = sorted(
+        (event.payload for event in events if event.type == "connection_ended"), key=lambda one: one["verdict"]
+    )
+    assert [(one["host"], one["port"], one["verdict"], one["rule"], one["outcome"]) for one in said] == [
+        ("localhost", port, "allow", "site", "completed"),
+        ("elsewhere.test", 80, "deny", "default-deny", "policy_denied"),
+    ]
+    assert {one["call_id"] for one in said} == {finished["call_id"]}
+    assert [one["bytes_down"] > 0 for one in said] == [True, False]
+    assert [bool(one["reason"]) for one in said] == [False, True]
+    # The audit says the same.
+    assert [(one.run_id, one.call_id, one.outcome) for one in sorted(recorded, key=lambda one: one.verdict)] == [
+        (run.id, finished["call_id"], one["outcome"]) for one in said
+    ]
 
 
 async def test_connections_that_were_open_when_the_gateway_was_killed_are_on_record_afterwards(

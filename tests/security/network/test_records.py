@@ -1,4 +1,4 @@
-"""What is on record of connections, and when."""
+"""What is on record of connections and when, and what a run's events say of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 import gateway.network.connection_records
 import gateway.network.door
+from agent.events import Event
 from gateway.errors import Unavailable
 from gateway.storage.audit_store import AuditEntry
 from tests.security.network.loopback_door import CALL, WAIT_S, LoopbackDoor, allow, connect, echo_bytes, get, policy
@@ -106,3 +107,43 @@ async def test_what_the_database_does_not_accept_costs_the_connections_nothing(
     assert await reader.readexactly(2) == b"\x00x"
     writer.close()
     assert await door.recorded(1) == [("allow", "r0", "completed")]
+
+
+async def test_a_run_s_events_have_what_is_on_record_and_no_more_of_a_flood(
+    door: LoopbackDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway.network.door, "_OVER_LIMIT_S", NEVER_S)
+    monkeypatch.setattr(gateway.network.door, "_ENDING_S", WAIT_S)
+    events: list[Event] = []
+    server = await door.serve(saying(OK), "a.test")
+    door.policy = policy(allow("a.test"), connections_per_minute=4)
+    async with door.door.entered(replace(CALL, call_id="call_2", run_id="run_1", events=events.append)):
+        await fetch(door, server.port)
+        await door.recorded(1)
+        for _ in range(20):
+            await door.ask(connect("no.test", 80))
+        door.policy = policy(allow("a.test"), connections_per_minute=5)
+        await fetch(door, server.port)
+    assert len(events) == len(door.records) == 6
+    for event, entry in zip(events, door.records, strict=True):
+        event.typed()
+        said, details = event.payload, entry.details
+        assert event.type == "connection_ended"
+        assert said["call_id"] == entry.call_id == "call_2"
+        for name in ("verdict", "rule", "policy_version", "outcome"):
+            assert said[name] == getattr(entry, name)
+        for name in ("host", "port", "bytes_up", "bytes_down"):
+            assert said[name] == details[name]
+        for name in ("method", "reason", "credential", "over_limit_before"):
+            assert said[name] == details.get(name, type(said[name])())
+    first, *refused, over, last = (event.payload for event in events)
+    assert (first["host"], first["method"], first["verdict"], first["outcome"]) == (
+        "a.test",
+        "GET",
+        "allow",
+        "completed",
+    )
+    assert {(one["host"], one["rule"], one["outcome"]) for one in refused} == {
+        ("no.test", "default-deny", "policy_denied")
+    }
+    assert (over["outcome"], last["over_limit_before"]) == ("too_many_connections", 20 - 3 - 1)
