@@ -92,10 +92,12 @@ class ConnectionRecords:
             try:
                 await self.store.write({id_: one.entry_if_lost() for one, id_ in ids.items()}, ended)
                 await asyncio.gather(*(self.measured(one) for one, entry in over if entry is not None))
-            except Unavailable as error:
+            except Exception as error:  # no fault may cost the calls that wait for this, or later records
                 for one in ids:
                     self._written.pop(one, None)
-                log.error("connections are not on record", opened=len(new), ended=len(over), error=str(error))  # noqa: TRY400 - one line
+                fault = not isinstance(error, Unavailable)
+                counts = {"opened": len(new), "ended": len(over)}
+                log.exception("connections are not on record", **counts, error=str(error), exc_info=fault)
 
 
 def _report(one: Outgoing, entry: AuditEntry) -> None:

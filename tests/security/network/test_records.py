@@ -88,8 +88,9 @@ async def test_the_end_of_a_call_does_not_wait_for_what_it_left_open(door: Loopb
     assert await reader.readexactly(2) == b"\x00x"
 
 
-async def test_what_the_database_does_not_accept_costs_the_connections_nothing(
-    door: LoopbackDoor, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [Unavailable("the disk is full"), ValueError("a fault")])
+async def test_what_cannot_be_written_costs_neither_connections_nor_calls_anything(
+    door: LoopbackDoor, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     server = await door.serve(echo_bytes, "a.test")
     door.policy = policy(allow("a.test"))
@@ -97,11 +98,12 @@ async def test_what_the_database_does_not_accept_costs_the_connections_nothing(
 
     async def full(*_: object) -> None:
         refused.set()
-        raise Unavailable("the disk is full")
+        raise error
 
     monkeypatch.setattr(door.records, "write", full)
-    reader, writer = await door.tunnel("a.test", server.port)
-    await asyncio.wait_for(refused.wait(), WAIT_S)
+    async with door.door.entered(CALL):
+        reader, writer = await door.tunnel("a.test", server.port)
+    assert refused.is_set()
     monkeypatch.setattr(door.records, "write", write)
     writer.write(b"\x00x")
     assert await reader.readexactly(2) == b"\x00x"
