@@ -197,6 +197,29 @@ class ToolOutput(RunEvent):
     text: str
 
 
+class ConnectionEnded(RunEvent):
+    """A gateway's record of a connection to the outside that programs of a call made: it is over, or was refused.
+
+    `method` is that of an HTTP request that was judged, "" for a raw connection. `bytes_up` are those of the programs.
+    `over_limit_before` is how many before it are not reported, since too many were refused.
+    """
+
+    call_id: str
+    host: str
+    port: int
+    method: str
+    verdict: Literal["allow", "deny"]
+    rule: str
+    reason: str
+    policy_version: str
+    outcome: str
+    bytes_up: int
+    bytes_down: int
+    credential: str
+    duration_ms: float
+    over_limit_before: int
+
+
 class ToolCallFinished(RunEvent):
     """A tool call has ended, or was blocked.
 

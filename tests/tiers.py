@@ -53,6 +53,7 @@ CORE = (
     "network/test_docker_tools.py",
     "network/test_door.py",
     "network/test_opened.py",
+    "network/test_records.py",
     "sandbox/test_execute.py",
     "test_demo.py",
     "test_first_pages.py",

@@ -13,9 +13,11 @@ from agent.filesystem import OnOutput, OutputStream, joined
 from agent.hooks.hook import Hook, OutputFilter
 from agent.messages import ToolCall, ToolResult
 from agent.state import ToolExecution, Verdict
+from agent.tool_call import Slot
 
 _STREAMS: tuple[OutputStream, ...] = ("stdout", "stderr")
 _log = logging.getLogger(__name__)
+EVENTS = Slot[EventSink]("where the events of the call go")
 
 
 def emit_started(events: EventSink, call: ToolCall) -> None:

@@ -23,7 +23,15 @@ from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.state import AgentState, ToolExecution, Verdict, VerdictKind
 from agent.tool_call import CallContext, JudgedCall
 from agent.tools.approval import Approver, Suspended, answered, blocked_result
-from agent.tools.call_events import LiveOutput, OutputEvents, emit_finished, emit_started, emit_verdict, output_filters
+from agent.tools.call_events import (
+    EVENTS,
+    LiveOutput,
+    OutputEvents,
+    emit_finished,
+    emit_started,
+    emit_verdict,
+    output_filters,
+)
 from agent.tools.recovery import EarlierCall
 from agent.tools.tool import RunInFlight, ToolContext, ToolExecutor
 
@@ -184,6 +192,7 @@ class ToolRunner:
     async def _execute_one(self, index: int, judged: JudgedCall, run: RunInFlight) -> ToolResult:
         call = judged.call
         execution = run.state.current.tool_executions[index]
+        execution.context.set(EVENTS, self.events)
         times = 0
         listens = self.on_output is not None or self.events is not discard
         output = OutputEvents(self.events, call.id) if listens else None

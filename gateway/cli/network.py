@@ -78,7 +78,8 @@ async def log(
 ) -> None:
     """List connections, newest first; with --json, one per line. Needs a key with the scope audit.
 
-    A connection is on record once it is over. Columns `up` and `down` are bytes of tool code and for it.
+    A connection is on record once it is over. Columns `up` and `down` are bytes of tool code and for it; of one whose
+    gateway was lost (`interrupted`) they are not known.
     """
     if follow and connections.until:
         fail("use only one of --follow and --until")
@@ -146,8 +147,7 @@ def _cells(record: AuditRecord) -> list[Text]:
         Text(one_line(one["address"])),
         Text(one_line(f"{record.verdict}{rule}"), style=_STYLES.get(record.verdict, "")),
         Text(one_line(record.outcome)),
-        Text(f"{one['bytes_up']:,}"),
-        Text(f"{one['bytes_down']:,}"),
+        *(Text("?" if one[name] is None else f"{one[name]:,}") for name in ("bytes_up", "bytes_down")),
         Text(one_line(one["credential"])),
     ]
 

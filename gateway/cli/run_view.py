@@ -234,6 +234,17 @@ class RunView:
     def _output_line(self, line: str, limit_chars: int = 0) -> None:
         self._print(f"│ {output_line(line, limit_chars or self.console.width - 4)}", "dim", 2)
 
+    def _on_connection_ended(self, payload: Mapping[str, Any]) -> None:
+        self._head(payload, back=str(payload.get("call_id")) not in self._open)
+        host, port, rule = (one_line(payload.get(name), 80) for name in ("host", "port", "rule"))
+        to = f"{f'[{host}]' if ':' in host else host}:{port}"
+        if payload.get("verdict") == "deny":
+            said = f"⇄ {to} refused{f' by rule {rule}' if rule else ''}: {one_line(payload.get('reason'))}"
+            self._print(said, "red", 2, wrap=True)
+            return
+        up, down = (int(payload.get(name) or 0) for name in ("bytes_up", "bytes_down"))
+        self._print(f"⇄ {to} {one_line(payload.get('outcome'), 80)}, {up:,} bytes up, {down:,} down", "dim", 2)
+
     def _on_tool_call_finished(self, payload: Mapping[str, Any]) -> None:
         self._open.discard(str(payload.get("call_id")))
         if payload.get("verdict") == "deny":

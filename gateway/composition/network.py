@@ -6,10 +6,12 @@ from functools import cache
 from gateway.composition.foundation import Foundation
 from gateway.config.network_settings import CredentialSettings
 from gateway.errors import Misconfigured
+from gateway.network.connection_records import ConnectionRecords
 from gateway.network.door import Doors
 from gateway.network.opening import Opening, Trust
 from gateway.network.outgoing import Outgoing
 from gateway.storage.approval_store import ApprovalStore
+from gateway.storage.connection_store import ConnectionStore
 from gateway.storage.quota_store import QuotaStore
 from gateway.telemetry import attributes as a
 from gateway.tenancy.quotas import BYTES, Quotas
@@ -47,7 +49,8 @@ async def make_doors(base: Foundation) -> Doors:
                 telemetry.instruments.add("airlock.network.io", size, {a.TENANT: label, a.DIRECTION: direction})
         await quotas.add(tenant, policy.document.quotas, {BYTES: one.bytes_up + one.bytes_down})
 
-    return Doors(ApprovalStore(base.database), base.store.audit, openings.__getitem__, measured)
+    records = ConnectionRecords(ConnectionStore(base.database, gateway=base.process_id), measured)
+    return Doors(ApprovalStore(base.database), records, openings.__getitem__)
 
 
 def _trust(base: Foundation, *protocols: str) -> ssl.SSLContext:

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from agent.events import EventSink, discard
 from gateway.approvals.approver import load_grants
 from gateway.credentials.caller import actor
 from gateway.network.http_request import Refused, refusal
@@ -29,8 +30,9 @@ _COMMAND_CHARS = 500
 
 @dataclass(frozen=True)
 class CallUnderWay:
-    """The tool call that runs while a connection is made; every field is "" where no call does.
+    """The tool call that runs while a connection is made; every text is "" where no call does.
 
+    `events` are those of the run whose step the call belongs to.
     A sandbox cannot be asked which of its programs connects: of several calls it is the one that began last.
     """
 
@@ -39,6 +41,7 @@ class CallUnderWay:
     agent: str = ""
     tool: str = "execute"
     command: str = ""
+    events: EventSink = field(default=discard, compare=False, repr=False)
     actor: str = field(default_factory=actor)
 
 

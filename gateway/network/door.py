@@ -11,24 +11,24 @@ import math
 import socket
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
 
-from agent.cancellation import to_the_end
+from agent.events import discard
 from agent.tool_call import CallContext
-from gateway.errors import Unavailable
+from agent.tools.call_events import EVENTS
 from gateway.network.connection import serve
+from gateway.network.connection_records import ConnectionRecords
 from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target
 from gateway.network.http_request import refusal
 from gateway.network.opening import BUNDLE_FILE, CERTIFICATE_FILE, Opening
 from gateway.network.outgoing import Outgoing
 from gateway.policy.judge import Policy
 from gateway.storage.approval_store import ApprovalStore
-from gateway.storage.audit_store import AuditStore
 from gateway.storage.entities import Thread
 from gateway.support.current_tenant import CURRENT_TENANT
 from sandbox.errors import NotFound, SandboxError
@@ -46,6 +46,8 @@ _TUNNELS_LIMIT = 240
 # Beyond the connections that are allowed at once, for clients that have not said yet what they want, or are refused.
 _TUNNELS_SPARE = 16
 _ACCEPT_AGAIN_S = 0.5
+# How long the end of a call waits for the ends of its connections. Those of what it left running go on.
+_ENDING_S = 0.1
 log = structlog.get_logger(__name__)
 
 
@@ -55,14 +57,6 @@ def environment(port: int) -> Mapping[str, str]:
     upper = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "ALL_PROXY": url, "NO_PROXY": direct}
     lower = {name.lower(): value for name, value in upper.items()}
     return {**upper, **lower, "grpc_proxy": url, "NODE_USE_ENV_PROXY": "1"}
-
-
-Measured = Callable[[Outgoing], Awaitable[None]]
-"""Counts a connection that is over, for metrics and quotas. Raises Unavailable."""
-
-
-async def unmeasured(_one: Outgoing) -> None:
-    """Count nothing."""
 
 
 @dataclass(eq=False)
@@ -95,10 +89,9 @@ class Door:
 
     sandbox: Sandbox
     policy: ConnectionPolicy
-    audit: AuditStore
+    records: ConnectionRecords
     opening: Opening
     shared: TenantUse = field(default_factory=TenantUse)
-    measured: Measured = unmeasured
     port: int = 0
     calls: list[CallUnderWay] = field(default_factory=list)
     refused: dict[str, list[str]] = field(default_factory=dict)
@@ -139,6 +132,7 @@ class Door:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.records.written()
         if self.sandbox.alive:
             with contextlib.suppress(SandboxError):
                 await self.sandbox.network.close()
@@ -146,7 +140,7 @@ class Door:
     # --- Exits ---
 
     def request(self, target: Target) -> Outgoing:
-        return Outgoing(target, self.calls[-1] if self.calls else CallUnderWay(), self.policy)
+        return Outgoing(target, self.calls[-1] if self.calls else CallUnderWay(), self.policy, self.records.opened)
 
     def outgoing(self, target: Target, task: asyncio.Task[None] | None) -> Outgoing:
         one = self.request(target)
@@ -166,7 +160,7 @@ class Door:
             one.refuse(refusal(429, "too_many_connections", reason, target))
         return one
 
-    async def ended(self, one: Outgoing) -> None:
+    def ended(self, one: Outgoing) -> None:
         self._open.pop(one, None)
         if one in self._counted:
             self._counted.discard(one)
@@ -176,24 +170,27 @@ class Door:
             said, kept = f"{one.target.shown}{f' (rule {rule})' if rule else ''}: {reason}", self.refused
             if said not in (notes := kept.setdefault(one.call.call_id, [])) and len(notes) < _NOTES_KEPT:
                 notes.append(said)
-        if one.refused is not None and one.refused.status == 429:
-            # Tool code can be over a limit in a loop, which must not fill the audit.
-            if time.monotonic() - self._over_limit_s < _OVER_LIMIT_S:
-                self._unrecorded += 1
-                return
-            self._over_limit_s = time.monotonic()
-        elif one.refused is not None and not self._refusals.count(one.limits.connections_per_minute):
-            self._unrecorded += 1  # as many are recorded; requests on one connection are refused without end
+        if self._is_one_too_many(one):
+            self._unrecorded += 1
+            self.records.ended(one, None)
             return
         entry = one.entry()
         if self._unrecorded:
             entry = replace(entry, details={**entry.details, "over_limit_before": self._unrecorded})
             self._unrecorded = 0
-        try:
-            await to_the_end(self.audit.write(entry))
-            await self.measured(one)
-        except Unavailable as error:
-            log.error("a connection is not on record", host=one.target.host, error=str(error))  # noqa: TRY400 - one line
+        self.records.ended(one, entry)
+
+    def _is_one_too_many(self, one: Outgoing) -> bool:
+        """Return whether it is only counted: tool code can be refused in a loop, which must not fill the audit."""
+        if one.refused is None:
+            return False
+        if one.refused.status != 429:  # requests on one connection are refused without end
+            return not self._refusals.count(one.limits.connections_per_minute)
+        now_s = time.monotonic()
+        if now_s - self._over_limit_s < _OVER_LIMIT_S:
+            return True
+        self._over_limit_s = now_s
+        return False
 
     # --- calls under way ---
 
@@ -205,7 +202,17 @@ class Door:
         try:
             yield {**environment(self.port), **self.opening.environment(self.policy.policy(), call.agent)}
         finally:
-            self.calls.remove(call)
+            try:
+                await self._settled(call)
+            finally:
+                self.calls.remove(call)
+
+    async def _settled(self, call: CallUnderWay) -> None:
+        """Return when what a call connected to is on record, but for what its programs left open."""
+        ending = {task for one, task in self._open.items() if one.call is call}
+        if ending:  # the end of a program is known before that of its connections
+            await asyncio.wait(ending, timeout=_ENDING_S)
+        await self.records.written()
 
     def notes(self, call_id: str) -> str:
         """Return what a call was refused, for the model; "" for nothing. Once."""
@@ -268,10 +275,9 @@ class Doors:
     """The doors of this process' sandboxes, by the sandbox's id."""
 
     approvals: ApprovalStore
-    audit: AuditStore
+    records: ConnectionRecords
     opening: Callable[[str], Opening]
     """Returns what a tenant's connections are opened with."""
-    measured: Measured = unmeasured
     _shared: defaultdict[str, TenantUse] = field(default_factory=lambda: defaultdict(TenantUse))
     _doors: dict[str, Door] = field(default_factory=dict)
     _opening: dict[str, asyncio.Lock] = field(default_factory=dict)
@@ -294,10 +300,9 @@ class Doors:
                 door = Door(
                     sandbox,
                     ConnectionPolicy(thread, policy, self.approvals),
-                    self.audit,
+                    self.records,
                     self.opening(thread.tenant),
                     self._shared[thread.tenant],
-                    self.measured,
                 )
                 await door.open()
                 self._doors[sandbox.id] = door
@@ -312,6 +317,7 @@ class Doors:
         """Close every door; calls must be over."""
         while self._doors:
             await self._doors.popitem()[1].close()
+        await self.records.close()
 
 
 @dataclass(eq=False)
@@ -345,8 +351,8 @@ class ThreadNetwork:
         if door is None:
             yield entered
             return
-        call_id = "" if context is None else context.call_id
-        call = CallUnderWay(call_id, self.run_id, self.agent, command)
+        call_id, events = ("", None) if context is None else (context.call_id, context.get(EVENTS))
+        call = CallUnderWay(call_id, self.run_id, self.agent, command=command, events=events or discard)
         try:
             async with door.entered(call) as entered.environment:
                 yield entered

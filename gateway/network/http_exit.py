@@ -70,7 +70,7 @@ async def _closing(exit_: "HttpExit") -> AsyncIterator["HttpExit"]:
         exit_.cut("cancelled" if isinstance(error, asyncio.CancelledError) else "broken")
         raise
     finally:
-        await exit_.close()
+        exit_.close()
 
 
 class HttpExit:
@@ -89,7 +89,6 @@ class HttpExit:
         self._next: Outgoing | None = None
         # Requests that are being judged, several at once in HTTP/2.
         self._judging: dict[int, Outgoing] = {}
-        self._recording: set[asyncio.Task[None]] = set()
         # An approver is asked about a tunnel once; of requests that are decided one by one, about each.
         self._decided_whole = begun is not None and begun.decision is not None
         self._task = asyncio.current_task()  # that of the client, which judge() and dial() need not run in
@@ -199,7 +198,7 @@ class HttpExit:
         if self._current is not None:
             self._current.outcome = self._current.outcome or outcome
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Record what is open."""
         for one in (*self._judging.values(), self._next, self._current):
             self._record(one)
@@ -209,10 +208,7 @@ class HttpExit:
             self._connection.close()
         if self._server is not None:
             self._server[1].transport.abort()
-        await asyncio.gather(*self._recording)
 
     def _record(self, one: Outgoing | None) -> None:
         if one is not None:
-            task = asyncio.create_task(self._exits.ended(one))
-            self._recording.add(task)
-            task.add_done_callback(self._recording.discard)
+            self._exits.ended(one)

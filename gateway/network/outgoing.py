@@ -1,9 +1,10 @@
-"""One connection to the outside: decided, dialled, counted against its limits, and recorded in the audit at its end."""
+"""One connection to the outside: decided, dialled, counted against its limits, and what its record says."""
 
 import asyncio
 import socket
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -20,6 +21,8 @@ from gateway.storage.audit_store import AuditEntry
 
 CONNECTION = "connection"
 """The kind of the audit record."""
+INTERRUPTED = "interrupted"
+"""The outcome of a connection whose gateway was lost."""
 BYTE_LIMIT = "byte_limit"
 """How a connection ends that has sent or received as much as it may."""
 _REQUESTS_KEPT = 100
@@ -37,6 +40,8 @@ class Outgoing:
     target: Target
     call: CallUnderWay
     policy: ConnectionPolicy
+    on_dialled: Callable[["Outgoing"], None] = lambda _: None
+    """Called once it is connected."""
     started_s: float = field(default_factory=time.monotonic)
     decision: Decision | None = None
     refused: Refused | None = None
@@ -72,10 +77,12 @@ class Outgoing:
         try:
             if self.refused is not None:
                 raise self.refused
-            return await self._dialled()
+            connected = await self._dialled()
         except Refused as refused:
             self.refuse(refused)
             raise
+        self.on_dialled(self)
+        return connected
 
     def refuse(self, refused: Refused) -> None:
         """Note how it ended without any byte."""
@@ -208,6 +215,12 @@ class Outgoing:
             details=details,
         )
 
+    def entry_if_lost(self) -> AuditEntry:
+        """Return its audit record in case this process is lost before it is over."""
+        entry = self.entry()
+        unknown: dict[str, JsonValue] = {"bytes_up": None, "bytes_down": None}
+        return replace(entry, outcome=INTERRUPTED, size_bytes=0, duration_us=0, details={**entry.details, **unknown})
+
 
 async def _connected(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -237,5 +250,5 @@ class Exits(Protocol):
     def request(self, target: Target) -> Outgoing:
         """Return one for a request on a connection that is there, which counts as nothing."""
 
-    async def ended(self, one: Outgoing) -> None:
+    def ended(self, one: Outgoing) -> None:
         """Record one that is over."""

@@ -19,6 +19,7 @@ Tenants:
     policy_store, quota_store           versions of policies; use of quotas
     approval_store                      approvals and grants
     audit_store, audit_reader           the audit chains, written and read
+    connection_store                    the connections of sandboxes that are open, and their records
     snapshot_store                      snapshots of threads' files; restores and forks
     transition_store                    state transitions of sandboxes
     retention_store, erasure_store      removing what is too old; deleting, and counting what is left

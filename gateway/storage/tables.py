@@ -314,6 +314,12 @@ holds = Table(
     Index("ix_holds_tenant", "tenant", "name"),
 )
 
+# The connections of sandboxes that are open, by the process (gateways.id) that has them. `entry` is the audit record of
+# each, as JSON, in case that process is lost.
+open_connections = Table(
+    "open_connections", metadata, *_key("id"), *_columns(String(64), "tenant", "gateway"), *_columns(Text(), "entry")
+)
+
 # A tenant's number of threads, and its stored bytes: of its rows' long texts, and 256 per row. Triggers maintain it
 # (triggers.py), so it is always exact.
 storage_use = Table("storage_use", metadata, *_key("tenant"), *_columns(BigInteger(), "threads", "bytes"))

@@ -15,12 +15,13 @@ import sqlalchemy as sa
 from agent.events import Event
 from gateway.storage.approval_store import PENDING
 from gateway.storage.call_journal import interrupt_calls
+from gateway.storage.connection_store import interrupt_connections
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.prepared import Prepared
 from gateway.storage.queries import Queries, transaction
 from gateway.storage.run_writes import Claim, finish_changes, run_changed
-from gateway.storage.tables import approvals, events, gateways, holds, runs, threads, tool_calls
+from gateway.storage.tables import approvals, events, gateways, holds, open_connections, runs, threads, tool_calls
 from gateway.support.clock import NowUs, now_us
 
 _READY_LIMIT = 100
@@ -116,9 +117,9 @@ class LeaseStore(Queries):
     async def reap(self, *, all_: bool = False) -> int:
         """Clean up after processes without a valid lease; return how many services' calls were interrupted.
 
-        Their leases and quota holds are deleted, and their calls outside runs are interrupted. Without `all_`, which
-        searches all calls, this happens only if there is an expired lease. Runs are left to the gateway that hosts them
-        next.
+        Their leases and quota holds are deleted, and their connections and their calls outside runs are interrupted.
+        Without `all_`, which searches all calls, this happens only if there is an expired lease. Runs are left to the
+        gateway that hosts them next.
         """
         now = self.clock()
         if not all_ and not await self._database.look(_OVER, {"at_us": now}):
@@ -128,6 +129,7 @@ class LeaseStore(Queries):
             connection.execute(sa.delete(gateways).where(gateways.c.expires_us <= now))
             live = sa.select(gateways.c.id)
             connection.execute(sa.delete(holds).where(holds.c.gateway.not_in(live)))
+            interrupt_connections(connection, self.audit, open_connections.c.gateway.not_in(live))
             lost = sa.or_(tool_calls.c.gateway.is_(None), tool_calls.c.gateway.not_in(live))
             executing = (tool_calls.c.state == "executing") & tool_calls.c.run_id.is_(None) & lost
             return interrupt_calls(connection, self.audit, executing, now)

@@ -154,6 +154,7 @@ async def test_a_connection_that_is_asked_about_waits_for_its_approver(client: C
         async with Client(network.address, network.home.make_key("default", "approve")) as approver:
             async for approval in approver.watch_approvals():
                 if approval is not None and approval.tool == "connect":
+                    assert "curl -sS" in approval.arguments["command"]
                     await approver.resolve_approval(approval.id, "once")
                     return
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 
 import gateway.network.outgoing
 from gateway.network.addresses import Permits, Resolved, resolve
+from gateway.network.connection_records import ConnectionRecords
 from gateway.network.decision import CallUnderWay, ConnectionPolicy
 from gateway.network.door import Door
 from gateway.network.http_client import Streams
@@ -44,10 +45,17 @@ def policy(*rules: Mapping[str, Any], operator: Iterable[Mapping[str, Any]] = (L
 
 
 class Records(list[AuditEntry]):
-    """Stands in for the audit."""
+    """Stands in for the database: what is over, and in `open` what is not, by id."""
 
-    async def write(self, entry: AuditEntry) -> None:
-        self.append(entry)
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: dict[str, AuditEntry] = {}
+
+    async def write(self, opened: Mapping[str, AuditEntry], ended: Sequence[tuple[str, AuditEntry | None]]) -> None:
+        self.open.update(opened)
+        for id_, entry in ended:
+            assert not id_ or self.open.pop(id_)
+            self += [] if entry is None else [entry]
 
     def seen(self) -> list[tuple[str, str, str]]:
         """Return verdict, rule and outcome of each."""
@@ -95,7 +103,8 @@ class LoopbackDoor:
         connections = ConnectionPolicy(thread, lambda: self.policy, approvals)
         context = ssl.create_default_context()
         opening = Opening(thread.tenant, (), Path("/nonexistent"), lambda: Trust(context, context))
-        self.door = Door(cast(Any, self.sandbox), connections, cast(Any, self.records), opening, calls=[CALL])
+        records = ConnectionRecords(cast(Any, self.records))
+        self.door = Door(cast(Any, self.sandbox), connections, records, opening, calls=[CALL])
 
     async def lookup(self, host: str, port: int) -> list[str]:
         self.lookups.append(host)
@@ -190,9 +199,11 @@ async def loopback_door(
     async with made.stack:
         yield made
         await made.door.close()
+        await made.door.records.close()
     while not made.sandbox.network.queue.empty():
         made.sandbox.network.queue.get_nowait().close()
     assert not made.door._open, "a connection is still counted"
+    assert not made.records.open, "a connection is still open on record"
     assert not made.door.policy.waiting, "a connection still has a place among the waiting"
 
 

@@ -39,7 +39,7 @@ from tests.unit.agent.fakes import (
 )
 
 REPOSITORY = Path(__file__).parents[3]
-BY_THE_GATEWAY = {"workspace_saved", "workspace_not_saved"}
+BY_THE_GATEWAY = {"connection_ended", "workspace_saved", "workspace_not_saved"}
 
 
 def wire(event: Event) -> dict[str, JsonValue]:

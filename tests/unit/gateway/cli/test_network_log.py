@@ -134,6 +134,13 @@ def test_people_see_the_host_the_rule_and_the_bytes(asked: list[AuditQuery]) -> 
     assert log("--host", "elsewhere").strip() == "no matching connections"
 
 
+def test_bytes_that_are_not_known_are_shown_as_that(monkeypatch: pytest.MonkeyPatch, asked: list[AuditQuery]) -> None:
+    monkeypatch.setattr(f"{__name__}.RECORDS", (record(1, "lost.example", bytes_up=None, bytes_down=None),))
+    assert log().splitlines()[-1].split()[-2:] == ["?", "?"]
+    one = json.loads(log("--json"))
+    assert (one["bytes_up"], one["bytes_down"]) == (None, None)
+
+
 def test_a_follower_sees_the_last_ones_in_order_and_then_each_new_one_once(asked: list[AuditQuery]) -> None:
     assert hosts("--follow", "--host", "*.pypi.org") == ["files.pypi.org", "late.pypi.org"]
     assert hosts("--follow") == [*(json.loads(one.details)["host"] for one in RECORDS), "late.pypi.org"]

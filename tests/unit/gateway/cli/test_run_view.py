@@ -201,6 +201,23 @@ def test_an_allowing_verdict_is_not_news() -> None:
     assert shown(("hook_verdict", {"call_id": "c1", "verdict": "allow", "rule": "files"})) == ""
 
 
+def test_what_a_call_connected_to_is_shown_under_it_and_what_was_refused_with_its_rule() -> None:
+    reached = {"call_id": "c1", "host": "pypi.org", "port": 443, "verdict": "allow", "outcome": "completed"}
+    refused = {"call_id": "c1", "host": "fd00::1", "port": 80, "verdict": "deny", "rule": "none", "reason": HOSTILE}
+    lines = shown(
+        started(command="x"),
+        ("connection_ended", {**reached, "bytes_up": 1500, "bytes_down": 2_000_000}),
+        ("connection_ended", refused),
+        finished(content="done"),
+        ("connection_ended", reached),
+        width=200,
+    ).splitlines()
+    assert lines[:2] == ["→ execute x", "  ⇄ pypi.org:443 completed, 1,500 bytes up, 2,000,000 down"]
+    assert lines[2].startswith("  ⇄ [fd00::1]:80 refused by rule none: [bold]x")
+    assert "\x1b" not in lines[2]
+    assert lines[-1] == "  ⇄ pypi.org:443 completed, 0 bytes up, 0 down"
+
+
 def test_an_eviction_names_the_path_the_size_and_what_the_context_was_spared() -> None:
     text = shown(started(command="x"), finished(content="head\ntail\n", evicted=EVICTED))
     assert "evicted to /workspace/.airlock/output/c1.txt" in text

@@ -23,6 +23,7 @@ from gateway.storage.tables import metadata
 # To add a migration, add its line here. To change the schema again, write another migration; never update a line.
 LANDED = {
     "0007_first_release.py": "8db72bcb86d1b65767540c7bb7526aa1f4f5f48697fdae9807c916775ba027a2",
+    "0008_open_connections.py": "4e6bed4e57587d6978bfbda85f10016297d1a14bcea5505f9407e115898d1e39",
 }
 _SCHEMAS = Path(__file__).parent / "schemas"
 _NEXT = "\n-- next\n"
