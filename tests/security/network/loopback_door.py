@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 import gateway.network.outgoing
-from gateway.network.addresses import Permits, Resolved, resolve
+from gateway.network.addresses import Resolved, resolve
 from gateway.network.decision import CallUnderWay, ConnectionPolicy
 from gateway.network.door import Door
 from gateway.network.http_client import Streams
@@ -181,8 +181,8 @@ async def loopback_door(
 ) -> AsyncIterator[LoopbackDoor]:
     made = LoopbackDoor(policy(allow("allowed.test")), Records(), {})
 
-    async def resolved(host: str, port: int, *, permits: Permits, timeout_s: float) -> Resolved:
-        return await resolve(host, port, permits=permits, timeout_s=timeout_s, lookup=made.lookup)
+    async def resolved(host: str, port: int, **more: Any) -> Resolved:
+        return await resolve(host, port, lookup=made.lookup, **more)
 
     patch.setattr(gateway.network.outgoing, "resolve", resolved)
     made.start(approvals, thread)
