@@ -116,8 +116,8 @@ class HttpExit:
         opening = self._exits.opening
         if not opening.has_credentials:
             return PlainExchange(request), frozenset()
-        caller = Caller(one.call.agent, one.call.tool)
-        exchange: CredentialExchange = await opening.credentials.exchange(request, caller)
+        callers = dict.fromkeys(Caller(call.agent, call.tool) for call in (one.call, *one.others))
+        exchange: CredentialExchange = await opening.credentials.exchange(request, *callers)
         return exchange, frozenset(exchange.used)
 
     def _is_to(self, target: Target) -> bool:

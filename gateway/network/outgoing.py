@@ -32,11 +32,15 @@ class Ended(Exception):
 
 @dataclass(eq=False)
 class Outgoing:
-    """A connection that tool code asked for. `outcome` is how it ended, "" while it is open."""
+    """A connection that tool code asked for. `outcome` is how it ended, "" while it is open.
+
+    It is attributed to `call`; any of the `others`, which were under way too, may have made it.
+    """
 
     target: Target
     call: CallUnderWay
     policy: ConnectionPolicy
+    others: tuple[CallUnderWay, ...] = ()
     started_s: float = field(default_factory=time.monotonic)
     decision: Decision | None = None
     refused: Refused | None = None
