@@ -40,7 +40,11 @@ async def test_a_credential_is_used_only_if_it_is_for_the_agents_of_all_calls(
     server = await door.serve(echo, "api.test")
     settings = CredentialSettings.model_validate(
         {
-            **{"name": "api", "env": "T", "hosts": [f"api.test:{server.port}"], "plain_http": True, "agents": agents},
+            "name": "api",
+            "env": "T",
+            "hosts": [f"api.test:{server.port}"],
+            "plain_http": True,
+            "agents": agents,
             "secret": {"file": str(tmp_path / "secret")},
         }
     )
