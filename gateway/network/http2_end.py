@@ -16,8 +16,10 @@ from gateway.network.http_client import Streams
 
 Fields = Sequence[tuple[bytes, bytes]]
 
-# Of one stream and of a connection: so much may be here that the other side has not taken yet.
+# Of one stream and of a connection: so much may be here that the other side has not taken yet. Of a request that waits,
+# to be judged say, less: all of them together leave most of the connection's window to the others.
 _STREAM_WINDOW_BYTES = 256 * 1024
+_WAITING_WINDOW_BYTES = 4 * 1024
 _WINDOW_BYTES = 1024 * 1024
 _LIMIT_STREAMS = 100
 _LIMIT_HEADER_BYTES = 64 * 1024
@@ -66,7 +68,7 @@ class End:
         """Send the preface and the settings."""
         self.http.initiate_connection()
         settings: dict[SettingCodes | int, int] = {
-            SettingCodes.INITIAL_WINDOW_SIZE: _STREAM_WINDOW_BYTES,
+            SettingCodes.INITIAL_WINDOW_SIZE: _STREAM_WINDOW_BYTES if self._client_side else _WAITING_WINDOW_BYTES,
             SettingCodes.MAX_HEADER_LIST_SIZE: _LIMIT_HEADER_BYTES,
         }
         if self._client_side:
@@ -137,6 +139,12 @@ class End:
         """Let the other side send as much again."""
         self.arrivals[stream].untaken_bytes -= event.flow_controlled_length
         self._acknowledge(stream, event.flow_controlled_length)
+        await self.flush()
+
+    async def widen(self, stream: int) -> None:
+        """Let a client send as much of a stream as is taken: its request waits no longer."""
+        with suppress(H2Error):  # it is over
+            self.http.increment_flow_control_window(_STREAM_WINDOW_BYTES - _WAITING_WINDOW_BYTES, stream)
         await self.flush()
 
     def forget(self, stream: int) -> None:

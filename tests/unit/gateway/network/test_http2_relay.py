@@ -100,7 +100,7 @@ class Peer:
     async def send(self, stream: int, data: bytes, *, end: bool = True) -> None:
         while data:
             room = min(self.http.local_flow_control_window(stream), self.http.max_outbound_frame_size)
-            if not room:
+            if room <= 0:
                 self._window.clear()
                 await self._window.wait()
                 continue
@@ -201,9 +201,9 @@ async def _relayed(*, idle_s: float = 20, **gate: Any) -> AsyncIterator[Ends]:
     client = Peer(await asyncio.open_connection("127.0.0.1", ports[0]), client=True)
     towards = await asyncio.open_connection("127.0.0.1", ports[1])
     server = Peer(await accepted[1].get(), client=False, serve=_behave)
-    door = Gate({"good.example": 0}, **gate)
+    door = Gate({"good.example": 0}, http2=towards, **gate)
     limits = RelayLimits(idle_s=idle_s)
-    relaying = asyncio.create_task(relay_http2(await accepted[0].get(), towards, door, origin=_ORIGIN, limits=limits))
+    relaying = asyncio.create_task(relay_http2(await accepted[0].get(), door, origin=_ORIGIN, limits=limits))
     tasks = [asyncio.create_task(client.run()), asyncio.create_task(server.run())]
     try:
         yield Ends(client, server, door, relaying)
@@ -396,7 +396,8 @@ async def test_curl_speaks_it_through_tls_that_is_opened(tmp_path: Path) -> None
         chosen = there[1].get_extra_info("ssl_object").selected_alpn_protocol()
         context = authority.context("good.example", chosen)
         inside = await accept_tls((reader, writer), first, context, handshake_s=20)
-        await relay_http2(inside, there, gate, origin=_ORIGIN)
+        gate.http2 = there
+        await relay_http2(inside, gate, origin=_ORIGIN)
 
     door = await asyncio.start_server(connect, "127.0.0.1", 0)
     async with server, door:
