@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import DataReceived, Event, StreamEnded, StreamReset
+from h2.events import DataReceived, Event, StreamEnded, StreamReset, TrailersReceived
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes
 
@@ -39,15 +39,24 @@ class StreamGone(Exception):
 
 @dataclass
 class Arrivals:
-    """What arrived on one stream, in order, None after a reset. `untaken_bytes` count against the windows."""
+    """What arrived on one stream, in order, None after a reset. `untaken_bytes` count against the windows.
+
+    `announced_bytes` are those of Content-Length that are still to come, None without one.
+    """
 
     queue: asyncio.Queue[Event | None] = field(default_factory=asyncio.Queue)
     untaken_bytes: int = 0
     ended: bool = False
+    announced_bytes: int | None = None
 
     async def next(self) -> Event:
+        """Return what arrived next. Raises StreamGone, also at an end before the announced one (RFC 9113, 8.1.1)."""
         event = await self.queue.get()
         if event is None:
+            raise StreamGone
+        if self.announced_bytes is not None and isinstance(event, DataReceived):
+            self.announced_bytes -= len(event.data)
+        elif self.announced_bytes and isinstance(event, TrailersReceived | StreamEnded):
             raise StreamGone
         return event
 

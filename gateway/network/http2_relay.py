@@ -53,6 +53,10 @@ async def relay_http2(client: Streams, upstream: Upstream, *, origin: Origin, li
         if relay.server is not None:
             relay.server.writer.transport.abort()
         client[1].close()
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_FINISH_S):
+                await client[1].wait_closed()
+        client[1].transport.abort()
 
 
 class _Relay:
@@ -183,6 +187,10 @@ class _Relay:
         request = None
         try:
             request = _request(event.headers, self.origin)
+            length = next((int(value) for name, value in request.headers if name.lower() == b"content-length"), None)
+            if length and event.stream_ended is not None:
+                raise bad("the request has no body, but its length says otherwise")
+            self.client.arrivals[stream].announced_bytes = length
             judged = await self._judge(request)
             streams = await self._connect()
             if self.server is not None:

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from agent.cancellation import to_the_end
 from gateway.network.client_bytes import ClientBytes
 from gateway.network.client_hello import ClientHello
 from gateway.network.credentials import Caller, CredentialExchange
@@ -236,6 +237,9 @@ class HttpExit:
             self._connection.close()
         if self._server is not None:
             self._server[1].transport.abort()
+        await to_the_end(self._recorded())
+
+    async def _recorded(self) -> None:
         await asyncio.gather(*self._recording)
 
     def _record(self, one: Outgoing | None) -> None:
