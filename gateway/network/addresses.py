@@ -23,19 +23,34 @@ Lookup = Callable[[str, int], Awaitable[Iterable[str]]]
 """Returns the addresses of a name, in the order in which they are to be tried. Raises OSError or UnicodeError."""
 Permits = Callable[[str, int], bool]
 """Returns whether the operator names an address, with a port."""
+Denies = Callable[[str, int], str]
+"""Returns the rule that denies what leads to an address, with a port; "" for none."""
 LOOKUPS = Lookups()
 """Those of this process."""
 
 
+def denies_none(_address: str, _port: int) -> str:
+    """No rule denies any address."""
+    return ""
+
+
 class Unreachable(Exception):
-    """A host without an address that may be dialled; str() says why, `addresses` are those that were refused."""
+    """A host without an address that may be dialled; str() says why, `addresses` are those that were refused.
+
+    `rule` is the one that denies the first of them, where the kind is denied_address.
+    """
 
     def __init__(
-        self, kind: Literal["unresolved", "timeout", "private_address"], message: str, addresses: tuple[str, ...] = ()
+        self,
+        kind: Literal["unresolved", "timeout", "private_address", "denied_address"],
+        message: str,
+        addresses: tuple[str, ...] = (),
+        rule: str = "",
     ) -> None:
         super().__init__(message)
         self.kind = kind
         self.addresses = addresses
+        self.rule = rule
 
 
 @dataclass(frozen=True)
@@ -46,23 +61,36 @@ class Resolved:
     refused: tuple[str, ...] = ()
 
 
-async def resolve(host: str, port: int, *, permits: Permits, timeout_s: float, lookup: Lookup = LOOKUPS) -> Resolved:
+async def resolve(
+    host: str,
+    port: int,
+    *,
+    permits: Permits,
+    denies: Denies = denies_none,
+    timeout_s: float,
+    lookup: Lookup = LOOKUPS,
+) -> Resolved:
     """Return the addresses of a canonical host that may be dialled. Raises Unreachable.
 
     An address is refused unless it is public, or `permits` says that the operator names it. One that carries an
     address of IPv4 (NAT64, 6to4, Teredo) is never public; where it is named, what it carries has to pass as well. An
-    IPv4-mapped one is its IPv4 address.
+    IPv4-mapped one is its IPv4 address. What `denies` names is refused in any case, but a host that is written as an
+    address was judged as such: there it is only asked about what the address carries.
     """
     shown = shown_endpoint(host, port)
     found = [address] if (address := _address(host)) is not None else await _looked_up(host, port, timeout_s, lookup)
     if not found:
         raise Unreachable("unresolved", f"{host} has no address")
-    allowed = tuple(str(one) for one in found if _may_be_dialled(one, port, permits))
+    denied = {str(one): _denied(one, port, denies, literal=address is not None) for one in found}
+    allowed = tuple(str(one) for one in found if not denied[str(one)] and _may_be_dialled(one, port, permits))
     refused = tuple(str(one) for one in found if str(one) not in allowed)
     if allowed:
         return Resolved(allowed, refused)
-    what = special(found[0]) or "a special address"
-    said = f"{shown} is {what}" if address is not None else f"{host} leads to {what}, {found[0]}"
+    first = found[0]
+    if rule := denied[str(first)]:
+        raise Unreachable("denied_address", f"{host} leads to {first}, which a rule denies", refused, rule)
+    what = special(first) or "a special address"
+    said = f"{shown} is {what}" if address is not None else f"{host} leads to {what}, {first}"
     raise Unreachable("private_address", f"{said}, which no rule of the operator names", refused)
 
 
@@ -90,10 +118,12 @@ def _address(text: str) -> Address | None:
     return None if address.scope_id is not None else address.ipv4_mapped or address
 
 
-def may_be_dialled(address: str, port: int, permits: Permits) -> bool:
-    """Return whether an address may be dialled; False for a text that is none."""
+def may_be_dialled(host: str, address: str, port: int, permits: Permits, denies: Denies = denies_none) -> bool:
+    """Return whether an address that a host led to may be dialled; False for a text that is none."""
     found = _address(address)
-    return found is not None and _may_be_dialled(found, port, permits)
+    if found is None or _denied(found, port, denies, literal=_address(host) is not None):
+        return False
+    return _may_be_dialled(found, port, permits)
 
 
 def _may_be_dialled(address: Address, port: int, permits: Permits) -> bool:
@@ -102,3 +132,8 @@ def _may_be_dialled(address: Address, port: int, permits: Permits) -> bool:
     return permits(str(address), port) and all(
         special(one) is None or permits(str(one), port) for one in carried(address)
     )
+
+
+def _denied(address: Address, port: int, denies: Denies, *, literal: bool) -> str:
+    every = carried(address) if literal else (address, *carried(address))
+    return next((rule for one in every if (rule := denies(str(one), port))), "")

@@ -27,10 +27,15 @@ from gateway.policy.hosts import address_of
 from sandbox.daemon.relay import relay_one_way
 
 _HEAD_S = 30.0
-# How a request may begin in the eyes of some server: blank lines and spaces before it, any word for a method. Binary
-# protocols hardly begin so.
-_METHOD = re.compile(rb"\s*[A-Za-z][!#$%&'*+.^_`|~0-9A-Za-z-]*(?:[ \t\v\f]|\r+[^\r\n])")
-_METHOD_BEGUN = re.compile(rb"\s*(?:[A-Za-z][!#$%&'*+.^_`|~0-9A-Za-z-]*\r*)?")
+# How a request may begin in the eyes of some server: blank lines and spaces before it, any token for a method. Binary
+# protocols hardly begin with a letter so, but LDAP does with a digit, before control characters; and git:// begins with
+# its line's length in digits, and has a NUL in that line.
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
+_GIT = rb"[0-9a-f]{4}git-[a-z-]+ [^\0\n]*"
+_METHOD = re.compile(
+    rb"\s*(?!%b\0)(?:[A-Za-z]%b*(?:[ \t\v\f]|\r+[^\r\n])|%b+[ \t\v\f\r]+[!-~])" % (_GIT, _TOKEN, _TOKEN)
+)
+_METHOD_BEGUN = re.compile(rb"\s*(?:%b|%b+[ \t\v\f\r]*)?" % (_GIT, _TOKEN))
 _LINE_LIMIT_BYTES = 64 * 1024
 # Records of TLS: a server may pass over alerts before the handshake. And what SSL 2 began with, which some still read.
 _TLS = re.compile(rb"[\x14-\x18](?:\x03|\Z)|[\x80-\xff].\x01(?:\x03[\x00-\x04]|\x00\x02)", re.DOTALL)

@@ -100,10 +100,13 @@ class Credentials:
         """Return whether TLS to a canonical host is to be opened, because a credential is bound to it."""
         return any(one.is_bound_to(Origin("https", host, port)) for one in self._all)
 
-    async def exchange(self, request: ProxyRequest, caller: Caller) -> "CredentialExchange":
-        """Return what to send in place of the request, and to do with its answer. Raises Refused."""
+    async def exchange(self, request: ProxyRequest, *callers: Caller) -> "CredentialExchange":
+        """Return what to send in place of the request, and to do with its answer. Raises Refused.
+
+        Any of the callers may have made the request: it gets only what is for all of them.
+        """
         bound = [one for one in self._all if one.is_bound_to(request.origin)]
-        headers, used = await self._headers(request, caller)
+        headers, used = await self._headers(request, callers)
         if bound:
             dropped = _NOT_TO_BOUND_HOSTS | (_NOT_WITH_A_SECRET if used else frozenset())
             headers = [(name, value) for name, value in headers if name.lower() not in dropped]
@@ -116,7 +119,7 @@ class Credentials:
         return CredentialExchange(request, tuple(headers), tuple(one.settings.name for one in used), known)
 
     async def _headers(
-        self, request: ProxyRequest, caller: Caller
+        self, request: ProxyRequest, callers: Sequence[Caller]
     ) -> tuple[list[tuple[bytes, bytes]], list[Credential]]:
         """Return the headers with real values, and whose they are."""
         if _marked(unquote_plus(unquote_plus(request.target)).encode()) or _marked(request.origin.host.encode()):
@@ -129,7 +132,7 @@ class Credentials:
             if not (_marked(value) or _marked(_decoded(value))):
                 headers.append((name, value))
                 continue
-            one = self._named(request, caller, name, value)
+            one = self._named(request, callers, name, value)
             if one in used:
                 raise _refused(request, one.settings.name, "the placeholder is in the request twice")
             used.append(one)
@@ -143,15 +146,18 @@ class Credentials:
                 raise _refused(request, one.settings.name, f"the request has {one.settings.header} twice")
         return headers, used
 
-    def _named(self, request: ProxyRequest, caller: Caller, name: bytes, value: bytes) -> Credential:
+    def _named(self, request: ProxyRequest, callers: Sequence[Caller], name: bytes, value: bytes) -> Credential:
         """Return the credential whose placeholder a header has. Raises Refused if it may not be there."""
         found = set(_PLACEHOLDER.findall(value) + _PLACEHOLDER.findall(_decoded(value)))
         one = next((one for one in self._all if found == {one.placeholder.encode()}), None)
         if one is None:
             raise _refused(request, "", "the placeholder is of no credential; those of an earlier start are void")
         settings = one.settings
-        if not one.is_for(caller):
-            raise _refused(request, settings.name, "the credential is not for this tool or agent")
+        if not all(map(one.is_for, callers)):
+            reason = "the credential is not for this tool or agent"
+            if any(map(one.is_for, callers)):
+                reason = "the credential is not for the tools or agents of all calls that run here at once"
+            raise _refused(request, settings.name, reason)
         if name.lower() != settings.header.lower().encode():
             raise _refused(request, settings.name, f"the placeholder belongs in the header {settings.header}")
         if not one.is_bound_to(request.origin):

@@ -140,7 +140,8 @@ class Door:
     # --- Exits ---
 
     def request(self, target: Target) -> Outgoing:
-        return Outgoing(target, self.calls[-1] if self.calls else CallUnderWay(), self.policy, self.records.opened)
+        *others, call = self.calls or [CallUnderWay()]
+        return Outgoing(target, call, self.policy, self.records.opened, tuple(others))
 
     def outgoing(self, target: Target, task: asyncio.Task[None] | None) -> Outgoing:
         one = self.request(target)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import DataReceived, Event, StreamEnded, StreamReset
+from h2.events import DataReceived, Event, StreamEnded, StreamReset, TrailersReceived
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes
 
@@ -16,8 +16,10 @@ from gateway.network.http_client import Streams
 
 Fields = Sequence[tuple[bytes, bytes]]
 
-# Of one stream and of a connection: so much may be here that the other side has not taken yet.
+# Of one stream and of a connection: so much may be here that the other side has not taken yet. Of a request that waits,
+# to be judged say, less: all of them together leave most of the connection's window to the others.
 _STREAM_WINDOW_BYTES = 256 * 1024
+_WAITING_WINDOW_BYTES = 4 * 1024
 _WINDOW_BYTES = 1024 * 1024
 _LIMIT_STREAMS = 100
 _LIMIT_HEADER_BYTES = 64 * 1024
@@ -37,15 +39,24 @@ class StreamGone(Exception):
 
 @dataclass
 class Arrivals:
-    """What arrived on one stream, in order, None after a reset. `untaken_bytes` count against the windows."""
+    """What arrived on one stream, in order, None after a reset. `untaken_bytes` count against the windows.
+
+    `announced_bytes` are those of Content-Length that are still to come, None without one.
+    """
 
     queue: asyncio.Queue[Event | None] = field(default_factory=asyncio.Queue)
     untaken_bytes: int = 0
     ended: bool = False
+    announced_bytes: int | None = None
 
     async def next(self) -> Event:
+        """Return what arrived next. Raises StreamGone, also at an end before the announced one (RFC 9113, 8.1.1)."""
         event = await self.queue.get()
         if event is None:
+            raise StreamGone
+        if self.announced_bytes is not None and isinstance(event, DataReceived):
+            self.announced_bytes -= len(event.data)
+        elif self.announced_bytes and isinstance(event, TrailersReceived | StreamEnded):
             raise StreamGone
         return event
 
@@ -66,7 +77,7 @@ class End:
         """Send the preface and the settings."""
         self.http.initiate_connection()
         settings: dict[SettingCodes | int, int] = {
-            SettingCodes.INITIAL_WINDOW_SIZE: _STREAM_WINDOW_BYTES,
+            SettingCodes.INITIAL_WINDOW_SIZE: _STREAM_WINDOW_BYTES if self._client_side else _WAITING_WINDOW_BYTES,
             SettingCodes.MAX_HEADER_LIST_SIZE: _LIMIT_HEADER_BYTES,
         }
         if self._client_side:
@@ -137,6 +148,12 @@ class End:
         """Let the other side send as much again."""
         self.arrivals[stream].untaken_bytes -= event.flow_controlled_length
         self._acknowledge(stream, event.flow_controlled_length)
+        await self.flush()
+
+    async def widen(self, stream: int) -> None:
+        """Let a client send as much of a stream as is taken: its request waits no longer."""
+        with suppress(H2Error):  # it is over
+            self.http.increment_flow_control_window(_STREAM_WINDOW_BYTES - _WAITING_WINDOW_BYTES, stream)
         await self.flush()
 
     def forget(self, stream: int) -> None:

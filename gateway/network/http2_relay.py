@@ -1,4 +1,8 @@
-"""HTTP/2 between one client and one server, in TLS that was opened: each stream is a request that is judged by itself.
+"""HTTP/2 of one client, in TLS that was opened: each stream is a request that is judged by itself.
+
+The server is dialled for the first request that is allowed. Where it speaks HTTP/1.1 only, what the client has begun is
+translated (http2_translated.py), one request after the other, and then the connection ends: the next one is offered the
+server's protocol.
 
 As in HTTP/1.1 (http_relay.py), messages are parsed and written anew, bodies are streamed, and what a server breaks off
 the client sees broken off.
@@ -21,9 +25,9 @@ from h2.events import (
 from h2.exceptions import H2Error
 
 from gateway.network.http2_end import Arrivals, End, EndGone, Fields, StreamGone
+from gateway.network.http2_translated import Translated, lowered
 from gateway.network.http_client import RelayLimits, Streams
 from gateway.network.http_request import (
-    Headers,
     Origin,
     ProxyRequest,
     Refused,
@@ -40,11 +44,9 @@ _FINISH_S = 1.0
 _LIMIT_RESETS = 1000
 
 
-async def relay_http2(
-    client: Streams, server: Streams, upstream: Upstream, *, origin: Origin, limits: RelayLimits = _LIMITS
-) -> None:
-    """Serve a client's connection to its end, and close both. Both have negotiated h2; `dial` is not called."""
-    relay = _Relay(End(client, client_side=False), End(server, client_side=True), upstream, origin, limits)
+async def relay_http2(client: Streams, upstream: Upstream, *, origin: Origin, limits: RelayLimits = _LIMITS) -> None:
+    """Serve the connection of a client that has negotiated h2 to its end, and close it."""
+    relay = _Relay(End(client, client_side=False), upstream, origin, limits)
     try:
         await relay.run()
         client[1].close()
@@ -52,41 +54,51 @@ async def relay_http2(
             async with asyncio.timeout(_FINISH_S):
                 await client[1].wait_closed()
     finally:
-        for _, writer in (server, client):
-            writer.transport.abort()  # their sockets are closed next
+        client[1].transport.abort()  # its socket is closed next
+        if relay.server is not None:
+            relay.server.writer.transport.abort()
 
 
 class _Relay:
-    """The two ends, and a task for each request."""
+    """The client's end, the server's once a request is allowed, and a task for each request.
 
-    def __init__(self, client: End, server: End, upstream: Upstream, origin: Origin, limits: RelayLimits) -> None:
+    `leaves`: it ends with the last of the requests that are under way.
+    """
+
+    def __init__(self, client: End, upstream: Upstream, origin: Origin, limits: RelayLimits) -> None:
         self.client = client
-        self.server = server
+        self.server: End | None = None
         self.upstream = upstream
         self.origin = origin
+        self.leaves = False
         self._limits = limits
         self._now = asyncio.get_running_loop().time
         self._active_at = self._now()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._judging = 0
         self._resets = 0
+        self._dialling = asyncio.Lock()
+        self._dialled = asyncio.Event()
+        self._left = asyncio.Event()
+        self._in_turn = asyncio.Lock()
 
     async def run(self) -> None:
         reading = [asyncio.create_task(self._read_client()), asyncio.create_task(self._read_server())]
+        ends = [*reading, asyncio.create_task(self._left.wait())]
         try:
-            while not any(task.done() for task in reading):
+            while not any(task.done() for task in ends):
                 left_s = self._active_at + self._limits.idle_s - self._now()
                 if left_s <= 0 and not self._judging:
                     break
                 wait_s = left_s if left_s > 0 else self._limits.idle_s
-                await asyncio.wait(reading, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-            if reading[1].done() and not reading[0].done():
+                await asyncio.wait(ends, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            if self.server is not None and reading[1].done() and not reading[0].done():
                 for arrivals in self.server.arrivals.values():
                     arrivals.queue.put_nowait(None)
                 if self._tasks:
                     await asyncio.wait(self._tasks.values(), timeout=_FINISH_S)
         finally:
-            tasks = [*reading, *self._tasks.values()]
+            tasks = [*ends, *self._tasks.values()]
             for task in tasks:
                 task.cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -114,11 +126,12 @@ class _Relay:
             self.client.check_untaken()
 
     async def _read_server(self) -> None:
-        await self.server.start()
-        while not (self.server.leaving and not self._tasks):
-            for event in await self.server.read():
-                self.server.arrived(event)
-            self.server.check_untaken()
+        await self._dialled.wait()
+        server = self.server
+        while server is not None and not (server.leaving and not self._tasks):
+            for event in await server.read():
+                server.arrived(event)
+            server.check_untaken()
 
     def _reset(self, stream: int) -> None:
         self._resets += 1
@@ -129,17 +142,37 @@ class _Relay:
 
     def _begin(self, event: RequestReceived) -> None:
         stream = event.stream_id
-        if self.server.leaving:
+        if self._left.is_set() or (self.server is not None and self.server.leaving):
             self.client.reset(stream, ErrorCodes.REFUSED_STREAM)
             return
         self.client.arrivals[stream] = Arrivals()
-        task = asyncio.create_task(self._serve(stream, event.headers))
+        task = asyncio.create_task(self._serve(stream, event))
         self._tasks[stream] = task
         task.add_done_callback(lambda _: self._ended(stream))
 
     def _ended(self, stream: int) -> None:
         self._tasks.pop(stream, None)
         self.client.forget(stream)
+        if self.leaves and not self._tasks:
+            self._left.set()
+
+    async def _connect(self) -> Streams | None:
+        """Dial, unless it was done; return the server's connection if that speaks HTTP/1.1. Raises Refused."""
+        async with self._dialling:
+            if self.server is not None or self.leaves:
+                return None
+            try:
+                streams, speaks_http2 = await self.upstream.dial_http2(self.origin)
+            except Refused:
+                self.leaves = True  # the client's next connection has another try
+                raise
+            if not speaks_http2:
+                self.leaves = True
+                return streams
+            self.server = End(streams, client_side=True)
+            await self.server.start()
+            self._dialled.set()
+            return None
 
     async def _judge(self, request: ProxyRequest) -> Exchange:
         self._judging += 1
@@ -149,13 +182,24 @@ class _Relay:
             self._judging -= 1
             self._active_at = self._now()
 
-    async def _serve(self, stream: int, fields: Fields) -> None:
-        exchange = None
+    async def _serve(self, stream: int, event: RequestReceived) -> None:
+        exchange: _Stream | Translated | None = None
         request = None
         try:
-            request = _request(fields, self.origin)
-            exchange = _Stream(self, stream, request, await self._judge(request))
-            await exchange.run()
+            request = _request(event.headers, self.origin)
+            length = next((int(value) for name, value in request.headers if name.lower() == b"content-length"), None)
+            if length and event.stream_ended is not None:
+                raise bad("the request has no body, but its length says otherwise")
+            self.client.arrivals[stream].announced_bytes = length
+            judged = await self._judge(request)
+            streams = await self._connect()
+            if self.server is not None:
+                await self.client.widen(stream)
+                exchange = _Stream(self, self.server, stream, request, judged)
+                await exchange.run()
+            else:
+                exchange = Translated(self.client, stream, request, judged, ended=event.stream_ended is not None)
+                await self._translate(exchange, streams)
         except Refused as refused:
             self.upstream.refused(refused, request)
             if exchange is not None and exchange.answering:
@@ -169,6 +213,17 @@ class _Relay:
         except asyncio.CancelledError:
             self.client.reset(stream, ErrorCodes.CANCEL)
             raise
+
+    async def _translate(self, exchange: Translated, streams: Streams | None) -> None:
+        """Pass on a request to a server that speaks HTTP/1.1: over the connection just dialled, or one in its turn."""
+        try:
+            async with self._in_turn:
+                streams = streams or await self.upstream.dial(self.origin)
+                await self.client.widen(exchange.stream)
+                await exchange.run(streams, self.moved, self._limits)
+        finally:
+            if streams is not None:
+                streams[1].transport.abort()
 
     async def _answer(self, stream: int, refused: Refused, request: ProxyRequest | None) -> None:
         body = refused.content
@@ -189,15 +244,16 @@ class _Relay:
 class _Stream:
     """One request and its answer; `answering`: its head was sent to the client."""
 
-    def __init__(self, relay: _Relay, stream: int, request: ProxyRequest, exchange: Exchange) -> None:
+    def __init__(self, relay: _Relay, server: End, stream: int, request: ProxyRequest, exchange: Exchange) -> None:
         self.answering = False
         self._relay = relay
+        self._server = server
         self._stream = stream
         self._request = request
         self._exchange = exchange
 
     async def run(self) -> None:
-        server = self._relay.server
+        server = self._server
         there = await server.open_stream(self._head())
         sending = asyncio.create_task(self._send(there))
         receiving = asyncio.create_task(self._receive(there))
@@ -227,10 +283,10 @@ class _Stream:
             (b":path", request.target.encode()),
         ]
         # gRPC asks for trailers; nothing else is hop-by-hop in HTTP/2.
-        return [*head, *_lowered(self._exchange.headers), (b"te", b"trailers")]
+        return [*head, *lowered(self._exchange.headers), (b"te", b"trailers")]
 
     async def _send(self, there: int) -> None:
-        client, server = self._relay.client, self._relay.server
+        client, server = self._relay.client, self._server
         arrivals = client.arrivals[self._stream]
         while True:
             event = await arrivals.next()
@@ -250,7 +306,7 @@ class _Stream:
                 return
 
     async def _receive(self, there: int) -> None:
-        client, server = self._relay.client, self._relay.server
+        client, server = self._relay.client, self._server
         try:
             while True:
                 event = await server.arrivals[there].next()
@@ -263,7 +319,7 @@ class _Stream:
                 elif isinstance(event, TrailersReceived):
                     await client.send_data(self._stream, self._exchange.flush())
                     tail = self._exchange.answered(trailers(event.headers))
-                    await client.send_headers(self._stream, _lowered(tail), end=True)
+                    await client.send_headers(self._stream, lowered(tail), end=True)
                     return
                 elif isinstance(event, StreamEnded):
                     await client.send_data(self._stream, self._exchange.flush(), end=True)
@@ -276,7 +332,7 @@ class _Stream:
     async def _send_head(self, event: ResponseReceived | InformationalResponseReceived) -> None:
         status = next(value for name, value in event.headers if name == b":status")
         headers = tuple((name, value) for name, value in event.headers if not name.startswith(b":"))
-        fields = [(b":status", status), *_lowered(self._exchange.answered(end_to_end(headers)))]
+        fields = [(b":status", status), *lowered(self._exchange.answered(end_to_end(headers)))]
         self.answering = self.answering or isinstance(event, ResponseReceived)
         await self._relay.client.send_headers(self._stream, fields)
 
@@ -287,7 +343,9 @@ def _request(fields: Fields, origin: Origin) -> ProxyRequest:
     if named.get(b":scheme") != origin.scheme.encode() or b":protocol" in named:
         raise bad("only plain requests to this server are relayed")
     authority = named.get(b":authority", named.get(b"host", b""))
-    headers = [(name, value) for name, value in fields if not name.startswith(b":") and name != b"host"]
+    headers = [(name, value) for name, value in fields if name[:1] != b":" and name not in (b"host", b"cookie")]
+    if cookies := [value for name, value in fields if name == b"cookie"]:  # in HTTP/1.1 they are one header
+        headers.append((b"cookie", b"; ".join(cookies)))
     if named.get(b"host", authority) != authority:
         raise bad("the header Host is not the host of the request")
     try:
@@ -303,7 +361,3 @@ def _request(fields: Fields, origin: Origin) -> ProxyRequest:
 
 def _succeeded(task: asyncio.Task[None]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
-
-
-def _lowered(headers: Headers) -> Headers:
-    return tuple((name.lower(), value) for name, value in headers)

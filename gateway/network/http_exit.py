@@ -37,12 +37,14 @@ async def serve_tunnelled(client: ClientBytes, exits: Exits, outgoing: Outgoing,
 async def serve_opened(client: ClientBytes, exits: Exits, outgoing: Outgoing, hello: ClientHello) -> None:
     """Open the TLS of a client, whose ClientHello was read, and serve its HTTP to its end; records `outgoing`.
 
-    HTTP/2 is spoken where the client and the server both do, unless requests to that host are decided one by one: then
-    there is no server before the first of them.
+    HTTP/2 is spoken where the client and the server both do. Where requests are decided one by one there is no server
+    before the first that is allowed, so the client chooses: see http2_relay.py on servers that speak HTTP/1.1 only.
     """
     origin = Origin("https", outgoing.target.host, outgoing.target.port)
     async with _closing(HttpExit(exits, outgoing)) as exit_:
-        if "h2" in hello.alpn and outgoing.decision is not None:
+        if outgoing.decision is None:
+            exit_.protocol = exits.opening.protocol(origin.host, origin.port, hello.alpn)
+        elif "h2" in hello.alpn:
             await exit_.dial_early()
         context = exits.opening.authority.context(origin.host, exit_.protocol)
         try:
@@ -52,7 +54,7 @@ async def serve_opened(client: ClientBytes, exits: Exits, outgoing: Outgoing, he
             outgoing.refuse(refusal(502, "tls_failed", f"the client's TLS handshake failed: {what}", outgoing.target))
             return
         if exit_.protocol == "h2":
-            await relay_http2(inside, await exit_.dial(origin), exit_, origin=origin)
+            await relay_http2(inside, exit_, origin=origin)
         else:
             await relay_http(inside, exit_, origin=origin)
 
@@ -94,13 +96,18 @@ class HttpExit:
         self._task = asyncio.current_task()  # that of the client, which judge() and dial() need not run in
 
     async def judge(self, request: ProxyRequest) -> Exchange:
-        target = Target(request.origin.host, request.origin.port, request.method, request.paths)
+        target = _target(request)
         current = self._current if self._is_to(target) else None
         one = self._exits.outgoing(target, self._task) if current is None else self._exits.request(target)
         self._judging[id(request)] = one
         judges_requests = one.policy.policy().judges_requests_to(target.host, target.port)
-        await one.decide(asked=current is not None and self._decided_whole and not judges_requests)
-        exchange, used = await self._exchange(request, one)
+        try:
+            await one.decide(asked=current is not None and self._decided_whole and not judges_requests)
+            exchange, used = await self._exchange(request, one)
+        except asyncio.CancelledError:
+            if current is not None:  # withdrawn, and no connection: there is nothing to record
+                del self._judging[id(request)]
+            raise
         del self._judging[id(request)]
         if current is None:
             self._next = one
@@ -115,8 +122,8 @@ class HttpExit:
         opening = self._exits.opening
         if not opening.has_credentials:
             return PlainExchange(request), frozenset()
-        caller = Caller(one.call.agent, one.call.tool)
-        exchange: CredentialExchange = await opening.credentials.exchange(request, caller)
+        callers = dict.fromkeys(Caller(call.agent, call.tool) for call in (one.call, *one.others))
+        exchange: CredentialExchange = await opening.credentials.exchange(request, *callers)
         return exchange, frozenset(exchange.used)
 
     def _is_to(self, target: Target) -> bool:
@@ -136,9 +143,24 @@ class HttpExit:
         except Refused:
             begun.refused, begun.outcome, begun.address = None, "", ""
             return
-        self.protocol = self._server[1].get_extra_info("ssl_object").selected_alpn_protocol() or "http/1.1"
+        self.protocol = _negotiated(self._server)
 
     async def dial(self, origin: Origin) -> Streams:
+        return await self._dial(origin, self._exits.opening.trust().http1)
+
+    async def dial_http2(self, origin: Origin) -> tuple[Streams, bool]:
+        try:
+            server = await self._dial(origin, self._exits.opening.trust().http2)
+        except Refused as refused:
+            if self._current is not None:
+                self._current.refuse(refused)
+            raise
+        if _negotiated(server) == "h2":
+            return server, True
+        self._exits.opening.chose_http1(origin.host, origin.port)
+        return server, False
+
+    async def _dial(self, origin: Origin, trust: ssl.SSLContext) -> Streams:
         if self._server is not None:
             server, self._server = self._server, None
             return server
@@ -148,7 +170,7 @@ class HttpExit:
         one = self._next
         if one is None and self._current is not None and self._current.address:  # closed by the server meanwhile
             one = self._exits.outgoing(self._current.target, self._task)
-            one.decision = self._current.decision
+            one.decision, one.requests = self._current.decision, self._current.requests
         if one is not None:
             self._record(self._current)
             self._current, self._next = one, None
@@ -158,7 +180,7 @@ class HttpExit:
         connection = await current.dial()
         if origin.scheme == "http":
             return await asyncio.open_connection(sock=connection)
-        return await self._secured(connection, current.target, self._exits.opening.trust().http1)
+        return await self._secured(connection, current.target, trust)
 
     async def _secured(self, connection: socket.socket, target: Target, trust: ssl.SSLContext) -> Streams:
         try:
@@ -177,11 +199,16 @@ class HttpExit:
         one = self._judging.pop(id(request), None)
         if one is None:
             one, self._next = self._next, None
+        current = self._current
+        if one is None and self.protocol == "h2" and current is not None and current.refused is not refused:
+            # The connection goes on, with other requests.
+            one = self._exits.request(current.target if request is None else _target(request))
+            one.decision = current.decision
         if one is not None:
             one.refuse(refused)
             self._record(one)
-        elif self._current is not None:
-            self._current.refuse(refused)
+        elif current is not None:
+            current.refuse(refused)
 
     def moved(self, up: int, down: int) -> None:
         one = self._current
@@ -212,3 +239,11 @@ class HttpExit:
     def _record(self, one: Outgoing | None) -> None:
         if one is not None:
             self._exits.ended(one)
+
+
+def _target(request: ProxyRequest) -> Target:
+    return Target(request.origin.host, request.origin.port, request.method, request.paths)
+
+
+def _negotiated(server: Streams) -> str:
+    return server[1].get_extra_info("ssl_object").selected_alpn_protocol() or "http/1.1"

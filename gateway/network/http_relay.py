@@ -109,7 +109,7 @@ class _Relay:
         if server is None or not self._is_connected(request.origin):
             self.release()
             server = await self.client.attended(self._connect(request.origin))
-        return Transfer(inbound, server[1], request, exchange, self._upstream)
+        return Transfer(inbound, server[1], request, exchange, self._upstream.moved)
 
     async def _connect(self, origin: Origin) -> tuple[Origin, Streams]:
         # Kept here, not by who waits: that may be cancelled just as the connection is made, which nothing would close.

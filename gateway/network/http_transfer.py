@@ -1,23 +1,40 @@
 """One request on its way to one server, and its answer on the way back, at the same time and in pieces."""
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Never
+from typing import Never, Protocol
 
 import h11
 
 from gateway.network.http_client import PIECE_BYTES, Client, RelayLimits, Streams
-from gateway.network.http_request import ProxyRequest, Refused, bad, end_to_end, refusal, trailers
-from gateway.network.upstream import Exchange, Upstream
+from gateway.network.http_request import Headers, ProxyRequest, Refused, bad, end_to_end, refusal, trailers
+from gateway.network.upstream import Exchange
 
 _UPGRADE = ((b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"))
 
 
-class Inbound:
-    """The client's side of one request: h11's state, and the connection that its bytes come from.
+class Asking(Protocol):
+    """The client's side of one request, in the events of HTTP/1.1. `is_complete`: the request was read to its end."""
 
-    `is_complete`: the request was read to its end.
-    """
+    is_complete: bool
+
+    @property
+    def speaks_http11(self) -> bool:
+        """Whether it understands what HTTP/1.0 has not."""
+
+    async def read_body(self) -> h11.Data | h11.EndOfMessage:
+        """Read the next piece of the body."""
+
+    async def send(self, *events: h11.Event) -> None:
+        """Send parts of the answer."""
+
+    async def watch(self) -> Never:
+        """Raise when the client leaves."""
+
+
+class Inbound:
+    """Satisfies Asking: h11's state, and the connection that its bytes come from."""
 
     def __init__(self, client: Client, limits: RelayLimits) -> None:
         self.client = client
@@ -54,6 +71,10 @@ class Inbound:
         """Send parts of the answer. Raises ClientGone."""
         await self.client.send(b"".join(self.http.send(event) or b"" for event in events))
 
+    async def watch(self) -> Never:
+        """Raise ClientGone when it leaves."""
+        await self.client.watch()
+
     def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         try:
             return self.http.next_event()
@@ -62,10 +83,20 @@ class Inbound:
 
 
 class Transfer:
-    """Passes a request and its answer on; `heard`: the server said something, `sent`: it was sent the whole request."""
+    """Passes a request and its answer on; `heard`: the server said something, `sent`: it was sent the whole request.
+
+    `count` takes the bytes up and down that have moved, and raises Refused if there were enough. `more` are headers to
+    send beside those of the exchange.
+    """
 
     def __init__(
-        self, inbound: Inbound, server: Streams, request: ProxyRequest, exchange: Exchange, upstream: Upstream
+        self,
+        inbound: Asking,
+        server: Streams,
+        request: ProxyRequest,
+        exchange: Exchange,
+        count: Callable[[int, int], None],
+        more: Headers = (),
     ) -> None:
         self.reader, self.writer = server
         self.outbound = h11.Connection(h11.CLIENT, 64 * 1024)
@@ -73,7 +104,8 @@ class Transfer:
         self.heard = self.sent = self.had_body = False
         self._inbound = inbound
         self._request = request
-        self._upstream = upstream
+        self._count = count
+        self._more = more
         self._timer: asyncio.Timeout | None = None
         self._idle_s = 0.0
 
@@ -92,7 +124,7 @@ class Transfer:
         """Count bytes. Raises Refused if there were enough."""
         if self._timer is not None:
             self._timer.reschedule(asyncio.get_running_loop().time() + self._idle_s)
-        self._upstream.moved(up, down)
+        self._count(up, down)
 
     def failed(self, error: str, reason: str, status: int = 502) -> Refused:
         """Return the refusal that says what is wrong with the server."""
@@ -105,7 +137,7 @@ class Transfer:
             self.sent = True
         except OSError:
             pass  # the server may have answered before it closed: `receive` finds out
-        await self._inbound.client.watch()
+        await self._inbound.watch()
 
     async def receive(self) -> None:
         """Pass the answer on, up to its end or to where protocols are switched. Raises ClientGone and Refused."""
@@ -127,7 +159,7 @@ class Transfer:
                 return
 
     async def _send_request(self) -> None:
-        headers = [(b"Host", self._request.origin.authority.encode()), *self.exchange.headers]
+        headers = [(b"Host", self._request.origin.authority.encode()), *self.exchange.headers, *self._more]
         if self._request.websocket:
             headers += _UPGRADE
         await self._write(h11.Request(method=self._request.method, target=self._request.target, headers=headers))

@@ -7,6 +7,7 @@ tenant's own certificate authority for that.
 import hashlib
 import hmac
 import ssl
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +37,7 @@ _IMAGE_BUNDLES = (
     "/etc/ssl/cert.pem",
 )
 _LIMIT_BUNDLE_BYTES = 4 * 1024 * 1024
+_LIMIT_SERVERS = 1000
 _OWN_ONLY = ("NODE_EXTRA_CA_CERTS", "DENO_CERT")
 _WHOLE = (
     *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
@@ -65,6 +67,7 @@ class Opening:
         self.trust = trust
         self._tenant = tenant
         self._settings = settings
+        self._http1_only: deque[tuple[str, int]] = deque(maxlen=_LIMIT_SERVERS)
         self._path = directory / f"{hashlib.sha256(tenant.encode()).hexdigest()[:32]}.pem"
 
     @property
@@ -97,6 +100,16 @@ class Opening:
     def opens(self, host: str, port: int, policy: Policy) -> bool:
         """Return whether TLS to a canonical host is opened."""
         return self.credentials.opens(host, port) or policy.judges_requests_to(host, port)
+
+    def protocol(self, host: str, port: int, alpn: Sequence[str]) -> str:
+        """Return what to offer a client, which offers `alpn`, before its server is connected."""
+        known = "http/1.1" in alpn and (host, port) in self._http1_only
+        return "h2" if "h2" in alpn and not known else "http/1.1"
+
+    def chose_http1(self, host: str, port: int) -> None:
+        """Note that a server, which was offered HTTP/2, speaks HTTP/1.1. The last thousand are kept."""
+        if (host, port) not in self._http1_only:
+            self._http1_only.append((host, port))
 
     def environment(self, policy: Policy, agent: str) -> Mapping[str, str]:
         """Return the variables of tool code for its credentials and the authority."""

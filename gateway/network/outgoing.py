@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from gateway.network.addresses import Permits, Unreachable, may_be_dialled, resolve
+from gateway.network.addresses import Denies, Permits, Unreachable, may_be_dialled, resolve
 from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target, denied
 from gateway.network.http_request import Refused, refusal
 from gateway.network.opening import Opening
@@ -35,13 +35,17 @@ class Ended(Exception):
 
 @dataclass(eq=False)
 class Outgoing:
-    """A connection that tool code asked for. `outcome` is how it ended, "" while it is open."""
+    """A connection that tool code asked for. `outcome` is how it ended, "" while it is open.
+
+    It is attributed to `call`; any of the `others`, which were under way too, may have made it.
+    """
 
     target: Target
     call: CallUnderWay
     policy: ConnectionPolicy
     on_dialled: Callable[["Outgoing"], None] = lambda _: None
     """Called once it is connected."""
+    others: tuple[CallUnderWay, ...] = ()
     started_s: float = field(default_factory=time.monotonic)
     decision: Decision | None = None
     refused: Refused | None = None
@@ -94,7 +98,11 @@ class Outgoing:
         deadline_s = time.monotonic() + limits.connect_s
         try:
             found = await resolve(
-                self.target.host, self.target.port, permits=self._permits(policy), timeout_s=limits.connect_s
+                self.target.host,
+                self.target.port,
+                permits=self._permits(policy),
+                denies=self._denies(policy),
+                timeout_s=limits.connect_s,
             )
         except Unreachable as error:
             raise self._unreachable(error) from error
@@ -118,7 +126,13 @@ class Outgoing:
     def _permits(self, policy: Policy) -> Permits:
         return partial(policy.names_address, facts=self.policy.facts(self.call))
 
+    def _denies(self, policy: Policy) -> Denies:
+        return partial(policy.denies_address, self.target.host, facts=self.policy.facts(self.call))
+
     def _unreachable(self, error: Unreachable) -> Refused:
+        if error.kind == "denied_address":
+            advice = "a deny rule names that address or a network that it is in: ask the operator to name less in it"
+            return denied(self.target, error.rule, str(error), advice=advice)
         if error.kind == "private_address":
             rule = self.decision.rule if self.decision is not None else ""
             advice = "the operator's layer of the policy has to name that very address or network in a connect rule"
@@ -168,7 +182,8 @@ class Outgoing:
         if len(requests) > _REQUESTS_KEPT:
             allowed = self.decision is not None and self.decision.policy_version == policy.version
         if self.address:
-            allowed = allowed and may_be_dialled(self.address, self.target.port, self._permits(policy))
+            rules = self._permits(policy), self._denies(policy)
+            allowed = allowed and may_be_dialled(self.target.host, self.address, self.target.port, *rules)
             self.checked_by = policy
         return allowed
 

@@ -38,6 +38,9 @@ class Upstream(Protocol):
         The connection serves later requests to the same origin on the same client's connection; each is judged.
         """
 
+    async def dial_http2(self, origin: Origin) -> tuple[Streams, bool]:
+        """Connect in TLS, offering HTTP/2 before HTTP/1.1, and return whether the server speaks it. Raises Refused."""
+
     def refused(self, refused: Refused, request: ProxyRequest | None) -> None:
         """Record that a request was refused, or failed; None if it could not be read."""
 

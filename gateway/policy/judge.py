@@ -159,6 +159,22 @@ class Policy:
             return False
         return "allow" in effects(self._layers[0].of(CONNECT).by_host(part))
 
+    def denies_address(self, host: str, address: str, port: int, facts: Facts | None = None) -> str:
+        """Return the deny rule that names an address to which a host led, or a network that it is in; "" for none.
+
+        The rest of the rule is about the host as it was asked for: an `unless` may name it. A rule about requests
+        denies it for all of them, for they are not seen yet.
+        """
+        asked, led = (cut(CONNECT, {"host": one, "port": port}).parts for one in (host, address))
+        if not asked or not led or address_of(led[0].host or "") is None:
+            return ""
+        call = Call(CONNECT, {}, facts or Facts())
+        for layer in self._layers:
+            for rule, named in layer.of(CONNECT).by_host(led[0]):
+                if rule.effect == "deny" and not rule.shadow and hit(rule, named, asked[0], call) is not None:
+                    return rule.id
+        return ""
+
     def judge(
         self,
         tool: str,

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 import gateway.network.outgoing
-from gateway.network.addresses import Permits, Resolved, resolve
+from gateway.network.addresses import Resolved, resolve
 from gateway.network.connection_records import ConnectionRecords
 from gateway.network.decision import CallUnderWay, ConnectionPolicy
 from gateway.network.door import Door
@@ -28,7 +28,7 @@ from gateway.storage.entities import Thread
 from tests.unit.gateway.network.relayed import Handler, Server
 from tests.unit.gateway.policy.test_conditions import document
 
-WAIT_S = 20
+WAIT_S = 4
 """Longer than anything takes that works."""
 LOOPBACK = {"id": "loopback", "tools": ["connect"], "hosts": ["127.0.0.0/8"]}
 """The operator's: names may lead to servers of the tests."""
@@ -190,8 +190,8 @@ async def loopback_door(
 ) -> AsyncIterator[LoopbackDoor]:
     made = LoopbackDoor(policy(allow("allowed.test")), Records(), {})
 
-    async def resolved(host: str, port: int, *, permits: Permits, timeout_s: float) -> Resolved:
-        return await resolve(host, port, permits=permits, timeout_s=timeout_s, lookup=made.lookup)
+    async def resolved(host: str, port: int, **more: Any) -> Resolved:
+        return await resolve(host, port, lookup=made.lookup, **more)
 
     patch.setattr(gateway.network.outgoing, "resolve", resolved)
     made.start(approvals, thread)

@@ -338,3 +338,16 @@ async def test_plain_http_in_a_tunnel_is_asked_about_once_for_all_its_requests(d
     for method in ("GET", "POST"):
         writer.write(f"{method} / HTTP/1.1\r\nHost: a.test:{kept.port}\r\nContent-Length: 0\r\n\r\n".encode())
         assert status((await answer(reader))[0]) == 200
+
+
+async def test_a_connection_ends_when_a_rule_denies_the_address_that_its_name_led_to(
+    door: LoopbackDoor, server: Server
+) -> None:
+    reader, writer = await door.tunnel("free.test", server.port)
+    for other in ("93.184.216.0/24", f"127.0.0.1:{server.port + 1}"):
+        door.policy = policy(allow("free.test"), DENY | {"hosts": [other]})
+        await asyncio.sleep(0.1)
+        await works(reader, writer)
+    door.policy = policy(allow("free.test"), DENY | {"hosts": [f"127.0.0.1:{server.port}"]})
+    assert await closed(reader) == b""
+    assert [one[2] for one in await door.recorded(1)] == ["policy_changed"]

@@ -227,3 +227,27 @@ async def test_an_address_behind_a_name_is_named_for_those_tenants_that_the_oper
     door.policy = policy(EVERY_HOST, operator=[*operator, allow("allowed.test")])
     assert status(await door.ask(get("allowed.test", server.port))) == 403
     assert server.connections == 1
+
+
+CDN = "93.184.216.34"
+NETWORK = DENIED | {"hosts": ["93.184.216.0/24"]}
+
+
+@pytest.mark.parametrize("layer", ["tenant", "operator"])
+async def test_a_name_leads_to_no_public_address_that_a_rule_denies(door: LoopbackDoor, layer: str) -> None:
+    server = await door.serve(saying(OK), "allowed.test")
+    door.names["cdn.test"] = [[CDN]]
+    door.names["both.test"] = [[CDN, "127.0.0.1"]]
+    rules, above = [EVERY_HOST], [LOOPBACK]
+    (rules if layer == "tenant" else above).append(NETWORK)
+    door.policy = policy(*rules, operator=above)
+    for way in ("connect", "absolute form"):
+        said = body(await door.ask(WAYS[way]("cdn.test", server.port)))
+        assert (said["error"], said["host"], said["rule"].endswith("r1")) == ("policy_denied", "cdn.test", True)
+        assert CDN in said["reason"]
+    assert (await door.ask(socks("cdn.test", server.port)))[2:4] == b"\x05\x02"
+    assert [one[:2] for one in await door.recorded(3)] == [("deny", said["rule"])] * 3
+    for host in ("allowed.test", "both.test"):
+        assert status(await door.ask(get(host, server.port))) == 200
+    await door.recorded(5)
+    assert [one.details["address"] for one in door.records[3:]] == ["127.0.0.1"] * 2

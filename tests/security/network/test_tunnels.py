@@ -142,6 +142,13 @@ HTTP = {
     "a method of one letter": b"G / HTTP/1.1\r\n" + OTHER,
     "a method with a hyphen": b"M-SEARCH / HTTP/1.1\r\n" + OTHER,
     "a method with digits": b"G3T / HTTP/1.1\r\n" + OTHER,
+    "a method that begins with an underscore": b"_X / HTTP/1.1\r\n" + OTHER,
+    "a method that begins with a hyphen": b"-X / HTTP/1.1\r\n" + OTHER,
+    "a method that begins with a digit": b"0 / HTTP/1.1\r\n" + OTHER,
+    "a method that is a sign": b"$ / HTTP/1.1\r\n" + OTHER,
+    "a method like a length": b"0032git-upload-pack / HTTP/1.1\r\n" + OTHER,
+    "many spaces after a sign": b"*   \t/ HTTP/1.1\r\n" + OTHER,
+    "a bare CR after a sign": b"!\r/ HTTP/1.1\r\n" + OTHER,
     "a long method": b"X" * 5000 + b" / HTTP/1.1\r\n" + OTHER,
     "a tab": b"GET\t/ HTTP/1.1\r\n" + OTHER,
     "a form feed": b"GET\f/ HTTP/1.1\r\n" + OTHER,
@@ -198,9 +205,16 @@ async def test_plain_http_in_a_tunnel_reaches_its_own_host(door: LoopbackDoor, w
 RAW = {
     "Redis": b"*1\r\n$4\r\nPING\r\n",
     "Redis, by hand": b"PING\r\n",
+    "Redis, a command of a letter": b"$1\r\na\r\n",
+    "git": b"0032git-upload-pack /project.git\0host=allowed.test\0",
+    "FIX": b"8=FIX.4.2\x019=5\x0135=0\x01",
     "SSH": b"SSH-2.0-OpenSSH_9.2\r\n",
     "PostgreSQL": b"\x00\x00\x00\x08\x04\xd2\x16\x2f",
     "LDAP": b"0\x0c\x02\x01\x01`\x07\x02\x01\x03\x04\x00\x80\x00",
+    "LDAP, as long as a space": b"0 \x02\x01\x01`\x1b\x02\x01\x03\x04\x0ecn=admin,dc=a,b\x80\x06secret",
+    "LDAP, as long as a tab": b"0\t\x02\x01\x01`\x04\x02\x01\x03\x04",
+    "LDAP, as long as a CR": b"0\r\x02\x01\x01`\x08\x02\x01\x03\x04\x00\x80\x01a",
+    "a length, then text": b"!\x00\x00\x00/ HTTP/1.1\r\n",
     "MQTT": b"\x10\x1a\x00\x04MQTT\x04\x02",
     "AMQP": b"AMQP\x00\x00\x09\x01",
     "DNS": b"\x00\x1d\xab\xcd\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00",
@@ -215,6 +229,20 @@ async def test_other_protocols_pass_as_they_are(door: LoopbackDoor, what: str) -
     reader, writer = await door.tunnel("allowed.test", server.port)
     writer.write(RAW[what])
     assert await asyncio.wait_for(reader.readexactly(len(RAW[what])), 20) == RAW[what]
+
+
+async def test_what_begins_as_a_request_could_waits_only_until_it_is_clear(door: LoopbackDoor) -> None:
+    server = await door.serve(echo_bytes, "allowed.test")
+    for said, answered in ((RAW["git"], True), (RAW["LDAP"], True), (b"_X / HTTP/1.1\r\n" + OTHER, False)):
+        reader, writer = await door.tunnel("allowed.test", server.port)
+        for byte in said:
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        if answered:
+            assert await asyncio.wait_for(reader.readexactly(len(said)), 20) == said
+        else:
+            assert status(await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)) == 400
 
 
 def banner(*answers: bytes) -> Handler:

@@ -48,6 +48,8 @@ class Gate:
     down: int = 0
     tls: dict[str, Any] = field(default_factory=dict)
     answer_to: Callable[[], Awaitable[None]] | None = None
+    http2: Streams | None = None
+    """The connection to a server that speaks it."""
 
     async def judge(self, request: ProxyRequest) -> Exchange:
         self.judged.append(request)
@@ -66,6 +68,12 @@ class Gate:
             return await asyncio.open_connection("127.0.0.1", self.servers[origin.host], **self.tls)
         except OSError as error:
             raise Refused(502, {"error": "bad_gateway", "reason": "connection refused"}) from error
+
+    async def dial_http2(self, origin: Origin) -> tuple[Streams, bool]:
+        if self.http2 is None:
+            return await self.dial(origin), False
+        self.dialled.append(origin)
+        return self.http2, True
 
     def refused(self, refused: Refused, request: ProxyRequest | None) -> None:
         self.refusals.append(refused)

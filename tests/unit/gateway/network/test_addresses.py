@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 
 import pytest
 
@@ -130,3 +130,23 @@ async def test_the_machine_s_own_look_up_is_used_and_what_it_says_is_checked() -
     # Another spelling of an address is none that was judged, and what it leads to is checked all the same.
     with pytest.raises(Unreachable, match="loopback"):
         await resolve("0x7f.1", 80, permits=never, timeout_s=30)
+
+
+async def test_what_is_denied_is_not_dialled_public_or_not() -> None:
+    def denies(address: str, port: int) -> str:
+        return "no-cdn" if (address, port) in {("1.1.1.1", 443), ("10.0.0.1", 443)} else ""
+
+    def lookup(*addresses: str, host: str = "host.test", port: int = 443) -> Awaitable[Resolved]:
+        answers = answering(*addresses)
+        return resolve(host, port, permits=lambda *_: True, denies=denies, timeout_s=5, lookup=answers)
+
+    assert await lookup("1.1.1.1", "9.9.9.9") == Resolved(("9.9.9.9",), ("1.1.1.1",))
+    assert await lookup("1.1.1.1", port=80) == Resolved(("1.1.1.1",))
+    for address in ("1.1.1.1", "::ffff:1.1.1.1", "10.0.0.1", "64:ff9b::101:101", "2002:a00:1::"):
+        with pytest.raises(Unreachable, match="which a rule denies") as caught:
+            await lookup(address)
+        assert (caught.value.kind, caught.value.rule) == ("denied_address", "no-cdn")
+    # As it is written it was judged already, and allowed; what it carries was not.
+    assert await lookup(host="1.1.1.1") == Resolved(("1.1.1.1",))
+    with pytest.raises(Unreachable, match="which a rule denies"):
+        await lookup(host="64:ff9b::101:101")

@@ -205,3 +205,37 @@ def test_conditions_of_the_operator_s_rule_hold_for_the_caller() -> None:
     judge = Policy(document(), document(rule(hosts=["10.0.0.1"], when="agent == 'coder'")))
     assert judge.names_address("10.0.0.1", 443, Facts(agent="coder"))
     assert not judge.names_address("10.0.0.1", 443, Facts(agent="other"))
+
+
+PUBLIC = {"hosts": ["93.184.216.0/24"]}
+
+
+@pytest.mark.parametrize(
+    "denying, denied",
+    [
+        (rule("deny", **PUBLIC), True),
+        (rule("deny", hosts=["93.184.216.34"]), True),
+        (rule("deny", hosts=["93.184.216.34:443"]), True),
+        (rule("deny", **PUBLIC, methods=["POST"]), True),
+        (rule("deny", **PUBLIC, url_paths=["/x"]), True),
+        (rule("deny", **PUBLIC, when="agent == 'coder'"), True),
+        (rule("deny", **PUBLIC, when="host == 'a.test'"), True),
+        (rule("deny", **PUBLIC, unless={"hosts": ["b.test"]}), True),
+        (rule("deny", **PUBLIC, unless={"hosts": ["a.test"]}), False),
+        (rule("deny", **PUBLIC, when="agent == 'other'"), False),
+        (rule("deny", **PUBLIC, mode="shadow"), False),
+        (rule("deny", hosts=["93.184.216.34:80"]), False),
+        (rule("deny", hosts=["93.184.217.0/24", "b.test"]), False),
+        (rule("deny", when="port == 22"), False),
+        (rule("ask", **PUBLIC), False),
+        (rule("allow", **PUBLIC), False),
+    ],
+)
+def test_a_deny_rule_is_about_what_a_name_leads_to(denying: dict[str, Any], denied: bool) -> None:
+    facts = Facts(agent="coder")
+    for judge in (policy(rule(), denying), Policy(document(rule()), document(denying))):
+        found = judge.denies_address("a.test", "93.184.216.34", 443, facts)
+        assert found.removeprefix("operator/") in ({"r0", "r1"} if denied else {""})
+        assert judge.denies_address("a.test", "::ffff:93.184.216.34", 443, facts) == found
+        assert judge.denies_address("a.test", "93.184.218.1", 443, facts) == ""
+        assert judge.denies_address("a.test", "no address", 443, facts) == ""
