@@ -53,10 +53,13 @@ async def relay_http2(client: Streams, upstream: Upstream, *, origin: Origin, li
         if relay.server is not None:
             relay.server.writer.transport.abort()
         client[1].close()
-        with suppress(OSError, TimeoutError):
+        try:
             async with asyncio.timeout(_FINISH_S):
                 await client[1].wait_closed()
-        client[1].transport.abort()
+        except (OSError, TimeoutError):
+            pass  # it does not read, or is gone
+        finally:
+            client[1].transport.abort()
 
 
 class _Relay:

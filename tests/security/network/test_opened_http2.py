@@ -36,6 +36,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def serve_http2(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await Peer((reader, writer), client=False, serve=behave).run()
+    writer.close()
+    await writer.wait_closed()
 
 
 async def secured(door: LoopbackDoor, port: int, alpn: Sequence[str], protocol: str) -> Streams:
@@ -202,7 +204,8 @@ async def serve_http1(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     said = [h11.Response(status_code=200, headers=headers), h11.Data(data=json.dumps(shown).encode() + body)]
     for part in said if request.target == b"/half" else [*said, h11.EndOfMessage(headers=[("X-Sum", "5"), *trailers])]:
         writer.write(http.send(part) or b"")
-    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
 
 
 @pytest.mark.parametrize("alpn", [(), ("http/1.1",)], ids=["without ALPN", "with ALPN"])
@@ -397,6 +400,7 @@ async def test_what_could_be_read_otherwise_reaches_no_server(
         writer.write(head()(b"a.test:%d" % server.port))
         assert await answered(reader) == 200
         assert server.connections == 1
+    await asyncio.wait_for(server.closed.wait(), WAIT_S)
 
 
 async def test_requests_withdrawn_at_once_and_without_end_cost_their_own_connection(
