@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import DataReceived, Event, StreamEnded, StreamReset, TrailersReceived
+from h2.events import (
+    DataReceived,
+    Event,
+    PriorityUpdated,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+    WindowUpdated,
+)
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes
 
@@ -125,6 +133,8 @@ class End:
 
     def arrived(self, event: Event) -> None:
         """Put an event where its stream is served; data of a stream that is over is dropped."""
+        if isinstance(event, WindowUpdated | PriorityUpdated):
+            return  # h2 has heeded it, and there is no end of them in a long answer
         stream = getattr(event, "stream_id", None) or 0
         arrivals = self.arrivals.get(stream)
         if arrivals is None:

@@ -10,7 +10,7 @@ from h2.events import DataReceived, StreamEnded, TrailersReceived
 
 from gateway.network.http2_end import End
 from gateway.network.http_client import RelayLimits, Streams, first_of
-from gateway.network.http_request import Headers, ProxyRequest, end_to_end, trailers
+from gateway.network.http_request import Headers, ProxyRequest, bad, end_to_end, trailers
 from gateway.network.http_transfer import Transfer
 from gateway.network.upstream import Exchange
 
@@ -41,6 +41,8 @@ class Translated:
         try:
             async with transfer.limited(limits.idle_s):
                 await first_of(transfer.receive(), transfer.send())
+        except h11.LocalProtocolError as error:
+            raise bad(f"the request is malformed: {str(error)[:200]}") from error
         except TimeoutError as error:
             raise transfer.failed("gateway_timeout", "no byte moved for too long", 504) from error
         if not self.is_complete:

@@ -14,7 +14,7 @@ from gateway.network.http2_relay import relay_http2
 from gateway.network.http_client import Streams
 from gateway.network.http_relay import relay_http
 from gateway.network.http_request import Origin, ProxyRequest, Refused, refusal
-from gateway.network.outgoing import Ended, Exits, Outgoing
+from gateway.network.outgoing import BYTE_LIMIT, Ended, Exits, Outgoing
 from gateway.network.tls_server import accept_tls
 from gateway.network.upstream import Exchange, PlainExchange
 
@@ -200,7 +200,8 @@ class HttpExit:
         if one is None:
             one, self._next = self._next, None
         current = self._current
-        if one is None and self.protocol == "h2" and current is not None and current.refused is not refused:
+        is_over = current is None or current.refused is refused or refused.body.get("error") == BYTE_LIMIT
+        if one is None and current is not None and self.protocol == "h2" and not is_over:
             # The connection goes on, with other requests.
             one = self._exits.request(current.target if request is None else _target(request))
             one.decision = current.decision

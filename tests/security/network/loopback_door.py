@@ -28,7 +28,7 @@ from gateway.storage.entities import Thread
 from tests.unit.gateway.network.relayed import Handler, Server
 from tests.unit.gateway.policy.test_conditions import document
 
-WAIT_S = 4
+WAIT_S = 20
 """Longer than anything takes that works."""
 LOOPBACK = {"id": "loopback", "tools": ["connect"], "hosts": ["127.0.0.0/8"]}
 """The operator's: names may lead to servers of the tests."""

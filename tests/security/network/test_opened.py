@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,17 @@ async def opened(
     authority.issue_cert("a.test").configure_cert(context)
     if alpn:
         context.set_alpn_protocols(alpn)
+    door.door.opening = Opening("acme", (), directory / "network", trust_in(authority))
+    door.policy = policy(*rules)
+    return await door.serve(handler, "a.test", tls=context)
+
+
+def trust_in(authority: trustme.CA) -> Callable[[], Trust]:
     trust = Trust(ssl.create_default_context(), ssl.create_default_context())
     for one, protocols in zip(trust, (["http/1.1"], ["h2", "http/1.1"]), strict=True):
         authority.configure_trust(one)
         one.set_alpn_protocols(protocols)
-    door.door.opening = Opening("acme", (), directory / "network", lambda: trust)
-    door.policy = policy(*rules)
-    return await door.serve(handler, "a.test", tls=context)
+    return lambda: trust
 
 
 def trusting(door: LoopbackDoor) -> ssl.SSLContext:
@@ -71,6 +75,33 @@ async def test_a_connection_whose_requests_are_judged_stays_while_they_are_allow
     assert await closed(reader) == b""
     assert await door.recorded(1) == [("allow", "r0", "policy_changed")]
     assert server.connections == 1
+
+
+async def test_a_request_after_the_server_closed_its_connection_is_allowed_as_long_as_it_lasts(
+    door: LoopbackDoor, tmp_path: Path
+) -> None:
+    released = asyncio.Event()
+
+    async def answer_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if b" /late " in await reader.readuntil(b"\r\n\r\n"):
+            await released.wait()
+        writer.write(OK)
+        await writer.drain()
+
+    server = await opened(door, tmp_path, answer_late, GET_ONLY)
+    reader, writer = await secured(door, server.port)
+    writer.write(request(server.port))
+    assert (await answer(reader))[1] == b"ok"
+    await asyncio.wait_for(server.closed.wait(), 20)
+    writer.write(request(server.port, "/late"))
+    async with asyncio.timeout(20):
+        while server.connections < 2:
+            await asyncio.sleep(WATCH_S)
+    await asyncio.sleep(5 * WATCH_S)
+    released.set()
+    assert (await answer(reader))[1] == b"ok"
+    writer.close()
+    assert await door.recorded(2) == [("allow", "r0", "completed")] * 2
 
 
 async def test_a_later_request_on_a_connection_ends_when_the_policy_denies_it(

@@ -36,6 +36,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def serve_http2(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await Peer((reader, writer), client=False, serve=behave).run()
+    writer.close()
+    await writer.wait_closed()
 
 
 async def secured(door: LoopbackDoor, port: int, alpn: Sequence[str], protocol: str) -> Streams:
@@ -178,6 +180,19 @@ async def test_a_server_that_cannot_be_reached_is_tried_again_by_the_next_connec
     assert next(one[2] for one in await door.recorded(2)) == "unreachable"
 
 
+async def test_the_limit_of_bytes_is_that_of_the_connection_and_ends_it_on_record(
+    door: LoopbackDoor, tmp_path: Path
+) -> None:
+    server = await opened(door, tmp_path, serve_http2, GET_ONLY, alpn=BOTH)
+    door.policy = policy(GET_ONLY, bytes_down=10_000)
+    async with speaking(door, server.port) as client:
+        assert said(await client.get(b"/big5000"))[0] == 200
+        for _ in range(2):
+            over = await client.get(b"/big9000")
+            assert over.reset is not None or said(over)[0] == 403
+    assert [one[2] for one in await door.recorded(1)] == ["byte_limit"]
+
+
 # --- servers that speak HTTP/1.1 only ---
 
 
@@ -202,7 +217,8 @@ async def serve_http1(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     said = [h11.Response(status_code=200, headers=headers), h11.Data(data=json.dumps(shown).encode() + body)]
     for part in said if request.target == b"/half" else [*said, h11.EndOfMessage(headers=[("X-Sum", "5"), *trailers])]:
         writer.write(http.send(part) or b"")
-    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
 
 
 @pytest.mark.parametrize("alpn", [(), ("http/1.1",)], ids=["without ALPN", "with ALPN"])
@@ -348,6 +364,10 @@ HARMFUL: dict[str, Callable[[bytes], bytes]] = {
     "a path with a space": head(path=b"/ HTTP/1.1"),
     "a path with a line": head(path=b"/ HTTP/1.1\r\nhost: evil.test\r\n\r\n"),
     "a path with dots": head(path=b"/a/..%2fb"),
+    "a path that is not ASCII": head(path=b"/\xff"),
+    "a method that is not ASCII": head(method=b"G\xc3\x89T"),
+    "an authority that is not ASCII": head(authority=b"\xff.test"),
+    "a length of many digits": head((b"content-length", b"9" * 100)),
     "a method with a space": head(method=b"GET /x"),
     "a method with a line": head(method=b"GET / HTTP/1.1\r\nx:"),
     "an unknown pseudo-header": head(evil=b"x"),
@@ -397,6 +417,7 @@ async def test_what_could_be_read_otherwise_reaches_no_server(
         writer.write(head()(b"a.test:%d" % server.port))
         assert await answered(reader) == 200
         assert server.connections == 1
+    await asyncio.wait_for(server.closed.wait(), WAIT_S)
 
 
 async def test_requests_withdrawn_at_once_and_without_end_cost_their_own_connection(

@@ -303,6 +303,30 @@ async def test_frames_that_are_not_taken_need_bounded_memory(data: bytes) -> Non
             assert (await asyncio.wait_for(_done(ends.client, stream), 20)).headers[b":status"] == b"200"
 
 
+async def test_a_long_answer_may_be_taken_in_small_pieces() -> None:
+    async with _relayed() as ends:
+        stream = ends.client.ask(b"/never", method=b"POST")
+        for kind, payload in ((8, b"\x00\x00\x00\x01"), (2, b"\x00\x00\x00\x00\x10")):
+            one = len(payload).to_bytes(3, "big") + bytes([kind, 0]) + stream.to_bytes(4, "big") + payload
+            for _ in range(10):
+                ends.client.writer.write(one * 1000)
+                await ends.client.writer.drain()
+        assert (await ends.client.get()).headers[b":status"] == b"200"
+
+
+@pytest.mark.parametrize("sent, ends_well", [(b"x" * 10, True), (b"x" * 9, False)])
+async def test_a_body_shorter_than_announced_is_broken_off(sent: bytes, ends_well: bool) -> None:
+    async with _relayed() as ends:
+        stream = ends.client.ask(b"/echo", (b"content-length", b"10"), method=b"POST", end=False)
+        await ends.client.send(stream, sent, end=False)
+        ends.client.http.send_headers(stream, [(b"x-sum", b"5")], end_stream=True)
+        ends.client.write()
+        await _done(ends.client, stream)
+        assert (ends.client.got[stream].reset is None) == ends_well
+        await asyncio.wait_for(ends.server.got[1].done.wait(), 20)
+        assert (ends.server.got[1].reset is None) == ends_well
+
+
 async def _done(peer: Peer, stream: int) -> Message:
     await peer.got[stream].done.wait()
     return peer.got[stream]
