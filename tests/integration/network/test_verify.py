@@ -35,7 +35,7 @@ version: 1
 rules:
   - {id: commands, tools: [execute], effect: allow, reason: Commands run.}
 """
-DIRECT = ("routes", "TCP to the host", "UDP")
+DIRECT = ("routes", "TCP to the host", "UDP", "another tenant's forward")
 
 
 @pytest.fixture(scope="module")
