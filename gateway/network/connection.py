@@ -61,15 +61,16 @@ async def serve(connection: socket.socket, exits: Exits) -> None:
                 await client.send(answers[1](refused))
                 await client.linger()
                 return
-            await _tunnel(client, outgoing, exits, *answers)
-            await client.linger()
+            if not await _tunnel(client, outgoing, exits, *answers):
+                await client.linger()
         except (EndOfConnection, OSError, TimeoutError):
             pass  # the client is gone, or says nothing
 
 
 async def _tunnel(
     client: ClientBytes, outgoing: Outgoing, exits: Exits, connected: bytes, refusal: Callable[[Refused], bytes]
-) -> None:
+) -> bool:
+    """Return whether it became one of HTTP, whose relay has closed the client's connection."""
     is_http = False
     policy, target = outgoing.policy.policy(), outgoing.target
     is_opened = exits.opening.opens(target.host, target.port, policy)
@@ -80,7 +81,7 @@ async def _tunnel(
             upstream = None if is_opened else await outgoing.dial()
         except Refused as refused:
             await client.send(refusal(refused))
-            return
+            return False
         if upstream is None:
             await client.send(connected)
             async with asyncio.timeout(_HEAD_S):  # no server is connected yet, so no other limit holds
@@ -89,7 +90,7 @@ async def _tunnel(
                 raise EndOfConnection
             is_http = True
             await serve_opened(client, exits, outgoing, hello)
-            return
+            return True
         with closing(upstream):
             await client.send(connected)
             is_http = await _relay_checked(client, upstream, outgoing)
@@ -107,6 +108,7 @@ async def _tunnel(
     finally:
         if not is_http:
             await exits.ended(outgoing)
+    return is_http
 
 
 async def _relay_checked(client: ClientBytes, upstream: socket.socket, outgoing: Outgoing) -> bool:

@@ -47,9 +47,13 @@ async def relay_http2(
     relay = _Relay(End(client, client_side=False), End(server, client_side=True), upstream, origin, limits)
     try:
         await relay.run()
-    finally:
-        server[1].transport.abort()
         client[1].close()
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_FINISH_S):
+                await client[1].wait_closed()
+    finally:
+        for _, writer in (server, client):
+            writer.transport.abort()  # their sockets are closed next
 
 
 class _Relay:

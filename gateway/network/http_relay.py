@@ -40,10 +40,10 @@ async def relay_http(
             pass
         await relay.client.close()
     except ClientGone:
-        client[1].transport.abort()
+        pass
     finally:
         relay.release()
-        client[1].close()
+        client[1].transport.abort()  # its socket is closed next, whatever is still to be sent
 
 
 class _Relay:
