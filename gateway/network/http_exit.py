@@ -149,7 +149,7 @@ class HttpExit:
         one = self._next
         if one is None and self._current is not None and self._current.address:  # closed by the server meanwhile
             one = self._exits.outgoing(self._current.target, self._task)
-            one.decision = self._current.decision
+            one.decision, one.requests = self._current.decision, self._current.requests
         if one is not None:
             self._record(self._current)
             self._current, self._next = one, None
