@@ -168,8 +168,9 @@ async def verify(
     """Prove what a thread's sandbox reaches, from inside it. Exits with 1 if a check fails.
 
     Runs `python3 -` there, which the policy must allow. Nothing may be reached directly: TCP, UDP, IPv6, raw sockets,
-    DNS, nor a port on this machine's loopback, where another tenant's forward would listen. If the policy lets hosts be reached, the proxy must refuse others, loopback, private addresses and metadata
-    services, and reach the hosts of --reach. What it tries through the proxy is in the log of connections.
+    DNS, nor a port on this machine's loopback, where another tenant's forward would listen. If the policy lets hosts be
+    reached, the proxy must refuse others, loopback, private addresses and metadata services, and reach the hosts of
+    --reach. What it tries through the proxy is in the log of connections.
     """
     for target in reach or ():
         if not _REACH.fullmatch(target):

@@ -1,8 +1,9 @@
 """What `airlock network verify` runs inside a sandbox: it tries what must fail there, and what the proxy is for.
 
-Its text is sent to `python3 -`, so it uses only the standard library, of Python 3.8 or later. The arguments are
+Its text is sent to `python3 -`, so it uses only the standard library, of Python 3.8 or later. The first argument is
 PORT/SECRET of a listener like another tenant's forward, which is on the loopback of the machine that `verify` runs on
-and sends SECRET to whom it accepts, and each HOST:PORT to reach through the proxy. It prints [{"name", "expected", "got", "ok"}, ...] as JSON.
+and sends SECRET to whom it accepts. The others are the HOST:PORT to reach through the proxy. It prints
+[{"name", "expected", "got", "ok"}, ...] as JSON.
 """
 
 from __future__ import annotations
