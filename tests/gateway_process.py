@@ -189,8 +189,13 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(home: Home, env: Mapping[str, str] | None = None, *options: str) -> Iterator[Served]:
-    """Run `airlock serve` until the block ends, then stop it with SIGTERM and see that it exits 0."""
+def served(
+    home: Home, env: Mapping[str, str] | None = None, *options: str, within: Sequence[str] = ()
+) -> Iterator[Served]:
+    """Run `airlock serve` until the block ends, then stop it with SIGTERM and see that it exits 0.
+
+    `within` is a command that execs the one that follows it.
+    """
     ready = home.config.parent / "ready"
     ready.unlink(missing_ok=True)
     _compile_once()
@@ -198,6 +203,7 @@ def served(home: Home, env: Mapping[str, str] | None = None, *options: str) -> I
     with log_path.open("ab") as log:
         process = subprocess.Popen(
             [
+                *within,
                 *AIRLOCK,
                 "serve",
                 "--config",

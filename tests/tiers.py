@@ -50,6 +50,7 @@ CORE = (
     "gateway/test_tenants.py",
     "gateway/test_tool_calls.py",
     "sandbox/test_docker_engine.py",
+    "network/test_docker_clients.py",
     "network/test_docker_tools.py",
     "network/test_door.py",
     "network/test_opened.py",

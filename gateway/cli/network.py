@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import secrets
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -165,15 +168,18 @@ async def verify(
     """Prove what a thread's sandbox reaches, from inside it. Exits with 1 if a check fails.
 
     Runs `python3 -` there, which the policy must allow. Nothing may be reached directly: TCP, UDP, IPv6, raw sockets,
-    DNS. If the policy lets hosts be reached, the proxy must refuse others, loopback, private addresses and metadata
-    services, and reach the hosts of --reach. What it tries through the proxy is in the log of connections.
+    DNS, nor a port on this machine's loopback, where another tenant's forward would listen. If the policy lets hosts be
+    reached, the proxy must refuse others, loopback, private addresses and metadata services, and reach the hosts of
+    --reach. What it tries through the proxy is in the log of connections.
     """
     for target in reach or ():
         if not _REACH.fullmatch(target):
             fail(f"--reach {target!r} is not HOST:PORT, such as pypi.org:443")
     try:
         with SlowWork(f"trying what the sandbox of thread {thread} reaches"):
-            ended = await cli.airlock.run_program(["python3", "-", *(reach or ())], thread=thread, stdin=_PROBE)
+            async with _like_a_forward() as forward:
+                arguments = ["python3", "-", forward, *(reach or ())]
+                ended = await cli.airlock.run_program(arguments, thread=thread, stdin=_PROBE)
     except ScopeMissing:
         raise
     except PermissionDenied as error:
@@ -181,6 +187,19 @@ async def verify(
     checks = _checks(ended)
     whole = all(one["ok"] for one in checks)
     cli.show({"ok": whole, "checks": checks}, lambda _: out.print(_table(checks)), bad_news=not whole)
+
+
+@asynccontextmanager
+async def _like_a_forward() -> AsyncIterator[str]:
+    """Listen as `airlock sandbox forward` does; yield PORT/SECRET, of which each client is sent SECRET."""
+    secret = secrets.token_hex(16)
+
+    def connect(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(secret.encode())
+        writer.close()
+
+    async with await asyncio.start_server(connect, "127.0.0.1", 0) as server:
+        yield f"{server.sockets[0].getsockname()[1]}/{secret}"
 
 
 def _checks(ended: ProgramResult) -> list[dict[str, Any]]:

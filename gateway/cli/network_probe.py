@@ -1,7 +1,9 @@
 """What `airlock network verify` runs inside a sandbox: it tries what must fail there, and what the proxy is for.
 
-Its text is sent to `python3 -`, so it uses only the standard library, of Python 3.8 or later. The arguments are the
-HOST:PORT to reach through the proxy. It prints [{"name", "expected", "got", "ok"}, ...] as JSON.
+Its text is sent to `python3 -`, so it uses only the standard library, of Python 3.8 or later. The first argument is
+PORT/SECRET of a listener like another tenant's forward, which is on the loopback of the machine that `verify` runs on
+and sends SECRET to whom it accepts. The others are the HOST:PORT to reach through the proxy. It prints
+[{"name", "expected", "got", "ok"}, ...] as JSON.
 """
 
 from __future__ import annotations
@@ -187,13 +189,26 @@ def all_refused(targets: list[str]) -> tuple[str, bool]:
     return f"{_REFUSED} for all of {len(targets)}", True
 
 
+def to_forward(port: int, secret: str) -> str:
+    """Return how the listener is reached, in words; "" if it is not."""
+    for host in ("127.0.0.1", "::1"):
+        with contextlib.suppress(OSError), socket.create_connection((host, port), _DIRECT_S) as asking:
+            if asking.recv(len(secret)) == secret.encode():  # a program of the sandbox itself may have the same port
+                return f"{host}:{port} is reached directly"
+    if not os.environ.get("HTTP_PROXY"):
+        return ""
+    said, ok = all_refused([f"{host}:{port}" for host in ("127.0.0.1", "localhost", "[::1]")])
+    return "" if ok else f"proxy: {said}"
+
+
 def check(name: str, expected: str, got: str, ok: bool) -> dict[str, object]:
     """Return one row of the table."""
     return {"name": name, "expected": expected, "got": got, "ok": ok}
 
 
-def checks(reach: list[str]) -> list[dict[str, object]]:
+def checks(forward: str, reach: list[str]) -> list[dict[str, object]]:
     """Return what was tried, in order."""
+    port, _, secret = forward.partition("/")
     cannot = {
         "routes": (routes, "none but loopback's"),
         "TCP to public addresses": (lambda: no_way_to(_PUBLIC), "no way"),
@@ -204,6 +219,7 @@ def checks(reach: list[str]) -> list[dict[str, object]]:
         "UDP": (lambda: no_way_to([*_PUBLIC, *_PRIVATE, *_METADATA, *_IPV6], socket.SOCK_DGRAM), "no way"),
         "raw sockets": (special_sockets, "none"),
         "DNS": (names_resolved, "no answer"),
+        "another tenant's forward": (lambda: to_forward(int(port), secret), "no way"),
     }
     done = []
     for name, (problem, expected) in cannot.items():
@@ -228,4 +244,4 @@ def checks(reach: list[str]) -> list[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(checks(sys.argv[1:])))
+    print(json.dumps(checks(sys.argv[1], sys.argv[2:])))

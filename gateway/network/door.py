@@ -25,7 +25,7 @@ from gateway.network.connection import serve
 from gateway.network.connection_records import ConnectionRecords
 from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target
 from gateway.network.http_request import refusal
-from gateway.network.opening import BUNDLE_FILE, CERTIFICATE_FILE, Opening
+from gateway.network.opening import TRUST_FILES, Opening
 from gateway.network.outgoing import Outgoing
 from gateway.policy.judge import Policy
 from gateway.storage.approval_store import ApprovalStore
@@ -331,7 +331,7 @@ class Entered:
     @property
     def readable_files(self) -> tuple[str, ...]:
         """The files that the variables name."""
-        return tuple(path for path in (CERTIFICATE_FILE, BUNDLE_FILE) if path in self.environment.values())
+        return tuple(path for path in TRUST_FILES if path in self.environment.values())
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,11 +38,21 @@ _IMAGE_BUNDLES = (
 )
 _LIMIT_BUNDLE_BYTES = 4 * 1024 * 1024
 _LIMIT_SERVERS = 1000
-_OWN_ONLY = ("NODE_EXTRA_CA_CERTS", "DENO_CERT")
-_WHOLE = (
-    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
-    *("PIP_CERT", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE"),
-)
+# Programs that read no variable with an authority, but one with the name of a configuration file.
+_APT_FILE, _WGET_FILE = f"{PRIVATE_DIRECTORY}/network/apt.conf", f"{PRIVATE_DIRECTORY}/network/wgetrc"
+_CONFIGURATION = {
+    _APT_FILE: f'Acquire::https::CAInfo "{BUNDLE_FILE}";\n',
+    _WGET_FILE: f"ca_certificate = {BUNDLE_FILE}\n",
+}
+_VARIABLES = {
+    **dict.fromkeys(("NODE_EXTRA_CA_CERTS", "DENO_CERT"), CERTIFICATE_FILE),
+    **dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"), BUNDLE_FILE),
+    **dict.fromkeys(("PIP_CERT", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE"), BUNDLE_FILE),
+    "APT_CONFIG": _APT_FILE,
+    "WGETRC": _WGET_FILE,
+}
+TRUST_FILES = (CERTIFICATE_FILE, BUNDLE_FILE, *_CONFIGURATION)
+"""What `install` writes."""
 
 
 class Trust(NamedTuple):
@@ -114,16 +124,15 @@ class Opening:
     def environment(self, policy: Policy, agent: str) -> Mapping[str, str]:
         """Return the variables of tool code for its credentials and the authority."""
         placeholders = self.credentials.environment(Caller(agent, "execute")) if self._settings else {}
-        if not self.is_needed(policy):
-            return placeholders
-        trusted = dict.fromkeys(_OWN_ONLY, CERTIFICATE_FILE) | dict.fromkeys(_WHOLE, BUNDLE_FILE)
-        return {**placeholders, **trusted}
+        return {**placeholders, **_VARIABLES} if self.is_needed(policy) else placeholders
 
     async def install(self, sandbox: Sandbox) -> None:
-        """Write the authority's certificate into a sandbox. Raises SandboxError and Misconfigured."""
+        """Write the authority's certificate and what names it into a sandbox. Raises SandboxError and Misconfigured."""
         own = self.authority.ca_pem.encode()
         await sandbox.files.write(CERTIFICATE_FILE, own)
         await sandbox.files.write(BUNDLE_FILE, await _image_bundle(sandbox) + own)
+        for path, content in _CONFIGURATION.items():
+            await sandbox.files.write(path, content.encode())
 
 
 async def _image_bundle(sandbox: Sandbox) -> bytes:

@@ -461,10 +461,10 @@ async def test_a_gateway_that_stops_ends_connections_at_once_and_records_them(tm
 
 
 @asynccontextmanager
-async def forwarding(world: World, thread: str, port: int, *options: str) -> AsyncIterator[tuple[Any, str]]:
+async def forwarding(address: str, key: str, thread: str, port: int, *options: str) -> AsyncIterator[tuple[Any, str]]:
     """Run `airlock sandbox forward` and yield its process and what it says first."""
     command = [*AIRLOCK, "sandbox", "forward", str(port), "--thread", thread, *options]
-    env = {**os.environ, "AIRLOCK_ADDRESS": world.gateway.address, "AIRLOCK_API_KEY": world.home.key}
+    env = {**os.environ, "AIRLOCK_ADDRESS": address, "AIRLOCK_API_KEY": key}
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
     assert process.stdout is not None
     try:
@@ -483,7 +483,7 @@ async def test_the_command_line_leads_a_local_port_to_a_web_server_in_the_sandbo
         with urllib.request.urlopen(f"http://{address}/page.bin", timeout=30) as answer:
             return bytes(answer.read())
 
-    async with forwarding(world, "web", port, "--json") as (process, said):
+    async with forwarding(world.gateway.address, world.home.key, "web", port, "--json") as (process, said):
         address = json.loads(said)["listening"]
         # Nothing listens yet: the connection is closed, and the command goes on.
         with pytest.raises(OSError, match=r"."):
@@ -509,7 +509,8 @@ async def test_the_command_line_passes_ends_and_resets_on(world: World, client: 
             ended.set()
 
     await client.create_sandbox("ends")
-    async with listening(answer) as port, forwarding(world, "ends", port, "--listen", "localhost:0") as (_, said):
+    to = (world.gateway.address, world.home.key)
+    async with listening(answer) as port, forwarding(*to, "ends", port, "--listen", "localhost:0") as (_, said):
         assert f"port {port} in the sandbox of thread ends" in said
         address = said.split()[0]
         reader, writer = await asyncio.open_connection("localhost", int(address.rpartition(":")[2]))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import threading
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,16 @@ from typing import Any
 import pytest
 
 from gateway.cli import network_probe
+from gateway.client import Client
 from tests.gateway_process import Home, airlock, make_home, served
+from tests.integration.gateway.test_forward import forwarding
+from tests.integration.network.test_docker_door import runtimes
 from tests.integration.network.test_door import NO_DOCKER, Site
 
 TENANT = """\
 version: 1
-enforcement: kernel
+enforcement: {enforcement}
+sandbox: {{runtime: {runtime}}}
 rules:
   - {{id: all-files, tools: [read, write], paths: [/**], effect: allow, reason: Any file.}}
   - {{id: commands, tools: [execute], {argv}effect: allow, reason: Commands run.}}
@@ -35,7 +42,7 @@ version: 1
 rules:
   - {id: commands, tools: [execute], effect: allow, reason: Commands run.}
 """
-DIRECT = ("routes", "TCP to the host", "UDP")
+DIRECT = ("routes", "TCP to the host", "UDP", "another tenant's forward")
 
 
 @pytest.fixture(scope="module")
@@ -65,17 +72,22 @@ class Verified:
         return ended.returncode, json.loads(ended.stdout)
 
 
-def gateway(directory: Path, port: int, engine: str, *, alone: bool = False) -> Iterator[Verified]:
+def gateway(
+    directory: Path, port: int, engine: str, *, alone: bool = False, runtime: str = "runc"
+) -> Iterator[Verified]:
     home = make_home(directory)
     home.configure(sandbox={"engine": engine, **({} if engine == "memory" else {"keep_workspaces": False})})
     keys = {"default": home.key}
+    enforcement = "kernel" if runtime == "runc" else "reading"  # gVisor has no Landlock
+    tenant = partial(TENANT.format, port=port, runtime=runtime, enforcement=enforcement)
     if alone:
         (directory / "policies" / "default.yaml").write_text(ALONE)
     else:
         home.configure(operator_policy="policies/operator.yaml")
         (directory / "policies" / "operator.yaml").write_text(OPERATOR.format(port=port))
-        (directory / "policies" / "default.yaml").write_text(TENANT.format(port=port, argv=""))
-        keys["strict"] = home.add_tenant("strict", TENANT.format(port=port, argv="argv: [[ls]], "))
+        (directory / "policies" / "default.yaml").write_text(tenant(argv=""))
+        keys["strict"] = home.add_tenant("strict", tenant(argv="argv: [[ls]], "))
+        keys["other"] = home.add_tenant("other", tenant(argv=""))
     with served(home, NO_DOCKER if engine == "memory" else {}) as running:
         yield Verified(home, running.address, port, keys)
 
@@ -85,9 +97,11 @@ def memory(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Veri
     yield from gateway(tmp_path_factory.mktemp("n"), port, "memory")
 
 
-@pytest.fixture(scope="module")
-def docker(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Verified]:
-    yield from gateway(tmp_path_factory.mktemp("n"), port, "docker")
+@pytest.fixture(scope="module", params=["runc", "runsc"])
+def docker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Verified]:
+    if request.param == "runsc" and "runsc" not in runtimes():
+        pytest.skip("this engine has no runtime runsc: docs/deployment.md says how to register it")
+    yield from gateway(tmp_path_factory.mktemp("n"), port, "docker", runtime=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +133,27 @@ def test_what_is_not_reached_is_reported_with_its_refusal_and_exits_with_1(docke
     assert checks[f"reach 127.0.0.1:{docker.port}"][0]
     assert checks["reach pypi.org:443"][1].startswith("403 policy_denied by rule default-deny: ")
     assert [name for name, (ok, _) in checks.items() if not ok] == ["reach pypi.org:443"]
+
+
+async def test_what_another_tenant_has_forwarded_is_not_reached(docker: Verified) -> None:
+    def fetched(address: str) -> str:
+        with urllib.request.urlopen(f"http://{address}/", timeout=30) as answer:
+            return str(answer.read(), "utf-8")
+
+    async with Client(docker.address, docker.keys["other"]) as other:
+        server = await other.start_process(["python3", "-um", "http.server", "8000", "--bind", "127.0.0.1"], thread="o")
+        async for piece in other.process_output("o", server.id, follow=True):
+            if b"Serving" in piece.data:
+                break
+        async with forwarding(docker.address, docker.keys["other"], "o", 8000, "--json") as (_, said):
+            address = json.loads(said)["listening"]
+            assert "Directory listing" in await asyncio.to_thread(fetched, address)
+            reach = ("--reach", address, "--reach", address.replace("127.0.0.1", "localhost"))
+            code, answer = await asyncio.to_thread(docker.verify, *reach)
+    checks = found(answer)
+    assert (code, checks["another tenant's forward"]) == (1, (True, "no way"))
+    for target in reach[1::2]:
+        assert checks[f"reach {target}"][1].startswith("403 policy_denied by rule default-deny: ")
 
 
 def test_a_sandbox_whose_policy_names_no_host_has_no_proxy(alone: Verified) -> None:
