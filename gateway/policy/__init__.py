@@ -8,7 +8,6 @@ from importlib.resources import files
 
 from gateway.policy.decision import Decision, Effect, Facts, Match, RuleLimit
 from gateway.policy.document import PolicyDocument, Rule
-from gateway.policy.hook import JUDGED_BY, PolicyHook
 from gateway.policy.judge import Grants, Policy, compile_grants
 from gateway.policy.loading import PolicyError, PolicyProblem, check_policy_file, load_document, load_policy
 from gateway.policy.narrow import narrow_rule, rule_as_yaml
@@ -18,7 +17,6 @@ STARTER_POLICY: str = files(__name__).joinpath("starter.yaml").read_text(encodin
 """The text of the policy that `airlock init` writes."""
 
 __all__ = [
-    "JUDGED_BY",
     "STARTER_POLICY",
     "Decision",
     "Effect",
@@ -28,7 +26,6 @@ __all__ = [
     "Policy",
     "PolicyDocument",
     "PolicyError",
-    "PolicyHook",
     "PolicyProblem",
     "Rule",
     "RuleLimit",

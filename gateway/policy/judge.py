@@ -30,7 +30,7 @@ from gateway.policy.cover import atoms
 from gateway.policy.decision import INVALID_ARGUMENTS, TOO_COMPLEX, Decision, Effect, Facts, Layer
 from gateway.policy.document import Condition, PolicyDocument, Rule
 from gateway.policy.fields import CONNECT, FILE_TOOLS
-from gateway.policy.file_rules import file_rules_of, refusal_note
+from gateway.policy.file_rules import file_rules_of
 from gateway.policy.globs import compile_glob
 from gateway.policy.hosts import address_of, compile_host
 from gateway.policy.layers import effective_document
@@ -105,10 +105,6 @@ class Policy:
     def file_rules(self) -> FileRules | None:
         """What commands may read and write, for the sandbox's kernel to enforce; None leaves it to reading the line."""
         return file_rules_of(self._rules) if self.document.enforcement == "kernel" else None
-
-    def refusal_note(self, text: str, directory: str) -> str:
-        """Return which rule probably refused a file to a command, by the end of its output; "" for none."""
-        return "" if self.file_rules is None else refusal_note(self.file_rules, self._rules, text, directory)
 
     @cached_property
     def tells_paths_apart(self) -> bool:
