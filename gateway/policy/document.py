@@ -35,7 +35,7 @@ from gateway.policy.fields import (
     UrlGlob,
     check_program_name,
 )
-from gateway.policy.images import ImageRule
+from sandbox.image_names import ImageRule
 
 RESERVED_RULES = frozenset(
     {"default-deny", "opaque", "too-complex", "invalid-arguments", "quota", "approval", "redaction"}

@@ -16,9 +16,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gateway.policy.expressions import compile_expression
 from gateway.policy.globs import compile_glob
 from gateway.policy.hosts import compile_host
-from gateway.policy.images import compile_image_glob, read_image
 from gateway.policy.regexes import compile_regex
 from gateway.policy.url_paths import compile_url_glob
+from sandbox.image_names import compile_image_glob, read_image
 
 READING_TOOLS = frozenset({"ls", "read_file", "glob", "grep"})
 WRITING_TOOLS = frozenset({"write_file", "edit_file"})
