@@ -14,7 +14,7 @@ from itertools import chain
 from gateway.policy.argv import ArgvPrefix, compile_argv
 from gateway.policy.budget import UNLIMITED, Budget
 from gateway.policy.certainty import PERHAPS, YES, Certainty
-from gateway.policy.conditions import CompiledRule, compile_rule, of_host
+from gateway.policy.conditions import CompiledRule, compile_rule
 from gateway.policy.decision import Layer
 from gateway.policy.document import Rule
 from gateway.policy.globs import LIMIT_PATH_BYTES, PathGlob, ancestors, compile_glob, read_glob
@@ -172,7 +172,7 @@ class ToolRules:
         if address_of(host) is not None:
             keys.add(_NETWORKS)
         for pattern, rule in chain.from_iterable(self.by_domain.get(key, ()) for key in keys):
-            if of_host((pattern,), part) == YES:
+            if pattern.matches(host, part.port or 0):
                 yield rule, YES
 
 
