@@ -69,7 +69,7 @@ class Call:
             "agent": facts.agent,
             "now": self.now,
         }
-        if part.kind == "host" and not as_another_tool:
+        if part.kind == "host":
             # The spellings that rules see: an expression about another one could be talked round.
             seen = {"host": part.host, "port": part.port, "method": part.method, "path": part.url_path}
             variables["args"] = {name: value for name, value in seen.items() if value is not None}
