@@ -41,14 +41,18 @@ class Direction:
         self._left = memoryview(b"")
         self._closed = False
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_reader(source, self._receive)
+        # By their numbers: for a socket that it does not know yet, the selector would put the socket's name in words.
+        self._reads, self._writes = source.fileno(), target.fileno()
+        self._loop.add_reader(self._reads, self._receive)
 
     def close(self) -> None:
         """Stop, and drop what is not sent."""
         if not self._closed:
             self._closed = True
-            self._loop.remove_reader(self._source)
-            self._loop.remove_writer(self._target)
+            if self._left:
+                self._loop.remove_writer(self._writes)
+            else:
+                self._loop.remove_reader(self._reads)
 
     def _receive(self) -> None:
         # One piece: a peer that is always ready must not keep the loop from the others.
@@ -62,8 +66,8 @@ class Direction:
             sent = self._sent(_scratch[:size])
             if sent < size:
                 self._left = memoryview(bytes(_scratch[sent:size]))
-                self._loop.remove_reader(self._source)
-                self._loop.add_writer(self._target, self._send_left)
+                self._loop.remove_reader(self._reads)
+                self._loop.add_writer(self._writes, self._send_left)
         except BlockingIOError:
             pass
         except Exception as error:
@@ -76,8 +80,8 @@ class Direction:
             self._end(error)
             return
         if not self._left:
-            self._loop.remove_writer(self._target)
-            self._loop.add_reader(self._source, self._receive)
+            self._loop.remove_writer(self._writes)
+            self._loop.add_reader(self._reads, self._receive)
 
     def _sent(self, data: memoryview) -> int:
         try:
