@@ -8,6 +8,9 @@ import socket
 from collections.abc import Callable
 from contextlib import closing
 
+SEND_BUFFER_BYTES = 1024 * 1024
+"""Of a tunnel's Unix socket, at both ends: the default of 208 KiB would split a piece into several round trips."""
+
 # One for all relays of an event loop: it holds nothing between two receives.
 _scratch = memoryview(bytearray(256 * 1024))
 

@@ -9,7 +9,7 @@ from contextlib import closing
 
 from sandbox.daemon.failures import Fault, check_range
 from sandbox.daemon.frames import FrameSocket
-from sandbox.daemon.relay import relay
+from sandbox.daemon.relay import SEND_BUFFER_BYTES, relay
 from sandbox.daemon.serving.calls import Hangups
 from sandbox.v1 import channel_pb2 as wire
 
@@ -158,6 +158,7 @@ async def serve_tunnel(frames: FrameSocket, local: socket.socket, hangups: Hangu
     with closing(local):
         local.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         local.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _READER_TIMEOUT_MS)
+        frames.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         hangups.watch_whole(frames.connection)
         await frames.send(wire.Reply(tunnel=wire.Tunnel()))
         if frames.buffered_bytes:
