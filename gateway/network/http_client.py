@@ -11,6 +11,8 @@ from gateway.network.http_request import bad, check_head
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 PIECE_BYTES = 64 * 1024
+ANSWER_PIECE_BYTES = 256 * 1024
+"""All that asyncio has received at once."""
 
 _T = TypeVar("_T")
 _HEAD_END = re.compile(rb"\n\r?\n")
