@@ -24,7 +24,7 @@ from gateway.network.proxy_requests import (
     socks_refusal,
 )
 from gateway.policy.hosts import address_of
-from sandbox.daemon.relay import relay_one_way
+from sandbox.daemon.relay import Direction
 
 _HEAD_S = 30.0
 # How a request may begin in the eyes of some server: blank lines and spaces before it, any token for a method. Binary
@@ -121,19 +121,18 @@ async def _relay_checked(client: ClientBytes, upstream: socket.socket, outgoing:
 
     What the client says first is checked; a server may speak before it.
     """
-    back = asyncio.create_task(relay_one_way(upstream, client.connection, outgoing.count_down))
+    back = Direction(upstream, client.connection, outgoing.count_down)
     forward = asyncio.create_task(_forward(client, upstream, outgoing))
     try:
-        await asyncio.wait((back, forward), return_when=asyncio.FIRST_EXCEPTION)
-        if forward.done() and not outgoing.bytes_down and isinstance(forward.exception(), _PlainHttp):
-            return True
-        await asyncio.gather(back, forward)
+        await asyncio.gather(back.ended, forward)
     except _PlainHttp:
+        if not outgoing.bytes_down:
+            return True
         raise denied(outgoing.target, _rule(outgoing), "the client speaks HTTP to a server that spoke first") from None
     finally:
-        for direction in (back, forward):
-            direction.cancel()
-        await asyncio.gather(back, forward, return_exceptions=True)
+        back.close()  # at once: from here on no byte may follow
+        forward.cancel()
+        await asyncio.gather(forward, return_exceptions=True)
     return False
 
 
@@ -150,7 +149,8 @@ async def _forward(client: ClientBytes, upstream: socket.socket, outgoing: Outgo
     first, client.rest = client.rest, b""
     outgoing.count_up(len(first))
     await asyncio.get_running_loop().sock_sendall(upstream, first)
-    await relay_one_way(client.connection, upstream, outgoing.count_up)
+    with closing(Direction(client.connection, upstream, outgoing.count_up)) as direction:
+        await direction.ended
 
 
 def _rule(outgoing: Outgoing) -> str:

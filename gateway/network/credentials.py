@@ -195,7 +195,7 @@ class CredentialExchange:
         return tuple((masked(name), masked(value)) for name, value in headers)
 
     def received(self, data: bytes) -> bytes:
-        return self._masked.feed(data)
+        return self._masked.feed(data) if self._masks else data
 
     def flush(self) -> bytes:
         return self._masked.flush()

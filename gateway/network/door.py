@@ -249,6 +249,7 @@ class Door:
             serving = self._begin(self._serve(connection))
             self._serving.add(serving)
             serving.add_done_callback(self._serving.discard)
+            await asyncio.sleep(0)  # it comes first
 
     async def _serve(self, connection: socket.socket) -> None:
         CURRENT_TENANT.set(self.policy.thread.tenant)

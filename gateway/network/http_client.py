@@ -11,6 +11,8 @@ from gateway.network.http_request import bad, check_head
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 PIECE_BYTES = 64 * 1024
+ANSWER_PIECE_BYTES = 256 * 1024
+"""All that asyncio has received at once."""
 
 _T = TypeVar("_T")
 _HEAD_END = re.compile(rb"\n\r?\n")
@@ -122,11 +124,18 @@ class Client:
 
 async def first_of(work: Coroutine[Any, Any, _T], watch: Coroutine[Any, Any, Never]) -> _T:
     """Return what the work returns, unless the watch raises first. Neither runs on."""
-    task, watching = asyncio.create_task(work), asyncio.create_task(watch)
+    task, watching = asyncio.create_task(work), None
     try:
-        await asyncio.wait((task, watching), return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else watching.result()
+        await asyncio.sleep(0)  # most work is done then
+        if not task.done():
+            watching = asyncio.create_task(watch)
+            await asyncio.wait((task, watching), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() or watching is None else watching.result()
     finally:
-        task.cancel()
-        watching.cancel()
-        await asyncio.gather(task, watching, return_exceptions=True)
+        if watching is None:
+            watch.close()
+        else:
+            watching.cancel()
+        if not task.done() or watching is not None:
+            task.cancel()
+            await asyncio.gather(*filter(None, (task, watching)), return_exceptions=True)

@@ -7,7 +7,7 @@ from typing import Never, Protocol
 
 import h11
 
-from gateway.network.http_client import PIECE_BYTES, Client, RelayLimits, Streams
+from gateway.network.http_client import ANSWER_PIECE_BYTES, Client, RelayLimits, Streams
 from gateway.network.http_request import Headers, ProxyRequest, Refused, bad, end_to_end, refusal, trailers
 from gateway.network.upstream import Exchange
 
@@ -152,7 +152,7 @@ class Transfer:
             elif isinstance(event, h11.Response):
                 await self._inbound.send(self._changed(event))
             elif isinstance(event, h11.Data):
-                if shown := self.exchange.received(bytes(event.data)):
+                if shown := self.exchange.received(event.data):
                     await self._inbound.send(h11.Data(data=shown))
             elif isinstance(event, h11.EndOfMessage):
                 await self._end(event)
@@ -196,7 +196,7 @@ class Transfer:
                 assert isinstance(event, h11.Event)  # noqa: S101 - PAUSED is for what comes after the end
                 return event
             try:
-                data = await self.reader.read(PIECE_BYTES)
+                data = await self.reader.read(ANSWER_PIECE_BYTES)
             except OSError as error:
                 raise self.failed("bad_gateway", "the connection to the server broke") from error
             self.heard = self.heard or bool(data)

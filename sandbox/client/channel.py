@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 
 from sandbox.client import replies
 from sandbox.daemon.frames import MAX_FRAME_BYTES, BrokenFrame, FrameSocket, field_head, only_field, send_around
+from sandbox.daemon.relay import SEND_BUFFER_BYTES
 from sandbox.errors import DaemonLost
 from sandbox.v1 import channel_pb2 as pb
 
@@ -69,7 +70,7 @@ class Connection:
         """Send Input(data=...), 1 MiB at most, without a copy of the bytes."""
         if not self._send_buffer_grown:
             # The default of 208 KiB would split a frame into several round trips of both event loops.
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1024 * 1024)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             self._send_buffer_grown = True
         try:
             await send_around(self._socket, field_head(pb.Input.DATA_FIELD_NUMBER, len(data)), data)
@@ -118,7 +119,8 @@ class Connection:
         return bytes(data)
 
     def detach(self) -> socket.socket:
-        """Return the socket, which is no connection of the channel any more."""
+        """Return the socket, which is a tunnel and no connection of the channel any more."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         return self._socket
 
     def idle(self) -> bool:

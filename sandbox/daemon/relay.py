@@ -6,6 +6,10 @@ An idle relay keeps no buffer: what is received goes on at once, and only what t
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import closing
+
+SEND_BUFFER_BYTES = 1024 * 1024
+"""Of a tunnel's Unix socket, at both ends: the default of 208 KiB would split a piece into several round trips."""
 
 # One for all relays of an event loop: it holds nothing between two receives.
 _scratch = memoryview(bytearray(256 * 1024))
@@ -24,40 +28,79 @@ async def relay(one: socket.socket, other: socket.socket, sent: OnBytes = uncoun
     Raises OSError when a connection breaks, and what the counters raise. The caller closes both sockets, which must not
     block.
     """
-    directions = [
-        asyncio.create_task(relay_one_way(one, other, sent)),
-        asyncio.create_task(relay_one_way(other, one, back)),
-    ]
-    try:
-        await asyncio.gather(*directions)
-    finally:
-        for direction in directions:
-            direction.cancel()
-        await asyncio.gather(*directions, return_exceptions=True)
+    with closing(Direction(one, other, sent)) as forward, closing(Direction(other, one, back)) as backward:
+        await asyncio.gather(forward.ended, backward.ended)
 
 
-async def relay_one_way(source: socket.socket, target: socket.socket, moved: OnBytes = uncounted) -> None:
-    """Relay until `source` ends, and end writing to `target` then. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    while True:
+class Direction:
+    """Relays from `source` until it ends, and ends writing to `target` then; close it before both sockets.
+
+    `ended` is done then, or has what relay() raises. It works by callbacks: a task would be woken for each piece.
+    """
+
+    def __init__(self, source: socket.socket, target: socket.socket, moved: OnBytes = uncounted) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._source, self._target, self._moved = source, target, moved
+        self._left = memoryview(b"")
+        self._closed = False
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        # By their numbers: for a socket that it does not know yet, the selector would put the socket's name in words.
+        self._reads, self._writes = source.fileno(), target.fileno()
+        self._loop.add_reader(self._reads, self._receive)
+
+    def close(self) -> None:
+        """Stop, and drop what is not sent."""
+        if not self._closed:
+            self._closed = True
+            if self._left:
+                self._loop.remove_writer(self._writes)
+            else:
+                self._loop.remove_reader(self._reads)
+
+    def _receive(self) -> None:
+        # One piece: a peer that is always ready must not keep the loop from the others.
         try:
-            count = source.recv_into(_scratch)
+            size = self._source.recv_into(_scratch)
+            self._moved(size)
+            if not size:
+                self._target.shutdown(socket.SHUT_WR)
+                self._end()
+                return
+            sent = self._sent(_scratch[:size])
+            if sent < size:
+                self._left = memoryview(bytes(_scratch[sent:size]))
+                self._loop.remove_reader(self._reads)
+                self._loop.add_writer(self._writes, self._send_left)
         except BlockingIOError:
-            await readable(source)
-            continue
-        moved(count)
-        if not count:
-            break
+            pass
+        except Exception as error:
+            self._end(error)
+
+    def _send_left(self) -> None:
         try:
-            done = target.send(_scratch[:count])
+            self._left = self._left[self._sent(self._left) :]
+        except Exception as error:
+            self._end(error)
+            return
+        if not self._left:
+            self._loop.remove_writer(self._writes)
+            self._loop.add_reader(self._reads, self._receive)
+
+    def _sent(self, data: memoryview) -> int:
+        try:
+            return self._target.send(data)
         except BlockingIOError:
-            done = 0
-        if done < count:
-            await loop.sock_sendall(target, bytes(_scratch[done:count]))
+            return 0
+
+    def _end(self, error: Exception | None = None) -> None:
+        self.close()
+        if self.ended.done():  # cancelled
+            return
+        if error is None:
+            self.ended.set_result(None)
         else:
-            # A peer that is always ready must not keep the loop from the others.
-            await asyncio.sleep(0)
-    target.shutdown(socket.SHUT_WR)
+            self.ended.set_exception(error)
+            self.ended.exception()  # or asyncio logs it where the other direction's was raised before
 
 
 async def readable(source: socket.socket) -> None:

@@ -9,7 +9,7 @@ from contextlib import closing
 
 from sandbox.daemon.failures import Fault, check_range
 from sandbox.daemon.frames import FrameSocket
-from sandbox.daemon.relay import relay
+from sandbox.daemon.relay import SEND_BUFFER_BYTES, relay
 from sandbox.daemon.serving.calls import Hangups
 from sandbox.v1 import channel_pb2 as wire
 
@@ -22,6 +22,7 @@ _BACKLOG = 128
 _READER_TIMEOUT_MS = 15 * 60 * 1000
 # Both attempts together take less than the gateway waits for the answer.
 _CONNECT_S = 4.0
+_ACCEPT_AGAIN_S = 0.05
 _LOOPBACK = "127.0.0.1"
 
 
@@ -33,7 +34,7 @@ class ProxyPort:
         self._waiting: list[asyncio.Future[socket.socket]] = []
         # Accepted for someone who no longer waits.
         self._left: list[socket.socket] = []
-        self._accepting: asyncio.Task[None] | None = None
+        self._watched = False
 
     @property
     def port(self) -> int:
@@ -59,9 +60,7 @@ class ProxyPort:
 
     def close(self) -> None:
         """Stop listening; who waits gets NOT_FOUND."""
-        if self._accepting is not None:
-            self._accepting.cancel()
-            self._accepting = None
+        self._unwatch()
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_exception(_closed())
@@ -69,8 +68,6 @@ class ProxyPort:
         while self._left:
             self._left.pop().close()
         if self._listener is not None:
-            # At once: the cancelled task does so only later, when the number may already be that of another file.
-            asyncio.get_running_loop().remove_reader(self._listener.fileno())
             self._listener.close()
             self._listener = None
 
@@ -82,8 +79,7 @@ class ProxyPort:
             return self._left.pop()
         waiting: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
-        if self._accepting is None:
-            self._accepting = asyncio.create_task(self._accept_all(self._listener))
+        self._watch()
         try:
             return await waiting
         except asyncio.CancelledError:
@@ -94,25 +90,33 @@ class ProxyPort:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
 
-    async def _accept_all(self, listener: socket.socket) -> None:
+    def _watch(self) -> None:
         """Accept while someone waits; otherwise connections wait in the kernel's queue."""
-        loop = asyncio.get_running_loop()
+        if self._listener is not None and not self._watched:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept_one, self._listener)
+            self._watched = True
+
+    def _unwatch(self) -> None:
+        if self._listener is not None and self._watched:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._watched = False
+
+    def _accept_one(self, listener: socket.socket) -> None:
+        waiting = [one for one in self._waiting if not one.done()]
+        if not waiting:
+            self._unwatch()
+            return
         try:
-            while self._waiting:
-                try:
-                    connection, _ = await loop.sock_accept(listener)
-                except OSError:  # no descriptors left, or the client was gone before
-                    await asyncio.sleep(0.05)
-                    continue
-                waiting = [one for one in self._waiting if not one.done()]
-                if waiting:
-                    self._waiting.remove(waiting[-1])
-                    waiting[-1].set_result(connection)
-                else:
-                    self._left.append(connection)
-        finally:
-            if self._accepting is asyncio.current_task():
-                self._accepting = None
+            connection, _ = listener.accept()
+        except BlockingIOError:  # the client was gone before
+            return
+        except OSError:  # no descriptors left
+            self._unwatch()
+            asyncio.get_running_loop().call_later(_ACCEPT_AGAIN_S, self._watch)
+            return
+        connection.setblocking(False)
+        self._waiting.remove(waiting[-1])
+        waiting[-1].set_result(connection)
 
 
 def _closed() -> Fault:
@@ -154,6 +158,7 @@ async def serve_tunnel(frames: FrameSocket, local: socket.socket, hangups: Hangu
     with closing(local):
         local.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         local.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _READER_TIMEOUT_MS)
+        frames.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         hangups.watch_whole(frames.connection)
         await frames.send(wire.Reply(tunnel=wire.Tunnel()))
         if frames.buffered_bytes:
