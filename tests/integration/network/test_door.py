@@ -62,6 +62,13 @@ rules:
   - {{id: site, tools: [connect], hosts: ["localhost:{port}"], effect: allow, reason: The tests' own server.}}
   - {{id: asked, tools: [connect], hosts: ["127.0.0.1:{port}"], effect: ask, reason: An approver should know.}}
 """
+READING = """\
+version: 1
+enforcement: reading
+rules:
+  - {{id: curl, tools: [execute], argv: [[curl]], effect: allow, reason: What it may reach is another rule's business.}}
+  - {{id: site, tools: [connect], hosts: ["localhost:{port}"], effect: allow, reason: The tests' own server.}}
+"""
 OPERATOR = """\
 version: 1
 rules:
@@ -74,6 +81,7 @@ class Network:
     home: Home
     address: str
     port: int
+    reading_key: str  # of a tenant whose command lines are read
 
     @property
     def audit_key(self) -> str:
@@ -88,8 +96,9 @@ def network(tmp_path_factory: pytest.TempPathFactory, site: ThreadingHTTPServer)
     home.configure(sandbox={"engine": "memory"}, operator_policy="policies/operator.yaml")
     (directory / "policies" / "default.yaml").write_text(TENANT.format(port=port))
     (directory / "policies" / "operator.yaml").write_text(OPERATOR.format(port=port))
+    reading_key = home.add_tenant("reading", READING.format(port=port))
     with served(home, NO_DOCKER) as gateway:
-        yield Network(home, gateway.address, port)
+        yield Network(home, gateway.address, port, reading_key)
 
 
 @pytest.fixture
@@ -132,6 +141,16 @@ async def test_a_host_that_no_rule_allows_is_refused_with_its_reason(client: Cli
         "how_to_allow": body["how_to_allow"],
     }
     assert "elsewhere.example" in note
+
+
+@pytest.mark.parametrize("named", ["elsewhere.example", '"${host:-elsewhere.example}"'])
+async def test_a_host_in_a_line_that_may_run_is_refused_when_the_line_connects(network: Network, named: str) -> None:
+    async with Client(network.address, network.reading_key) as client:
+        code, said, note = await run(client, f"curl -sS http://{named}:{network.port}/")
+        assert (code, json.loads(said)["rule"]) == (0, "default-deny")
+        assert "elsewhere.example" in note
+        code, said, note = await run(client, f"curl -sS http://localhost:{network.port}/a")
+        assert (code, said.strip(), note) == (0, "you asked for /a", "")
 
 
 async def test_each_connection_is_on_record(client: Client, network: Network) -> None:
