@@ -108,7 +108,7 @@ async def test_a_relay_that_was_cut_watches_no_socket_and_its_bytes_reach_no_oth
     with pytest.raises(asyncio.CancelledError):
         await relaying
     loop = asyncio.get_running_loop()
-    assert not any([remove(end) for remove in (loop.remove_reader, loop.remove_writer) for end in (one, other)])
+    assert not any(remove(end) for remove in (loop.remove_reader, loop.remove_writer) for end in (one, other))
     assert (len(server.recv(100_000)) < sent.size) == stalls
     await relay_beside(b"mine")
 
