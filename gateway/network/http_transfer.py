@@ -69,7 +69,8 @@ class Inbound:
 
     async def send(self, *events: h11.Event) -> None:
         """Send parts of the answer. Raises ClientGone."""
-        await self.client.send(b"".join(self.http.send(event) or b"" for event in events))
+        if data := b"".join(self.http.send(event) or b"" for event in events):
+            await self.client.send(data)
 
     async def watch(self) -> Never:
         """Raise ClientGone when it leaves."""
@@ -177,7 +178,9 @@ class Transfer:
         await self._write(h11.EndOfMessage(headers=tail))
 
     async def _write(self, event: h11.Event) -> None:
-        data = self.outbound.send(event) or b""
+        data = self.outbound.send(event)
+        if not data:  # the end of a message may be nothing
+            return
         self.moved(len(data), 0)
         self.writer.write(data)
         await self.writer.drain()
