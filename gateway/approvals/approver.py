@@ -7,9 +7,10 @@ arguments, or under another version of the policy, is another call and needs its
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 import structlog
 import yaml
@@ -20,10 +21,9 @@ from agent.state import AgentState, ToolExecution, VerdictKind
 from agent.tool_call import JudgedCall
 from agent.tools.approval import Denied, Granted, Pending
 from gateway.errors import AirlockError
-from gateway.policy.decision import Facts
+from gateway.policy.decision import Facts, Match
 from gateway.policy.document import Rule
-from gateway.policy.hook import HeldGrants
-from gateway.policy.judge import Policy, compile_grants
+from gateway.policy.judge import Grants, Policy, compile_grants
 from gateway.policy.narrow import narrow_rule, rule_as_yaml
 from gateway.redaction.redactor import NO_SECRETS, Redactor
 from gateway.storage.approval_store import (
@@ -193,6 +193,17 @@ def _approved_digest(approval: Approval) -> str:
     if approval.status == PENDING:
         return approval.digest
     return approval.edited_digest or approval.digest
+
+
+class HeldGrants(NamedTuple):
+    """The grants of a thread or a run, and the approval that made each, by the id of its rule."""
+
+    grants: Grants
+    approvals: Mapping[str, str]
+
+    def approval_of(self, trace: Iterable[Match]) -> str:
+        """Return the approval by whose grant a part of the call passed, the first; empty where none did."""
+        return next((self.approvals[match.rule] for match in trace if match.rule in self.approvals), "")
 
 
 @lru_cache(256)

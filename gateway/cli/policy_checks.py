@@ -16,12 +16,12 @@ from gateway.cli.terminal import SlowWork, fail, out
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
-    from gateway.policy.difference import Change, Tally, TextChange
     from gateway.policy.document import PolicyDocument
     from gateway.policy.judge import Policy
     from gateway.policy.lint import Finding
     from gateway.policy.loading import PolicyText
     from gateway.policy.proof import Outcome
+    from gateway.policy_versions.difference import Change, Tally, TextChange
     from gateway.policy_versions.replay import Replayed
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Policy file.")]
@@ -165,8 +165,8 @@ def subagents_problem(
 
 def diff(cli: Cli, before: File, after: File, *, operator: OperatorFile = None) -> None:
     """Compare the verdicts of two policies on the calls in their examples and tests. Exits with 1 if one changes."""
-    from gateway.policy.difference import Tally, Verdict, text_changes
     from gateway.policy.proof import example_calls
+    from gateway.policy_versions.difference import Tally, Verdict, text_changes
 
     above = read_operator(operator)
     first, second = read(before, above).document, read(after, above).document

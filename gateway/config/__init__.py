@@ -1,5 +1,5 @@
 """The configuration file: one pydantic model for each section.
 
 Start at `config.py`; `section.py` words the errors, which name the setting and the fix. Imports gateway layers below
-4 and agent.
+4, agent and sandbox.
 """

@@ -62,7 +62,7 @@ def command_policy(rules: CommandRules) -> CommandPolicy | None:
     if rules.allow is None and rules.deny is None:
         return None
     document = PolicyDocument(version=1, opaque="deny", rules=tuple(_policy_rules(rules)))
-    # The tenant's policy decides which files and hosts the allowed programs may use.
+    # The tenant's policy decides which files the allowed programs may use, and which hosts.
     policy = Policy(document, judges_effects=False)
 
     def judge(command: str) -> str | None:

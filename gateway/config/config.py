@@ -23,8 +23,8 @@ from gateway.config.operation_settings import (
 from gateway.config.section import Name, Section, problems
 from gateway.errors import Misconfigured
 from gateway.policy.fields import ImageGlob
-from gateway.policy.images import ImageRule
 from gateway.policy.yaml_lines import YamlProblem, written_twice
+from sandbox.image_names import ImageRule
 
 _PASSWORD_LIMIT_BYTES = 4096
 _AGENTS_EXAMPLE = "`agents: {default: {system_prompt: You fix programs.}}`"

@@ -1,14 +1,13 @@
 """The policy: one YAML file per tenant that says which tool calls may run. A call that no rule matches is denied.
 
-Start at `document.py`, what a policy says, and `judge.py`, which applies it. Imports agent and sandbox.file_rules,
-and nothing else of gateway.
+Start at `document.py`, what a policy says, and `judge.py`, which applies it. Imports agent, and
+file_rules and image_names of sandbox; nothing else of gateway.
 """
 
 from importlib.resources import files
 
 from gateway.policy.decision import Decision, Effect, Facts, Match, RuleLimit
 from gateway.policy.document import PolicyDocument, Rule
-from gateway.policy.hook import JUDGED_BY, PolicyHook
 from gateway.policy.judge import Grants, Policy, compile_grants
 from gateway.policy.loading import PolicyError, PolicyProblem, check_policy_file, load_document, load_policy
 from gateway.policy.narrow import narrow_rule, rule_as_yaml
@@ -18,7 +17,6 @@ STARTER_POLICY: str = files(__name__).joinpath("starter.yaml").read_text(encodin
 """The text of the policy that `airlock init` writes."""
 
 __all__ = [
-    "JUDGED_BY",
     "STARTER_POLICY",
     "Decision",
     "Effect",
@@ -28,7 +26,6 @@ __all__ = [
     "Policy",
     "PolicyDocument",
     "PolicyError",
-    "PolicyHook",
     "PolicyProblem",
     "Rule",
     "RuleLimit",

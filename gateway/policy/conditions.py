@@ -69,7 +69,7 @@ class Call:
             "agent": facts.agent,
             "now": self.now,
         }
-        if part.kind == "host" and not as_another_tool:
+        if part.kind == "host":
             # The spellings that rules see: an expression about another one could be talked round.
             seen = {"host": part.host, "port": part.port, "method": part.method, "path": part.url_path}
             variables["args"] = {name: value for name, value in seen.items() if value is not None}
@@ -95,14 +95,14 @@ class Conditions:
     time: TimeWindow | None
     when: Expression | None
 
-    def rest(self, part: Part, call: Call, unseen: Certainty = PERHAPS) -> Certainty:
-        """Return whether size, time, and the method and path of a request match: `unseen` where they are not known."""
+    def rest(self, part: Part, call: Call) -> Certainty:
+        """Return whether size, time, and the method and path of a request match, as far as they are known."""
         if self.time is not None and not in_window(self.time, call.now):
             return NO
         return min(
             YES if self.size_bytes is None else _of_size(self.size_bytes, part.size_bytes),
-            YES if self.methods is None else _of_method(self.methods, part.method, unseen),
-            YES if self.url_paths is None else _of_url_path(self.url_paths, part.url_path, unseen),
+            YES if self.methods is None else _of_method(self.methods, part.method),
+            YES if self.url_paths is None else _of_url_path(self.url_paths, part.url_path),
         )
 
     @property
@@ -116,13 +116,13 @@ class Conditions:
         """Return whether the expression is. Raises ExpressionError."""
         return self.when is None or self.when.holds(lambda: call.context(part))
 
-    def whole(self, part: Part, call: Call, unseen: Certainty = PERHAPS) -> Certainty:
+    def whole(self, part: Part, call: Call) -> Certainty:
         """Return whether all of it matches. Raises ExpressionError."""
         found = min(
             YES if self.paths is None else of_path(self.paths, part),
             YES if self.argv is None else _of_argv(self.argv, part),
             YES if self.hosts is None else of_host(self.hosts, part),
-            self.rest(part, call, unseen),
+            self.rest(part, call),
         )
         return found if found == NO or self.is_true(part, call) else NO
 
@@ -162,10 +162,10 @@ def _first(items: Iterable[T], surely: Callable[[T], bool], maybe: Callable[[T],
 
 def of_host(patterns: tuple[HostPattern, ...], part: Part) -> Certainty:
     """Return whether one of the patterns matches the host and the port of a part."""
-    host = part.host
-    if part.kind != "host" or host is None:
-        return PERHAPS if part.kind in ("line", "host") else NO
-    return max(pattern.matches(host, part.port) for pattern in patterns)
+    host, port = part.host, part.port
+    if host is None or port is None:
+        return PERHAPS if part.kind == "line" else NO
+    return YES if any(pattern.matches(host, port) for pattern in patterns) else NO
 
 
 def _of_argv(prefixes: tuple[ArgvPrefix, ...], part: Part) -> Certainty:
@@ -182,23 +182,13 @@ def _of_size(size: SizeRange, written: int | None) -> Certainty:
     return YES if over and up_to else NO
 
 
-def unseen_request(part: Part, effect: Effect) -> Certainty:
-    """Return how surely a rule's conditions on requests hold for a part whose request is not seen.
-
-    What a command asks of a host is judged when it connects: its line passes with regard to that.
-    """
-    if not part.of_command:
-        return PERHAPS
-    return YES if effect == "allow" else NO
+def _of_method(methods: frozenset[str], method: str | None) -> Certainty:
+    return PERHAPS if method is None else YES if method in methods else NO
 
 
-def _of_method(methods: frozenset[str], method: str | None, unseen: Certainty) -> Certainty:
-    return unseen if method is None else YES if method in methods else NO
-
-
-def _of_url_path(globs: tuple[PathGlob, ...], path: str | None, unseen: Certainty) -> Certainty:
+def _of_url_path(globs: tuple[PathGlob, ...], path: str | None) -> Certainty:
     if path is None:
-        return YES if any(glob.text == "/**" for glob in globs) else unseen  # whatever path it is
+        return YES if any(glob.text == "/**" for glob in globs) else PERHAPS  # whatever path it is
     return YES if any(glob.matches(path) for glob in globs) else NO
 
 
@@ -281,11 +271,10 @@ def hit(rule: CompiledRule, named: Certainty, part: Part, call: Call) -> Hit | N
     """Return the hit of a rule whose names match as said, None where its other conditions do not."""
     if rule.by_names:
         return rule.hits[named]
-    unseen = unseen_request(part, rule.effect)
-    found = named if rule.more is None else min(named, rule.more.rest(part, call, unseen))
+    found = named if rule.more is None else min(named, rule.more.rest(part, call))
     try:
         if rule.unless is not None and rule.hits[found] is not None:
-            found = min(found, rule.unless.whole(part, call, unseen.opposite).opposite)
+            found = min(found, rule.unless.whole(part, call).opposite)
         if rule.more is not None and rule.hits[found] is not None and not rule.more.is_true(part, call):
             return None
     except ExpressionError as error:

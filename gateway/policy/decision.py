@@ -33,7 +33,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Match:
-    """A rule that matched a part of the call: the path, one simple command, one redirect, one file or host it names."""
+    """A rule that matched a part of the call: the path, one simple command, one redirect, one file it names, a host."""
 
     part: str
     rule: str
@@ -57,7 +57,7 @@ class Decision:
     """A verdict and what led to it.
 
     `rule` is the id of the deciding rule: the first in the file among those with the strictest effect (for allow, one
-    about the command before one about a file or a host that the command names), else default-deny, opaque,
+    about the command before one about a file that the command names), else default-deny, opaque,
     too-complex or invalid-arguments; rules of the operator's layer are named `operator/ID`. `reason` is written for the
     model. `trace` lists every rule that matched.
     `asked` are the parts an approver is asked about, `limits` what must be taken before

@@ -16,12 +16,13 @@ from gateway.policy.fields import (
     TOOLS,
     WRITING_TOOLS,
     ArgvPrefix,
+    ArgvPrefixes,
     Expression,
-    Glob,
-    Host,
+    Globs,
+    Hosts,
     Image,
     ImageGlobs,
-    Method,
+    Methods,
     Moment,
     Placeholder,
     Regex,
@@ -32,10 +33,10 @@ from gateway.policy.fields import (
     TimeWindow,
     ToolName,
     Tools,
-    UrlGlob,
+    UrlGlobs,
     check_program_name,
 )
-from gateway.policy.images import ImageRule
+from sandbox.image_names import ImageRule
 
 RESERVED_RULES = frozenset(
     {"default-deny", "opaque", "too-complex", "invalid-arguments", "quota", "approval", "redaction"}
@@ -52,7 +53,7 @@ class SandboxSection(Section):
     require_digest: bool = Field(default=False, description="Refuse an image that is named without its digest.")
     runtime: Literal["runc", "runsc"] = "runc"
     memory_mib: int = Field(1024, ge=64, le=1_048_576)
-    cpus: float = Field(1.0, gt=0, le=1024, allow_inf_nan=False)
+    cpus: float = Field(1.0, gt=0, le=1024)
     pids: int = Field(512, ge=16, le=65_536)
     workspace_mib: int = Field(2048, ge=1, le=1_048_576)
     workspace_files: int = Field(500_000, ge=100, le=100_000_000, description="Files and directories in a workspace.")
@@ -69,7 +70,6 @@ class SandboxSection(Section):
         None,
         ge=1,
         le=604_800,
-        allow_inf_nan=False,
         description="A sandbox that is idle for so long is stopped; unset means as the configuration says.",
     )
     snapshots: Literal["asked", "run", "step"] = Field(
@@ -90,13 +90,13 @@ class LimitsSection(Section):
     that is not approved within `approval_s` is refused; the wait does not count as `run_s`.
     """
 
-    timeout_s: float = Field(300.0, gt=0, le=86_400, allow_inf_nan=False)
+    timeout_s: float = Field(300.0, gt=0, le=86_400)
     steps: int = Field(25, ge=1, le=10_000)
     output_tokens: int = Field(32_768, ge=1, le=100_000_000)
     tool_calls: int = Field(200, ge=1, le=1_000_000)
-    cost_usd: float | None = Field(None, gt=0, le=1_000_000, allow_inf_nan=False)
-    run_s: float = Field(300.0, gt=0, le=604_800, allow_inf_nan=False)
-    approval_s: float = Field(86_400.0, gt=0, le=2_592_000, allow_inf_nan=False)
+    cost_usd: float | None = Field(None, gt=0, le=1_000_000)
+    run_s: float = Field(300.0, gt=0, le=604_800)
+    approval_s: float = Field(86_400.0, gt=0, le=2_592_000)
 
 
 # No tenant may fill the database that it shares with others: what holds where nothing is set.
@@ -119,7 +119,7 @@ class QuotasSection(Section):
         None, ge=1, le=1_000_000, description="Sandboxes that are made; one that lives or is resumed is none."
     )
     tokens_per_day: int | None = Field(None, ge=1, le=2**53)
-    cost_usd_per_day: float | None = Field(None, gt=0, le=10_000_000, allow_inf_nan=False)
+    cost_usd_per_day: float | None = Field(None, gt=0, le=10_000_000)
     bytes_per_day: int | None = Field(None, ge=1, le=2**53)
     threads: int | None = Field(None, ge=1, le=2**53)
     stored_bytes: int | None = Field(None, ge=1, le=2**53)
@@ -156,10 +156,10 @@ class NetworkSection(Section):
     )
     connections_per_minute: int = Field(600, ge=1, le=1_000_000, description="New ones, those that are refused too.")
     waiting: int = Field(8, ge=0, le=1000, description="Connections that may wait for an approval at once.")
-    wait_s: float = Field(300.0, gt=0, le=86_400, allow_inf_nan=False)
-    connect_s: float = Field(10.0, gt=0, le=300, allow_inf_nan=False)
-    idle_s: float = Field(300.0, gt=0, le=86_400, allow_inf_nan=False)
-    total_s: float = Field(3600.0, gt=0, le=604_800, allow_inf_nan=False)
+    wait_s: float = Field(300.0, gt=0, le=86_400)
+    connect_s: float = Field(10.0, gt=0, le=300)
+    idle_s: float = Field(300.0, gt=0, le=86_400)
+    total_s: float = Field(3600.0, gt=0, le=604_800)
     bytes_up: int | None = Field(None, ge=1, le=2**53)
     bytes_down: int | None = Field(None, ge=1, le=2**53)
 
@@ -210,31 +210,16 @@ class Examples(Section):
 class Condition(Section):
     """What a rule is about. All that is given must hold."""
 
-    paths: tuple[Glob, ...] | None = Field(
-        None, min_length=1, max_length=1000, description="For file tools: absolute globs, as /workspace/**."
+    paths: Globs | None = Field(None, description="For file tools: absolute globs, as /workspace/**.")
+    argv: ArgvPrefixes | None = Field(
+        None, description="For execute: the first words of a command, as [git, [status, diff]]."
     )
-    argv: tuple[ArgvPrefix, ...] | None = Field(
-        None,
-        min_length=1,
-        max_length=1000,
-        description="For execute: the first words of a command, as [git, [status, diff]].",
+    hosts: Hosts | None = Field(
+        None, description="For connect: pypi.org, pypi.org:443, *.example.com, 10.0.0.0/8, [fd00::/8]:443."
     )
-    hosts: tuple[Host, ...] | None = Field(
+    methods: Methods | None = Field(None, description="For connect, where the gateway sees the requests: [GET, HEAD].")
+    url_paths: UrlGlobs | None = Field(
         None,
-        min_length=1,
-        max_length=1000,
-        description="For connect: pypi.org, pypi.org:443, *.example.com, 10.0.0.0/8, [fd00::/8]:443.",
-    )
-    methods: tuple[Method, ...] | None = Field(
-        None,
-        min_length=1,
-        max_length=100,
-        description="For connect, where the gateway sees the requests: [GET, HEAD].",
-    )
-    url_paths: tuple[UrlGlob, ...] | None = Field(
-        None,
-        min_length=1,
-        max_length=1000,
         description="For connect, where the gateway sees the requests: globs of the URL's path, as /simple/**.",
     )
     size_bytes: SizeRange | None = Field(None, description="For write tools: how much would be written.")

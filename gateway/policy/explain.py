@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from gateway.policy.argv import compile_argv
 from gateway.policy.certainty import PERHAPS, YES
-from gateway.policy.conditions import Call, compile_conditions, unseen_request
+from gateway.policy.conditions import Call, compile_conditions
 from gateway.policy.cover import ArgvWord, ArgvWords, shown_word
 from gateway.policy.decision import Facts
 from gateway.policy.document import Condition, PolicyDocument, Rule
@@ -67,14 +67,13 @@ def near_misses(
 def _failures(rule: Rule, part: Part, call: Call) -> Iterator[tuple[str, Failure]]:
     """Yield the conditions of a rule that do not hold for a part."""
     needed = YES if rule.effect == "allow" else PERHAPS
-    unseen = unseen_request(part, rule.effect)
     try:
         for name in sorted(rule.given()):
             alone = Condition.model_validate({name: getattr(rule, name)})
-            if compile_conditions(alone).whole(part, call, unseen) < needed:
+            if compile_conditions(alone).whole(part, call) < needed:
                 yield name, _failure(rule, name, part, call)
         unless = rule.unless
-        if unless is not None and compile_conditions(unless).whole(part, call, unseen.opposite).opposite < needed:
+        if unless is not None and compile_conditions(unless).whole(part, call).opposite < needed:
             yield "unless", (_ALL, f"its exception ({', '.join(sorted(unless.given()))}) holds")
     except ExpressionError:
         return  # it denies, so it is among the rules that matched
@@ -108,15 +107,14 @@ def _path_failure(globs: tuple[str, ...], part: Part) -> Failure:
 
 
 def _host_failure(hosts: tuple[str, ...], part: Part) -> Failure:
-    if part.host is None:
-        return 1, "which host it is cannot be determined"
-    is_address = address_of(part.host) is not None
+    host = part.host or ""
+    is_address = address_of(host) is not None
     alike = tuple(host for host in hosts if (compile_host(host).addresses is not None) == is_address)
     if not alike:
         what = "an address, which no pattern of a name matches" if is_address else "a name, which no address matches"
-        return 0, f"{part.host} is {what}"
-    shared, closest = _closest(alike, _labels(part.host), lambda host: _labels(compile_host(host).name))
-    return max(shared, int(is_address)), f"{closest} does not match {shown_endpoint(part.host, part.port)}"
+        return 0, f"{host} is {what}"
+    shared, closest = _closest(alike, _labels(host), lambda host: _labels(compile_host(host).name))
+    return max(shared, int(is_address)), f"{closest} does not match {shown_endpoint(host, part.port)}"
 
 
 def _labels(name: str) -> list[str]:

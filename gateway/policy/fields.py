@@ -16,9 +16,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gateway.policy.expressions import compile_expression
 from gateway.policy.globs import compile_glob
 from gateway.policy.hosts import compile_host
-from gateway.policy.images import compile_image_glob, read_image
 from gateway.policy.regexes import compile_regex
 from gateway.policy.url_paths import compile_url_glob
+from sandbox.image_names import compile_image_glob, read_image
 
 READING_TOOLS = frozenset({"ls", "read_file", "glob", "grep"})
 WRITING_TOOLS = frozenset({"write_file", "edit_file"})
@@ -118,13 +118,18 @@ ImageGlobs = Annotated[tuple[ImageGlob, ...], Field(min_length=1, max_length=100
 Expression = Annotated[str, Field(min_length=1, max_length=2000), _compiles(compile_expression)]
 RuleId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 Literals = Annotated[tuple[Text, ...], Field(min_length=1, max_length=100)]
+_Some = Field(min_length=1, max_length=1000)
+Globs = Annotated[tuple[Glob, ...], _Some]
+Hosts = Annotated[tuple[Host, ...], _Some]
+Methods = Annotated[tuple[Method, ...], Field(min_length=1, max_length=100)]
+UrlGlobs = Annotated[tuple[UrlGlob, ...], _Some]
 Tools = Annotated[tuple[ToolName, ...], BeforeValidator(_whole_tool_sets), Field(min_length=1)]
 
 
 class Section(BaseModel):
     """A mapping of the file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Between(Section):
@@ -157,6 +162,7 @@ ArgvWord = Text | Literals | Placeholder
 """A literal word, a list of alternatives, "*" for exactly one word of any text, or a placeholder."""
 
 ArgvPrefix = Annotated[tuple[ArgvWord, ...], Field(min_length=1, max_length=32)]
+ArgvPrefixes = Annotated[tuple[ArgvPrefix, ...], _Some]
 
 
 class SizeRange(Section):

@@ -6,7 +6,6 @@ rule goes on. check_kernel() finds the rules that would be weaker for commands t
 """
 
 import posixpath
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple
 from typing import NamedTuple
@@ -14,40 +13,32 @@ from typing import NamedTuple
 from agent.tools.paths import WORKSPACE
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.fields import Placeholder
-from gateway.policy.globs import ancestors, compile_glob
+from gateway.policy.globs import compile_glob
 from gateway.policy.scoped_rule import ScopedRule, scoped_rules
-from gateway.policy.shell_line import joined
 from gateway.policy.words import names
 from gateway.policy.yaml_lines import Path
 from sandbox.file_rules import FileRules
 
-_READ, _WRITE = "read_file", "write_file"
+READ, WRITE = "read_file", "write_file"
 _LISTS = {
-    _READ: ("readable", "readable_files", "unreadable"),
-    _WRITE: ("writable", "writable_files", "unwritable"),
+    READ: ("readable", "readable_files", "unreadable"),
+    WRITE: ("writable", "writable_files", "unwritable"),
 }
 # A line may use them beside what a rule allows: they run a program in their place, or do nothing.
 _NEED_NO_RULE = names("""[ ash bash chronic dash echo env false flock ionice nice nohup printf pwd setsid sh stdbuf test
     time timeout true xargs""")
 # Of both layers together the daemon takes twice as much (FILE_RULES_LIMIT_BYTES).
 _LIMIT_PATHS_BYTES = 8_000
-# What is read of a command's output, which can be made to take long: its last lines, and some names in each.
-_LIMIT_CHARS, _LIMIT_LINES, _LIMIT_NAMES = 4096, 20, 4
-_REFUSED = re.compile(r"permission denied|EACCES|invalid cross-device link|unable to open", re.IGNORECASE)
-_QUOTED = re.compile(r"['\"\u2018]([^'\"\u2018\u2019]{1,1000})['\"\u2019]")
-_BEFORE = re.compile(
-    r"(?<!\S)(\S{1,1000}): (?:[A-Z][a-z ]{0,40}: )?(?:permission denied|invalid cross-device link)", re.IGNORECASE
-)
 
 
 def file_rules_of(rules: Sequence[ScopedRule]) -> FileRules:
     """Return what commands may read, write and execute under the rules of both layers."""
-    found: dict[str, dict[str, None]] = {name: {} for tool in (_READ, _WRITE) for name in _LISTS[tool]}
+    found: dict[str, dict[str, None]] = {name: {} for tool in (READ, WRITE) for name in _LISTS[tool]}
     for placed in rules:
         rule = placed.rule
         if rule.mode == "enforce" and rule.enforcement != "gateway":
             granted = grants_of(rule) if rule.effect == "allow" else NOTHING
-            for tool in {_READ, _WRITE}.intersection(rule.tools):
+            for tool in {READ, WRITE}.intersection(rule.tools):
                 for name, paths in zip(_LISTS[tool], (*granted, forbids(rule)), strict=True):
                     found[name].update(dict.fromkeys(paths))
     return FileRules(**{name: tuple(paths) for name, paths in found.items()}, programs=programs_of(rules))
@@ -94,7 +85,7 @@ def enforcement_of(rule: Rule, made: FileRules | None) -> str:
         if rule.effect == "deny" or rule.unless is not None or not names_programs:
             return "reading"
         return "kernel" if made is not None and made.programs is not None else "reading"
-    if made is None or rule.enforcement == "gateway" or not {_READ, _WRITE}.intersection(rule.tools):
+    if made is None or rule.enforcement == "gateway" or not {READ, WRITE}.intersection(rule.tools):
         return "gateway"
     return "gateway" if rule.effect == "allow" and grants_of(rule) == NOTHING else "kernel"
 
@@ -131,7 +122,7 @@ def _weaker(placed: ScopedRule) -> Iterator[tuple[Path, str]]:
             what, fix = "the kernel knows programs by their names and no other words", "name the programs in argv"
             place = "argv" if rule.argv is not None else "when"
             yield (*placed.path, place), f"{what}, {so}; {fix}, or {accept} in the rule"
-    if rule.effect != "allow" and rule.enforcement != "gateway" and {_READ, _WRITE}.intersection(rule.tools):
+    if rule.effect != "allow" and rule.enforcement != "gateway" and {READ, WRITE}.intersection(rule.tools):
         for index, glob in enumerate(rule.paths or ()):
             if compile_glob(glob).shape == "pattern":
                 message = (
@@ -187,29 +178,6 @@ def forbids(rule: Rule) -> list[str]:
         return []
     globs = map(compile_glob, rule.paths or ("/**",))
     return [(glob.text if glob.shape == "path" else glob.root) or "/" for glob in globs]
-
-
-def refusal_note(granted: FileRules, rules: Sequence[ScopedRule], text: str, directory: str) -> str:
-    """Return which rule probably refused a file to a command that ran in `directory`, by the end of its output.
-
-    The kernel says "Permission denied" and programs say of what, each in its own way. "" where nothing was refused.
-    Nothing of the output is in the note. `granted` is what the rules make.
-    """
-    refused = [line for line in text[-_LIMIT_CHARS:].splitlines()[-_LIMIT_LINES:] if _REFUSED.search(line)]
-    if not refused:
-        return ""
-    forbidden: list[tuple[str, dict[str, str]]] = []  # what rules forbid, each with the name of its first rule
-    for tool, verb in ((_READ, "read"), (_WRITE, "write")):
-        about = [placed for placed in reversed(rules) if tool in placed.rule.tools]
-        forbidden.append((verb, {path: placed.name for placed in about for path in forbids(placed.rule)}))
-    for line in refused:
-        for name in (_QUOTED.findall(line) or _BEFORE.findall(line))[:_LIMIT_NAMES]:
-            path = joined(directory, name)
-            for verb, by_path in forbidden:
-                found = next((above for one in ancestors(path) if (above := one or "/") in by_path), None)
-                if found is not None:
-                    return f"the policy lets commands {verb} nothing below {found}: rule {by_path[found]}"
-    return f"the policy lets commands {granted_in_words(granted)}"
 
 
 def granted_in_words(granted: FileRules) -> str:

@@ -15,8 +15,6 @@ import socket
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gateway.policy.certainty import NO, PERHAPS, YES, Certainty
-
 _LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
@@ -50,11 +48,9 @@ class HostPattern:
             return address is not None and address in self.network
         return host.endswith("." + self.name) if self.below else host == self.name
 
-    def matches(self, host: str, port: int | None) -> Certainty:
-        """Return whether it matches; a port that is not known could be any."""
-        if not self.names(host):
-            return NO
-        return YES if self.port in (None, port) else PERHAPS if port is None else NO
+    def matches(self, host: str, port: int) -> bool:
+        """Return whether it matches."""
+        return self.port in (None, port) and self.names(host)
 
     def covers(self, other: "HostPattern") -> bool:
         """Return whether it matches whatever another pattern matches."""

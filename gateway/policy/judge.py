@@ -1,18 +1,18 @@
 """The judge: a compiled policy that says allow, ask or deny of one tool call.
 
 A call is cut into parts (parts.py): the path of a file tool; of a command line each simple command, each redirect, and
-each file and host that a known program names. Every part is judged alone by all rules of both layers that match it; the
+each file that a known program names. Every part is judged alone by all rules of both layers that match it; the
 strictest wins, over rules and over parts; a part that nothing allows is denied. So the order of rules never changes a
-verdict. A file that a command opens is judged as read_file, write_file or ls of it, a host as connect; rules for
-execute that have no argv are about these too.
+verdict. A file that a command opens is judged as read_file, write_file or ls of it; rules for execute that have no argv
+are about these too. Hosts in a line are not judged: each connection is, when it is made.
 
 An opaque command line gets what the policy says for opaque, except that
   - a deny rule that matches a part seen in it denies it, and an ask rule asks about it where it would be allowed;
-  - a rule without argv that allows execute allows it too, unless some rule denies or asks about particular commands,
-    files or hosts: whether that one is broken cannot be known, so the policy's word on opaque holds.
+  - a rule without argv that allows execute allows it too, unless some rule denies or asks about particular commands
+    or files: whether that one is broken cannot be known, so the policy's word on opaque holds.
 
-With `enforcement: kernel` the sandbox's kernel holds the rules on files for all that a command starts (file_rules.py),
-and hosts are out of its reach. Then a command line is judged for its programs and their arguments alone.
+With `enforcement: kernel` the sandbox's kernel holds the rules on files for all that a command starts (file_rules.py).
+Then a command line is judged for its programs and their arguments alone.
 """
 
 import hashlib
@@ -24,13 +24,12 @@ from itertools import islice
 
 from agent.tools.paths import WORKSPACE
 from gateway.policy.budget import Budget, TooComplex
-from gateway.policy.certainty import NO
 from gateway.policy.conditions import Call, CompiledRule, Hit, hit
 from gateway.policy.cover import atoms
 from gateway.policy.decision import INVALID_ARGUMENTS, TOO_COMPLEX, Decision, Effect, Facts, Layer
 from gateway.policy.document import Condition, PolicyDocument, Rule
 from gateway.policy.fields import CONNECT, FILE_TOOLS
-from gateway.policy.file_rules import file_rules_of, refusal_note
+from gateway.policy.file_rules import file_rules_of
 from gateway.policy.globs import compile_glob
 from gateway.policy.hosts import address_of, compile_host
 from gateway.policy.layers import effective_document
@@ -44,7 +43,7 @@ from sandbox.file_rules import FileRules
 
 # The file systems of a sandbox in which tool code can make names.
 _WRITABLE_ROOTS = (WORKSPACE, "/tmp", "/dev/shm")  # noqa: S108 - names in the sandbox
-_TOOLS_OF_COMMANDS = ("execute", "read_file", "write_file", "ls", CONNECT)
+_TOOLS_OF_COMMANDS = ("execute", "read_file", "write_file", "ls")
 _CONDITIONS = 10  # comparisons that a rule's other conditions are worth
 _TOO_COMPLEX_REASON = (
     "the command line is too complex to be compared with all rules of the policy: make several calls, with fewer "
@@ -69,7 +68,7 @@ class Policy:
     """A policy ready to judge: the tenant's rules and the operator's, both of which apply.
 
     `document` has the sections that hold, the strictest of both layers; `version` is a short name of the content of
-    both, `digest` the whole SHA-256 in hex. Without `judges_effects` the files and hosts that programs name are not
+    both, `digest` the whole SHA-256 in hex. Without `judges_effects` the files that programs name are not
     judged, only the programs and the redirects.
     """
 
@@ -106,10 +105,6 @@ class Policy:
         """What commands may read and write, for the sandbox's kernel to enforce; None leaves it to reading the line."""
         return file_rules_of(self._rules) if self.document.enforcement == "kernel" else None
 
-    def refusal_note(self, text: str, directory: str) -> str:
-        """Return which rule probably refused a file to a command, by the end of its output; "" for none."""
-        return "" if self.file_rules is None else refusal_note(self.file_rules, self._rules, text, directory)
-
     @cached_property
     def tells_paths_apart(self) -> bool:
         """Whether a rule of a file tool treats two paths of one writable file system differently.
@@ -137,7 +132,7 @@ class Policy:
     def judges_requests_to(self, host: str, port: int) -> bool:
         """Return whether one about methods or paths may be about a canonical host."""
         return any(
-            rule.hosts is None or any(compile_host(one).matches(host, port) is not NO for one in rule.hosts)
+            rule.hosts is None or any(compile_host(one).matches(host, port) for one in rule.hosts)
             for rule in self._request_rules
         )
 
@@ -240,7 +235,7 @@ class Policy:
         """Yield the rules that could be about a part, and the part as they see it."""
         for layer in self._layers:
             yield layer.of(part.tool), part
-            if part.of_command and part.tool != "execute" and layer.of("execute").concerns(part):
+            if part.of_command and part.tool != "execute" and layer.of("execute").general:
                 yield layer.of("execute"), replace(part, tool="execute")
 
     @cached_property

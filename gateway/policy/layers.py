@@ -17,7 +17,7 @@ from gateway.policy.document import (
 )
 from gateway.policy.eviction import EvictionSection, EvictionSizes
 from gateway.policy.fields import Section
-from gateway.policy.images import ImageRule
+from sandbox.image_names import ImageRule
 
 # How what both layers say of a field becomes one value, the operator's word first; of other fields the least counts.
 _MERGED: Mapping[tuple[type[Section], str], Callable[[list[Any]], Any]] = {

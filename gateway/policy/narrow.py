@@ -28,7 +28,7 @@ _NO_OPERATION = "!has(args.operation)"
 def narrow_rule(tool: str, arguments: Mapping[str, object], decision: Decision) -> Rule | None:
     """Return the rule that allows what a decision asks about: exactly these paths, these words, these hosts.
 
-    None where one rule cannot say it: a word, a file or a host is not known before the line runs, the whole line is
+    None where one rule cannot say it: a word or a file is not known before the line runs, the whole line is
     opaque, or what is asked about is of several kinds.
     """
     if decision.verdict != "ask" or decision.rule == OPAQUE or "operation" in arguments:

@@ -1,4 +1,4 @@
-"""A call cut into the parts that are judged: a path, each simple command, each file and host that a command names."""
+"""A call cut into the parts that are judged: a path, each simple command, each file that a command names, a host."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from typing import Literal
 from gateway.policy.fields import CONNECT, FILE_TOOLS, WRITING_TOOLS
 from gateway.policy.globs import path_problem
 from gateway.policy.hosts import canonical_host, shown_endpoint
-from gateway.policy.programs.call import Access, FileUse, HostUse
+from gateway.policy.programs.call import Access, FileUse
 from gateway.policy.programs.paths import absolute
 from gateway.policy.recent import Recent
 from gateway.policy.shell_line import START, Directories, Redirect, SimpleCommand
@@ -37,9 +37,9 @@ class Part:
     unknown, and with `below` everything in that directory too. below: what a search of `path` may meet, which is only
     ever restricted. command: `words` run in one of the directories `cwd`; a `wrapper` runs another part in its place,
     or does nothing beside it, and is only restricted; `within` are commands that end in these words and run them, and
-    an allow that goes so far is one for these, too. host: `host` (canonical, None where it is unknown) and `port`; of
-    an HTTP request to it also `method` and `url_path`, both None where the gateway sees no request, or not which path.
-    line: a whole command line that is opaque. `size_bytes` is what is written, None where it is not known.
+    an allow that goes so far is one for these, too. host: `host` (canonical) and `port`; of an HTTP request to it also
+    `method` and `url_path`, both None where the gateway sees no request, or not which path. line: a whole command line
+    that is opaque. `size_bytes` is what is written, None where it is not known.
     `of_command`: a command line does this, not a tool.
     """
 
@@ -62,10 +62,8 @@ class Part:
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known which file or host is meant."""
-        if self.kind == "path":
-            return self.path is not None or self.glob is not None
-        return self.kind != "host" or self.host is not None
+        """Whether it is known which file is meant."""
+        return self.kind != "path" or self.path is not None or self.glob is not None
 
     @property
     def endpoint(self) -> str:
@@ -90,7 +88,7 @@ class Parts:
 def cut(tool: str, arguments: Mapping[str, object], *, effects: bool = True, redirects: bool = True) -> Parts:
     """Cut a call into its parts. Never raises.
 
-    Without `effects` what programs do with files and hosts is left out, and without `redirects` what the shell opens.
+    Without `effects` what programs do with files is left out, and without `redirects` what the shell opens.
     """
     if tool in FILE_TOOLS:
         return _cut_file_call(tool, arguments)
@@ -194,7 +192,6 @@ def _read_command(command: str, effects: bool, redirects: bool) -> Parts:
         parts.append(Part("command", text, "execute", None, False, words, program.cwd, wrapper, within=program.within))
         if effects:
             parts.extend(_file_part(name, use) for use in program.effects.files)
-            parts.extend(_host_part(name, use) for use in program.effects.hosts)
     parts.extend(opened)
     if not parts and opaque is None:
         parts.append(Part("line", "a line that runs nothing", "execute", of_command=True))
@@ -224,13 +221,3 @@ def _file_part(name: str, use: FileUse) -> Part:
         wrapper=use.possible,
         glob=use.glob,
     )
-
-
-def _host_part(name: str, use: HostUse) -> Part:
-    try:
-        host = canonical_host(use.host) if use.host is not None else None
-    except ValueError:
-        host = None
-    target = host if host is not None else "a host that cannot be determined"
-    endpoint = shown_endpoint(target, use.port)
-    return Part("host", shown(f"{name}: connect to {endpoint}"), CONNECT, host=host, port=use.port, of_command=True)

@@ -42,7 +42,7 @@ class ExampleCall(NamedTuple):
 def prove_examples(document: PolicyDocument, reading: YamlReading) -> Iterator[tuple[Path, Outcome]]:
     """Yield the outcome of each example of a file, with its place.
 
-    The files and hosts that programs name are other rules' business, and a time window is taken to be open.
+    The files that programs name are other rules' business, and a time window is taken to be open.
     """
     for path, rule in all_rules(document):
         if rule.examples.match or rule.examples.not_match:

@@ -13,8 +13,8 @@ from itertools import chain
 
 from gateway.policy.argv import ArgvPrefix, compile_argv
 from gateway.policy.budget import UNLIMITED, Budget
-from gateway.policy.certainty import NO, PERHAPS, YES, Certainty
-from gateway.policy.conditions import CompiledRule, compile_rule, of_host
+from gateway.policy.certainty import PERHAPS, YES, Certainty
+from gateway.policy.conditions import CompiledRule, compile_rule
 from gateway.policy.decision import Layer
 from gateway.policy.document import Rule
 from gateway.policy.globs import LIMIT_PATH_BYTES, PathGlob, ancestors, compile_glob, read_glob
@@ -69,10 +69,6 @@ class ToolRules:
     @cached_property
     def roots(self) -> list[str]:
         return [glob.root for glob, _ in self.tightening]
-
-    def concerns(self, part: Part) -> bool:
-        """Return whether any rule could match a file or a host that a command names."""
-        return bool(self.general) or bool(self.by_root if part.kind == "path" else self.by_domain)
 
     def matching(self, part: Part, budget: Budget = UNLIMITED) -> Found:
         """Yield the rules whose names hold for a part of this tool; a rule may come more than once.
@@ -171,14 +167,13 @@ class ToolRules:
 
     def by_host(self, part: Part) -> Found:
         """Yield the rules whose hosts name a part's."""
-        host = part.host
-        keys = self.by_domain.keys() if host is None else {_domain(host), host.rpartition(".")[2]}
-        if host is not None and address_of(host) is not None:
-            keys = {*keys, _NETWORKS}
+        host = part.host or ""
+        keys = {_domain(host), host.rpartition(".")[2]}
+        if address_of(host) is not None:
+            keys.add(_NETWORKS)
         for pattern, rule in chain.from_iterable(self.by_domain.get(key, ()) for key in keys):
-            found = of_host((pattern,), part)
-            if found != NO:
-                yield rule, found
+            if pattern.matches(host, part.port or 0):
+                yield rule, YES
 
 
 _NO_RULES = ToolRules()

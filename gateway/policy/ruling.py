@@ -20,7 +20,7 @@ class Judged:
     """A part and the rules that hit it.
 
     `granted` is the rule of a grant that answers what is asked about it. `narrowed`: whether a rule in force (False),
-    or in shadow (True), tightens for some files or hosts, where it cannot be determined which one is meant.
+    or in shadow (True), tightens for some files, where it cannot be determined which one is meant.
     """
 
     part: Part
@@ -142,7 +142,7 @@ class _Outcome:
     asking: list[Hit] = field(default_factory=list)
     passing: list[Hit] = field(default_factory=list)
     passing_effects: list[Hit] = field(default_factory=list)
-    """What lets the files and hosts of a command line pass; the rules about its commands are named before these."""
+    """What lets the files of a command line pass; the rules about its commands are named before these."""
     asked: dict[str, None] = field(default_factory=dict)
     unmatched: list[Part] = field(default_factory=list)
     limits: dict[int, RuleLimit] = field(default_factory=dict)

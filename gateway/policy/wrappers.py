@@ -110,7 +110,7 @@ class Programs:
         """Return the effects of the next program, where a line uses too much that anything may be used."""
         is_full = self._uses > LIMIT_USES
         effects = effects_of(command.words, None if is_full else command.cwd)  # it may start others all the same
-        self._uses += len(effects.files) + len(effects.hosts)
+        self._uses += len(effects.files)
         return effects if self._uses <= LIMIT_USES else replace(ANYTHING, opaque=effects.opaque)
 
     def _refuse(self, reason: str) -> None:

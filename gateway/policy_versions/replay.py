@@ -15,7 +15,7 @@ from agent.messages import ToolCall
 from agent.tool_call import JudgedCall
 from gateway.policy import Policy
 from gateway.policy.decision import Facts
-from gateway.policy.difference import Tally, Verdict
+from gateway.policy_versions.difference import Tally, Verdict
 from gateway.storage.call_journal import RecordedCall
 
 CUT = "its stored arguments are truncated, or were not a JSON object"

@@ -12,10 +12,10 @@ from gateway.config.config import Config
 from gateway.config.model_settings import CONCURRENT_INFERENCES, ModelSettings
 from gateway.errors import Unauthenticated
 from gateway.policy import Policy, PolicyDocument
-from gateway.policy.images import ANY_IMAGE, ImageRule
 from gateway.policy_versions.policies import InForce, Policies
 from gateway.policy_versions.policy_check import PolicyChecker, read_policy_file
 from gateway.storage.policy_store import OPERATOR
+from sandbox.image_names import ANY_IMAGE, ImageRule
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 
 _MIB = 1024 * 1024

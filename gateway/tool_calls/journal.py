@@ -29,7 +29,6 @@ from agent.tools.recovery import INTERRUPTED, EarlierCall
 from gateway.audit.call_audit import call_entry, shown_name
 from gateway.errors import Unavailable
 from gateway.policy.decision import DEFAULT_DENY, INVALID_ARGUMENTS, OPAQUE
-from gateway.policy.hook import PolicyHook
 from gateway.redaction import Redactor
 from gateway.redaction.finders import RedactionFailed
 from gateway.redaction.redactor import NO_SECRETS, WITHHELD
@@ -42,6 +41,7 @@ from gateway.storage.store import Store
 from gateway.support.background import retried
 from gateway.support.clock import now_us
 from gateway.tool_calls.outcome_retry_queue import NOT_EXECUTED, UNRECORDED, OutcomeRetryQueue, UnrecordedCall
+from gateway.tool_calls.policy_hook import PolicyHook
 from gateway.tool_calls.quota_hook import QUOTA, REFUSED
 from gateway.tool_calls.service_executor import EXECUTOR
 from gateway.tool_calls.tool_request import REQUEST, StoredResult, ToolRequest

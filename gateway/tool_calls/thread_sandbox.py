@@ -18,10 +18,12 @@ from agent.tool_call import CallContext
 from agent.tools.paths import WORKSPACE
 from gateway.errors import OtherEngine
 from gateway.network.door import Entered, Network, no_network
-from gateway.policy import JUDGED_BY, Policy
+from gateway.policy import Policy
 from gateway.policy.file_rules import named_programs
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.entities import Thread
+from gateway.tool_calls.policy_hook import JUDGED_BY
+from gateway.tool_calls.refusal_note import refusal_note
 from sandbox.client.replies import PROCESSES_LIMIT
 from sandbox.engines.engine import Identity
 from sandbox.errors import Conflict, EngineUnavailable, Exhausted, NotFound, PostureTooWeak, SandboxError
@@ -289,7 +291,7 @@ def _refusal(policy: Policy, done: ExecResult) -> str:
     if done.outcome != "exited" or not done.exit_code:
         return ""
     end = b"".join(piece.data for piece in done.output[-_LAST_PIECES:])[-_LAST_BYTES:]
-    return policy.refusal_note(end.decode(errors="replace"), WORKSPACE)
+    return refusal_note(policy, end.decode(errors="replace"), WORKSPACE)
 
 
 def _said_once(sandbox: Sandbox) -> str:

@@ -29,7 +29,6 @@ from gateway.agents.agents import Workspace, seven_tools
 from gateway.approvals.approver import GrantHook, ThreadApprover, load_grants
 from gateway.errors import ApprovalPending, InvalidArgument, Unavailable, Unrecorded
 from gateway.network.door import Doors, Network, ThreadNetwork, no_network
-from gateway.policy import PolicyHook
 from gateway.policy.decision import Facts
 from gateway.redaction.hooks import redaction_hooks
 from gateway.redaction.redactor import NO_SECRETS, Redactor
@@ -45,6 +44,7 @@ from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.journal import JournalHook
 from gateway.tool_calls.outcome_retry_queue import UNRECORDED, OutcomeRetryQueue, UnrecordedCall
+from gateway.tool_calls.policy_hook import PolicyHook
 from gateway.tool_calls.quota_hook import REFUSED, QuotaHook
 from gateway.tool_calls.redacted_workspace import ProcessReader, RedactedWorkspace
 from gateway.tool_calls.service_executor import EXECUTOR, ServiceExecutor

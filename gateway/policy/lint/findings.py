@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from gateway.policy.document import Condition, PolicyDocument, Rule
-from gateway.policy.fields import CONNECT, FILE_TOOLS
+from gateway.policy.fields import FILE_TOOLS
 from gateway.policy.judge import Policy
 from gateway.policy.scoped_rule import ScopedRule, scoped_in_both
 from gateway.policy.yaml_lines import Path, YamlReading
@@ -17,9 +17,8 @@ _WARNINGS = frozenset(
 """What is worth a warning of a rule; the other checks are notes."""
 _CIRCUMSTANCES = ("time", "when", "size_bytes", "methods", "url_paths")
 # For questions about programs alone: which files they name is another question.
-_ANY_FILE_OR_HOST = tuple(
-    Rule.model_validate({"id": f"lint.{name}", "tools": list(tools), "effect": "allow", "reason": "whatever it names"})
-    for name, tools in (("any-file", FILE_TOOLS), ("any-host", (CONNECT,)))
+_ANY_FILE = Rule.model_validate(
+    {"id": "lint.any-file", "tools": tuple(FILE_TOOLS), "effect": "allow", "reason": "whatever it names"}
 )
 
 
@@ -66,7 +65,7 @@ class Linted:
     @cached_property
     def _loosest_with_files(self) -> Policy:
         loosest = at_its_loosest(self.document)
-        return self._policy(loosest.model_copy(update={"rules": (*loosest.rules, *_ANY_FILE_OR_HOST)}))
+        return self._policy(loosest.model_copy(update={"rules": (*loosest.rules, _ANY_FILE)}))
 
     def _policy(self, loosest: PolicyDocument) -> Policy:
         return Policy(loosest) if self.operator is None else Policy(loosest, at_its_loosest(self.operator))
@@ -76,7 +75,7 @@ class Linted:
         return self._allowing(self.loosest, tool, arguments)
 
     def runs(self, command: str) -> tuple[str, ...] | None:
-        """Return the same for a command line, without regard to the files and hosts that it names."""
+        """Return the same for a command line, without regard to the files that it names."""
         return self._allowing(self._loosest_with_files, "execute", {"command": command})
 
     def _allowing(self, policy: Policy, tool: str, arguments: dict[str, Any]) -> tuple[str, ...] | None:

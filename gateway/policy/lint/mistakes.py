@@ -22,27 +22,22 @@ def mistakes(linted: Linted) -> Iterator[Finding]:
         yield from _globs(linted, placed)
         yield from _denied_by_path(linted, placed)
         yield from _empty_words(linted, placed)
-        yield from _url_globs(linted, placed)
     yield from _sections(linted)
 
 
 def _globs(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
-    for where, condition in (("paths", placed.rule), ("unless.paths", placed.rule.unless)):
+    for where, condition in (("", placed.rule), ("unless.", placed.rule.unless)):
         if condition is None:
             continue
         words = (word for prefix in condition.argv or () for word in prefix if isinstance(word, Placeholder))
-        for glob in (*(condition.paths or ()), *(path for word in words for path in word.path or ())):
-            if (problem := _glob_problem(glob)) is not None:
+        paths = (*(condition.paths or ()), *(path for word in words for path in word.path or ()))
+        for glob, name, problem_of in (
+            *((glob, "paths", _glob_problem) for glob in paths),
+            *((glob, "url_paths", _text_problem) for glob in condition.url_paths or ()),
+        ):
+            if (problem := problem_of(glob)) is not None:
                 what, fix = problem
-                yield linted.finding("impossible-glob", placed, f"{where}: {glob} {what}", fix)
-
-
-def _url_globs(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
-    for where, condition in (("url_paths", placed.rule), ("unless.url_paths", placed.rule.unless)):
-        for glob in (condition.url_paths or ()) if condition is not None else ():
-            if (problem := _text_problem(glob)) is not None:
-                what, fix = problem
-                yield linted.finding("impossible-glob", placed, f"{where}: {glob} {what}", fix)
+                yield linted.finding("impossible-glob", placed, f"{where}{name}: {glob} {what}", fix)
 
 
 def _glob_problem(glob: str) -> tuple[str, str] | None:

@@ -1,6 +1,6 @@
-"""What known programs do with their arguments: the files they read and write, the hosts they speak to.
+"""What known programs do with their arguments: the files they read and write.
 
-`files`, `git`, `network` and `scripts` are groups of programs, each with a table PROGRAMS from a program's
+`curl`, `files`, `git` and `scripts` are groups of programs, each with a table PROGRAMS from a program's
 name to the function that describes a call of it. The tables know the usual options of common programs. For any other
 option, and for a program in UNREAD, it is unknown which files are used, and the line is opaque. Of a program in no
 table nothing is known: only argv rules judge it.
@@ -12,7 +12,7 @@ Start at `call.py`. Imports gateway.policy.
 
 from collections.abc import Sequence
 
-from gateway.policy.programs import files, git, network, scripts
+from gateway.policy.programs import curl, files, git, scripts
 from gateway.policy.programs.call import NO_EFFECTS, UNREAD_REASON, Call, Describe, Effects
 from gateway.policy.programs.starts import refuse_starts
 from gateway.policy.shell_line import START, Directories
@@ -25,10 +25,10 @@ UNREAD = names("""ar aria2c axel base32 bsdtar bunzip2 bzcat bzip2 cksum comm cp
     gunzip gzcat gzip hd hexdump iconv install join less lftp link ln lzma mkfifo mktemp more nc ncat netcat ninja patch
     pax ping pr rev rgrep rsync scp sftp sha224sum sha384sum shred shuf socat split sqlite3 ssh strings sum tar telnet
     tree tsort unexpand unlzma unxz unzip unzstd wget xxd xz xzcat zcat zip zipinfo zstd zstdcat""")
-"""Programs that use files or hosts in ways that are not read from a line."""
+"""Programs that use files in ways that are not read from a line."""
 
 _PROGRAMS: dict[str, Describe] = {
-    name: describe for module in (files, scripts, git, network) for name, describe in module.PROGRAMS.items()
+    name: describe for module in (curl, files, git, scripts) for name, describe in module.PROGRAMS.items()
 }
 
 

@@ -1,4 +1,4 @@
-"""What a simple command does besides running (the files and hosts it uses), and a call while that is found out."""
+"""What a simple command does besides running (the files it uses), and a call while that is found out."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Access = Literal["read", "write", "list"]
 
 _WILD = frozenset("*?[")
 LIMIT_USES = 1024
-"""How many files and hosts a command may name, and all commands of a line together."""
+"""How many files a command may name, and all commands of a line together."""
 TOO_MANY = f"it names more files than {LIMIT_USES}; name fewer at a time"
 UNREAD_REASON = "a line does not say which files it uses; use enforcement: kernel, or allow execute without argv"
 
@@ -35,30 +35,21 @@ class FileUse:
 
 
 @dataclass(frozen=True)
-class HostUse:
-    """A host that a command connects to. None: which one cannot be determined from the line."""
-
-    host: str | None
-    port: int | None = None
-
-
-@dataclass(frozen=True)
 class Effects:
     """All that is known of one simple command.
 
-    `opaque` says why it might run something that the line does not name; `files_unknown` why files or hosts might be
-    missing here, which matters only where the line is read for these. Both are None where all is known. A program that
-    is not described here has no effects: what it may do is the business of the argv rules.
+    `opaque` says why it might run something that the line does not name; `files_unknown` why files might be missing
+    here, which matters only where the line is read for these. Both are None where all is known. A program that is not
+    described here has no effects: what it may do is the business of the argv rules.
     """
 
     files: tuple[FileUse, ...] = ()
-    hosts: tuple[HostUse, ...] = ()
     opaque: str | None = None
     files_unknown: str | None = None
 
 
 NO_EFFECTS = Effects()
-ANYTHING = Effects((FileUse(None, "read"), FileUse(None, "write")), (HostUse(None),), files_unknown=TOO_MANY)
+ANYTHING = Effects((FileUse(None, "read"), FileUse(None, "write")), files_unknown=TOO_MANY)
 
 
 class Call:
@@ -69,20 +60,19 @@ class Call:
         self.words = tuple(words)
         self.directories = directories
         self._files: dict[FileUse, None] = {}
-        self._hosts: dict[HostUse, None] = {}
         self._opaque: str | None = None
         self._lost: str | None = None
 
     def effects(self) -> Effects:
         """Return all that was found."""
-        return Effects(tuple(self._files), tuple(self._hosts), self._opaque, self._lost)
+        return Effects(tuple(self._files), self._opaque, self._lost)
 
     def refuse(self, reason: str) -> None:
         """Say why the call might run another program. The first reason counts."""
         self._opaque = self._opaque or reason
 
     def lose(self, reason: str) -> None:
-        """Say why it is not known which files or hosts the call uses. The first reason counts."""
+        """Say why it is not known which files the call uses. The first reason counts."""
         self._lost = self._lost or f"{self.name}: {reason}"
 
     def file(self, word: Word, role: str, *, dash: bool = True, possible: bool = False) -> None:
@@ -123,14 +113,9 @@ class Call:
         elif role:
             self._files[FileUse(None, _access(role))] = None
 
-    def host(self, host: str | None, port: int | None = None) -> None:
-        """Take in a host that is connected to."""
-        if not self._is_full():
-            self._hosts[HostUse(host, port)] = None
-
     def _is_full(self) -> bool:
         """Return whether more is named than is worth judging one by one: what is not looked at may be anything."""
-        if len(self._files) + len(self._hosts) <= LIMIT_USES:
+        if len(self._files) <= LIMIT_USES:
             return False
         self.lose(TOO_MANY)
         self.unknown("read")

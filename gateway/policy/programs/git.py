@@ -1,4 +1,4 @@
-"""git: which files of the work tree a subcommand reads and writes, and which hosts it speaks to.
+"""git: which files of the work tree a subcommand reads and writes.
 
 The repository itself (.git) is not named in the line and is no effect. The top of the work tree cannot be
 determined either, so what concerns all of it concerns the whole file system that the command runs in: /workspace, /tmp.
@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 
 from gateway.policy.programs.call import NO_EFFECTS, UNREAD_REASON, Call, Describe, Effects
-from gateway.policy.programs.network import url_host
 from gateway.policy.programs.options import Parsed, read_options
 from gateway.policy.programs.paths import absolute
 from gateway.policy.programs.starts import refuse_options
@@ -88,6 +87,7 @@ _LIMIT_GLOBAL_WORDS = 64
 _PLAIN_PATH = re.compile(r"[^:*?\[\\][^*?\[\\]*")
 # With any value but these, git pull may rebase as `git rebase -i` does.
 _REBASES = re.compile(r"--reb[a-z]*=(?!(?:true|false|merges|m)\Z)|-[a-zA-Z46]*r.")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|([A-Za-z0-9._-]+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?!//)")
 _FORMATS = ("--format", "--pretty", "--sort")
 _REMOTES = ("clone", "fetch", "ls-remote", "pull", "push", "remote", "submodule")
 # Where the first word says what is done, what does not run other programs.
@@ -233,8 +233,6 @@ def _remotes(call: Call, *, into: bool = False, pull: bool = False) -> None:
     """
     parsed = _parsed(call, _SPEAKS)
     _everything(call, *(("read_below", "write_below") if pull else ()))
-    if not parsed.operands or parsed.has("--all", "--recurse-submodules", "--recursive"):
-        call.host(None)
     for word in parsed.operands[:1]:
         _other(call, word)
     for word in (parsed.operands[1:2] or parsed.operands[:1]) if into else ():
@@ -243,28 +241,24 @@ def _remotes(call: Call, *, into: bool = False, pull: bool = False) -> None:
 
 
 def _other(call: Call, word: Word) -> None:
-    host = url_host(word.text, git=True) if word.kind == "literal" else None
     if word.kind != "literal" or "::" in word.text:
         call.refuse("the remote of git is not a plain name or URL")
-    elif host is not None:
-        call.host(*host)
-    elif word.text.startswith(("/", ".", "file:")) or "/" in word.text:
+    elif word.text.lower().startswith("file:"):
+        call.lose("the other repository is a directory")
+    elif _URL.match(word.text):
+        return
+    elif word.text.startswith(".") or "/" in word.text:
         call.lose("the other repository is a directory")
     else:
-        call.host(None)
         for role in ("read_below", "write_below"):  # where no remote has the name it is a path
             call.file(word, role, dash=False, possible=True)
 
 
 def _remote(call: Call) -> None:
     operands = _parsed(call, _SPEAKS).operands
-    if not operands or operands[0].literal in ("get-url", "rename", "remove", "rm"):
-        return
-    if operands[0].literal in ("add", "set-url"):
+    if operands and operands[0].literal in ("add", "set-url"):
         for word in operands[2:]:
             _other(call, word)
-    else:
-        call.host(None)
 
 
 _DESCRIBED: dict[str, Subcommand] = {

@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 
 from gateway.policy.programs.call import Call, Describe
-from gateway.policy.programs.network import named_hosts
 from gateway.policy.programs.options import after_text, read_options
 from gateway.policy.programs.paths import is_stream
 from gateway.policy.variables import may_assign
@@ -130,8 +129,6 @@ def _awk_problem(program: str) -> str | None:
 
 def _script(call: Call) -> None:
     """An interpreter with a script by name: the script is read."""
-    if call.name in ("bun", "deno") or [word.text for word in call.words[:2]] == ["-m", "pip"]:
-        named_hosts(call)
     for word in call.words:
         if word.kind != "literal":
             call.unknown("read")

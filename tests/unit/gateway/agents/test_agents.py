@@ -24,13 +24,14 @@ from gateway.config.agent_settings import AgentSettings, CapabilitiesSettings
 from gateway.config.config import Config
 from gateway.config.model_settings import ModelSettings
 from gateway.errors import Misconfigured
-from gateway.policy import STARTER_POLICY, Policy, PolicyDocument, PolicyError, PolicyHook, load_policy
+from gateway.policy import STARTER_POLICY, Policy, PolicyDocument, PolicyError, load_policy
 from gateway.policy.fields import CONNECT, TOOLS, AgentTool
 from gateway.runs.checkpoints import ThreadHistoryHook
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
 from gateway.tenancy.tenants import Tenant, load_tenants
 from gateway.tool_calls.journal import JournalHook
+from gateway.tool_calls.policy_hook import PolicyHook
 from gateway.tool_calls.tool_calls import ToolCalls
 from tests.unit.agent.fakes import FakeExec, FakeFiles, FakePiece, FakeShell, SaysInTurn, call, done, execution_of, says
 from tests.unit.gateway.stored_steps import StoredSteps

@@ -127,11 +127,16 @@ def test_a_denied_address_is_denied_in_all_its_spellings(host: str) -> None:
     assert judge.judge("connect", {"host": host, "port": 80}).rule == "r1"
 
 
-def test_hosts_that_a_command_names_are_judged_as_connections() -> None:
+def test_hosts_that_a_command_names_are_judged_when_it_connects_and_its_files_by_its_line() -> None:
     judge = policy(RUN, {"tools": ["connect"], "hosts": ["pypi.org"]})
     assert said(judge, "curl https://pypi.org/simple") == ("allow", "r0")
-    assert said(judge, "curl https://pypi.org@evil.com/") == ("deny", "default-deny")
-    assert said(judge, "curl https://evil.com/ https://pypi.org") == ("deny", "default-deny")
+    assert said(judge, 'curl "https://$host/"') == ("allow", "r0")
+    assert said(judge, "curl https://evil.com/") == ("allow", "r0")
+    assert judge.judge("connect", {"host": "pypi.org", "port": 443}).rule == "r1"
+    assert judge.judge("connect", {"host": "evil.com", "port": 443}).rule == "default-deny"
+    judge = policy(RUN, {"tools": ["connect"]}, {"tools": ["read_file"], "paths": ["/workspace/**"], "effect": "deny"})
+    assert said(judge, "curl https://pypi.org/simple") == ("allow", "r0")
+    assert said(judge, "curl file:///workspace/a") == ("deny", "opaque")
     assert said(judge, 'curl "$url"') == ("deny", "opaque")
 
 

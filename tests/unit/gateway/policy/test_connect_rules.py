@@ -97,7 +97,7 @@ def test_an_expression_sees_a_request_as_rules_do() -> None:
 
 
 def test_a_command_is_not_held_up_by_rules_about_the_requests_that_it_makes() -> None:
-    """What it asks of a host is judged when it connects."""
+    """To which host, and what it asks of it, is judged when it connects."""
     run = {"tools": ["execute"], "argv": [["curl"]]}
 
     def curl(*rules: dict[str, Any]) -> str:
@@ -107,8 +107,11 @@ def test_a_command_is_not_held_up_by_rules_about_the_requests_that_it_makes() ->
     assert curl(rule(hosts=["api.test"], unless={"methods": ["DELETE"]})) == "allow"
     assert curl(rule(), rule("deny", methods=["DELETE"])) == "allow"
     assert curl(rule(), rule("deny", unless={"url_paths": ["/v1"]})) == "allow"
-    assert curl(rule(hosts=["b.test"], methods=["GET"])) == "deny"
-    assert curl(rule(), rule("deny", hosts=["api.test"])) == "deny"
+    assert curl(rule(hosts=["b.test"], methods=["GET"])) == "allow"
+    assert curl(rule(), rule("deny", hosts=["api.test"])) == "allow"
+    judge = policy(run, rule(), rule("deny", hosts=["api.test"]))
+    assert asked(judge, "api.test").verdict == "deny"
+    assert asked(judge, "b.test").verdict == "allow"
 
 
 def test_who_is_asked_about_a_host_grants_the_host_and_who_is_asked_about_requests_grants_this_one() -> None:

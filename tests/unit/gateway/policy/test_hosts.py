@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.policy.certainty import NO, PERHAPS, YES
 from gateway.policy.hosts import canonical_host, compile_host
 
 
@@ -63,31 +62,31 @@ def test_what_is_no_host_says_why(written: str, why: str) -> None:
 @pytest.mark.parametrize(
     "pattern, host, port, matches",
     [
-        ("pypi.org", "pypi.org", 443, YES),
-        ("pypi.org", "a.pypi.org", 443, NO),
-        ("pypi.org:443", "pypi.org", 80, NO),
-        ("pypi.org:443", "pypi.org", None, PERHAPS),
-        ("*.example.com", "a.b.example.com", 1, YES),
-        ("*.example.com", "example.com", 1, NO),
-        ("*.example.com", "evil-example.com", 1, NO),
-        ("10.0.0.0/8", "10.1.2.3", 80, YES),
-        ("10.0.0.0/8", "11.0.0.0", 80, NO),
-        ("10.0.0.0/8:443", "10.1.2.3", 443, YES),
-        ("10.0.0.0/8:443", "10.1.2.3", 80, NO),
-        ("[fd00::/8]:443", "fd12::1", 443, YES),
-        ("[fd00::/8]:443", "fd12::1", 80, NO),
-        ("[fd00::/8]", "fe00::1", 80, NO),
-        ("[::/0]", "10.0.0.1", 80, NO),
-        ("0.0.0.0/0", "::1", 80, NO),
-        ("0.0.0.0/0", "pypi.org", 80, NO),
-        ("0.0.0.0/0", "a1", 80, NO),
-        ("10.0.0.1", "10.0.0.1", 80, YES),
-        ("[::1]", "::1", 80, YES),
-        ("*.0x7f.example", "1.0x7f.example", 80, YES),
-        ("a1", "10.0.0.1", 80, NO),
+        ("pypi.org", "pypi.org", 443, True),
+        ("pypi.org", "a.pypi.org", 443, False),
+        ("pypi.org:443", "pypi.org", 80, False),
+        ("pypi.org:443", "pypi.org", 443, True),
+        ("*.example.com", "a.b.example.com", 1, True),
+        ("*.example.com", "example.com", 1, False),
+        ("*.example.com", "evil-example.com", 1, False),
+        ("10.0.0.0/8", "10.1.2.3", 80, True),
+        ("10.0.0.0/8", "11.0.0.0", 80, False),
+        ("10.0.0.0/8:443", "10.1.2.3", 443, True),
+        ("10.0.0.0/8:443", "10.1.2.3", 80, False),
+        ("[fd00::/8]:443", "fd12::1", 443, True),
+        ("[fd00::/8]:443", "fd12::1", 80, False),
+        ("[fd00::/8]", "fe00::1", 80, False),
+        ("[::/0]", "10.0.0.1", 80, False),
+        ("0.0.0.0/0", "::1", 80, False),
+        ("0.0.0.0/0", "pypi.org", 80, False),
+        ("0.0.0.0/0", "a1", 80, False),
+        ("10.0.0.1", "10.0.0.1", 80, True),
+        ("[::1]", "::1", 80, True),
+        ("*.0x7f.example", "1.0x7f.example", 80, True),
+        ("a1", "10.0.0.1", 80, False),
     ],
 )
-def test_a_pattern_matches_hosts_of_its_kind(pattern: str, host: str, port: int | None, matches: object) -> None:
+def test_a_pattern_matches_hosts_of_its_kind(pattern: str, host: str, port: int, matches: bool) -> None:
     assert compile_host(pattern).matches(host, port) == matches
 
 

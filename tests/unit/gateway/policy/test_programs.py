@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from gateway.policy.parts import cut
 from gateway.policy.programs import _PROGRAMS, UNREAD, effects_of
-from gateway.policy.programs.call import LIMIT_USES, NO_EFFECTS, Effects, FileUse, HostUse
+from gateway.policy.programs.call import LIMIT_USES, NO_EFFECTS, Effects, FileUse
 from gateway.policy.programs.git import SUBCOMMANDS
-from gateway.policy.programs.network import PACKAGE_MANAGERS
 from gateway.policy.programs.options import compile_options
 from gateway.policy.programs.scripts import sed_problem
 from gateway.policy.programs.starts import _STARTS
@@ -39,11 +38,8 @@ GIVEN = {
 }
 
 
-def use(text: str) -> FileUse | HostUse:
+def use(text: str) -> FileUse:
     kind, _, rest = text.removeprefix("~").partition(":")
-    if kind == "host":
-        host, _, port = rest.rpartition(":")
-        return HostUse(None if host == "?" else host, None if port == "?" else int(port))
     below = rest.endswith("/**")
     path = rest.removesuffix("/**") or "/"
     full = "/workspace" if path == "." else path if path.startswith("/") else f"/workspace/{path}"
@@ -66,7 +62,7 @@ def test_a_command_uses_what_the_table_says(line: str, expected: str) -> None:
         return
     assert found.opaque is None
     assert found.files_unknown is None
-    assert {*found.files, *found.hosts} == {use(text) for text in expected.split()}
+    assert set(found.files) == {use(text) for text in expected.split()}
 
 
 def test_the_table_has_enough_of_both_kinds() -> None:
@@ -91,9 +87,7 @@ def test_any_subcommand_of_git_may_use_any_file_with_an_option_that_is_not_known
         assert found.opaque or found.files_unknown, subcommand
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*UNREAD, *_PROGRAMS} - PACKAGE_MANAGERS - {"[", "cd", "test", "make", "gmake", "ninja"})
-)
+@pytest.mark.parametrize("name", sorted({*UNREAD, *_PROGRAMS} - {"[", "cd", "test", "make", "gmake", "ninja"}))
 def test_a_program_that_is_known_never_has_no_effects_for_an_option_that_is_not(name: str) -> None:
     found = effects(f"{name} --weird /etc/x")
     assert found.opaque or found.files_unknown or FileUse("/etc/x", "read") in found.files
@@ -209,7 +203,7 @@ def test_the_order_of_options_and_operands_does_not_matter(name: str) -> None:
             continue
         words = [Word(text) for text in (*name.split(), *itertools.chain(*order))]
         found = effects_of(words)
-        seen.add((frozenset(found.files), frozenset(found.hosts), found.opaque))
+        seen.add((frozenset(found.files), found.opaque))
     assert len(seen) == 1
 
 

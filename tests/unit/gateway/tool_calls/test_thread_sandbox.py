@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from agent.tool_call import CallContext
-from gateway.policy import JUDGED_BY, Policy, load_policy
+from gateway.policy import Policy, load_policy
+from gateway.tool_calls.policy_hook import JUDGED_BY
 from gateway.tool_calls.thread_sandbox import ProgramCheck, ThreadSandbox
 from sandbox.file_rules import FileRules
 from sandbox.protocols import ExecResult, ProgramResult

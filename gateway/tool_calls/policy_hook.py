@@ -1,13 +1,13 @@
 """The policy as a hook: mandatory, innermost, always closed. It sees the arguments that the tool will get."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from agent.hooks.hook import Hook
 from agent.state import AgentState, PolicyWord, ToolExecution
 from agent.tool_call import Slot
-from gateway.policy.decision import INVALID_ARGUMENTS, Decision, Facts, Match
+from gateway.approvals.approver import HeldGrants
+from gateway.policy.decision import INVALID_ARGUMENTS, Decision, Facts
 from gateway.policy.judge import Grants, Policy
 
 POLICY_VERSION = "policy.version"
@@ -15,17 +15,6 @@ JUDGED_BY = Slot[Policy]("judged by")
 """The version of the policy that judged the call."""
 # Judging a line of this length takes a millisecond or two.
 _LONG_COMMAND_CHARS = 512
-
-
-class HeldGrants(NamedTuple):
-    """The grants of a thread or a run, and the approval that made each, by the id of its rule."""
-
-    grants: Grants
-    approvals: Mapping[str, str]
-
-    def approval_of(self, trace: Iterable[Match]) -> str:
-        """Return the approval by whose grant a part of the call passed, the first; empty where none did."""
-        return next((self.approvals[match.rule] for match in trace if match.rule in self.approvals), "")
 
 
 LoadGrants = Callable[[], Awaitable[HeldGrants]]

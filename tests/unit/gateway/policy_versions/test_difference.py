@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.policy.difference import LIMIT_SAMPLES, Tally, Verdict, text_changes
 from gateway.policy.judge import Policy
 from gateway.policy.loading import read_policy
 from gateway.policy.resolved import Setting, resolve
+from gateway.policy_versions.difference import LIMIT_SAMPLES, Tally, Verdict, text_changes
 
 ALLOW, ASK, DENY = Verdict("allow", "a"), Verdict("ask", "b"), Verdict("deny", "c")
 RULE = "{id: %s, tools: [ls], effect: allow, reason: r}"

@@ -8,8 +8,9 @@ from typing import Any
 
 from agent.messages import ToolCall
 from agent.state import AgentState, CurrentExecution, ToolExecution, VerdictKind
-from gateway.policy import STARTER_POLICY, Policy, PolicyHook, load_policy
+from gateway.policy import STARTER_POLICY, Policy, load_policy
 from gateway.policy.decision import Decision
+from gateway.tool_calls.policy_hook import PolicyHook
 from tests.unit.agent.fakes import execution_of
 
 POLICY = load_policy(STARTER_POLICY, "starter")

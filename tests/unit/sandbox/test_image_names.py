@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.policy import PolicyError, load_policy
-from gateway.policy.images import ImageRule, compile_image_glob, read_image
 from gateway.policy.judge import Policy
+from sandbox.image_names import ImageRule, compile_image_glob, read_image
 
 DIGEST = "sha256:" + "a" * 64
 
