@@ -198,10 +198,10 @@ class ToolOutput(RunEvent):
 
 
 class ConnectionEnded(RunEvent):
-    """A gateway's record of a connection to the outside that programs of a call made: it is over, or was refused.
+    """A network connection that programs of a call made has ended or was refused. Only gateways emit it.
 
-    `method` is that of an HTTP request that was judged, "" for a raw connection. `bytes_up` are those of the programs.
-    `over_limit_before` is how many before it are not reported, since too many were refused.
+    `method` is that of an HTTP request that was judged, "" for a raw connection. Programs sent `bytes_up` and received
+    `bytes_down`. `over_limit_before` is how many refusals before this one were left out because there were too many.
     """
 
     call_id: str

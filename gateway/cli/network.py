@@ -81,8 +81,8 @@ async def log(
 ) -> None:
     """List connections, newest first; with --json, one per line. Needs a key with the scope audit.
 
-    A connection is on record once it is over. Columns `up` and `down` are bytes of tool code and for it; of one whose
-    gateway was lost (`interrupted`) they are not known.
+    A connection is listed once it is over. `up` and `down` are the bytes that tool code sent and received, `?` if the
+    gateway was lost meanwhile (`interrupted`).
     """
     if follow and connections.until:
         fail("use only one of --follow and --until")
@@ -165,12 +165,12 @@ async def verify(
         typer.Option(metavar="HOST:PORT", help="What must be reached through the proxy; repeatable."),
     ] = None,
 ) -> None:
-    """Prove what a thread's sandbox reaches, from inside it. Exits with 1 if a check fails.
+    """Test from inside a thread's sandbox what it reaches. Exits with 1 if a check fails.
 
-    Runs `python3 -` there, which the policy must allow. Nothing may be reached directly: TCP, UDP, IPv6, raw sockets,
-    DNS, nor a port on this machine's loopback, where another tenant's forward would listen. If the policy lets hosts be
-    reached, the proxy must refuse others, loopback, private addresses and metadata services, and reach the hosts of
-    --reach. What it tries through the proxy is in the log of connections.
+    Runs `python3 -` there, which the policy must allow. Nothing may be reached directly, by TCP, UDP, IPv6, raw sockets
+    or DNS; also not a port on this machine's loopback, where another tenant's forward would listen. If the policy lets
+    hosts be reached, the proxy must refuse all others, loopback, private addresses and metadata services, and must
+    reach the hosts of --reach. `airlock network log` lists what was tried through the proxy.
     """
     for target in reach or ():
         if not _REACH.fullmatch(target):
@@ -191,7 +191,7 @@ async def verify(
 
 @asynccontextmanager
 async def _like_a_forward() -> AsyncIterator[str]:
-    """Listen as `airlock sandbox forward` does; yield PORT/SECRET, of which each client is sent SECRET."""
+    """Listen as `airlock sandbox forward` does, and send SECRET to each client; yield PORT/SECRET."""
     secret = secrets.token_hex(16)
 
     def connect(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

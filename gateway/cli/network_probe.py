@@ -1,8 +1,8 @@
 """What `airlock network verify` runs inside a sandbox: it tries what must fail there, and what the proxy is for.
 
 Its text is sent to `python3 -`, so it uses only the standard library, of Python 3.8 or later. The first argument is
-PORT/SECRET of a listener like another tenant's forward, which is on the loopback of the machine that `verify` runs on
-and sends SECRET to whom it accepts. The others are the HOST:PORT to reach through the proxy. It prints
+PORT/SECRET: `verify` listens on PORT of its own machine's loopback, as another tenant's forward would, and sends SECRET
+to each client. The others are the HOST:PORT to reach through the proxy. It prints
 [{"name", "expected", "got", "ok"}, ...] as JSON.
 """
 
@@ -190,7 +190,7 @@ def all_refused(targets: list[str]) -> tuple[str, bool]:
 
 
 def to_forward(port: int, secret: str) -> str:
-    """Return how the listener is reached, in words; "" if it is not."""
+    """Return how the listener can be reached, in words; "" if it cannot."""
     for host in ("127.0.0.1", "::1"):
         with contextlib.suppress(OSError), socket.create_connection((host, port), _DIRECT_S) as asking:
             if asking.recv(len(secret)) == secret.encode():  # a program of the sandbox itself may have the same port

@@ -74,8 +74,8 @@ async def resolve(
 
     An address is refused unless it is public, or `permits` says that the operator names it. One that carries an
     address of IPv4 (NAT64, 6to4, Teredo) is never public; where it is named, what it carries has to pass as well. An
-    IPv4-mapped one is its IPv4 address. What `denies` names is refused in any case, but a host that is written as an
-    address was judged as such: there it is only asked about what the address carries.
+    IPv4-mapped one is its IPv4 address. What `denies` names is always refused. A host that is written as an address
+    was already judged as one, so there `denies` gets only the addresses that it carries.
     """
     shown = shown_endpoint(host, port)
     found = [address] if (address := _address(host)) is not None else await _looked_up(host, port, timeout_s, lookup)

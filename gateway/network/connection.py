@@ -27,9 +27,9 @@ from gateway.policy.hosts import address_of
 from sandbox.daemon.relay import Direction
 
 _HEAD_S = 30.0
-# How a request may begin in the eyes of some server: blank lines and spaces before it, any token for a method. Binary
-# protocols hardly begin with a letter so, but LDAP does with a digit, before control characters; and git:// begins with
-# its line's length in digits, and has a NUL in that line.
+# What some server could read as the beginning of a request: blank lines and spaces, then any token as the method. Few
+# binary protocols begin with a letter in this way. LDAP may begin with a digit, but control characters follow. git://
+# begins with the line's length in digits, but has a NUL in that line.
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 _GIT = rb"[0-9a-f]{4}git-[a-z-]+ [^\0\n]*"
 _METHOD = re.compile(
@@ -75,7 +75,7 @@ async def serve(connection: socket.socket, exits: Exits) -> None:
 async def _tunnel(
     client: ClientBytes, outgoing: Outgoing, exits: Exits, connected: bytes, refusal: Callable[[Refused], bytes]
 ) -> bool:
-    """Return whether it became one of HTTP, whose relay has closed the client's connection."""
+    """Return whether it carried HTTP, whose relay has closed the client's connection."""
     is_http = False
     policy, target = outgoing.policy.policy(), outgoing.target
     is_opened = exits.opening.opens(target.host, target.port, policy)

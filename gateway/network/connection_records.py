@@ -1,7 +1,7 @@
-"""The records of connections: what is open is in the database in a moment, and what is over in the audit.
+"""Writes connections to the database: a row for each that is open, an audit record for each that has ended.
 
-A transaction for each would cost more than all else of a small connection, so those of a moment share one, and a
-connection that is over within it needs its record alone.
+A transaction for each would cost more than the rest of a small connection, so all within _TOGETHER_S share one. A
+connection that ends within that time gets only its audit record.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class ConnectionRecords:
             self._soon()
 
     def ended(self, one: Outgoing, entry: AuditEntry | None) -> None:
-        """Record one that is over, and report it to the run whose call made it; None: it is one of too many."""
+        """Record one that is over, and report it to the run whose call made it; without an entry, only forget it."""
         self._new.pop(one, None)
         if entry is not None:
             _report(one, entry)
@@ -60,7 +60,7 @@ class ConnectionRecords:
             self._soon()
 
     async def written(self) -> None:
-        """Return when everything so far was written."""
+        """Write everything so far."""
         await to_the_end(self._write())
 
     async def close(self) -> None:

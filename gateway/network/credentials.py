@@ -151,12 +151,12 @@ class Credentials:
         found = set(_PLACEHOLDER.findall(value) + _PLACEHOLDER.findall(_decoded(value)))
         one = next((one for one in self._all if found == {one.placeholder.encode()}), None)
         if one is None:
-            raise _refused(request, "", "the placeholder is of no credential; those of an earlier start are void")
+            raise _refused(request, "", "the placeholder is of no credential; a restart of the gateway changes all")
         settings = one.settings
         if not all(map(one.is_for, callers)):
             reason = "the credential is not for this tool or agent"
             if any(map(one.is_for, callers)):
-                reason = "the credential is not for the tools or agents of all calls that run here at once"
+                reason = "the credential is not for the tools or agents of all calls that run in this sandbox now"
             raise _refused(request, settings.name, reason)
         if name.lower() != settings.header.lower().encode():
             raise _refused(request, settings.name, f"the placeholder belongs in the header {settings.header}")

@@ -30,10 +30,10 @@ _COMMAND_CHARS = 500
 
 @dataclass(frozen=True)
 class CallUnderWay:
-    """The tool call that runs while a connection is made; every text is "" where no call does.
+    """The tool call that runs while a connection is made; its ids, agent and command are "" where none runs.
 
-    `events` are those of the run whose step the call belongs to.
-    A sandbox cannot be asked which of its programs connects: of several calls it is the one that began last.
+    The gateway does not know which program of a sandbox connects: of several calls, this is the one that began last.
+    `events` takes the events of the call's run.
     """
 
     call_id: str = ""

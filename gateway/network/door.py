@@ -46,7 +46,7 @@ _TUNNELS_LIMIT = 240
 # Beyond the connections that are allowed at once, for clients that have not said yet what they want, or are refused.
 _TUNNELS_SPARE = 16
 _ACCEPT_AGAIN_S = 0.5
-# How long the end of a call waits for the ends of its connections. Those of what it left running go on.
+# How long the end of a call waits for its connections to end; those of programs that it left running go on.
 _ENDING_S = 0.1
 log = structlog.get_logger(__name__)
 
@@ -182,7 +182,7 @@ class Door:
         self.records.ended(one, entry)
 
     def _is_one_too_many(self, one: Outgoing) -> bool:
-        """Return whether it is only counted: tool code can be refused in a loop, which must not fill the audit."""
+        """Return whether to count a refusal, not record it: tool code could fill the audit with refusals."""
         if one.refused is None:
             return False
         if one.refused.status != 429:  # requests on one connection are refused without end
@@ -209,7 +209,7 @@ class Door:
                 self.calls.remove(call)
 
     async def _settled(self, call: CallUnderWay) -> None:
-        """Return when what a call connected to is on record, but for what its programs left open."""
+        """Wait until the connections of a call are on record, except those that its programs left open."""
         ending = {task for one, task in self._open.items() if one.call is call}
         if ending:  # the end of a program is known before that of its connections
             await asyncio.wait(ending, timeout=_ENDING_S)

@@ -24,8 +24,8 @@ from gateway.network.http_client import Streams
 
 Fields = Sequence[tuple[bytes, bytes]]
 
-# Of one stream and of a connection: so much may be here that the other side has not taken yet. Of a request that waits,
-# to be judged say, less: all of them together leave most of the connection's window to the others.
+# Windows: how many bytes of one stream, and of the connection, may be here that the other side has not taken yet. A
+# request that waits, for an approval say, gets less, so that all of these leave most of the connection's window free.
 _STREAM_WINDOW_BYTES = 256 * 1024
 _WAITING_WINDOW_BYTES = 4 * 1024
 _WINDOW_BYTES = 1024 * 1024
@@ -58,7 +58,7 @@ class Arrivals:
     announced_bytes: int | None = None
 
     async def next(self) -> Event:
-        """Return what arrived next. Raises StreamGone, also at an end before the announced one (RFC 9113, 8.1.1)."""
+        """Return what arrived next. Raises StreamGone, also if the body is too short (RFC 9113, 8.1.1)."""
         event = await self.queue.get()
         if event is None:
             raise StreamGone
@@ -134,7 +134,7 @@ class End:
     def arrived(self, event: Event) -> None:
         """Put an event where its stream is served; data of a stream that is over is dropped."""
         if isinstance(event, WindowUpdated | PriorityUpdated):
-            return  # h2 has heeded it, and there is no end of them in a long answer
+            return  # h2 has applied it; in a long answer they would fill the queue
         stream = getattr(event, "stream_id", None) or 0
         arrivals = self.arrivals.get(stream)
         if arrivals is None:
@@ -161,7 +161,7 @@ class End:
         await self.flush()
 
     async def widen(self, stream: int) -> None:
-        """Let a client send as much of a stream as is taken: its request waits no longer."""
+        """Give a stream its full window, once its request no longer waits."""
         with suppress(H2Error):  # it is over
             self.http.increment_flow_control_window(_STREAM_WINDOW_BYTES - _WAITING_WINDOW_BYTES, stream)
         await self.flush()

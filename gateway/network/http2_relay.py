@@ -1,8 +1,8 @@
 """HTTP/2 of one client, in TLS that was opened: each stream is a request that is judged by itself.
 
-The server is dialled for the first request that is allowed. Where it speaks HTTP/1.1 only, what the client has begun is
-translated (http2_translated.py), one request after the other, and then the connection ends: the next one is offered the
-server's protocol.
+The server is dialled for the first request that is allowed. If it speaks only HTTP/1.1, the requests that the client
+has begun are translated (http2_translated.py), one after the other, and the client's connection ends; its next one is
+offered HTTP/1.1.
 
 As in HTTP/1.1 (http_relay.py), messages are parsed and written anew, bodies are streamed, and what a server breaks off
 the client sees broken off.
@@ -62,7 +62,7 @@ async def relay_http2(client: Streams, upstream: Upstream, *, origin: Origin, li
 class _Relay:
     """The client's end, the server's once a request is allowed, and a task for each request.
 
-    `leaves`: it ends with the last of the requests that are under way.
+    `leaves`: the connection ends when no request is under way.
     """
 
     def __init__(self, client: End, upstream: Upstream, origin: Origin, limits: RelayLimits) -> None:

@@ -105,7 +105,7 @@ class HttpExit:
             await one.decide(asked=current is not None and self._decided_whole and not judges_requests)
             exchange, used = await self._exchange(request, one)
         except asyncio.CancelledError:
-            if current is not None:  # withdrawn, and no connection: there is nothing to record
+            if current is not None:  # the client withdrew it, and no connection was made for it: nothing to record
                 del self._judging[id(request)]
             raise
         del self._judging[id(request)]

@@ -1,4 +1,4 @@
-"""One connection to the outside: decided, dialled, counted against its limits, and what its record says."""
+"""One outgoing connection: its decision, its socket, its limits, and its audit record."""
 
 import asyncio
 import socket
@@ -131,7 +131,7 @@ class Outgoing:
 
     def _unreachable(self, error: Unreachable) -> Refused:
         if error.kind == "denied_address":
-            advice = "a deny rule names that address or a network that it is in: ask the operator to name less in it"
+            advice = "ask the operator to narrow the addresses of that deny rule, or to except this host with `unless`"
             return denied(self.target, error.rule, str(error), advice=advice)
         if error.kind == "private_address":
             rule = self.decision.rule if self.decision is not None else ""
@@ -263,7 +263,7 @@ class Exits(Protocol):
         """
 
     def request(self, target: Target) -> Outgoing:
-        """Return one for a request on a connection that is there, which counts as nothing."""
+        """Return one for a request on an open connection; it counts against no limit."""
 
     def ended(self, one: Outgoing) -> None:
         """Record one that is over."""

@@ -5,8 +5,8 @@ with a port or for all of them (`pypi.org:443`).
 
 One host has many spellings: PyPI.org, pypi.org. with a dot, 127.1, 0x7f000001, ::ffff:127.0.0.1. A host is judged by
 its one canonical spelling, so that no other spelling of it passes by a rule. Patterns of names match no address, and
-patterns of addresses no name: what a name resolves to is not known when it is judged. Those of deny rules are asked
-again once it is.
+patterns of addresses no name: what a name resolves to is not known when it is judged. Deny rules are applied again to
+the addresses that it resolves to.
 """
 
 import ipaddress

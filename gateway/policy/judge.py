@@ -155,10 +155,10 @@ class Policy:
         return "allow" in effects(self._layers[0].of(CONNECT).by_host(part))
 
     def denies_address(self, host: str, address: str, port: int, facts: Facts | None = None) -> str:
-        """Return the deny rule that names an address to which a host led, or a network that it is in; "" for none.
+        """Return the deny rule about an address that a host resolved to, or about its network; "" for none.
 
-        The rest of the rule is about the host as it was asked for: an `unless` may name it. A rule about requests
-        denies it for all of them, for they are not seen yet.
+        The rule's other conditions are about the host as it was requested: an `unless` may name it. A rule about
+        requests denies all of them, since none is known yet.
         """
         asked, led = (cut(CONNECT, {"host": one, "port": port}).parts for one in (host, address))
         if not asked or not led or address_of(led[0].host or "") is None:

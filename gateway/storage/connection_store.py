@@ -20,10 +20,10 @@ class ConnectionStore(Queries):
     """Writes the connections of this process."""
 
     async def write(self, opened: Mapping[str, AuditEntry], ended: Sequence[tuple[str, AuditEntry | None]]) -> None:
-        """Write what is open, by new ids, and record what is over, each with its id or "".
+        """Write what is open, by new ids, and record what is over, each with its id, "" if that was never written.
 
-        The entry of an open one is what is recorded if this process is lost. If that was done, because another process
-        thought so, the connection is not recorded a second time; nor is one whose tenant was erased.
+        The entry of an open one is what is recorded if this process is lost. If another process took this one for lost
+        and has recorded it, it is not recorded again; nor is one whose tenant was erased.
         """
         at_us = self.clock()
         rows = [
@@ -50,7 +50,7 @@ class ConnectionStore(Queries):
 
 
 def interrupt_connections(connection: Connection, audit: AuditStore, which: ColumnElement[bool]) -> None:
-    """Record open connections whose gateway was lost as it noted them, with the times at which it did."""
+    """Record the open connections of lost gateways, with the times at which they were written."""
     gone = delete(open_connections).where(which).returning(_COLUMNS.entry)
     entries = [AuditEntry(**json.loads(entry)) for entry in connection.execute(gone).scalars()]
     audit.append(connection, *sorted(entries, key=lambda entry: entry.at_us or 0))
