@@ -21,6 +21,7 @@ from gateway.policy.fields import CONNECT
 from gateway.policy.hosts import shown_endpoint
 from gateway.policy.judge import Policy
 from gateway.policy.narrow import narrow_rule, rule_as_yaml
+from gateway.redaction import Redactor
 from gateway.storage.approval_store import APPROVED, DENIED, PENDING, Approval, ApprovalStore, Asked, TooManyPending
 from gateway.storage.entities import Thread
 
@@ -84,6 +85,11 @@ class ConnectionPolicy:
     policy: Callable[[], Policy]
     approvals: ApprovalStore
     waiting: list[Target] = field(default_factory=list)
+
+    @property
+    def redactor(self) -> Redactor:
+        """What takes secrets out of what is stored: a path may have some, and so may a command."""
+        return Redactor(self.policy().document.redaction)
 
     def facts(self, call: CallUnderWay) -> Facts:
         return Facts(tenant=self.thread.tenant, thread=self.thread.name, run_id=call.run_id, agent=call.agent)
@@ -150,7 +156,8 @@ class ConnectionPolicy:
 
     async def _approval(self, target: Target, call: CallUnderWay, decision: Decision, wait_s: float) -> Approval:
         """Return the newest approval of this connection that counts, asked for now if there is none."""
-        arguments = self._shown_arguments(target, call)
+        redactor = self.redactor
+        arguments = self._shown_arguments(target, call, redactor)
         said = [self.thread.tenant, CONNECT, target.host, target.port, target.method, target.paths]
         digest = hashlib.sha256(json.dumps([*said, decision.policy_version]).encode()).hexdigest()
         call_id, run_id = f"net_{digest[:24]}", call.run_id or None
@@ -168,9 +175,10 @@ class ConnectionPolicy:
             digest=digest,
             policy_version=decision.policy_version,
             rule=decision.rule,
-            reason=decision.reason,
-            asked=decision.asked,
-            proposed_rule=self._proposed(target, decision),
+            reason=redactor.shown(decision.reason),
+            asked=tuple(map(redactor.shown, decision.asked)),
+            # A rule with a redacted path would match nothing.
+            proposed_rule=self._proposed(target, decision) if arguments.get("path") in (None, *target.paths) else None,
             expires_us=self.approvals.clock() + int(wait_s * 1_000_000),
         )
         try:
@@ -193,7 +201,7 @@ class ConnectionPolicy:
         rule = narrow_rule(CONNECT, target.arguments()[0], decision)
         return None if rule is None else rule_as_yaml(rule)
 
-    def _shown_arguments(self, target: Target, call: CallUnderWay) -> Mapping[str, object]:
-        request = {"method": target.method, "path": target.paths[0]} if target.paths else {}
-        command = {"command": call.command[:_COMMAND_CHARS]} if call.command else {}
+    def _shown_arguments(self, target: Target, call: CallUnderWay, redactor: Redactor) -> Mapping[str, object]:
+        request = {"method": target.method, "path": redactor.shown(target.paths[0])} if target.paths else {}
+        command = {"command": redactor.shown(call.command)[:_COMMAND_CHARS]} if call.command else {}
         return {"host": target.host, "port": target.port, **request, **command}

@@ -75,6 +75,9 @@ class Outgoing:
         except Refused as refused:
             self.refuse(refused)
             raise
+        except asyncio.CancelledError:  # while an approver was asked
+            self.decision, self.outcome = self.policy.judge(self.target, self.call), "withdrawn"
+            raise
 
     async def dial(self) -> socket.socket:
         """Return the connected socket, which does not block. Raises Refused."""
@@ -191,6 +194,8 @@ class Outgoing:
     def verdict(self) -> str:
         """Allow or deny, as it was decided in the end."""
         refused = self.refused
+        if refused is None and self.decision is not None and self.decision.verdict != "allow":
+            return "deny"  # it was not answered
         is_denied = refused is not None and refused.status in (403, 429) and refused.body.get("error") != BYTE_LIMIT
         return "deny" if is_denied else "allow"
 
@@ -208,7 +213,7 @@ class Outgoing:
         more = {
             "method": self.target.method,
             "credential": ", ".join(sorted(self.credentials)),
-            "reason": str(body.get("reason", ""))[:300],
+            "reason": self.policy.redactor.shown(str(body.get("reason", "")))[:300],
             "agent": self.call.agent,
         }
         details |= {name: value for name, value in more.items() if value}

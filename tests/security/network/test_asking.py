@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -180,6 +181,9 @@ async def test_a_client_that_leaves_while_it_waits_leaves_its_place(
         async with asyncio.timeout(WAIT_S):
             while door.door.policy.waiting or door.door._open:
                 await asyncio.sleep(0.005)
+    await door.recorded(5)
+    seen = {(one.verdict, one.rule, one.outcome) for one in door.records}
+    assert seen == {("deny", "r0", "withdrawn")}
     (approval,) = await pending(door)  # one, whatever came and went
     await resolve(door, approval, "approved", "allow_once")
     await asyncio.sleep(0.05)
@@ -188,6 +192,22 @@ async def test_a_client_that_leaves_while_it_waits_leaves_its_place(
     async with asyncio.timeout(WAIT_S):
         while not server.connections:
             await asyncio.sleep(0.005)
+
+
+async def test_no_secret_of_a_request_is_in_an_approval_or_a_record(door: LoopbackDoor, server: Server) -> None:
+    secret = f"ghp_{'a1B2' * 9}"
+    door.policy = policy(ASK | {"hosts": ["a.test"], "url_paths": ["/asked/**"]}, waiting=1)
+    door.door.calls[-1] = replace(door.door.calls[-1], command=f"curl -H 'token: {secret}'")
+    await asking(door, get("a.test", server.port, f"/asked/{secret}"))
+    (approval,) = await pending(door)
+    assert "/asked/ghp_[redacted" in approval.arguments
+    assert "token: ghp_[redacted" in approval.arguments
+    assert approval.proposed_rule is None
+    assert secret not in repr(approval)
+    await asking(door, get("a.test", server.port, f"/denied/{secret}"))
+    await door.recorded(1)
+    assert "/denied/ghp_[redacted" in str(door.records[0].details["reason"])
+    assert secret not in repr(door.records)
 
 
 async def test_what_a_client_sends_while_it_waits_is_not_lost(door: LoopbackDoor, server: Server) -> None:
