@@ -6,7 +6,7 @@ from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.fields import CONNECT
 from gateway.policy.hosts import HostPattern, compile_host
 from gateway.policy.scoped_rule import all_rules, scoped_rules
-from gateway.policy.special_addresses import LOOPBACK, special
+from gateway.policy.special_addresses import special
 from gateway.policy.yaml_lines import Path
 
 
@@ -19,16 +19,13 @@ def wide_hosts(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
 
 
 def private_hosts(tenant: PolicyDocument, operator: PolicyDocument | None) -> Iterator[tuple[Path, str]]:
-    """Yield the addresses that rules of a tenant name and that no connection reaches, as the operator names none of it.
-
-    Loopback is left out: what commands call so is inside their sandbox, and no connection of the gateway's.
-    """
+    """Yield the addresses that rules of a tenant name and that no connection reaches, as the operator names none of it."""
     above = [placed.rule for placed in scoped_rules(operator, "operator")] if operator is not None else []
     named = [pattern for rule in above if rule.effect == "allow" for _, pattern in _let_pass(rule)]
     for path, rule in all_rules(tenant):
         for place, pattern in _let_pass(rule):
             what = special(pattern.addresses) if pattern.addresses is not None else None
-            if what is not None and what != LOOPBACK and not _names_some(named, pattern):
+            if what is not None and not _names_some(named, pattern):
                 fix = "have the operator's policy allow it, or leave it out"
                 yield (*path, "hosts", place), f"{pattern.name} is {what}, which the operator has to name: {fix}"
 

@@ -9,12 +9,11 @@ from functools import lru_cache
 
 from gateway.policy.hosts import Address, Network, is_within
 
-LOOPBACK = "a loopback address"
 _SPECIAL: dict[str, str] = {
     "0.0.0.0/8": "an unspecified address",
     "10.0.0.0/8": "a private address",
     "100.64.0.0/10": "a shared address of a provider",
-    "127.0.0.0/8": LOOPBACK,
+    "127.0.0.0/8": "a loopback address",
     "168.63.129.16/32": "an address of a cloud's own services",  # Azure's, in the public range
     "169.254.0.0/16": "a link-local address",  # 169.254.169.254 and 169.254.170.2: metadata
     "172.16.0.0/12": "a private address",
@@ -28,7 +27,7 @@ _SPECIAL: dict[str, str] = {
     "224.0.0.0/4": "a multicast address",
     "240.0.0.0/4": "a reserved address",
     "::/128": "an unspecified address",
-    "::1/128": LOOPBACK,
+    "::1/128": "a loopback address",
     "64:ff9b::/96": "an address that stands for one of IPv4",
     "64:ff9b:1::/48": "an address that stands for one of IPv4",
     "2001::/23": "a reserved address",  # Teredo is 2001::/32

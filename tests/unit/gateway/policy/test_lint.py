@@ -319,11 +319,12 @@ def test_a_rule_for_any_host_and_an_address_that_only_the_operator_opens_are_not
     any_host, private, public = (
         connect("any", "allow"),
         connect("private", "ask", "10.0.0.5", "fine.test"),
-        connect("public", "allow", "1.1.1.1", "127.0.0.1", "[2a00::1]"),
+        connect("public", "allow", "1.1.1.1", "[2a00::1]"),
     )
     findings = linted(private, public)
     assert [(one.check, one.rule, one.severity) for one in findings] == [("private-address", "private", "note")]
     assert [one.check for one in linted(any_host)] == ["any-host"]
+    assert [one.check for one in linted(connect("loopback", "allow", "127.0.0.1"))] == ["private-address"]
     assert not linted(private, operator=[connect("o", "allow", "10.0.0.0/8")])
 
 
