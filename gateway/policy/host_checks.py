@@ -19,7 +19,7 @@ def wide_hosts(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
 
 
 def private_hosts(tenant: PolicyDocument, operator: PolicyDocument | None) -> Iterator[tuple[Path, str]]:
-    """Yield the addresses that rules of a tenant name and that no connection reaches, as the operator names none of it."""
+    """Yield the addresses that rules of a tenant name and no connection reaches, as the operator names none of it."""
     above = [placed.rule for placed in scoped_rules(operator, "operator")] if operator is not None else []
     named = [pattern for rule in above if rule.effect == "allow" for _, pattern in _let_pass(rule)]
     for path, rule in all_rules(tenant):
