@@ -167,7 +167,7 @@ def test_secrets_are_in_no_span_no_metric_and_no_line(recorded: Recorded) -> Non
 
 def test_each_line_in_a_call_says_whose_it_is_and_which_trace_it_belongs_to(recorded: Recorded) -> None:
     calls = [line for line in recorded.lines if line["event"] == "tool call"]
-    assert len(calls) == 3
+    assert len(calls) == 4
     spans = {span.trace_id.hex() for span in recorded.received.spans}
     for line in calls:
         assert (line["tenant"], line["thread"], line["trace_id"] in spans) == ("default", "t", True)
