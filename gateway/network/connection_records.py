@@ -91,13 +91,18 @@ class ConnectionRecords:
             self._written |= ids
             try:
                 await self.store.write({id_: one.entry_if_lost() for one, id_ in ids.items()}, ended)
-                await asyncio.gather(*(self.measured(one) for one, entry in over if entry is not None))
             except Exception as error:  # no fault may cost the calls that wait for this, or later records
                 for one in ids:
                     self._written.pop(one, None)
-                fault = not isinstance(error, Unavailable)
-                counts = {"opened": len(new), "ended": len(over)}
-                log.exception("connections are not on record", **counts, error=str(error), exc_info=fault)
+                _report_fault("connections are not on record", error, opened=len(new), ended=len(over))
+            measuring = [self.measured(one) for one, entry in over if entry is not None]
+            for found in await asyncio.gather(*measuring, return_exceptions=True):
+                if isinstance(found, Exception):
+                    _report_fault("a connection is not counted", found)
+
+
+def _report_fault(event: str, error: Exception, **counts: int) -> None:
+    log.error(event, **counts, error=str(error), exc_info=None if isinstance(error, Unavailable) else error)
 
 
 def _report(one: Outgoing, entry: AuditEntry) -> None:

@@ -183,7 +183,7 @@ class Door:
 
     def _is_one_too_many(self, one: Outgoing) -> bool:
         """Return whether to count a refusal, not record it: tool code could fill the audit with refusals."""
-        if one.refused is None:
+        if one.refused is None or one.address:  # what was dialled is limited where it was made
             return False
         if one.refused.status != 429:  # requests on one connection are refused without end
             return not self._refusals.count(one.limits.connections_per_minute)
@@ -263,6 +263,9 @@ class Door:
         while self.alive:
             await asyncio.sleep(_WATCH_S)
             for one, task in list(self._open.items()):
+                await asyncio.sleep(0)  # with a new policy, each may be a hundred requests to judge
+                if one not in self._open:
+                    continue
                 why = one.overdue(time.monotonic())
                 if not why and one.decision is not None and not one.still_allowed():
                     why = "policy_changed"

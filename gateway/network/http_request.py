@@ -24,6 +24,8 @@ _ABSOLUTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#\\]*)(.*)")
 _PERCENT = re.compile(r"%([0-9A-Fa-f]{2})?")
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
 _SPACE = (b" ", b"\t")
+# Of a method, which is on record.
+_LIMIT_METHOD = 32
 _HOP = frozenset({b"connection", b"keep-alive", b"te", b"upgrade", b"http2-settings"})
 # What frames or routes a message: neither may Connection name it, nor a trailer carry it (RFC 9110, 6.5.1).
 _FRAMING = frozenset({b"content-length", b"transfer-encoding", b"host"})
@@ -118,6 +120,8 @@ def read_request(request: h11.Request, origin: Origin | None) -> ProxyRequest:
         raise bad("a request has no fragment")
     if version not in {b"1.0", b"1.1"}:
         raise bad("only HTTP/1.0 and HTTP/1.1 are relayed", 505)
+    if len(method) > _LIMIT_METHOD:  # it is on record
+        raise bad(f"a method has at most {_LIMIT_METHOD} characters", 501)
     if method in {"CONNECT", "TRACE"}:
         raise bad(f"{method} is not relayed here; CONNECT is for a new connection", 501)
     if version == b"1.0" and b"transfer-encoding" in named:

@@ -52,7 +52,7 @@ class Outgoing:
     address: str = ""
     credentials: frozenset[str] = frozenset()
     checked_by: Policy | None = None
-    """The policy that has allowed it, once it is connected."""
+    """The policy that allows it; None where that is to be asked again."""
     requests: frozenset[Target] = frozenset()
     """Those that may be under way on it, where they were judged one by one."""
     bytes_up: int = 0
@@ -117,7 +117,7 @@ class Outgoing:
             except (OSError, TimeoutError) as error:
                 problem = error
             else:
-                self.address = address
+                self.address, self.checked_by = address, None
                 self.connected_s = self.used_s = time.monotonic()
                 return connected
         if isinstance(problem, TimeoutError):
@@ -187,7 +187,7 @@ class Outgoing:
         if self.address:
             rules = self._permits(policy), self._denies(policy)
             allowed = allowed and may_be_dialled(self.target.host, self.address, self.target.port, *rules)
-            self.checked_by = policy
+        self.checked_by = policy
         return allowed
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,22 @@ import gateway.network.connection_records
 import gateway.network.door
 from agent.events import Event
 from gateway.errors import Unavailable
+from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target
+from gateway.network.outgoing import Outgoing
+from gateway.policy.decision import Decision
 from gateway.storage.audit_store import AuditEntry
-from tests.security.network.loopback_door import CALL, WAIT_S, LoopbackDoor, allow, connect, echo_bytes, get, policy
-from tests.unit.gateway.network.relayed import OK, saying
+from tests.security.network.loopback_door import (
+    CALL,
+    WAIT_S,
+    LoopbackDoor,
+    allow,
+    connect,
+    echo_bytes,
+    get,
+    policy,
+    status,
+)
+from tests.unit.gateway.network.relayed import OK, answer, saying
 
 NEVER_S = 3600.0
 
@@ -149,3 +163,86 @@ async def test_a_run_s_events_have_what_is_on_record_and_no_more_of_a_flood(
         ("no.test", "default-deny", "policy_denied")
     }
     assert (over["outcome"], last["over_limit_before"]) == ("too_many_connections", 20 - 3 - 1)
+
+
+async def test_what_reached_a_server_is_on_record_however_much_was_refused_before(door: LoopbackDoor) -> None:
+    async def broken(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.readexactly(100_000)  # and ends without an answer
+
+    measured: list[int] = []
+
+    async def measure(one: Outgoing) -> None:
+        measured.append(one.bytes_up)
+
+    server, other = await door.serve(saying(OK), "a.test"), await door.serve(broken, "b.test")
+    door.door.records.measured = measure
+    door.policy = policy(allow("a.test", methods=["GET"]), allow("b.test"), connections_per_minute=5)
+    reader, writer = await door.connect()
+    where = f"a.test:{server.port}"
+    for method in ("GET", *["DELETE"] * 20):
+        writer.write(f"{method} http://{where}/ HTTP/1.1\r\nHost: {where}\r\n\r\n".encode())
+        await answer(reader)
+    await door.recorded(5)  # of twenty refusals
+    sent = get("b.test", other.port, "/", "Content-Length: 100000", method="POST") + bytes(100_000)
+    assert status(await door.ask(sent)) == 502
+    await door.recorded(6)
+    await door.door.records.written()
+    (entry,) = [entry for entry in door.records if entry.details["host"] == "b.test"]
+    assert (entry.outcome, entry.details["over_limit_before"]) == ("bad_gateway", 15)
+    assert max(measured) > 100_000
+
+
+async def test_a_method_without_end_is_refused_and_not_on_record(door: LoopbackDoor) -> None:
+    server = await door.serve(saying(OK), "a.test")
+    door.policy = policy(allow("a.test"))
+    assert status(await door.ask(get("a.test", server.port, method="X" * 32))) == 200
+    assert status(await door.ask(get("a.test", server.port, method="X" * 33))) == 501
+    assert await door.recorded(1) == [("allow", "r0", "completed")]
+
+
+async def test_a_connection_that_cannot_be_counted_has_no_other_stay_open_on_record(
+    door: LoopbackDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: Outgoing) -> None:
+        raise Unavailable("the quota's table is locked")
+
+    monkeypatch.setattr(gateway.network.connection_records, "_TOGETHER_S", NEVER_S)
+    server, records = await door.serve(echo_bytes, "a.test"), door.door.records
+    door.policy = policy(allow("a.test"))
+    records.measured = fail
+    _, first = await door.tunnel("a.test", server.port)
+    await records.written()
+    first.close()
+    _, second = await door.tunnel("a.test", server.port)
+    async with asyncio.timeout(WAIT_S):
+        while not (records._over and records._new):
+            await asyncio.sleep(0.005)
+    await records.written()  # that the first has ended and the second began
+    second.close()
+    async with asyncio.timeout(WAIT_S):
+        while not records._over:
+            await asyncio.sleep(0.005)
+    await records.written()
+    assert (len(door.records), door.records.open) == (2, {})
+
+
+async def test_requests_that_wait_for_their_server_are_judged_once_by_a_policy(
+    door: LoopbackDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door.policy = policy(allow("a.test"))
+    targets = [Target("a.test", 1, "GET", (f"/{number}",)) for number in range(50)]
+    one = door.door.request(targets[0])
+    for target in targets:
+        one.carries(door.door.request(target), alone=False)
+    judged: list[Target] = []
+    judge = ConnectionPolicy.judge
+
+    def counted(self: ConnectionPolicy, target: Target, call: CallUnderWay, grants: Any = None) -> Decision:
+        judged.append(target)
+        return judge(self, target, call, grants)
+
+    monkeypatch.setattr(ConnectionPolicy, "judge", counted)
+    assert [one.still_allowed() for _ in range(3)] == [True] * 3
+    assert len(judged) == 50
+    door.policy = policy(allow("b.test"))
+    assert not one.still_allowed()
