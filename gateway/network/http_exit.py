@@ -5,8 +5,12 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
+import structlog
+
+from gateway.errors import Unavailable
 from gateway.network.client_bytes import ClientBytes
 from gateway.network.client_hello import ClientHello
 from gateway.network.credentials import Caller, CredentialExchange
@@ -20,6 +24,8 @@ from gateway.network.tls_server import accept_tls
 from gateway.network.upstream import Exchange, PlainExchange
 
 _HANDSHAKE_S = 30.0
+_FAILED = "failed"
+log = structlog.get_logger(__name__)
 
 
 async def serve_proxied(client: ClientBytes, exits: Exits) -> None:
@@ -110,6 +116,10 @@ class HttpExit:
             if current is not None:  # the client withdrew it, and no connection was made for it: nothing to record
                 del self._judging[id(request)]
             raise
+        except Refused:
+            raise
+        except Exception as error:
+            raise _undecided(one, error) from error
         del self._judging[id(request)]
         one.credentials = used
         if current is None:
@@ -222,7 +232,8 @@ class HttpExit:
             one = self._exits.request(current.target if request is None else _target(request))
             one.decision = current.decision
         if one is not None:
-            one.refuse(refused)
+            if one.outcome != _FAILED:  # as a 503 it would count as allowed
+                one.refuse(refused)
             self._record(one)
         elif current is not None:
             current.refuse(refused)
@@ -274,6 +285,15 @@ class _Judged:
     def headers(self) -> Headers:
         self._begin()
         return self._exchange.headers
+
+
+def _undecided(one: Outgoing, error: Exception) -> Refused:
+    """Note that a request could not be decided, as when the database does not answer; return what the client gets."""
+    fault = not isinstance(error, Unavailable)
+    log.error("a request of tool code is not decided", error=str(error), exc_info=error if fault else None)
+    one.decision = replace(one.policy.judge(one.target, one.call), verdict="deny")
+    one.outcome = _FAILED
+    return refusal(503, _FAILED, "the gateway cannot decide about the request now; try again", one.target)
 
 
 def _target(request: ProxyRequest) -> Target:
