@@ -3,22 +3,29 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 
+import structlog
+
+from gateway.errors import Unavailable
 from gateway.network.client_bytes import ClientBytes
 from gateway.network.client_hello import ClientHello
 from gateway.network.credentials import Caller, CredentialExchange
-from gateway.network.decision import Target
+from gateway.network.decision import Target, denied
 from gateway.network.http2_relay import relay_http2
 from gateway.network.http_client import Streams
 from gateway.network.http_relay import relay_http
-from gateway.network.http_request import Origin, ProxyRequest, Refused, refusal
+from gateway.network.http_request import Headers, Origin, ProxyRequest, Refused, refusal
 from gateway.network.outgoing import BYTE_LIMIT, Ended, Exits, Outgoing
 from gateway.network.tls_server import accept_tls
 from gateway.network.upstream import Exchange, PlainExchange
 
 _HANDSHAKE_S = 30.0
+_FAILED = "failed"
+log = structlog.get_logger(__name__)
 
 
 async def serve_proxied(client: ClientBytes, exits: Exits) -> None:
@@ -88,6 +95,7 @@ class HttpExit:
         self._connection = connection
         self._server: Streams | None = None
         self.protocol = "http/1.1"
+        self._is_shared = False  # the server's connection, by requests at once
         self._next: Outgoing | None = None
         # Requests that are being judged, several at once in HTTP/2.
         self._judging: dict[int, Outgoing] = {}
@@ -108,15 +116,32 @@ class HttpExit:
             if current is not None:  # the client withdrew it, and no connection was made for it: nothing to record
                 del self._judging[id(request)]
             raise
+        except Refused:
+            raise
+        except Exception as error:
+            raise _undecided(one, error) from error
         del self._judging[id(request)]
+        one.credentials = used
         if current is None:
             self._next = one
-        else:  # it is another request on that connection
-            current.decision = current.decision or one.decision
-            current.carries(one, alone=self.protocol != "h2")
-            one = current
-        one.credentials |= used
-        return exchange
+        elif current.decision is None:  # the first that is allowed in a tunnel, which is dialled for it
+            current.decision = one.decision
+            current.carries(one, alone=True)
+        return _Judged(exchange, partial(self._begin, one))
+
+    def _begin(self, one: Outgoing) -> None:
+        """Note that a request goes over the connection that is open by now. Raises Refused if it may no longer."""
+        policy, current = one.policy.policy(), self._current
+        if one.decision is not None and one.decision.policy_version != policy.version:  # it waited, for its turn say
+            now = one.policy.judge(one.target, one.call)
+            if now.verdict == "deny":
+                raise denied(one.target, now.rule, now.reason)
+        if current is None or current is one:
+            return
+        if not (self._is_shared or self._decided_whole or current.bytes_up):  # it was dialled for this request
+            current.decision = one.decision
+        current.carries(one, alone=not self._is_shared)
+        current.credentials |= one.credentials
 
     async def _exchange(self, request: ProxyRequest, one: Outgoing) -> tuple[Exchange, frozenset[str]]:
         opening = self._exits.opening
@@ -155,7 +180,8 @@ class HttpExit:
             if self._current is not None:
                 self._current.refuse(refused)
             raise
-        if _negotiated(server) == "h2":
+        self._is_shared = _negotiated(server) == "h2"
+        if self._is_shared:
             return server, True
         self._exits.opening.chose_http1(origin.host, origin.port)
         return server, False
@@ -206,7 +232,8 @@ class HttpExit:
             one = self._exits.request(current.target if request is None else _target(request))
             one.decision = current.decision
         if one is not None:
-            one.refuse(refused)
+            if one.outcome != _FAILED:  # as a 503 it would count as allowed
+                one.refuse(refused)
             self._record(one)
         elif current is not None:
             current.refuse(refused)
@@ -240,6 +267,33 @@ class HttpExit:
     def _record(self, one: Outgoing | None) -> None:
         if one is not None:
             self._exits.ended(one)
+
+
+class _Judged:
+    """Satisfies upstream.Exchange. A relay asks for the headers as it sends them: which connection is known then.
+
+    Between the decision and that, another request may have had its turn, and with it a connection of its own.
+    """
+
+    def __init__(self, exchange: Exchange, begin: Callable[[], None]) -> None:
+        self.sent, self.answered = exchange.sent, exchange.answered
+        self.received, self.flush = exchange.received, exchange.flush
+        self._exchange = exchange
+        self._begin = begin
+
+    @property
+    def headers(self) -> Headers:
+        self._begin()
+        return self._exchange.headers
+
+
+def _undecided(one: Outgoing, error: Exception) -> Refused:
+    """Note that a request could not be decided, as when the database does not answer; return what the client gets."""
+    fault = not isinstance(error, Unavailable)
+    log.error("a request of tool code is not decided", error=str(error), exc_info=error if fault else None)
+    one.decision = replace(one.policy.judge(one.target, one.call), verdict="deny")
+    one.outcome = _FAILED
+    return refusal(503, _FAILED, "the gateway cannot decide about the request now; try again", one.target)
 
 
 def _target(request: ProxyRequest) -> Target:
