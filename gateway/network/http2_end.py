@@ -32,9 +32,14 @@ _WINDOW_BYTES = 1024 * 1024
 _LIMIT_STREAMS = 100
 _LIMIT_HEADER_BYTES = 64 * 1024
 _FRAME_BYTES = 16 * 1024
+_FIELD_BYTES = 32
+# What h2 writes heads with: it searches all of the table for each field, so the other side does not choose its size.
+_LIMIT_TABLE_BYTES = 4096
 _GOAWAY = 7
 # Frames, of all streams, that the other side has not taken: each costs memory that no window counts.
 _LIMIT_FRAMES = 8192
+# The same for heads and trailers, as SETTINGS_MAX_HEADER_LIST_SIZE counts them: one byte may stand for a whole field.
+_LIMIT_UNTAKEN_HEADER_BYTES = 2 * 1024 * 1024
 
 
 class EndGone(Exception):
@@ -45,15 +50,21 @@ class StreamGone(Exception):
     """One stream ended early, by its other side."""
 
 
+class StreamUnserved(StreamGone):
+    """The server has done nothing about a request, which may be made again on another connection."""
+
+
 @dataclass
 class Arrivals:
-    """What arrived on one stream, in order, None after a reset. `untaken_bytes` count against the windows.
+    """What arrived on one stream, in order, None after a reset, StreamReset if the server does not serve it.
 
+    `untaken_bytes` count against the windows, `untaken_header_bytes` are those of heads and trailers.
     `announced_bytes` are those of Content-Length that are still to come, None without one.
     """
 
     queue: asyncio.Queue[Event | None] = field(default_factory=asyncio.Queue)
     untaken_bytes: int = 0
+    untaken_header_bytes: int = 0
     ended: bool = False
     announced_bytes: int | None = None
 
@@ -62,11 +73,19 @@ class Arrivals:
         event = await self.queue.get()
         if event is None:
             raise StreamGone
+        if isinstance(event, StreamReset):
+            raise StreamUnserved
+        self.untaken_header_bytes -= header_bytes(getattr(event, "headers", ()))
         if self.announced_bytes is not None and isinstance(event, DataReceived):
             self.announced_bytes -= len(event.data)
         elif self.announced_bytes and isinstance(event, TrailersReceived | StreamEnded):
             raise StreamGone
         return event
+
+
+def header_bytes(fields: Fields) -> int:
+    """Return the size of a head or of trailers as HTTP/2 counts it (RFC 9113, 6.5.2)."""
+    return sum(len(name) + len(value) + _FIELD_BYTES for name, value in fields)
 
 
 class End:
@@ -107,6 +126,7 @@ class End:
         except (H2Error, OSError) as error:
             self.write()
             raise EndGone("not HTTP/2") from error
+        self._limit_table()
         await self.flush()
         self._changed.set()
         self._changed = asyncio.Event()
@@ -116,6 +136,13 @@ class End:
         """Send a head or trailers. Raises StreamGone and EndGone, as all that send."""
         self._do(self.http.send_headers, stream, list(fields), end_stream=end)
         await self.flush()
+
+    async def send_trailers(self, stream: int, fields: Fields) -> None:
+        """End a stream, with trailers if there are any."""
+        if fields:
+            await self.send_headers(stream, fields, end=True)
+        else:
+            await self.send_data(stream, b"", end=True)
 
     async def send_data(self, stream: int, data: bytes, *, end: bool = False) -> None:
         """Send as the other side's windows permit."""
@@ -146,13 +173,16 @@ class End:
             if not event.flow_controlled_length:
                 return  # without a byte, and in no window
             arrivals.untaken_bytes += event.flow_controlled_length
+        arrivals.untaken_header_bytes += header_bytes(getattr(event, "headers", ()))
         arrivals.ended = arrivals.ended or isinstance(event, StreamEnded | StreamReset)
         arrivals.queue.put_nowait(None if isinstance(event, StreamReset) else event)
 
     def check_untaken(self) -> None:
-        """Raise EndGone if the other side sent much more frames than were taken."""
+        """Raise EndGone if the other side sent much more frames, or bytes of headers, than were taken."""
         if sum(arrivals.queue.qsize() for arrivals in self.arrivals.values()) > _LIMIT_FRAMES:
             raise EndGone("too many frames wait")
+        if sum(arrivals.untaken_header_bytes for arrivals in self.arrivals.values()) > _LIMIT_UNTAKEN_HEADER_BYTES:
+            raise EndGone("too large headers wait")
 
     async def taken(self, stream: int, event: DataReceived) -> None:
         """Let the other side send as much again."""
@@ -174,9 +204,11 @@ class End:
             self.write()
 
     async def open_stream(self, fields: Fields) -> int:
-        """Send a request's head, once there may be one more, and return its stream's number."""
-        while self.http.open_outbound_streams >= self.http.remote_settings.max_concurrent_streams:
+        """Send a request's head, once there may be one more, and return its stream's number. Raises StreamUnserved."""
+        while not self.leaving and self._is_full():
             await self._changed.wait()
+        if self.leaving:
+            raise StreamUnserved
         stream = self.http.get_next_available_stream_id()
         self.arrivals[stream] = Arrivals()
         await self.send_headers(stream, fields)
@@ -200,6 +232,24 @@ class End:
             await self.writer.drain()
         except OSError as error:
             raise EndGone("closed") from error
+
+    def _is_full(self) -> bool:
+        return self.http.open_outbound_streams >= self.http.remote_settings.max_concurrent_streams
+
+    def _left(self, last: int) -> None:
+        """Note that the server serves no more streams, of those that are open the ones up to `last`."""
+        self.leaving = True
+        for stream, arrivals in self.arrivals.items():
+            if stream > last:
+                arrivals.queue.put_nowait(StreamReset(stream_id=stream))
+
+    def _limit_table(self) -> None:
+        encoder = self.http.encoder
+        encoder.header_table_size = min(encoder.header_table_size, _LIMIT_TABLE_BYTES)
+        # The next head names the least size since the last one, and the present size (RFC 7541, 4.2).
+        sizes = [size for size in encoder.table_size_changes if size <= _LIMIT_TABLE_BYTES]
+        encoder.table_size_changes = sizes if len(sizes) <= 2 else [min(sizes), sizes[-1]]
+        encoder.header_table.resized = bool(sizes)
 
     def _window(self, stream: int) -> int:
         try:
@@ -233,7 +283,7 @@ class End:
             if len(self._unread) - at < 9 + length:
                 break
             if self._unread[at + 3] == _GOAWAY:
-                self.leaving = True
+                self._left(int.from_bytes(self._unread[at + 9 : at + 13], "big") & 0x7FFF_FFFF)
                 passed += self._unread[kept:at]
                 kept = at + 9 + length
             at += 9 + length

@@ -12,6 +12,7 @@ import asyncio
 from contextlib import suppress
 
 import h11
+import structlog
 from h2.errors import ErrorCodes
 from h2.events import (
     DataReceived,
@@ -24,7 +25,7 @@ from h2.events import (
 )
 from h2.exceptions import H2Error
 
-from gateway.network.http2_end import Arrivals, End, EndGone, Fields, StreamGone
+from gateway.network.http2_end import Arrivals, End, EndGone, Fields, StreamGone, StreamUnserved, header_bytes
 from gateway.network.http2_translated import Translated, lowered
 from gateway.network.http_client import RelayLimits, Streams
 from gateway.network.http_request import (
@@ -38,6 +39,8 @@ from gateway.network.http_request import (
     trailers,
 )
 from gateway.network.upstream import Exchange, Upstream
+
+log = structlog.get_logger(__name__)
 
 _LIMITS = RelayLimits()
 _FINISH_S = 1.0
@@ -77,6 +80,7 @@ class _Relay:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._judging = 0
         self._resets = 0
+        self._has_failed = False
         self._dialling = asyncio.Lock()
         self._dialled = asyncio.Event()
         self._left = asyncio.Event()
@@ -206,6 +210,8 @@ class _Relay:
                 self.client.reset(stream, ErrorCodes.CANCEL)
             else:
                 await self._answer(stream, refused, request)
+        except StreamUnserved:
+            self.client.reset(stream, ErrorCodes.REFUSED_STREAM)
         except StreamGone:
             self.client.reset(stream, ErrorCodes.CANCEL)
         except EndGone:
@@ -213,6 +219,11 @@ class _Relay:
         except asyncio.CancelledError:
             self.client.reset(stream, ErrorCodes.CANCEL)
             raise
+        except Exception:  # no fault may leave a client waiting
+            if not self._has_failed:
+                log.exception("a request failed", host=self.origin.host, port=self.origin.port)
+            self._has_failed = True
+            self.client.reset(stream, ErrorCodes.INTERNAL_ERROR)
 
     async def _translate(self, exchange: Translated, streams: Streams | None) -> None:
         """Pass on a request to a server that speaks HTTP/1.1: over the connection just dialled, or one in its turn."""
@@ -254,7 +265,9 @@ class _Stream:
 
     async def run(self) -> None:
         server = self._server
-        there = await server.open_stream(self._head())
+        head = self._head()
+        self._relay.moved(header_bytes(head), 0)
+        there = await server.open_stream(head)
         sending = asyncio.create_task(self._send(there))
         receiving = asyncio.create_task(self._receive(there))
         try:
@@ -299,7 +312,8 @@ class _Stream:
                 tail = trailers(event.headers)
                 for name, value in tail:
                     self._exchange.sent(b"%s: %s\r\n" % (name, value))
-                await server.send_headers(there, tail, end=True)
+                self._relay.moved(header_bytes(tail), 0)
+                await server.send_trailers(there, tail)
                 return
             elif isinstance(event, StreamEnded):
                 await server.send_data(there, b"", end=True)
@@ -315,17 +329,19 @@ class _Stream:
                     await client.send_data(self._stream, self._exchange.received(event.data))
                     await server.taken(there, event)
                 elif isinstance(event, ResponseReceived | InformationalResponseReceived):
+                    self._relay.moved(0, header_bytes(event.headers))
                     await self._send_head(event)
                 elif isinstance(event, TrailersReceived):
+                    self._relay.moved(0, header_bytes(event.headers))
                     await client.send_data(self._stream, self._exchange.flush())
                     tail = self._exchange.answered(trailers(event.headers))
-                    await client.send_headers(self._stream, lowered(tail), end=True)
+                    await client.send_trailers(self._stream, lowered(tail))
                     return
                 elif isinstance(event, StreamEnded):
                     await client.send_data(self._stream, self._exchange.flush(), end=True)
                     return
-        except StreamGone:
-            if self.answering:
+        except StreamGone as gone:
+            if self.answering or isinstance(gone, StreamUnserved):
                 raise
             raise refusal(502, "bad_gateway", "the server broke off the request", self._request.origin) from None
 

@@ -71,10 +71,7 @@ class Translated:
             elif isinstance(event, h11.Data):
                 await self._client.send_data(self.stream, bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):
-                if tail := lowered(tuple(event.headers.raw_items())):
-                    await self._client.send_headers(self.stream, tail, end=True)
-                else:
-                    await self._client.send_data(self.stream, b"", end=True)
+                await self._client.send_trailers(self.stream, lowered(tuple(event.headers.raw_items())))
 
     async def watch(self) -> Never:
         """Wait: a client that withdraws the request has its task cancelled."""

@@ -193,6 +193,30 @@ async def test_the_limit_of_bytes_is_that_of_the_connection_and_ends_it_on_recor
     assert [one[2] for one in await door.recorded(1)] == ["byte_limit"]
 
 
+@pytest.mark.parametrize("direction", ["bytes_up", "bytes_down"])
+@pytest.mark.parametrize("where", ["head", "trailers"])
+async def test_heads_and_trailers_count_against_the_limit_of_bytes(
+    door: LoopbackDoor, tmp_path: Path, direction: str, where: str
+) -> None:
+    rule = allow("a.test", methods=["GET", "POST"])
+    server = await opened(door, tmp_path, serve_http2, rule, alpn=BOTH)
+    door.policy = policy(rule, **{direction: 10_000})
+    async with speaking(door, server.port) as client:
+
+        async def ask(size: int) -> Message:
+            fields = [(b"x-data", b"y" * size)]
+            stream = client.ask(b"/", *(fields if where == "head" else []), method=b"POST", end=False)
+            client.http.send_headers(stream, fields if where == "trailers" else [(b"x-sum", b"0")], end_stream=True)
+            client.write()
+            return await done(client, stream)
+
+        assert said(await ask(5000))[0] == 200
+        over = await ask(6000)
+        assert over.reset is not None or said(over)[0] == 403
+    assert [one[2] for one in await door.recorded(1)] == ["byte_limit"]
+    assert 5000 < door.records[0].details[direction] <= 10_000
+
+
 # --- servers that speak HTTP/1.1 only ---
 
 
