@@ -5,12 +5,8 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 
-import structlog
-
-from gateway.errors import Unavailable
 from gateway.network.client_bytes import ClientBytes
 from gateway.network.client_hello import ClientHello
 from gateway.network.credentials import Caller, CredentialExchange
@@ -24,8 +20,6 @@ from gateway.network.tls_server import accept_tls
 from gateway.network.upstream import Exchange, PlainExchange
 
 _HANDSHAKE_S = 30.0
-_FAILED = "failed"
-log = structlog.get_logger(__name__)
 
 
 async def serve_proxied(client: ClientBytes, exits: Exits) -> None:
@@ -119,7 +113,7 @@ class HttpExit:
         except Refused:
             raise
         except Exception as error:
-            raise _undecided(one, error) from error
+            raise one.undecided(error) from error
         del self._judging[id(request)]
         one.credentials = used
         if current is None:
@@ -232,8 +226,7 @@ class HttpExit:
             one = self._exits.request(current.target if request is None else _target(request))
             one.decision = current.decision
         if one is not None:
-            if one.outcome != _FAILED:  # as a 503 it would count as allowed
-                one.refuse(refused)
+            one.refuse(refused)
             self._record(one)
         elif current is not None:
             current.refuse(refused)
@@ -285,15 +278,6 @@ class _Judged:
     def headers(self) -> Headers:
         self._begin()
         return self._exchange.headers
-
-
-def _undecided(one: Outgoing, error: Exception) -> Refused:
-    """Note that a request could not be decided, as when the database does not answer; return what the client gets."""
-    fault = not isinstance(error, Unavailable)
-    log.error("a request of tool code is not decided", error=str(error), exc_info=error if fault else None)
-    one.decision = replace(one.policy.judge(one.target, one.call), verdict="deny")
-    one.outcome = _FAILED
-    return refusal(503, _FAILED, "the gateway cannot decide about the request now; try again", one.target)
 
 
 def _target(request: ProxyRequest) -> Target:

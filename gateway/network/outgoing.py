@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+import structlog
 from pydantic import JsonValue
 
+from gateway.errors import Unavailable
 from gateway.network.addresses import Denies, Permits, Unreachable, may_be_dialled, resolve
 from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target, denied
 from gateway.network.http_request import Refused, refusal
@@ -25,8 +27,10 @@ INTERRUPTED = "interrupted"
 """The outcome of a connection whose gateway was lost."""
 BYTE_LIMIT = "byte_limit"
 """How a connection ends that has sent or received as much as it may."""
+_DENYING = (403, 429, 503)
 _REQUESTS_KEPT = 100
 """Different ones of one connection; after more of them it does not outlast a policy."""
+log = structlog.get_logger(__name__)
 
 
 class Ended(Exception):
@@ -78,6 +82,18 @@ class Outgoing:
         except asyncio.CancelledError:  # while an approver was asked
             self.decision, self.outcome = self.policy.judge(self.target, self.call), "withdrawn"
             raise
+        except Exception as error:
+            raise self.undecided(error) from error
+
+    def undecided(self, error: Exception) -> Refused:
+        """Note that it could not be decided, as when the database does not answer; return what the client gets."""
+        self.decision = self.policy.judge(self.target, self.call)
+        fault = None if isinstance(error, Unavailable) else error
+        log.error("a connection of tool code is not decided", error=str(error), exc_info=fault)
+        reason = "the gateway cannot decide about the connection now; try again"
+        refused = refusal(503, "failed", reason, self.target)
+        self.refuse(refused)
+        return refused
 
     async def dial(self) -> socket.socket:
         """Return the connected socket, which does not block. Raises Refused."""
@@ -194,10 +210,9 @@ class Outgoing:
     def verdict(self) -> str:
         """Allow or deny, as it was decided in the end."""
         refused = self.refused
-        if refused is None and self.decision is not None and self.decision.verdict != "allow":
-            return "deny"  # it was not answered
-        is_denied = refused is not None and refused.status in (403, 429) and refused.body.get("error") != BYTE_LIMIT
-        return "deny" if is_denied else "allow"
+        if refused is None:
+            return "allow" if self.decision is None or self.decision.verdict == "allow" else "deny"
+        return "deny" if refused.status in _DENYING and refused.body.get("error") != BYTE_LIMIT else "allow"
 
     def entry(self) -> AuditEntry:
         """Return its audit record."""

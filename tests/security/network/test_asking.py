@@ -10,6 +10,7 @@ import pytest
 
 import gateway.network.decision
 import gateway.network.door
+from gateway.errors import Unavailable
 from gateway.storage.approval_store import Approval, NewGrant, Resolution
 from tests.security.network.loopback_door import (
     LOOPBACK,
@@ -208,6 +209,20 @@ async def test_no_secret_of_a_request_is_in_an_approval_or_a_record(door: Loopba
     await door.recorded(1)
     assert "/denied/ghp_[redacted" in str(door.records[0].details["reason"])
     assert secret not in repr(door.records)
+
+
+@pytest.mark.parametrize("way", [connect, get])
+async def test_a_connection_that_cannot_be_decided_is_a_503_and_denied_on_record(
+    door: LoopbackDoor, server: Server, monkeypatch: pytest.MonkeyPatch, way: Any
+) -> None:
+    async def fail(*_: object) -> None:
+        raise Unavailable("no database")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gateway.network.decision, "load_grants", fail)
+        assert status(await door.ask(way("a.test", server.port))) == 503
+    assert await door.recorded(1) == [("deny", "r0", "failed")]
+    await works(*await door.tunnel("free.test", server.port))
 
 
 async def test_what_a_client_sends_while_it_waits_is_not_lost(door: LoopbackDoor, server: Server) -> None:
