@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -94,6 +95,8 @@ class End:
     def __init__(self, streams: Streams, *, client_side: bool) -> None:
         self.reader, self.writer = streams
         self.http = H2Connection(H2Configuration(client_side=client_side, header_encoding=None))
+        # hpack's Huffman coding takes half a second for a value of 60 KB.
+        self.http.encoder.encode = partial(self.http.encoder.encode, huffman=False)  # type: ignore[method-assign]
         self.arrivals: dict[int, Arrivals] = {}
         self.leaving = False
         self._client_side = client_side

@@ -8,8 +8,10 @@ import gc
 import json
 import ssl
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 import trustme
 from h2.events import DataReceived
 from h2.settings import SettingCodes
+from hpack import Encoder
 
 from gateway.config.network_settings import CredentialSettings
 from gateway.network.certificates import CertificateAuthority
@@ -353,6 +356,27 @@ async def test_a_client_chooses_no_large_table_for_the_heads_that_it_gets(size: 
             assert (got.headers[b":status"], len(got.headers)) == (b"200", 61)
         entries = [len(one.http.encoder.header_table.dynamic_entries) for one in gc.get_objects() if type(one) is End]
         assert max(entries) <= 4096 // 132
+
+
+async def test_large_headers_pass_in_little_time() -> None:
+    value = b"z" * 60_000
+
+    async def answer(server: Peer, stream: int) -> None:
+        if not server.got[stream].served:
+            server.got[stream].served = True
+            encode = server.http.encoder.encode
+            server.http.encoder.encode = partial(encode, huffman=False)  # type: ignore[method-assign]
+            server.http.send_headers(stream, [(b":status", b"200"), (b"x-a", value)], end_stream=True)
+            server.write()
+
+    async with _relayed(serve=answer) as ends:
+        before = time.thread_time()
+        got = await ends.client.get()
+        took = time.thread_time() - before
+        assert got.headers[b"x-a"] == value
+        before = time.thread_time()
+        assert Encoder().encode([(b"x-a", value)])
+        assert took < time.thread_time() - before
 
 
 @pytest.mark.parametrize("trailer", [(b"x-sum", b"5"), (b"content-type", b"x")])
