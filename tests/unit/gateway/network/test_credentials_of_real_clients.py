@@ -1,4 +1,4 @@
-"""curl, git and pip with a credential that they never see, through TLS that is opened on the way."""
+"""curl, git, pip and npm with a credential that they never see, through TLS that is opened on the way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 import base64
 import contextlib
 import importlib.util
+import json
 import os
+import shutil
 import ssl
 import subprocess
 import sys
@@ -215,3 +217,34 @@ async def test_pip_downloads_with_it(tmp_path: Path) -> None:
         assert _SECRET not in got.stdout + got.stderr
         without = await door.run("sh", "-c", f"{command} --no-input --index-url https://files.example/simple/")
         assert without.returncode != 0
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm: apt-get install npm")
+async def test_npm_downloads_with_it(tmp_path: Path) -> None:
+    package, files = tmp_path / "package", tmp_path / "files"
+    package.mkdir()
+    files.mkdir()
+    (package / "package.json").write_text(json.dumps({"name": "some-thing", "version": "1.0.0"}))
+    subprocess.run(["tar", "czf", files / "some-thing.tgz", "-C", tmp_path, "package"], check=True)
+    version = {
+        "name": "some-thing",
+        "version": "1.0.0",
+        "dist": {"tarball": "https://files.example/some-thing.tgz"},
+    }
+    registry = {"name": "some-thing", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
+    (files / "some-thing").write_text(json.dumps(registry))
+    async with _door(tmp_path, files) as door:
+        # The machine's own configuration may name other authorities.
+        options = "--globalconfig /dev/null --fetch-retries 0 --registry https://files.example/"
+        npm, trust = (
+            f"cd {tmp_path} && npm pack {options} some-thing",
+            {"NODE_EXTRA_CA_CERTS": str(tmp_path / "ca.pem")},
+        )
+        without = await door.run("sh", "-c", npm, **trust)
+        assert "E401" in without.stderr
+        write = "//files.example/:username=me\\n//files.example/:_password=%s\\n"
+        login = f'printf \'{write}\' "$(printf %s "$TOKEN" | base64 -w0)" > {tmp_path}/.npmrc'
+        got = await door.run("sh", "-c", f"{login} && {npm}", **trust)
+        assert got.returncode == 0, got.stderr
+        assert (tmp_path / "some-thing-1.0.0.tgz").is_file()
+        assert _SECRET not in got.stdout + got.stderr + (tmp_path / ".npmrc").read_text()
