@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -20,6 +21,58 @@ from tests.gateway_process import Home, make_home, served
 HOST = "127.0.0.1"
 
 
+class _Site(SimpleHTTPRequestHandler):
+    """Serves the files of a directory, and its repositories by git http-backend."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._serve_git() if ".git/" in self.path else super().do_GET()
+
+    def do_POST(self) -> None:
+        self._serve_git()
+
+    def _serve_git(self) -> None:
+        path, _, query = self.path.partition("?")
+        variables = {
+            "PATH": "/usr/bin:/bin",
+            "GIT_PROJECT_ROOT": self.directory,
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "REQUEST_METHOD": self.command,
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "REMOTE_USER": "tests",
+            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
+            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+        }
+        done = subprocess.run(
+            ["git", "http-backend"], check=True, input=self._body(), env=variables, capture_output=True
+        )
+        head, _, body = done.stdout.partition(b"\r\n\r\n")
+        fields = [line.split(": ", 1) for line in head.decode().splitlines()]
+        status = next((value for name, value in fields if name == "Status"), "200 OK")
+        self.send_response(int(status.split()[0]))
+        for name, value in fields:
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Say nothing."""
+
+
 @pytest.fixture(scope="module")
 def authority() -> trustme.CA:
     return trustme.CA()
@@ -27,7 +80,7 @@ def authority() -> trustme.CA:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> Iterator[int]:
-    """Serve a directory over TLS, with a git repository and a file in it."""
+    """Serve a file and, by git http-backend, a repository over TLS."""
     root = tmp_path_factory.mktemp("site")
     (root / "hello.txt").write_text("hello\n")
     work = root / "work"
@@ -36,18 +89,11 @@ def site(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> Ite
         ["git", "init", "-q", str(work)],
         ["git", "-C", str(work), "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x", "--allow-empty"],
         ["git", "clone", "-q", "--bare", str(work), str(root / "repo.git")],
-        ["git", "-C", str(root / "repo.git"), "update-server-info"],
+        ["git", "-C", str(root / "repo.git"), "config", "http.receivepack", "true"],
     ):
         subprocess.run(command, check=True, env=env)
 
-    class Quiet(SimpleHTTPRequestHandler):
-        def __init__(self, *arguments: object) -> None:
-            super().__init__(*arguments, directory=str(root))  # type: ignore[arg-type]
-
-        def log_message(self, *_: object) -> None:
-            """Keep quiet."""
-
-    server = ThreadingHTTPServer((HOST, 0), Quiet)
+    server = ThreadingHTTPServer((HOST, 0), partial(_Site, directory=str(root)))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(HOST, "localhost").configure_cert(context)
     server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -106,6 +152,11 @@ PYTHON = {
     "urllib": "import urllib.request as r; print(r.urlopen('{site}/hello.txt').read().decode())",
     "requests": "from pip._vendor import requests; print(requests.get('{site}/hello.txt').text)",
 }
+# A push of more than a mebibyte is sent in chunks.
+PUSH = (
+    "git clone -q {{site}}/repo.git {branch} && cd {branch} && head -c {size} /dev/urandom > data && git add data && "
+    "git -c user.name=a -c user.email=a@b commit -qm {branch} && git push -q origin HEAD:{branch} && git ls-remote"
+)
 # The test's servers are at an address that NO_PROXY names, as servers of the sandbox itself are.
 THROUGH = "unset NO_PROXY no_proxy; cd src; "
 
@@ -116,6 +167,8 @@ THROUGH = "unset NO_PROXY no_proxy; cd src; "
         ("curl -sS {site}/hello.txt", "hello"),
         *((f'python3 -c "{code}"', "hello") for code in PYTHON.values()),
         ("git clone -q {site}/repo.git cloned && git -C cloned log --format=%s", "x"),
+        (PUSH.format(branch="small", size=1), "refs/heads/small"),
+        (PUSH.format(branch="large", size=3_000_000), "refs/heads/large"),
         ("pip install -q --target p --index-url {index} airlock-greeting && ls p", "airlock_greeting.py"),
         ("uv pip install -q --target u --index-url {index} airlock-greeting && ls u", "airlock_greeting.py"),
     ],
