@@ -3,6 +3,7 @@
 policy_decisions what a decision among 1,000 rules costs, beside a plain judge that goes through them one by one
 step_overhead    what a step of the loop costs besides model and tool, in time and in bytes written
 service          calls through the whole gateway, beside `docker exec`, SWE-ReX and bare gRPC; needs a Docker engine
+budget           where the time of one call through the gateway goes, stage by stage
 audit_cost       what the audit's record costs a call, on SQLite and PostgreSQL
 telemetry_cost   what metrics and traces cost a call
 many_clients     64 clients of 32 tenants at 1 and 2 workers, and who uses the processors
@@ -26,6 +27,7 @@ from rich.console import Console
 
 from tests.bench import (
     audit_cost,
+    budget,
     daemon_exec,
     daemon_files,
     daemon_size,
@@ -47,6 +49,7 @@ _MODULES = (
     policy_decisions,
     step_overhead,
     service,
+    budget,
     audit_cost,
     telemetry_cost,
     many_clients,
