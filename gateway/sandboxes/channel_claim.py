@@ -46,20 +46,25 @@ class ChannelUse:
 
 async def channel_use(requests: DockerRequests, engine: str, instance: str, directory: Path) -> ChannelUse:
     """Inspect an engine, by its id, and the directory, without changing either. Raises SandboxError, Misconfigured."""
+    found = await channels_in_use(requests, instance), await has_workspaces(requests, instance)
+    return ChannelUse(engine, instance, directory, _identity(directory), *found)
+
+
+def _identity(directory: Path) -> str | None:
     try:
-        identity = read_identity(directory)
+        return read_identity(directory)
     except (OSError, ValueError) as error:
         raise Misconfigured(
             f"the channel directory {directory} cannot be read: {error}. Make it readable to the gateway, or remove a "
             f"damaged {IDENTITY} file while no gateway runs"
         ) from error
-    found = await channels_in_use(requests, instance), await has_workspaces(requests, instance)
-    return ChannelUse(engine, instance, directory, identity, *found)
 
 
 async def claim_channels(use: ChannelUse, store: ChannelStore) -> str:
     """Return the directory's identity, recorded for the engine. Misconfigured if another directory is in use."""
     records = await store.records()
+    if use.identity is None:  # another worker that starts may have claimed it since the look
+        use = replace(use, identity=_identity(use.directory))
     identity = check_channels(use, records)
     known = next((one for one in records if one.engine == use.engine), None)
     if known is not None and known.identity == use.identity and known.path == use.directory:
