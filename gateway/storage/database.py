@@ -190,7 +190,7 @@ class Database:
     async def found(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
         """Return the rows of a prepared query that may take long."""
         self._check_open()
-        return await self._readers.run(partial(self._read, partial(statement.execute, parameters=parameters), list))
+        return await self._readers.run(partial(self._read, partial(statement.ask, parameters=parameters), list))
 
     async def write(self, *writes: Write) -> None:
         """Execute statements in one transaction. Raises ConstraintViolated and Unavailable."""

@@ -1,10 +1,11 @@
 """Prepared: a statement that every call executes, compiled once for each dialect and set of parameters.
 
-SQLAlchemy's work for each execution, finding the compiled statement and arranging the parameters, is more than half of
-the cost of a small write. The text is the one that SQLAlchemy would send, so a connection's events and errors stay.
-Parameters and results are the driver's own, so only types without conversion work: text, integers, written booleans.
+SQLAlchemy's work for each execution is more than half of the cost of a small write. The text is the one that SQLAlchemy
+would send; SQLite's driver gets it directly. Parameters and results are the driver's own, so only types without
+conversion work: text, integers, written booleans.
 """
 
+import contextlib
 import sqlite3
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,20 @@ class _Compiled:
         return values if self.order is None else tuple([values[name] for name in self.order])
 
 
+@dataclass(frozen=True)
+class Executed:
+    """What a statement did: how many rows it changed, and all rows that it returns."""
+
+    rowcount: int
+    rows: Sequence[Any]
+
+    def first(self) -> Any:
+        return self.rows[0] if self.rows else None
+
+    def scalar(self) -> Any:
+        return self.rows[0][0] if self.rows else None
+
+
 class Prepared:
     """A statement without lists of parameters (IN)."""
 
@@ -38,20 +53,22 @@ class Prepared:
         self._statement = statement
         self._compiled: dict[tuple[str, ...], _Compiled] = {}
 
-    def execute(self, connection: Connection, parameters: Mapping[str, Any]) -> CursorResult[Any]:
+    def execute(self, connection: Connection, parameters: Mapping[str, Any]) -> Executed:
+        """Execute it in the transaction of a connection; raises SQLAlchemy's errors."""
+        if connection.dialect.name == "sqlite":
+            with contextlib.suppress(sqlite3.Error):  # SQLAlchemy raises its own for it
+                return self._executed(connection, parameters)
+        result = self.ask(connection, parameters)
+        return Executed(result.rowcount, result.all() if result.returns_rows else [])
+
+    def ask(self, connection: Connection, parameters: Mapping[str, Any]) -> CursorResult[Any]:
+        """Execute it through SQLAlchemy; return the open result."""
         compiled = self._for(connection, parameters)
         return connection.exec_driver_sql(compiled.text, compiled.laid_out(parameters))
 
     def look(self, connection: Connection, parameters: Mapping[str, Any]) -> Sequence[Any]:
         """Return a query's rows through SQLite's own driver; raises sqlite3.Error."""
-        compiled = self._for(connection, parameters)
-        driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
-        cursor = driver.execute(compiled.text, without_nul(compiled.laid_out(parameters)))
-        found = cursor.fetchall()  # to the end: an open cursor would pin the log at its current state
-        if not found:
-            return []
-        row = _row_of(tuple(column[0] for column in cursor.description))
-        return [row(*values) for values in found]
+        return self._executed(connection, parameters).rows
 
     def execute_all(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute it for each row; all have the same keys, and there is at least one."""
@@ -60,6 +77,17 @@ class Prepared:
             return
         compiled = self._for(connection, rows[0])
         connection.exec_driver_sql(compiled.text, [compiled.laid_out(row) for row in rows])
+
+    def _executed(self, connection: Connection, parameters: Mapping[str, Any]) -> Executed:
+        """Execute it by SQLite's driver."""
+        compiled = self._for(connection, parameters)
+        driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
+        cursor = driver.execute(compiled.text, without_nul(compiled.laid_out(parameters)))
+        found = cursor.fetchall()  # to the end: an open cursor would pin the log at its current state
+        if not found:
+            return Executed(cursor.rowcount, [])
+        row = _row_of(tuple(column[0] for column in cursor.description))
+        return Executed(cursor.rowcount, [row(*values) for values in found])
 
     def _for(self, connection: Connection, parameters: Mapping[str, Any]) -> _Compiled:
         key = (connection.dialect.name, *parameters)
