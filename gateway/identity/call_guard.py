@@ -1,13 +1,15 @@
 """Ends calls and streams whose credential is revoked or expires while they are in progress.
 
-One task per process checks all calls at an interval, so a short call usually costs one dictionary entry.
+One task per process checks all credentials at an interval, each once however many calls have it. So a short call
+usually costs one dictionary entry, and a long queue costs no more checks than a short one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +29,8 @@ class CallGuard:
         self._every_s = every_s
         self._calls: dict[GuardedCall, None] = {}
         self._watching: asyncio.Task[None] | None = None
+        # By authenticator and credential.
+        self._checking: dict[Hashable, asyncio.Task[None]] = {}
 
     def call(self, authenticate: Authenticate, credentials: CallCredentials) -> GuardedCall:
         """Return a context manager to enter around a call, in its task; it raises Unauthenticated there."""
@@ -46,8 +50,29 @@ class CallGuard:
     async def _watch(self) -> None:
         while self._calls:
             await asyncio.sleep(self._every_s)
+            calls_of: dict[Hashable, list[GuardedCall]] = defaultdict(list)
             for call in list(self._calls):
-                call.check()
+                if call.refused:
+                    call.cancel()
+                else:
+                    calls_of[call.authenticate, call.credentials.secret].append(call)
+            for credential, calls in calls_of.items():
+                if credential not in self._checking:
+                    check = self._check(credential, calls)
+                    self._checking[credential] = asyncio.create_task(check, name="call guard: check")
+
+    async def _check(self, credential: Hashable, calls: Sequence[GuardedCall]) -> None:
+        """Check the credential of these calls; refuse those that are still in progress if it is no longer valid."""
+        try:
+            await calls[0].authenticate(calls[0].credentials)
+        except Unauthenticated as error:
+            for call in calls:
+                if call in self._calls:
+                    call.refuse(error)
+        except AirlockError:
+            pass  # the database does not answer: an admitted call goes on
+        finally:
+            del self._checking[credential]
 
 
 @dataclass(eq=False, slots=True)
@@ -64,7 +89,6 @@ class GuardedCall:
     _error: Unauthenticated | None = None
     _sending: bool = False
     _task: asyncio.Task[Any] | None = None
-    _checking: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
         self._task = asyncio.current_task()
@@ -76,8 +100,6 @@ class GuardedCall:
     ) -> None:
         """Stop checking; raise Unauthenticated in place of the cancellation, or of an answer that came despite it."""
         self.guard.remove(self)
-        if self._checking is not None:
-            self._checking.cancel()
         if self._error is None or self._task is None:
             return
         # If the peer disconnected too, the cancellation stands.
@@ -94,24 +116,17 @@ class GuardedCall:
         if self._error is not None:
             raise self._error
 
-    def check(self) -> None:
-        """Check the credential in a task; cancel a stream that is still sending after a failed check."""
-        if self._error is not None:
-            self._cancel()
-        elif self._checking is None or self._checking.done():
-            self._checking = asyncio.get_running_loop().create_task(self._check(), name="call guard: check")
+    @property
+    def refused(self) -> bool:
+        return self._error is not None
 
-    async def _check(self) -> None:
-        try:
-            await self.authenticate(self.credentials)
-        except Unauthenticated as error:
-            self._error = error
-            if not self._sending:
-                self._cancel()
-        except AirlockError:
-            pass  # the database does not answer: an admitted call goes on
+    def refuse(self, error: Unauthenticated) -> None:
+        """Cancel the call; a stream whose message is being sent only if it still is at the next check."""
+        self._error = error
+        if not self._sending:
+            self.cancel()
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
         if self._task is not None:
             self.guard.remove(self)
             self._task.cancel()

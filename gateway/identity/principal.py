@@ -1,6 +1,6 @@
 """The authenticated caller: tenant, credential and scopes, never taken from a request."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -45,6 +45,12 @@ class CallCredentials:
         metadata = tuple((name, value) for name, value in context.invocation_metadata() or ())
         with_key = any(name == "authorization" for name, _ in metadata)
         return cls(metadata, context.peer(), {} if with_key else dict(context.auth_context()))
+
+    @property
+    def secret(self) -> Hashable:
+        """What authenticators decide by: it is the same for all calls with one credential."""
+        keys = tuple(value for name, value in self.metadata if name == "authorization")
+        return keys, tuple(map(bytes, self.certificate.get("x509_pem_cert") or ()))
 
     def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         return self.metadata

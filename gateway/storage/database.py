@@ -172,7 +172,9 @@ class Database:
         read = partial(self._read, lambda connection: connection.execute(query), take)
         return await self._readers.run(read, foremost=foremost)
 
-    async def look(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
+    async def look(
+        self, statement: Prepared, parameters: Mapping[str, Any], *, foremost: bool = False
+    ) -> Sequence[Row[Any]]:
         """Return the few rows of a lookup by an index.
 
         SQLite is asked on the event loop: its answer takes a fraction of a thread switch. A lookup that would have to
@@ -185,12 +187,15 @@ class Database:
                     self._looking = self._engine.connect()
                     self._looking.exec_driver_sql("PRAGMA busy_timeout=0")
                 return statement.look(self._looking, parameters)
-        return await self.found(statement, parameters)
+        return await self.found(statement, parameters, foremost=foremost)
 
-    async def found(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
+    async def found(
+        self, statement: Prepared, parameters: Mapping[str, Any], *, foremost: bool = False
+    ) -> Sequence[Row[Any]]:
         """Return the rows of a prepared query that may take long."""
         self._check_open()
-        return await self._readers.run(partial(self._read, partial(statement.ask, parameters=parameters), list))
+        read = partial(self._read, partial(statement.ask, parameters=parameters), list)
+        return await self._readers.run(read, foremost=foremost)
 
     async def write(self, *writes: Write) -> None:
         """Execute statements in one transaction. Raises ConstraintViolated and Unavailable."""

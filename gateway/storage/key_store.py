@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import JsonValue
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, literal, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, insert, literal, or_, select, update
 
 from gateway.credentials.keys import NewKey, checked_name, make_key
 from gateway.errors import Conflict, InvalidArgument, NotFound, RequestIdReused
 from gateway.storage.audit_store import OPERATORS, AuditEntry
+from gateway.storage.prepared import Prepared
 from gateway.storage.queries import Queries, mapped, page_of, transaction
 from gateway.storage.run_writes import run_changed
 from gateway.storage.tables import RUNS_UNDER_WAY, api_keys, runs
@@ -26,6 +27,14 @@ from gateway.support.paging import Place
 _KEYS = api_keys.c
 _ASKED_AGAIN_US = 600 * 1_000_000
 WORKING, KEY_EXPIRED, KEY_REVOKED = "working", "expired", "revoked"
+
+_WORKING_KEY = Prepared(
+    select(api_keys).where(
+        _KEYS.digest == bindparam("asked"),
+        _KEYS.revoked_us.is_(None),
+        or_(_KEYS.expires_us.is_(None), _KEYS.expires_us > bindparam("at_us")),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -89,14 +98,14 @@ class KeyStore(Queries):
         return made
 
     async def find(self, digest: str) -> StoredKey | None:
-        query = select(api_keys).where(_KEYS.digest == digest, self._is(WORKING))
-        found = await self._database.first(query, foremost=True)
-        if found is not None and found.request_id is not None and found.used_us is None:
+        asked = {"asked": digest, "at_us": self.clock()}
+        found = await self._database.look(_WORKING_KEY, asked, foremost=True)
+        if found and found[0].request_id is not None and found[0].used_us is None:
             # The first use: from here on the key never gets another secret.
             used = update(api_keys).where(_KEYS.digest == digest, _KEYS.used_us.is_(None))
             await self._database.write((used.values(used_us=self.clock()), None))
-            found = await self._database.first(query, foremost=True)
-        return None if found is None else _key(found)
+            found = await self._database.look(_WORKING_KEY, asked, foremost=True)
+        return _key(found[0]) if found else None
 
     async def over(self, digest: str) -> StoredKey | None:
         """Return the revoked or expired key with a digest; None if it is unknown or works."""

@@ -13,10 +13,14 @@ from gateway.client.wire import error_of
 from gateway.credentials.keys import make_key
 from gateway.errors import AirlockError, Unauthenticated, Unavailable
 from gateway.identity.call_guard import CallGuard
+from gateway.identity.principal import CallCredentials
 from gateway.serving.fair_loop import schedule_for
 from gateway.storage.key_store import KeyStore
 from gateway.support.current_tenant import CURRENT_TENANT
 from tests.unit.gateway.who_server import who_server
+
+ME = CallCredentials((("authorization", "Bearer mine"),), "peer", {})
+OTHER = CallCredentials((("authorization", "Bearer another"),), "peer", {})
 
 
 async def test_a_stream_ends_when_its_key_is_revoked_and_that_of_another_key_goes_on(tmp_path: Path) -> None:
@@ -85,7 +89,7 @@ async def test_an_answer_that_comes_in_spite_of_its_end_is_not_given() -> None:
     async def authenticate(context: object) -> None:
         raise Unauthenticated("revoked")
 
-    guarded = CallGuard(every_s=0.001).call(authenticate, None)
+    guarded = CallGuard(every_s=0.001).call(authenticate, ME)
     with pytest.raises(Unauthenticated, match="revoked"), guarded, contextlib.suppress(asyncio.CancelledError):
         await asyncio.Event().wait()
 
@@ -97,7 +101,7 @@ async def test_callers_are_asked_about_in_the_turns_of_no_tenant() -> None:
         asked_as.put_nowait(CURRENT_TENANT.get())
 
     schedule_for("first")
-    with CallGuard(every_s=0.001).call(authenticate, None):
+    with CallGuard(every_s=0.001).call(authenticate, ME):
         assert await asyncio.wait_for(asked_as.get(), 30) is None
 
 
@@ -112,13 +116,50 @@ async def test_a_call_is_checked_within_one_interval_of_its_start() -> None:
 
     every_s = 0.3
     guard, loop = CallGuard(every_s), asyncio.get_running_loop()
-    with guard.call(ignore, None):
+    with guard.call(ignore, ME):
         await asyncio.sleep(every_s / 2)
         started_s = loop.time()
-        with guard.call(authenticate, None):
+        with guard.call(authenticate, ME):
             await asyncio.wait_for(checked.wait(), 30)
     # The next round of the guard, not the one after it, which is a whole interval later.
     assert loop.time() - started_s < every_s + every_s / 3
+
+
+async def test_a_credential_is_checked_once_however_many_calls_have_it() -> None:
+    checked: list[CallCredentials] = []
+    both, go_on = asyncio.Event(), asyncio.Event()
+
+    async def authenticate(context: CallCredentials) -> None:
+        checked.append(context)
+        if len(checked) == 2:
+            both.set()
+        await go_on.wait()
+        if context is ME:
+            raise Unauthenticated("revoked")
+
+    guard = CallGuard(every_s=0.001)
+
+    async def call(credentials: CallCredentials) -> None:
+        with guard.call(authenticate, credentials):
+            await asyncio.Event().wait()
+
+    over = asyncio.create_task(call(ME))
+    calls = [asyncio.create_task(call(ME)) for _ in range(50)]
+    others = [asyncio.create_task(call(OTHER)) for _ in range(50)]
+    await both.wait()
+    await asyncio.sleep(0.05)
+    assert [one.secret for one in checked] == [ME.secret, OTHER.secret]
+    over.cancel()
+    await asyncio.wait([over])
+    go_on.set()
+    done, _ = await asyncio.wait(calls, timeout=30)
+    assert {type(one.exception()) for one in done} == {Unauthenticated}
+    assert len(done) == 50
+    assert over.cancelled()
+    assert not any(one.done() for one in others)
+    for one in others:
+        one.cancel()
+    await asyncio.wait(others)
 
 
 async def test_a_database_that_does_not_answer_ends_no_call() -> None:
@@ -132,7 +173,7 @@ async def test_a_database_that_does_not_answer_ends_no_call() -> None:
             again.set()
         raise Unavailable("locked")
 
-    with CallGuard(every_s=0.001).call(authenticate, None):
+    with CallGuard(every_s=0.001).call(authenticate, ME):
         await again.wait()
 
 
@@ -152,7 +193,7 @@ async def test_what_ends_a_stream_otherwise_is_not_mistaken() -> None:
         raise Unauthenticated("revoked")
 
     async def cancelled() -> None:
-        with CallGuard(every_s=60).call(authenticate, None):
+        with CallGuard(every_s=60).call(authenticate, ME):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(cancelled())
@@ -166,7 +207,7 @@ async def test_a_stream_that_sends_is_notified_afterwards_and_one_that_is_not_re
     async def authenticate(context: object) -> None:
         raise Unauthenticated("revoked")
 
-    guard = CallGuard(every_s=0.001).call(authenticate, None)
+    guard = CallGuard(every_s=0.001).call(authenticate, ME)
     with pytest.raises(AirlockError, match="revoked"), guard:
         guard.send()
         with pytest.raises(asyncio.CancelledError):
