@@ -27,7 +27,8 @@ class JudgedCall:
     """What the policy judges, an approval is bound to, the journal and the audit record, and the tool runs.
 
     `canonical` is the arguments as canonical JSON (sorted keys, no spaces, ASCII), `digest` its SHA-256 in hex, `model`
-    the validated arguments that the tool is given. `unfit` is the result of a call that cannot run.
+    the validated arguments that the tool is given. `unfit` is the result of a call that cannot run. `read_only`: it
+    changes nothing, so it may be made again.
     """
 
     call: ToolCall
@@ -35,9 +36,17 @@ class JudgedCall:
     digest: str
     model: BaseModel | None = None
     unfit: ToolResult | None = None
+    read_only: bool = False
 
     @classmethod
-    def of(cls, call: ToolCall, *, model: BaseModel | None = None, unfit: ToolResult | None = None) -> Self:
+    def of(
+        cls,
+        call: ToolCall,
+        *,
+        model: BaseModel | None = None,
+        unfit: ToolResult | None = None,
+        read_only: bool = False,
+    ) -> Self:
         """Freeze, encode and digest the arguments; those that are not JSON are dropped, and the call is unfit."""
         try:
             arguments = frozen_arguments(call.arguments)
@@ -48,7 +57,7 @@ class JudgedCall:
             return replace(cls.of(call.with_(arguments=None, problem=problem)), unfit=unfit)
         if arguments is not call.arguments:
             call = call.with_(arguments=arguments)
-        return cls(call, canonical, hashlib.sha256(canonical).hexdigest(), model, unfit)
+        return cls(call, canonical, hashlib.sha256(canonical).hexdigest(), model, unfit, read_only)
 
     def validated(self, kind: type[M]) -> M:
         """Return the validated arguments of a tool that takes this kind. Raises TypeError for those of another."""

@@ -54,7 +54,7 @@ class Toolbox:
                 arguments = _as_json(checked)
                 # 5 stays 5 where the model has 5.0: the digest is of the arguments as they were sent.
                 final = call if _is_as_sent(arguments, call.arguments) else call.with_(arguments=arguments)
-                return JudgedCall.of(final, model=checked)
+                return JudgedCall.of(final, model=checked, read_only=self._tools[call.name].read_only)
         except (RecursionError, PydanticSerializationError) as error:
             checked = ToolResult.error(f"the arguments of {call.name} cannot be written as JSON: {error}")
         return JudgedCall.of(self._with_path(call), unfit=checked)

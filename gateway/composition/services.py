@@ -133,6 +133,7 @@ def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, le
         telemetry=base.telemetry,
         engines=engines,
         doors=doors,
+        at_hand=sandboxes.keeper.at_hand,
     )
     unhosted = WaitingStore(base.database, gateway=base.process_id, engine=sandboxes.engine_id)
     waiting = WaitingRuns(unhosted, asked, base.tenants, takes_over=True)

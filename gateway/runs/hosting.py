@@ -229,8 +229,7 @@ class Hosting:
         history = checkpoints.history = ThreadHistoryHook(steps, live.thread, kept)
         agent = self._agent(live, tenant, tenant.agents[run.agent], tool_path, checkpoints)
         live.journal = tool_path.journal
-        read_only = [spec.name for spec in agent.executor.specs() if spec.read_only]
-        live.journal.host(live.log.claim, read_only, self._parts.lease_over)
+        live.journal.host(live.log.claim, self._parts.lease_over)
         begin = kept if kept.started else kept.say(Message(role="user", content=run.task))
         structlog.contextvars.bind_contextvars(**live.whose)
         with hosted(self._parts.telemetry, begin, tenant=run.tenant, agent=run.agent, model=agent.model.name) as seen:

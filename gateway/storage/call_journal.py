@@ -80,11 +80,11 @@ class CallJournal(Queries):
     async def write_tool_call(
         self, row: dict[str, Any], *, claim: Claim | None = None, audited: Sequence[AuditEntry] = ()
     ) -> None:
-        """Journal a tool call that is about to execute, or was blocked.
+        """Journal a tool call that is about to execute, that was blocked, or that only read and is over.
 
-        With the `claim` of its run it raises LeaseLost if another gateway has that run. An interrupted call that is
-        repeated under its id replaces the earlier row. Raises ConstraintViolated if its thread is being deleted: see
-        is_of_deletion().
+        With the `claim` of its run it raises LeaseLost if another gateway has that run. A call that is repeated under
+        its id replaces the row of an earlier attempt. Raises ConstraintViolated if this attempt is written already, or
+        its thread is being deleted: see is_of_deletion().
         """
         begun = self._begun(row)
 
@@ -92,8 +92,11 @@ class CallJournal(Queries):
             if claim is not None:
                 check_claim(connection, claim)
                 if row.get("read_only"):
-                    again = (_CALLS.id == row["id"]) & _CALLS.read_only
-                    connection.execute(delete(tool_calls).where(again))
+                    other = _CALLS.gateway.is_distinct_from(begun["gateway"]) | (
+                        _CALLS.started_us != begun["started_us"]
+                    )
+                    earlier = (_CALLS.id == row["id"]) & _CALLS.read_only & other
+                    connection.execute(delete(tool_calls).where(earlier))
             _BEGIN_TOOL_CALL.execute(connection, begun)
             self.audit.append(connection, *audited)
 

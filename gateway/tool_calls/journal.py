@@ -4,6 +4,10 @@ The audit record is written in one transaction with the outcome. If the database
 not execute: its outcome is not_executed, and its request id stays free. If it fails after the call, the result is
 withheld. In both cases the record is written as soon as the database accepts it.
 
+A call that only reads may be made again after a crash, so it is written once, with its outcome, before anyone sees the
+result. That is so while the thread's sandbox is at hand, for only a call that is written keeps its thread from being
+deleted while a sandbox is made; and while no outcome waits for the database.
+
 The hook is the innermost ring and the first of the after hooks, but for the gate of redaction. A blocked call is
 written once, when it is over; so is a service's call that waits for an approval. A run's waiting call is written when
 it continues. The row of a run's call has its result until the step is kept, so that a gateway that takes the run over
@@ -12,7 +16,7 @@ does not make the call again.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -45,6 +49,7 @@ from gateway.tool_calls.policy_hook import PolicyHook
 from gateway.tool_calls.quota_hook import QUOTA, REFUSED
 from gateway.tool_calls.service_executor import EXECUTOR
 from gateway.tool_calls.tool_request import REQUEST, StoredResult, ToolRequest
+from sandbox.sandbox import Sandbox
 
 # Longer results are not kept: after a crash the model reads that the call ended and its result is lost.
 _CONTENT_LIMIT_BYTES = 1024 * 1024
@@ -68,10 +73,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class _Begun:
-    """The row of a call as it was written before it executed. It is made once: finding secrets takes time."""
+    """The row of a call, as it was `written` before it executed. It is made once: finding secrets takes time."""
 
     row: dict[str, Any]
     started_s: float | None
+    written: bool
 
 
 @dataclass(frozen=True)
@@ -92,8 +98,9 @@ _BEGUN = Slot[_Begun]("journaled as executing")
 class JournalHook(Hook):
     """Journals every tool call of one thread; stored arguments are redacted.
 
-    `policy_version` returns the version in force, `late` retries what the database does not accept. `claim` is that of
-    the gateway that hosts the run; calls that belong to no run have none.
+    `policy_version` returns the version in force, `late` retries what the database does not accept. `at_hand` returns
+    the thread's sandbox if this process has it. `claim` is that of the gateway that hosts the run; calls that belong to
+    no run have none.
     """
 
     name = "journal"
@@ -105,19 +112,18 @@ class JournalHook(Hook):
     policy_version: Callable[[], str]
     redactor: Redactor = NO_SECRETS
     late: OutcomeRetryQueue = field(default_factory=OutcomeRetryQueue)
+    at_hand: Callable[[], Sandbox | None] = lambda: None
 
     claim: Claim | None = field(init=False, default=None)
-    read_only: frozenset[str] = field(init=False, default=frozenset())
     abandoned: bool = field(init=False, default=False)
     _lease_over: Callable[[], bool] | None = field(init=False, default=None)
 
-    def host(self, claim: Claim, read_only: Collection[str], lease_over: Callable[[], bool]) -> None:
+    def host(self, claim: Claim, lease_over: Callable[[], bool]) -> None:
         """Write for a run under its claim, with the calls' results until their step is kept.
 
-        `read_only` are the tools whose interrupted calls may be made again. No call begins once `lease_over` returns
-        True: a process that was stopped finds out last that its lease expired.
+        No call begins once `lease_over` returns True: a process that was stopped finds out last that its lease expired.
         """
-        self.claim, self.read_only, self._lease_over = claim, frozenset(read_only), lease_over
+        self.claim, self._lease_over = claim, lease_over
 
     def abandon(self) -> None:
         """Begin no further call and write nothing more: the run continues on another gateway from what is stored."""
@@ -141,18 +147,26 @@ class JournalHook(Hook):
         return {id_: earlier_call(row) for id_, row in rows.items() if id_ not in again}
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
-        call, context, claim = tool.judged.call, tool.context, self.claim
+        context = tool.context
         self._check_hosted(context.run_id)
-        begun = self._row(tool, self.policy_version())
-        context.set(_BEGUN, _Begun(begun, context.clock()))
+        row = self._row(tool, self.policy_version()) | {"started_us": self.store.clock()}
+        once = tool.judged.read_only and self.at_hand() is not None and not self.late
+        context.set(_BEGUN, _Begun(row, context.clock(), written=not once))
         context.pop(UNRECORDED)  # a ring may repeat a call that did not execute
-        row = {**begun, "state": "executing"}
-        if claim is not None:
-            row["read_only"] = call.name in self.read_only
-        request = context.get(REQUEST)
+        if not once:
+            unwritten = await self._begin(tool, row)
+            if unwritten is not None:
+                return unwritten
+            self._check_hosted(context.run_id)  # lost meanwhile: the gateway that takes over records it as interrupted
+        with structlog.contextvars.bound_contextvars(call_id=tool.judged.call.id):
+            return await next_(tool)
+
+    async def _begin(self, tool: ToolExecution, row: Mapping[str, Any]) -> ToolResult | None:
+        """Write that a call executes; return the result of one that must not, because it cannot be written."""
+        request = tool.context.get(REQUEST)
+        asked = {} if request is None else request.columns()
         try:
-            written = row if request is None else row | request.columns()
-            await self.store.write_tool_call(written, claim=claim)
+            await self.store.write_tool_call({**row, "state": "executing", **asked}, claim=self.claim)
         except ConstraintViolated as error:
             if is_of_deletion(error):
                 return _not_begun(tool, _DELETED, erased=True)
@@ -162,9 +176,7 @@ class JournalHook(Hook):
             raise request.in_progress() from None
         except Unavailable as error:
             return _not_begun(tool, str(error))
-        self._check_hosted(context.run_id)  # lost meanwhile: the gateway that takes over records it as interrupted
-        with structlog.contextvars.bound_contextvars(call_id=call.id):
-            return await next_(tool)
+        return None
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         """Write the outcome, of cancelled calls too."""
@@ -189,11 +201,12 @@ class JournalHook(Hook):
             tool.context.set(UNRECORDED, UnrecordedCall(tool.call.id, executed=True, erased=True))
             raise
         except ConstraintViolated as error:
-            if record.executed or not is_of_deletion(error):
+            if not is_of_deletion(error):
                 raise
-            # Its thread was deleted, and the call did nothing.
-            gone = UnrecordedCall(tool.call.id, executed=False, said=_DELETED, erased=True)
+            gone = UnrecordedCall(tool.call.id, record.executed, _DELETED, erased=True)
             tool.context.set(UNRECORDED, unexecuted or gone)
+            if record.executed:
+                raise
         return state
 
     def _record(self, tool: ToolExecution, ended: dict[str, Any], *, of_run: bool) -> _Record:
@@ -218,20 +231,21 @@ class JournalHook(Hook):
         audited, whole = [entry], {**row, **ended}
         if unexecuted is not None:
             write = partial(store.write_unexecuted_call, whole, claim=claim, audited=audited)
-        elif started_s is not None:
+        elif started_s is not None and begun is not None and begun.written:
             write = partial(store.finish_tool_call, tool.call.id, ended, claim=claim, audited=audited)
         else:
             write = partial(store.write_tool_call, whole, claim=claim, audited=audited)
-            if request is not None and _is_remembered(tool):
+            if request is not None and (started_s is not None or _is_remembered(tool)):
                 kept = {**whole, **request.columns(), "result": request.keep(tool)}
+                whole["result"] = None  # of a call without the request id
                 claiming = partial(self._write_claiming, request, kept, whole, audited)
-                return _Record(claiming, write, audited, whole, executed=False)
+                return _Record(claiming, write, audited, whole, executed=started_s is not None)
         return _Record(write, write, audited, whole, executed=started_s is not None)
 
     async def _write_claiming(
         self, request: ToolRequest, kept: dict[str, Any], row: dict[str, Any], audited: list[AuditEntry]
     ) -> None:
-        """Write a call that did not execute with its request id, without it where another call has the id."""
+        """Write a call that is over with its request id, without it where another call has the id."""
         try:
             await self.store.write_tool_call(kept, audited=audited)
         except ConstraintViolated as error:
@@ -265,6 +279,7 @@ class JournalHook(Hook):
             "arguments": self._shown_arguments(judged)[:_ARGUMENTS_LIMIT_CHARS],
             "arguments_digest": judged.digest,
             "policy_version": version,
+            **({} if self.claim is None else {"read_only": judged.read_only}),
         }
 
     def _shown_arguments(self, judged: JudgedCall) -> str:

@@ -32,10 +32,12 @@ class ServiceExecutor:
     """A ToolExecutor of one call that lists no tools; subclasses implement `_run`.
 
     `sandbox` is set before the call is judged; `error` is for the service to raise. `moved_bytes` counts what was
-    streamed past the result so far, None if nothing is. `audit_kind` is the kind of the call's audit entry.
+    streamed past the result so far, None if nothing is. `audit_kind` is the kind of the call's audit entry. One that is
+    `read_only` changes nothing, and shows nothing but its result.
     """
 
     audit_kind = TOOL_CALL
+    read_only = False
     moved_bytes: int | None = None
     sandbox: ThreadSandbox
     error: SandboxError | AirlockError | None = None
@@ -51,7 +53,7 @@ class ServiceExecutor:
 
     def prepare(self, call: ToolCall) -> JudgedCall:
         """Return the call as it is: the service has made it in its final form."""
-        return JudgedCall.of(call)
+        return JudgedCall.of(call, read_only=self.read_only)
 
     async def execute(self, call: JudgedCall, context: ToolContext) -> ToolResult:
         try:
@@ -137,6 +139,7 @@ class Listing(FileCall):
     """Lists a page of a directory, or with a `pattern` of what matches below it."""
 
     audit_kind = "file_list"
+    read_only = True
     pattern: str
     offset: int
     limit: int
@@ -154,6 +157,7 @@ class Look(FileCall):
     """Describes one path."""
 
     audit_kind = "file_stat"
+    read_only = True
     entry: Entry | None = None
 
     async def _work(self, path: str) -> str:

@@ -51,6 +51,7 @@ from gateway.tool_calls.service_executor import EXECUTOR, ServiceExecutor
 from gateway.tool_calls.thread_sandbox import ProgramCheck, ThreadEngines, ThreadSandbox
 from gateway.tool_calls.tool_request import REQUEST, ToolRequest
 from sandbox.keeper.keeper import Leases
+from sandbox.sandbox import Sandbox
 
 _NO_TELEMETRY = Telemetry.off()
 _THREAD_LIMIT_CHARS = 256
@@ -139,7 +140,8 @@ class FinishedToolCall:
 class ToolCalls:
     """Makes tool paths and runs the calls of services.
 
-    Without `engines` every thread's files are taken to be here; without `doors` sandboxes have no network.
+    Without `engines` every thread's files are taken to be here; without `doors` sandboxes have no network. `at_hand`
+    returns a tenant's sandbox for a thread if this process has it.
     """
 
     store: Store
@@ -152,6 +154,7 @@ class ToolCalls:
     engines: ThreadEngines | None = None
     doors: Doors | None = None
     late: OutcomeRetryQueue = field(default_factory=OutcomeRetryQueue)
+    at_hand: Callable[[str, str], Sandbox | None] = lambda _tenant, _thread: None
     _heavy_work: HeavyWork = field(default_factory=HeavyWork)
     _programs: ProgramCheck = field(default_factory=ProgramCheck)
     _threads: dict[tuple[str, str], tuple[Thread, float]] = field(default_factory=dict)
@@ -192,7 +195,8 @@ class ToolCalls:
         approvals, telemetry = self.approvals, self.telemetry
         facts = Facts(tenant=tenant.name, thread=thread.name, run_id=run_id or "", agent=agent)
         quota = QuotaHook(self.quotas, tenant.name, lambda: tenant.policy.document.quotas)
-        journal = JournalHook(self.store, thread, lambda: tenant.policy.version, redactor, self.late)
+        at_hand = partial(self.at_hand, tenant.name, thread.name)
+        journal = JournalHook(self.store, thread, lambda: tenant.policy.version, redactor, self.late, at_hand)
         return ToolPath(
             thread=thread,
             sandbox=sandbox,

@@ -29,6 +29,7 @@ from gateway.policy.fields import CONNECT, TOOLS, AgentTool
 from gateway.runs.checkpoints import ThreadHistoryHook
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
+from gateway.support.clock import now_us
 from gateway.tenancy.tenants import Tenant, load_tenants
 from gateway.tool_calls.journal import JournalHook
 from gateway.tool_calls.policy_hook import PolicyHook
@@ -77,7 +78,8 @@ class FakeWorkspace(FakeFiles, FakeShell):
 class NoJournal(Store):
     """A store that takes a journal and keeps nothing."""
 
-    def __init__(self) -> None: ...
+    def __init__(self) -> None:
+        self.clock = now_us
 
     async def write_tool_call(self, row: dict[str, Any], **_: Any) -> None: ...
 
