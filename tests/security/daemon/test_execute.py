@@ -231,14 +231,17 @@ def test_a_program_that_the_kernel_kills_for_memory_reports_it(client: Client) -
 def test_a_fork_bomb_meets_the_limit_and_the_daemon_stays_well(client: Client, sandbox: Sandbox) -> None:
     bomb = "import os,time\nwhile True:\n  try: os.fork()\n  except OSError: time.sleep(0.001)"
     other = sandbox.connect()
-    other.start([b"python3", b"-c", bomb.encode()], timeout_ms=6000)
-    deadline = time.monotonic() + 6
     outcomes = set()
-    while wire.OUTCOME_PIDS_LIMIT not in outcomes and time.monotonic() < deadline:
-        outcomes.add(client.call(exec=wire.ExecRequest(argv=[b"/bin/true"])).exec.outcome)
+    for timeout_s in (3, 10, 60):  # on a busy machine it takes its time to meet the limit
+        other.start([b"python3", b"-c", bomb.encode()], timeout_ms=timeout_s * 1000)
+        deadline = time.monotonic() + timeout_s
+        while wire.OUTCOME_PIDS_LIMIT not in outcomes and time.monotonic() < deadline:
+            outcomes.add(client.call(exec=wire.ExecRequest(argv=[b"/bin/true"])).exec.outcome)
+        assert client.call(stat=wire.StatRequest(path="/workspace")).WhichOneof("reply") == "entry"
+        assert other.receive().exec.outcome == wire.OUTCOME_TIMED_OUT
+        if wire.OUTCOME_PIDS_LIMIT in outcomes:
+            break
     assert wire.OUTCOME_PIDS_LIMIT in outcomes
-    assert client.call(stat=wire.StatRequest(path="/workspace")).WhichOneof("reply") == "entry"
-    assert other.receive().exec.outcome == wire.OUTCOME_TIMED_OUT
     assert int(client.output("ls -d /proc/[0-9]* | wc -l")) < 20
 
 
