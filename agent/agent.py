@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from agent.cancellation import Cancellation
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
+from agent.capabilities.structured_output import structured_output
 from agent.events import PIECES, Event, EventSink, discard, merged
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
@@ -53,9 +54,6 @@ class Agent(Parts, Generic[Output]):
         if output is not None:
             if "structured_output" in named:
                 raise ValueError("give the output or the capability structured_output, not both")
-            # jsonschema is slow to import, and few agents need it.
-            from agent.capabilities.structured_output import structured_output  # noqa: PLC0415
-
             capabilities = (*capabilities, structured_output(cast(Any, output)))
         capabilities = (*capabilities, *(one for one in (flow(), limits()) if one.name not in named))
         registered = [*(hook for capability in capabilities for hook in capability.hooks), *hooks]

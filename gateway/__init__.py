@@ -3,6 +3,11 @@
 Start at `server.py`. Imports agent and sandbox.
 """
 
-from gateway.support.version import airlock_version
 
-__version__ = airlock_version()
+def __getattr__(name: str) -> str:
+    """Return `__version__`, the version of Airlock, which is read on first use: most commands of the CLI do not ask."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from gateway.support.version import airlock_version  # noqa: PLC0415 - as above
+
+    return airlock_version()

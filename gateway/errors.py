@@ -10,13 +10,30 @@ a status back into the same class. str() says what is wrong and how to fix it.
 import errno
 import re
 from collections.abc import Mapping
+from enum import Enum
 from typing import ClassVar, Self
-
-from grpc import StatusCode
 
 from sandbox import errors as theirs
 
 _FIELD = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*): (.+)", re.DOTALL)
+
+
+class StatusCode(Enum):
+    """The gRPC codes of the errors below. Not grpc's own class: most commands of the CLI do not need grpc."""
+
+    CANCELLED = 1
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
 
 
 class AirlockError(Exception):

@@ -87,6 +87,7 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         _stop_in_order(stack, server, services, work, config.drain_s)
         # The objects that exist now are permanent: keep the garbage collector from scanning them during calls.
         gc.freeze()
+        gc.enable()  # the command line starts a gateway without it
         # How long the event loop waits for a thread that does heavy work; the default is 5 ms.
         sys.setswitchinterval(0.001)
         yield Gateway(address, base.telemetry.metrics_address, base.store, base.tenants, base.policies)

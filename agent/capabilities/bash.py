@@ -1,5 +1,6 @@
 """The execute tool over a Shell: a command line in the workspace, and the agent's own policy for commands."""
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -84,9 +85,7 @@ def bash(
     network commands have, for the tool's description; None if unknown.
     """
     limits = eviction or Eviction()
-    seconds = "seconds after which everything it started is killed"
-    field = Field(timeout_s, gt=0, le=max_timeout_s, description=seconds)
-    arguments = create_model("ExecuteArguments", __base__=_Command, timeout_s=(float, field))
+    arguments = _arguments(timeout_s, max_timeout_s)
 
     async def execute(asked: Any, context: ToolContext) -> ToolResult:
         done = await shell.execute(
@@ -105,6 +104,15 @@ def bash(
     hooks = (CommandPolicyHook(command_policy),) if command_policy is not None else ()
     tool = Tool("execute", description, arguments, execute, writes_anywhere=True)
     return Capability("bash", hooks=hooks, tools=(tool,))
+
+
+# Typed, because 120 and 120.0 differ in the JSON Schema.
+@functools.lru_cache(128, typed=True)
+def _arguments(timeout_s: float, max_timeout_s: float) -> type[_Command]:
+    """Return the model of the tool's arguments."""
+    seconds = "seconds after which everything it started is killed"
+    field = Field(timeout_s, gt=0, le=max_timeout_s, description=seconds)
+    return create_model("ExecuteArguments", __base__=_Command, timeout_s=(float, field))
 
 
 def _result(done: ExecResult, timeout_s: float) -> ToolResult:

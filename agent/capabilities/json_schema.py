@@ -2,6 +2,8 @@
 
 A value is checked in a separate process with a time limit: a regular expression that backtracks blocks every thread of
 its process and cannot be interrupted.
+
+jsonschema is imported where it is used: it is slow to import, and few agents need it.
 """
 
 import asyncio
@@ -13,11 +15,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from jsonschema import Draft202012Validator, SchemaError
-from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 from pydantic import JsonValue
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012, Schema
 
 MAX_SCHEMA_CHARS = 64 * 1024
 MAX_ERRORS = 10
@@ -60,6 +58,9 @@ async def errors_of(schema: Mapping[str, JsonValue], value: JsonValue, *, time_l
 
 
 def _errors_in(schema: dict[str, JsonValue], value: JsonValue) -> list[str]:
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 - see the top of the module
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped] # noqa: PLC0415 - as above
+
     validator: Any = Draft202012Validator(schema, registry=REGISTRY)  # the specifications only: nothing is fetched
     try:
         found = list(islice(validator.iter_errors(value), MAX_ERRORS))
@@ -70,6 +71,10 @@ def _errors_in(schema: dict[str, JsonValue], value: JsonValue) -> list[str]:
 
 def checked(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return a copy of a valid schema. Raises ValueError that says where it is wrong."""
+    from jsonschema import Draft202012Validator, SchemaError  # noqa: PLC0415 - see the top of the module
+    from jsonschema_specifications import REGISTRY  # noqa: PLC0415 - as above
+    from referencing.jsonschema import DRAFT202012  # noqa: PLC0415 - as above
+
     try:
         text = json.dumps(dict(schema), allow_nan=False)
         copy: dict[str, JsonValue] = json.loads(text)
@@ -89,7 +94,9 @@ def checked(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 
 def _check_references(resource: Any, resolver: Any) -> None:
     """Raise ValueError for a reference to anything outside the schema and the specifications."""
-    contents: Schema = resource.contents
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415 - see the top of the module
+
+    contents: Any = resource.contents
     for keyword in ("$ref", "$dynamicRef"):
         reference = contents.get(keyword) if isinstance(contents, Mapping) else None
         try:

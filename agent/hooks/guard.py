@@ -8,6 +8,7 @@ A change that a hook may not make is reverted without an error; its other change
 - The counters that limits are measured by belong to the loop; a hook may raise one (a subagent's tokens), not lower it.
 """
 
+import functools
 import inspect
 
 from agent.frozen import FrozenDict, freeze
@@ -32,10 +33,8 @@ def check_hook(hook: Hook) -> None:
     if not isinstance(hook, Hook):
         raise TypeError(f"{hook!r} is no hook: derive its class from agent.hooks.hook.Hook")
     kind, points = type(hook), ", ".join(_KNOWN)
-    for method in dir(kind):
-        like_a_point = method.startswith(_LIKE_A_POINT) and method not in _KNOWN
-        if like_a_point and inspect.iscoroutinefunction(getattr(kind, method, None)):
-            raise ValueError(f"{kind.__name__}.{method} is no point and would never be called; the points are {points}")
+    if (method := _misspelled(kind)) is not None:  # type: ignore[arg-type] # a class is hashable
+        raise ValueError(f"{kind.__name__}.{method} is no point and would never be called; the points are {points}")
     mine = [point for point in _KNOWN if overrides(hook, point)]
     if not mine:
         raise ValueError(f"{kind.__name__} overrides no point and would do nothing; the points are {points}")
@@ -51,6 +50,17 @@ def check_hook(hook: Hook) -> None:
         raise TypeError(f"{kind.__name__}.timeout_s is {hook.timeout_s!r}: a number of seconds is expected")
     if type(hook.priority) not in (int, float):
         raise TypeError(f"{kind.__name__}.priority is {hook.priority!r}: a number is expected")
+
+
+# A run makes a dozen hooks of the same few classes.
+@functools.lru_cache(256)
+def _misspelled(kind: type[Hook]) -> str | None:
+    """Return the name of a class's coroutine function that looks like a point and is none."""
+    for method in dir(kind):
+        like_a_point = method.startswith(_LIKE_A_POINT) and method not in _KNOWN
+        if like_a_point and inspect.iscoroutinefunction(getattr(kind, method, None)):
+            return method
+    return None
 
 
 def kept_strict(point: str, hook: Hook, given: AgentState, returned: AgentState) -> AgentState:

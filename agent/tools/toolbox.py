@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import copy
+import functools
 import inspect
 import logging
 from collections.abc import Collection, Iterable, Sequence
@@ -41,7 +43,9 @@ class Toolbox:
                 raise ValueError(f"two tools are named {tool.name!r}")
             self._tools[tool.name] = tool
             flags = {flag: getattr(tool, flag) for flag in ("writes", "writes_anywhere", "own_state", "read_only")}
-            self._specs += (ToolSpec(tool.name, tool.description, _parameters(tool.arguments), **flags),)
+            # A copy, because a hook may change what it is given.
+            parameters = copy.deepcopy(_parameters(tool.arguments))
+            self._specs += (ToolSpec(tool.name, tool.description, parameters, **flags),)
 
     def specs(self) -> Sequence[ToolSpec]:
         return self._specs
@@ -213,6 +217,8 @@ def _takes(tool: Tool) -> str:
     return f"{tool.name} takes: {arguments or 'no arguments'}"
 
 
+# Building a schema takes a millisecond, and the gateway makes a toolbox for each run.
+@functools.lru_cache(256)
 def _parameters(arguments: type[BaseModel]) -> dict[str, JsonValue]:
     """Return the JSON Schema without pydantic's titles, which cost tokens."""
     schema = arguments.model_json_schema()

@@ -1,38 +1,66 @@
-"""`airlock`: the command line, with one module per subcommand."""
+"""`airlock`: the command line, with one module per subcommand, imported when the subcommand is used."""
 
 import logging
+from collections import UserDict
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from gateway.cli import (
-    approvals,
-    audit,
-    bench,
-    doctor,
-    engine_proxy,
-    files,
-    init,
-    key,
-    network,
-    policy,
-    process,
-    runs,
-    sandbox,
-    serve,
-    tenant,
-    thread,
-    tool,
-    uninstall,
-)
 from gateway.cli.command import Commands
 from gateway.cli.terminal import out
-from gateway.support.version import airlock_version
+
+# In the order of --help.
+_COMMANDS = ("init", "serve", "run", "exec", "doctor", "bench", "uninstall", "engine-proxy")
+_GROUPS = (
+    *("runs", "thread", "files", "tool", "approvals", "audit", "process", "sandbox", "network", "key", "policy"),
+    "tenant",
+)
+
+
+class _Subcommands(UserDict[str, Any]):
+    """The subcommands by name. Each is made when it is used: one costs tens of milliseconds, and a call needs one."""
+
+    def __init__(self) -> None:
+        super().__init__(dict.fromkeys((*_COMMANDS, *_GROUPS)))
+
+    def __getitem__(self, name: str) -> Any:
+        if self.data[name] is None:
+            self.data[name] = _subcommand(name)
+        return self.data[name]
+
+
+class _Airlock(TyperGroup):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Subcommands()
+
+
+def _subcommand(name: str) -> Any:
+    """Return the command or group of a name."""
+    only = Commands()
+    if name == "run":
+        from gateway.cli import runs
+
+        only.command(name)(runs.run)
+    elif name == "exec":
+        from gateway.cli import process
+
+        only.command(name, cls=process.ExecCommand, context_settings=process.START_SETTINGS)(process.exec_)
+    elif name in _GROUPS:
+        only.add_typer(import_module(f"gateway.cli.{name}").app, name=name)
+    else:
+        function = name.replace("-", "_")
+        only.command(name)(getattr(import_module(f"gateway.cli.{function}"), function))
+    return typer.main.get_group(only).commands[name]
 
 
 def _version(value: bool) -> None:
     if value:
+        from gateway.support.version import airlock_version
+
         out.print(f"airlock {airlock_version()}")
         raise typer.Exit
 
@@ -76,18 +104,12 @@ def global_options(
     AMBIENT.set(Tls(ca, certificate, key, server_name))
 
 
-app = Commands(help="Airlock: a sandboxed, multi-tenant tool-execution gateway.", pretty_exceptions_enable=False)
+app = Commands(
+    cls=_Airlock,
+    help="Airlock: a sandboxed, multi-tenant tool-execution gateway.",
+    pretty_exceptions_enable=False,
+)
 app.callback()(global_options)
-app.command("init")(init.init)
-app.command("serve")(serve.serve)
-app.command("run")(runs.run)
-app.command("exec", cls=process.ExecCommand, context_settings=process.START_SETTINGS)(process.exec_)
-app.command("doctor")(doctor.doctor)
-app.command("bench")(bench.bench)
-app.command("uninstall")(uninstall.uninstall)
-app.command("engine-proxy")(engine_proxy.engine_proxy)
-for group in (runs, thread, files, tool, approvals, audit, process, sandbox, network, key, policy, tenant):
-    app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 
 # Only serve has a log (gateway/telemetry/logging.py); the other commands report errors themselves. Without this handler
 # the standard library would print the engine's log records to stderr.

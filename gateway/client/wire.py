@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 from google.protobuf import message_factory
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
 from gateway.client.connection import CLOSED, Connection, Tls
 from gateway.client.messages import Fields, message
@@ -51,9 +49,9 @@ _OPTIONS = (
 _ERRORS = all_errors()
 # For a status that grpc itself made, which has no reason; other codes stand for several classes.
 _OF_A_CODE = (Unauthenticated, InvalidArgument, NotFound, PermissionDenied, Overloaded, Unavailable, DeadlineExceeded)
-_BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {kind.code: kind for kind in _OF_A_CODE} | {
+_BY_CODE: Mapping[str, type[AirlockError]] = {kind.code.name: kind for kind in _OF_A_CODE} | {
     # A client that cancels a call gets no status, so this one is from the gateway's grpc, which stops or is overloaded.
-    grpc.StatusCode.CANCELLED: Unavailable
+    "CANCELLED": Unavailable
 }
 
 # What grpc.aio makes of a call that ended while it was writing; RequestStream avoids it unless there are interceptors.
@@ -257,6 +255,10 @@ def _check_timeout(timeout_s: float | None) -> None:
 
 def error_of(error: grpc.aio.AioRpcError) -> AirlockError:
     """Return the error of gateway.errors that a status stands for."""
+    # Most processes of the command line end without an error.
+    from google.rpc import error_details_pb2  # noqa: PLC0415 - as above
+    from grpc_status import rpc_status  # noqa: PLC0415 - as above
+
     said = error.details() or error.code().name
     status = rpc_status.from_call(error)  # type: ignore[arg-type]
     info = _detail(status, error_details_pb2.ErrorInfo)
@@ -276,7 +278,7 @@ def error_of(error: grpc.aio.AioRpcError) -> AirlockError:
         return Unavailable("the call ended while a message was being sent, and grpc lost its status; try again")
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in said:
         return _too_large(said)
-    return _BY_CODE.get(error.code(), AirlockError)(f"{error.code().name}: {said}")
+    return _BY_CODE.get(error.code().name, AirlockError)(f"{error.code().name}: {said}")
 
 
 def _too_large(said: str) -> TooLarge:

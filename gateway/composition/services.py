@@ -4,13 +4,13 @@ import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from gateway.approvals.approvals import Approvals
-from gateway.audit.audit import Anchoring, Audit, to_command, to_file
-from gateway.audit_chain.anchor import private_key
+from gateway.audit.audit import Audit
 from gateway.composition.foundation import Foundation
 from gateway.composition.sandboxes import Sandboxes
 from gateway.config.operation_settings import AnchorSettings
@@ -59,6 +59,9 @@ from gateway.tool_calls.thread_sandbox import ThreadEngines
 from gateway.tool_calls.tool_calls import ToolCalls
 from sandbox.engines.engine import Engine
 from sandbox.errors import WorkspaceIncomplete
+
+if TYPE_CHECKING:
+    from gateway.audit.anchoring import Anchoring
 
 _SERVICERS = (
     *(AdminService, ApprovalService, AuditService, ProcessService, RunService),
@@ -207,8 +210,12 @@ async def add_services(server: PrefetchingServer, base: Foundation, sandboxes: S
     return Services(healthy, audit, usage, transitions, forwarding, forks)
 
 
-def make_anchoring(base: Foundation, settings: AnchorSettings) -> Anchoring:
+def make_anchoring(base: Foundation, settings: AnchorSettings) -> "Anchoring":
     """Return the configured anchoring; Misconfigured if the key is invalid."""
+    # The signatures need cryptography, and most gateways have no anchor.
+    from gateway.audit.anchoring import Anchoring, to_command, to_file  # noqa: PLC0415 - as above
+    from gateway.audit_chain.anchor import private_key  # noqa: PLC0415 - as above
+
     key = private_key(base.config.path(settings.key_file))
     put = to_file(base.config.path(settings.file)) if settings.file is not None else to_command(settings.command or ())
     return Anchoring(AuditReader(base.database), key, put)

@@ -7,7 +7,7 @@ the operators' audit. gateway/serving/edge.py checks the scopes.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,11 +15,10 @@ from types import MappingProxyType
 import structlog
 from pydantic import JsonValue
 
-from gateway.config.identity_settings import IdentitySettings
+from gateway.config.identity_settings import CertificateSettings, IdentitySettings, JwtSettings
 from gateway.credentials.keys import PREFIX
 from gateway.errors import AirlockError, Unauthenticated
-from gateway.identity.authenticators import CertificateAuthenticator, Issuer, KeyAuthenticator, TokenAuthenticator
-from gateway.identity.key_set import KeySet, from_file, from_url
+from gateway.identity.authenticators import KeyAuthenticator
 from gateway.identity.principal import Context, Principal
 from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
 from gateway.storage.database import Database
@@ -31,6 +30,7 @@ log = structlog.get_logger(__name__)
 _DOTS = 2
 _TOKEN_LIMIT_CHARS, _KEY_LIMIT_CHARS = 8192, 256
 Authenticate = Callable[[str], Awaitable[Principal]]
+AuthenticatePeer = Callable[[Context], Awaitable[Principal | None]]
 # A caller that guesses keys must neither fill the log and the audit nor hide the denials of another peer.
 _RECORDED = 30
 _RECORDED_PER_PEER = 3
@@ -85,7 +85,7 @@ class Authentication:
 
     keys: Authenticate
     tokens: Authenticate | None
-    certificates: CertificateAuthenticator
+    certificates: AuthenticatePeer | None
     denials: Denials
 
     async def __call__(self, context: Context) -> Principal:
@@ -99,7 +99,7 @@ class Authentication:
     async def _principal(self, context: Context) -> Principal:
         secret = _secret_in(context)
         if secret is None:
-            caller = await self.certificates(context)
+            caller = await self.certificates(context) if self.certificates is not None else None
             if caller is None:
                 raise Unauthenticated(
                     "the request has no API key: send the metadata `authorization: Bearer KEY` (the CLI reads "
@@ -118,13 +118,28 @@ def authentication(
     settings: IdentitySettings, path_of: Callable[[Path], Path], database: Database, tenants: Tenants
 ) -> Authentication:
     """Return the authentication that a configuration asks for; `path_of` resolves the paths in it."""
+    keys = KeyAuthenticator(KeyStore(database), tenants)
+    tokens = _tokens(settings.jwt, path_of, tenants) if settings.jwt else None
+    certificates = _certificates(settings.certificates, tenants) if settings.certificates else None
+    return Authentication(keys, tokens, certificates, Denials(AuditStore(database)))
+
+
+def _tokens(settings: Sequence[JwtSettings], path_of: Callable[[Path], Path], tenants: Tenants) -> Authenticate:
+    # Many gateways have API keys alone, and need no cryptography.
+    from gateway.identity.key_set import KeySet, from_file, from_url  # noqa: PLC0415 - as above
+    from gateway.identity.token_authenticator import Issuer, TokenAuthenticator  # noqa: PLC0415 - as above
+
     issuers = []
-    for one in settings.jwt:
+    for one in settings:
         fetch = from_file(path_of(one.jwks_file)) if one.jwks_file is not None else from_url(str(one.jwks_url))
         issuers.append(Issuer(one, KeySet(one.issuer, fetch)))
-    keys, tokens = KeyAuthenticator(KeyStore(database), tenants), TokenAuthenticator(issuers, tenants)
-    certificates = CertificateAuthenticator(settings.certificates, tenants)
-    return Authentication(keys, tokens if issuers else None, certificates, Denials(AuditStore(database)))
+    return TokenAuthenticator(issuers, tenants)
+
+
+def _certificates(settings: Sequence[CertificateSettings], tenants: Tenants) -> AuthenticatePeer:
+    from gateway.identity.certificate_authenticator import CertificateAuthenticator  # noqa: PLC0415 - as in _tokens
+
+    return CertificateAuthenticator(settings, tenants)
 
 
 def _secret_in(context: Context) -> str | None:

@@ -11,18 +11,20 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
 from gateway.config.network_settings import CredentialSettings
 from gateway.errors import Misconfigured
-from gateway.network.certificates import CertificateAuthority
 from gateway.network.credentials import Caller, Credentials
 from gateway.policy.judge import Policy
 from sandbox.errors import NotFound, SandboxError
 from sandbox.protocols import PRIVATE_DIRECTORY
 from sandbox.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from gateway.network.certificates import CertificateAuthority
 
 CERTIFICATE_FILE = f"{PRIVATE_DIRECTORY}/network/ca.pem"
 """The tenant's certificate authority alone, in a sandbox."""
@@ -85,8 +87,11 @@ class Opening:
         return bool(self._settings)
 
     @cached_property
-    def authority(self) -> CertificateAuthority:
+    def authority(self) -> "CertificateAuthority":
         """The tenant's authority, made on first use. Raises Misconfigured."""
+        # It needs cryptography, and most gateways open no connection.
+        from gateway.network.certificates import CertificateAuthority  # noqa: PLC0415 - as above
+
         try:
             return CertificateAuthority.open(self._path, self._tenant)
         except (OSError, ValueError) as error:

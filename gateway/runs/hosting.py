@@ -270,7 +270,8 @@ class Hosting:
             log.warning("the calls of a lost gateway are not ended", run_id=run.id, error=str(error))
 
     async def _as_stored(self, thread: Thread, state: AgentState) -> AgentState:
-        messages, metadata = await self._store.messages_of(thread), await self._store.metadata_of(thread)
+        read = self._store.messages_of(thread), self._store.metadata_of(thread)
+        messages, metadata = await asyncio.gather(*read)
         return state.with_(messages=messages, metadata=metadata)
 
     def _agent(

@@ -247,11 +247,12 @@ class Runs:
 
     async def _check_thread(self, thread: Thread) -> None:
         """Raise what keeps a run from starting in a thread."""
-        if await self._store.thread_chars(thread) > THREAD_LIMIT_CHARS:
+        chars, waiting = await self._store.before_run(thread)
+        if chars > THREAD_LIMIT_CHARS:
             raise TooLarge(
                 f"thread: the messages of {thread.name!r} exceed {THREAD_LIMIT_CHARS:,} characters; start a new thread"
             )
-        if (waiting := await self._store.under_way(thread, ("waiting",))) is not None:
+        if waiting is not None:
             raise ThreadBusy(
                 f"run {waiting} in thread {thread.name!r} is waiting for an approval: answer it, cancel the run, "
                 "or use another thread",
@@ -275,8 +276,10 @@ class Runs:
         run, closing = await self.get(tenant, run_id), self._hosting.closing
         sequence = max(1, from_sequence)
         while True:
-            # Looked up before the events are read: the log announces what is stored after that.
+            # Before the events are read, so that a log that has none of them yet costs no reading.
             live = self.live.get(run_id)
+            if live is not None:
+                await live.log.wait(sequence - 1)
             page = await self._store.events_of(run_id, sequence, _EVENTS_PAGE)
             for event in page:
                 yield event
@@ -286,7 +289,6 @@ class Runs:
             if page:
                 continue
             if live is not None:
-                await live.log.wait(sequence - 1)
                 if live.log.abandoned and not closing.is_set():
                     await pause(closing, _WATCH_POLL_S)  # until the run has ended here, or others have it
                 continue

@@ -24,7 +24,7 @@ import grpc
 import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError, Message
-from google.rpc import code_pb2, error_details_pb2, status_pb2
+from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from gateway.credentials.caller import CALLER
@@ -266,7 +266,7 @@ def status_of(error: AirlockError) -> status_pb2.Status:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromMicroseconds(round(error.retry_after_s * 1_000_000))
         messages.append(retry)
-    status = status_pb2.Status(code=code_pb2.Code.Value(error.code.name), message=str(error))
+    status = status_pb2.Status(code=error.code.value, message=str(error))
     for message in messages:
         status.details.add().Pack(message)
     return status

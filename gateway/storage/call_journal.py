@@ -40,6 +40,11 @@ _CALL_OF = Prepared(
     .add_columns(_CALLS.request_digest.label("digest"))
     .where(_CALLS.tenant == bindparam("of_tenant"), _CALLS.request_id == bindparam("asked"))
 )
+_RUN_OF = Prepared(
+    select(runs.c.id, runs.c.request_digest).where(
+        runs.c.tenant == bindparam("of_tenant"), runs.c.request_id == bindparam("asked")
+    )
+)
 # The constraint in the databases' messages: PostgreSQL has its name, SQLite its columns.
 _REQUEST_ID = ("uq_tool_calls_request_id", "tool_calls.tenant, tool_calls.request_id")
 FORGOTTEN = {"request_id": None, "request_digest": None, "result": None}
@@ -198,9 +203,8 @@ class CallJournal(Queries):
         await self._database.write((update(tool_calls).where(whose).values(changes), None))
 
     async def run_of(self, tenant: str, request_id: str) -> tuple[str, str] | None:
-        query = select(runs.c.id, runs.c.request_digest).where(runs.c.tenant == tenant, runs.c.request_id == request_id)
-        found = await self._database.first(query)
-        return None if found is None else (found.id, found.request_digest)
+        found = await self._database.look(_RUN_OF, {"of_tenant": tenant, "asked": request_id})
+        return (found[0].id, found[0].request_digest) if found else None
 
 
 def interrupt_calls(connection: Connection, audit: AuditStore, which: ColumnElement[bool], at_us: int) -> int:

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import JsonValue
-from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, func, insert, select, update
 
 from gateway.storage.audit_store import OPERATORS, AuditEntry
+from gateway.storage.prepared import Prepared
 from gateway.storage.queries import Queries, transaction
 from gateway.storage.tables import gateways, settings, threads
 
 _CHANNELS = "channels:"
+_ENGINE_OF = Prepared(select(threads.c.engine).where(threads.c.id == bindparam("of_thread")))
 _STORED_CHANNELS = select(settings.c.value).where(settings.c.name.startswith(_CHANNELS))
 
 
@@ -42,8 +44,8 @@ class EngineStore(Queries):
         return [StoredEngine(row.engine, row.threads, row.engine in serving) for row in found]
 
     async def engine_of(self, thread_id: str) -> str | None:
-        engine: str | None = await self._database.scalar(select(threads.c.engine).where(threads.c.id == thread_id))
-        return engine
+        found = await self._database.look(_ENGINE_OF, {"of_thread": thread_id})
+        return found[0].engine if found else None
 
     @transaction
     def claim(self, connection: Connection, thread_id: str, engine: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, Insert, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agent.events import Event
@@ -19,12 +19,19 @@ from gateway.credentials.caller import actor
 from gateway.storage.audit_store import AuditEntry, shared
 from gateway.storage.database import Write
 from gateway.storage.entities import LoggedEvent, Run, Thread, stored_text
+from gateway.storage.prepared import Prepared
 from gateway.storage.queries import with_thread
 from gateway.storage.tables import events, holds, messages, runs, thread_metadata, threads, tool_calls
 
-_ADD_EVENTS: Mapping[str, Insert] = {
-    "sqlite": sqlite.insert(events).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(events).on_conflict_do_nothing(),
+# Every write of a run executes these.
+_CHANGE_RUN = Prepared(
+    update(runs).where(
+        runs.c.id == bindparam("of_run"), runs.c.epoch == bindparam("of_epoch"), runs.c.status == "running"
+    )
+)
+_ADD_EVENTS: Mapping[str, Prepared] = {
+    "sqlite": Prepared(sqlite.insert(events).on_conflict_do_nothing()),
+    "postgresql": Prepared(postgresql.insert(events).on_conflict_do_nothing()),
 }
 # Every call executes it, so it is built once.
 _IS_OURS = select(runs.c.id).where(
@@ -80,16 +87,17 @@ def check_claim(connection: Connection, claim: Claim) -> None:
 
 def write_run(connection: Connection, claim: Claim, write: RunWrite, now_us: Callable[[], int]) -> bool:
     """Write it, or raise LeaseLost; False if its end or wait was written before, in a commit without a known result."""
-    ours = (runs.c.id == claim.run_id) & (runs.c.epoch == claim.epoch)
     changes = _changes(claim, write)
-    if not connection.execute(update(runs).where(ours, runs.c.status == "running").values(**changes)).rowcount:
+    whose = {"of_run": claim.run_id, "of_epoch": claim.epoch}
+    if not _CHANGE_RUN.execute(connection, {**changes, **whose}).rowcount:
+        ours = (runs.c.id == claim.run_id) & (runs.c.epoch == claim.epoch)
         as_left = [runs.c[name] == changes[name] for name in ("status", "last_sequence") if name in changes]
         if "status" in changes and connection.execute(select(runs.c.id).where(ours, *as_left)).first() is not None:
             return False
         raise LeaseLost(claim.run_id)
     if write.events:
         rows = [{"run_id": claim.run_id, **vars(event)} for event in write.events]
-        connection.execute(_ADD_EVENTS[connection.dialect.name], rows)
+        _ADD_EVENTS[connection.dialect.name].execute_all(connection, rows)
     if write.step is not None:
         for statement, parameters in step_writes(claim.run_id, write.step, now_us()):
             connection.execute(statement, parameters)

@@ -39,6 +39,15 @@ _ASKED_TO_CANCEL = Prepared(
         runs.c.status == "running", runs.c.gateway == bindparam("own", type_=String), runs.c.cancel_us.is_not(None)
     )
 )
+_THREAD = Prepared(
+    select(threads.c.id).where(threads.c.tenant == bindparam("of_tenant"), threads.c.name == bindparam("named"))
+)
+# Not its checkpoint, which may be long.
+_RUN = Prepared(
+    with_thread(runs, *(runs.c[name] for name in Run.__dataclass_fields__ if name != "thread")).where(
+        runs.c.id == bindparam("of_run"), runs.c.tenant == bindparam("of_tenant")
+    )
+)
 _EVENTS = select(events.c.sequence, events.c.type, events.c.at_us, events.c.payload).order_by(events.c.sequence)
 
 
@@ -61,10 +70,9 @@ class Store(CallJournal):
 
     async def thread(self, tenant: str, name: str, *, limit: int | None = None) -> Thread:
         """Return a thread of a tenant, created if missing; QuotaExceeded if that would exceed `limit`."""
-        query = select(threads.c.id).where(threads.c.tenant == tenant, threads.c.name == name)
-        found = await self._database.scalar(query)
-        if found is not None:
-            return Thread(id=found, tenant=tenant, name=name)
+        found = await self._database.look(_THREAD, {"of_tenant": tenant, "named": name})
+        if found:
+            return Thread(id=found[0].id, tenant=tenant, name=name)
         made = Thread(id=self.ids("thr"), tenant=tenant, name=name)
         row = {**vars(made), "created_us": self.clock()}
 
@@ -79,9 +87,13 @@ class Store(CallJournal):
             return await self.thread(tenant, name, limit=limit)
         return made
 
-    async def thread_chars(self, thread: Thread) -> int:
-        query = select(func.sum(func.length(messages.c.message))).where(messages.c.thread_id == thread.id)
-        return await self._database.scalar(query) or 0
+    async def before_run(self, thread: Thread) -> tuple[int, str | None]:
+        """Return the length of a thread's messages in characters, and the run in it that waits for an approval."""
+        chars = select(func.sum(func.length(messages.c.message))).where(messages.c.thread_id == thread.id)
+        waiting = select(runs.c.id).where(runs.c.thread_id == thread.id, runs.c.status == "waiting")
+        query = select(chars.scalar_subquery().label("chars"), waiting.scalar_subquery().label("waiting"))
+        (row,) = await self._database.rows(query)
+        return row.chars or 0, row.waiting
 
     async def messages_of(self, thread: Thread) -> tuple[Message, ...]:
         """Return a thread's messages, oldest first. One that cannot be read is replaced by a note."""
@@ -146,7 +158,8 @@ class Store(CallJournal):
         return run
 
     async def run(self, tenant: str, run_id: str) -> Run | None:
-        return await self._one(Run, with_thread(runs).where(runs.c.id == run_id, runs.c.tenant == tenant))
+        found = await self._database.look(_RUN, {"of_run": run_id, "of_tenant": tenant})
+        return mapped(Run, found[0]) if found else None
 
     async def write_run(self, claim: Claim, write: RunWrite) -> None:
         """Write a run's progress atomically; LeaseLost if another gateway has the run."""
@@ -188,7 +201,7 @@ class Store(CallJournal):
         ours = (runs.c.id == claim.run_id) & (runs.c.epoch == claim.epoch) & (runs.c.status == "running")
         await self._database.write((update(runs).where(ours).values(gateway=None, epoch=claim.epoch + 1), None))
 
-    async def under_way(self, thread: Thread, statuses: Sequence[str] = RUNS_UNDER_WAY) -> str | None:
-        query = select(runs.c.id).where(runs.c.thread_id == thread.id, runs.c.status.in_(statuses))
+    async def under_way(self, thread: Thread) -> str | None:
+        query = select(runs.c.id).where(runs.c.thread_id == thread.id, runs.c.status.in_(RUNS_UNDER_WAY))
         run_id: str | None = await self._database.scalar(query)
         return run_id

@@ -66,20 +66,25 @@ _THREAD_KNOWN_S = 2.0
 class ToolPath:
     """The path of a tool call in one thread. No request can remove one of `hooks`.
 
-    `capabilities` are for calls that belong to no run; an agent has its own (gateway.agents.agents).
+    `capabilities` are for calls that belong to no run, so they are built on first use; an agent has its own
+    (gateway.agents.agents).
     """
 
     thread: Thread
     sandbox: ThreadSandbox
     workspace: Workspace
     hooks: Sequence[Hook]
-    capabilities: Sequence[Capability]
+    build_capabilities: Callable[[], Sequence[Capability]]
     journal: JournalHook
     approver: ThreadApprover
     quota: QuotaHook
     context: CallContext
     policy_version: str = ""
     redactor: Redactor = NO_SECRETS
+
+    @cached_property
+    def capabilities(self) -> Sequence[Capability]:
+        return self.build_capabilities()
 
     @cached_property
     def hook_engine(self) -> HookEngine:
@@ -212,7 +217,7 @@ class ToolCalls:
                     lambda: tenant.policy, facts, partial(load_grants, approvals, thread, run_id), quota.take, work
                 ),
             ),
-            capabilities=seven_tools(document, workspace, connects=tenant.policy.connects),
+            build_capabilities=partial(seven_tools, document, workspace, connects=tenant.policy.connects),
             policy_version=tenant.policy.version,
             approver=ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts, redactor),
             quota=quota,

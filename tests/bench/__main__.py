@@ -14,6 +14,7 @@ daemon_exec      programs in one sandbox, beside a bare subprocess and `docker e
 daemon_files     256 MiB in and out, beside `docker cp`
 snapshot_cost    100 MiB in 5,000 files kept and put back, beside `docker cp`
 daemon_size      what an idle daemon costs in memory, and how soon it answers
+idle_cost        how soon a gateway is ready, its memory, and what one `airlock tool call` takes
 fair_creation    what one tenant's burst of sandboxes costs another, with turns and without
 network          connections through the door, beside a container on a Docker bridge
 heavy_tenant     what one tenant's output full of secrets and long command lines cost another's light calls
@@ -33,6 +34,7 @@ from tests.bench import (
     daemon_size,
     fair_creation,
     heavy_tenant,
+    idle_cost,
     many_clients,
     many_sandboxes,
     network,
@@ -60,6 +62,7 @@ _MODULES = (
     daemon_files,
     snapshot_cost,
     daemon_size,
+    idle_cost,
     fair_creation,
     network,
     heavy_tenant,

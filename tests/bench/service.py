@@ -170,5 +170,5 @@ def _rates(seconds: Mapping[str, float]) -> Table:
 def _starts(first_event_s: list[float]) -> Table:
     table = Table("a run", "p50 ms", "worst ms", "goal", box=None, header_style="bold")
     p50, worst = statistics.median(first_event_s) * 1000, max(first_event_s) * 1000
-    table.add_row("StartRun to the first event watched", f"{p50:.1f}", f"{worst:.1f}", "< 20")
+    table.add_row("StartRun to the first event watched", f"{p50:.1f}", f"{worst:.1f}", "< 15")
     return table

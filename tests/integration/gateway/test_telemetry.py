@@ -57,7 +57,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client_span, "_TRACER", provider.get_tracer("airlock.client"))
+        patch.setattr(client_span, "_tracer", lambda: provider.get_tracer("airlock.client"))
         yield asyncio.run(_scenario(home, exporter, provider))
 
 

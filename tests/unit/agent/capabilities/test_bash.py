@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from agent.capabilities.bash import CommandPolicy, Network, bash
@@ -173,6 +175,14 @@ def test_the_command_policy_is_mandatory_so_that_subagents_have_it_and_absent_wh
     (hook,) = bash(FakeShell(), command_policy=no_rm).hooks
     assert hook.mandatory
     assert bash(FakeShell()).hooks == ()
+
+
+def test_the_model_reads_the_time_limit_as_it_was_configured() -> None:
+    def default(timeout_s: float) -> str:
+        (spec,) = Toolbox(bash(FakeShell(), timeout_s=timeout_s).tools).specs()
+        return json.dumps(spec.parameters["properties"]["timeout_s"]["default"])  # type: ignore[call-overload, index]
+
+    assert [default(120), default(120.0), default(60)] == ["120", "120.0", "60"]
 
 
 def test_the_model_reads_which_network_there_is() -> None:

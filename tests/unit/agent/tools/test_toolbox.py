@@ -117,6 +117,13 @@ def test_the_schema_has_the_arguments_and_no_titles() -> None:
     assert "title" not in str(parameters)
 
 
+def test_a_changed_schema_is_not_that_of_the_next_toolbox() -> None:
+    (spec,) = Toolbox([tool("t", done)]).specs()
+    before = dict(spec.parameters)
+    spec.parameters.clear()
+    assert Toolbox([tool("t", done)]).specs()[0].parameters == before
+
+
 def test_two_tools_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="'t'"):
         Toolbox([tool("t", done), tool("t", done)])

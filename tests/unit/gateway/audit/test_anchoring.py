@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import ValidationError
 from sqlalchemy import Connection, delete, insert, select, text, update
 
-from gateway.audit.audit import Anchoring, Put, to_command, to_file
+from gateway.audit.anchoring import Anchoring, Put, to_command, to_file
 from gateway.audit_chain.anchor import Anchor, known_by
 from gateway.audit_chain.chain import START_DIGEST, record_digest
 from gateway.config.operation_settings import AnchorSettings

@@ -19,7 +19,8 @@ from gateway.credentials.caller import CALLER, Caller
 from gateway.credentials.keys import make_key
 from gateway.errors import AirlockError, ScopeMissing, Unauthenticated
 from gateway.identity.auth import Authentication, Denials
-from gateway.identity.authenticators import CertificateAuthenticator, KeyAuthenticator
+from gateway.identity.authenticators import KeyAuthenticator
+from gateway.identity.certificate_authenticator import CertificateAuthenticator
 from gateway.identity.principal import Context
 from gateway.policy import Policy, PolicyDocument
 from gateway.services.process_service import ProcessService

@@ -15,7 +15,7 @@ from gateway.client.connection import Tls
 from gateway.config.config import Config
 from gateway.credentials.keys import make_key
 from gateway.errors import Misconfigured, ScopeMissing, Unauthenticated, Unavailable
-from gateway.identity.authenticators import CertificateAuthenticator
+from gateway.identity.certificate_authenticator import CertificateAuthenticator
 from gateway.storage.key_store import KeyStore
 from tests.unit.gateway.who_server import who_server
 

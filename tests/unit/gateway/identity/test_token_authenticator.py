@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gateway.config.config import Config
 from gateway.config.identity_settings import JwtSettings
 from gateway.errors import ScopeMissing, Unauthenticated
-from gateway.identity.authenticators import Issuer, TokenAuthenticator
 from gateway.identity.key_set import KeySet, PublicKey
+from gateway.identity.token_authenticator import Issuer, TokenAuthenticator
 from tests.unit.gateway.who_server import who_server
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)

@@ -119,7 +119,7 @@ async def test_rewritten_arguments_are_prepared_once_more_and_those_run(
     calls = calls_on(database, sandbox)
     path = await calls._tool_path(TENANT, "t")
     rewriting = Capability("rewrites", hooks=(Rewrites(1), Rewrites(0)))
-    calls._tool_paths[path.thread.id] = replace(path, capabilities=(*path.capabilities, rewriting))
+    calls._tool_paths[path.thread.id] = replace(path, build_capabilities=lambda: (*path.capabilities, rewriting))
     finished = await calls.call(TENANT, NewCall("t", "execute", '{"command": "git push"}'))
     assert counted == {"_validated": 2, "of": 2}
     assert finished.execution.call.arguments == {"command": "echo 0"}
