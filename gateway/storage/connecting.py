@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, exc, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from gateway.errors import Misconfigured
 
@@ -67,10 +67,27 @@ def file_of(url: str) -> Path | None:
 
 def begin_writing(connection: Connection) -> None:
     """Begin a transaction with the writers' lock: no other writer comes in between."""
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-    else:
+    if connection.dialect.name != "sqlite":
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS_LOCK})")
+        return
+    if not connection.in_transaction():
+        connection.begin()
+    try:
+        driver_of(connection).execute("BEGIN IMMEDIATE")
+    except sqlite3.Error as error:
+        raise as_sqlalchemy(error) from error
+
+
+def driver_of(connection: Connection) -> sqlite3.Connection:
+    """Return the connection of SQLite's driver: its statements cost a fraction of SQLAlchemy's."""
+    driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
+    return driver
+
+
+def as_sqlalchemy(error: sqlite3.Error) -> DBAPIError:
+    """Return SQLAlchemy's error for one of the driver, without statement and parameters."""
+    kind: type[DBAPIError] = getattr(exc, type(error).__name__, exc.DatabaseError)
+    return kind(None, None, error, hide_parameters=True)
 
 
 def driver_message(error: Exception) -> str:

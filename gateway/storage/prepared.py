@@ -5,7 +5,6 @@ would send; SQLite's driver gets it directly. Parameters and results are the dri
 conversion work: text, integers, written booleans.
 """
 
-import contextlib
 import sqlite3
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from sqlalchemy import Connection, CursorResult, Executable
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.elements import ClauseElement
 
-from gateway.storage.connecting import without_nul
+from gateway.storage.connecting import as_sqlalchemy, driver_of, without_nul
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,10 @@ class Prepared:
     def execute(self, connection: Connection, parameters: Mapping[str, Any]) -> Executed:
         """Execute it in the transaction of a connection; raises SQLAlchemy's errors."""
         if connection.dialect.name == "sqlite":
-            with contextlib.suppress(sqlite3.Error):  # SQLAlchemy raises its own for it
+            try:
                 return self._executed(connection, parameters)
+            except sqlite3.Error as error:
+                raise as_sqlalchemy(error) from error
         result = self.ask(connection, parameters)
         return Executed(result.rowcount, result.all() if result.returns_rows else [])
 
@@ -81,8 +82,7 @@ class Prepared:
     def _executed(self, connection: Connection, parameters: Mapping[str, Any]) -> Executed:
         """Execute it by SQLite's driver."""
         compiled = self._for(connection, parameters)
-        driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
-        cursor = driver.execute(compiled.text, without_nul(compiled.laid_out(parameters)))
+        cursor = driver_of(connection).execute(compiled.text, without_nul(compiled.laid_out(parameters)))
         found = cursor.fetchall()  # to the end: an open cursor would pin the log at its current state
         if not found:
             return Executed(cursor.rowcount, [])
