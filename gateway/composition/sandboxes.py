@@ -15,6 +15,7 @@ from gateway.errors import AirlockError
 from gateway.policy.document import QuotasSection
 from gateway.sandboxes.channel_claim import channel_use, claim_channels
 from gateway.sandboxes.counted_creation import CountedCreation, QuotasOf
+from gateway.sandboxes.creation_in_threads import CreationInThreads
 from gateway.sandboxes.history import HistoryWriter
 from gateway.serving.directory_locks import locked_for
 from gateway.serving.health import Check
@@ -142,7 +143,7 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     left = await engine.reconcile()
     await stack.enter_async_context(history.completing(engine))
     limits = KeeperLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(KeeperLimits)})
-    keeper = SandboxKeeper(engine, creator, limits)
+    keeper = SandboxKeeper(engine, CreationInThreads(creator, base.store.is_open), limits)
     stack.push_async_callback(keeper.close, keep_sandboxes=keeps, remove_workspaces=not settings.keep_workspaces)
     await keeper.adopt(left)
     await stack.enter_async_context(totalled(base.telemetry, keeper))

@@ -50,6 +50,12 @@ _RUN = Prepared(
 )
 _EVENTS = select(events.c.sequence, events.c.type, events.c.at_us, events.c.payload).order_by(events.c.sequence)
 
+_OPEN_THREAD = Prepared(
+    select(threads.c.id).where(
+        threads.c.tenant == bindparam("of_tenant"), threads.c.name == bindparam("named"), threads.c.deletion.is_(None)
+    )
+)
+
 
 @dataclass(frozen=True)
 class NewRun:
@@ -67,6 +73,10 @@ class NewRun:
 
 class Store(CallJournal):
     """Typed access to threads, runs and calls."""
+
+    async def is_open(self, tenant: str, thread: str) -> bool:
+        """Return whether a thread is there, and is not being deleted, restored or forked."""
+        return bool(await self._database.look(_OPEN_THREAD, {"of_tenant": tenant, "named": thread}))
 
     async def thread(self, tenant: str, name: str, *, limit: int | None = None) -> Thread:
         """Return a thread of a tenant, created if missing; QuotaExceeded if that would exceed `limit`."""

@@ -5,8 +5,8 @@ not execute: its outcome is not_executed, and its request id stays free. If it f
 withheld. In both cases the record is written as soon as the database accepts it.
 
 A call that only reads may be made again after a crash, so it is written once, with its outcome, before anyone sees the
-result. That is so while the thread's sandbox is at hand, for only a call that is written keeps its thread from being
-deleted while a sandbox is made; and while no outcome waits for the database.
+result. That is so while the thread's sandbox is at hand: a call that is written keeps its thread from being deleted
+while a sandbox is made. And no outcome may wait for the database, or they would pile up.
 
 The hook is the innermost ring and the first of the after hooks, but for the gate of redaction. A blocked call is
 written once, when it is over; so is a service's call that waits for an approval. A run's waiting call is written when
@@ -236,7 +236,7 @@ class JournalHook(Hook):
         else:
             write = partial(store.write_tool_call, whole, claim=claim, audited=audited)
             if request is not None and (started_s is not None or _is_remembered(tool)):
-                kept = {**whole, **request.columns(), "result": request.keep(tool)}
+                kept = {**whole, **request.columns(), "result": whole.get("result") or request.keep(tool)}
                 whole["result"] = None  # of a call without the request id
                 claiming = partial(self._write_claiming, request, kept, whole, audited)
                 return _Record(claiming, write, audited, whole, executed=started_s is not None)

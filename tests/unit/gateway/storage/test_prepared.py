@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from gateway.errors import Unavailable
+from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated, Database
 from gateway.storage.prepared import Prepared
-from gateway.storage.tables import threads
+from gateway.storage.store import Store
+from gateway.storage.tables import threads, tool_calls
 
 _ADD = Prepared(insert(threads))
 _NAMED = Prepared(
@@ -86,3 +89,24 @@ async def test_a_look_does_not_wait_for_a_writer_and_ends_with_the_database(tmp_
     await database.close()
     with pytest.raises(Unavailable):
         await database.look(_NAMED, {"asked": "a"})
+
+
+async def test_what_a_full_disk_let_pass_is_there(tmp_path: Path) -> None:
+    """SQLite may roll back the whole transaction when a statement finds no room: none of it may be executed again."""
+    database = await Database.open(f"sqlite:///{tmp_path / 'full.db'}")
+    store, before = Store(database), resource.getrlimit(resource.RLIMIT_FSIZE)
+    thread = await store.thread("acme", "th")
+    row = {"tenant": "acme", "thread_id": thread.id, "name": "execute", "arguments": "x" * 200_000}
+    row |= {"arguments_digest": "0" * 64, "policy_version": "p", "state": "finished"}
+    written = (
+        store.write_tool_call({**row, "id": f"call_{number}"}, audited=[AuditEntry("acme", "tool_call")])
+        for number in range(60)
+    )
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4_000_000, before[1]))
+        done = await asyncio.gather(*written, return_exceptions=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert any(isinstance(one, Unavailable) for one in done)
+    assert await database.scalar(select(func.count()).select_from(tool_calls)) == sum(one is None for one in done)
+    await database.close()
