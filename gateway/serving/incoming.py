@@ -19,7 +19,7 @@ from grpc.aio import EOF  # type: ignore[attr-defined]  # grpc-stubs do not know
 
 from gateway.errors import DeadlineExceeded, InvalidArgument, Overloaded
 from gateway.serving.admission import Admission
-from gateway.serving.limits import Tally
+from gateway.serving.limits import Ends, Tally
 from sandbox.fair_semaphore import FairSemaphore
 
 TIMEOUT_S = 20.0
@@ -58,25 +58,27 @@ class Reads:
     async def read(self, source: str, read: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `read`, in its turn and in time; raises Overloaded, DeadlineExceeded."""
         task = call_task()
-        async with contextlib.AsyncExitStack() as turn:
-            await self._enter(turn, source)
-            self._reading[task] = (source, asyncio.get_running_loop().time())
-            self._set_timer()
-            try:
-                return await read()
-            except asyncio.CancelledError:
-                # If the peer disconnected too, the cancellation stands.
-                if task in self._reading or task.uncancel():
-                    raise
-                raise DeadlineExceeded("the call's request did not arrive in time") from None
-            finally:
-                self._reading.pop(task, None)
+        if not self._turns.take_free(source):
+            await self._wait(source)
+        self._reading[task] = (source, asyncio.get_running_loop().time())
+        self._set_timer()
+        try:
+            return await read()
+        except asyncio.CancelledError:
+            # If the peer disconnected too, the cancellation stands.
+            if task in self._reading or task.uncancel():
+                raise
+            raise DeadlineExceeded("the call's request did not arrive in time") from None
+        finally:
+            self._reading.pop(task, None)
+            self._turns.give_back(source)
 
-    async def _enter(self, turn: contextlib.AsyncExitStack, source: str) -> None:
+    async def _wait(self, source: str) -> None:
+        """Wait for a turn and take it; raises Overloaded."""
         self._waiting.add(source)
         try:
             async with asyncio.timeout(self._timeout_s):
-                await turn.enter_async_context(self._turns.turn(source))
+                await self._turns.take(source)
         except TimeoutError:
             own = sum(reading == source for reading, _ in self._reading.values())
             which = "of this caller " if own >= self._each else ""
@@ -151,7 +153,7 @@ class Incoming:
     identified: Callable[[], None]
     _: KW_ONLY
     streams: bool
-    after: contextlib.ExitStack = field(init=False, default_factory=contextlib.ExitStack)
+    after: Ends = field(init=False, default_factory=Ends)
     """Closed when the answer was sent or the RPC is gone."""
     _tenant: str = field(init=False, default="")
     _bytes: Admission | None = field(init=False, default=None)
