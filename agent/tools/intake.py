@@ -100,7 +100,7 @@ def values_in(text: str) -> int:
 
     Outside of strings a value costs a comma, and a container its bracket.
     """
-    plain = text.replace("\\\\", "").replace('\\"', "")
+    plain = text.replace("\\\\", "").replace('\\"', "") if "\\" in text else text
     quotes = plain.count('"')
     if quotes > 1_000_000:  # too many to split; a member has at most four
         return quotes // 4
