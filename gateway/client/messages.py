@@ -53,9 +53,14 @@ def enum_name(field: Any, number: int) -> str:
 
     A number that this client does not know is "unspecified".
     """
-    names = {one.number: one.name for one in field.enum_type.values}
-    prefix = names[0].removesuffix("UNSPECIFIED")
-    return str(names.get(number, names[0]).removeprefix(prefix).lower())
+    names = _enum_names(field.enum_type)
+    return names.get(number, names[0])
+
+
+@functools.cache
+def _enum_names(enum: Any) -> Mapping[int, str]:
+    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    return {one.number: one.name.removeprefix(prefix).lower() for one in enum.values}
 
 
 def record(kind: type[_Record], one: Any, /, **given: Any) -> _Record:
