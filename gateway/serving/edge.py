@@ -295,7 +295,7 @@ class FirstMessageTimeout(WrappingInterceptor):
             incoming = await _or_refused(context, begin)
             raw: bytes = encode(await inner(incoming, context))
             incoming.count_answer(len(raw))
-            self._sending.begin(call_task(), len(raw))
+            incoming.after.add(self._sending.begin(len(raw)))
             return raw
 
         async def answers(_requests: object, context: Context) -> AsyncIterator[Any]:
@@ -318,14 +318,15 @@ class FirstMessageTimeout(WrappingInterceptor):
             host = host_of(context.peer())
             return await read_request(self._anonymous_reads, host, context, handler.request_deserializer)
 
-        async def begin(context: Context) -> None:
-            counted = self._anonymous.one(context.peer())
-            call_task().add_done_callback(lambda _: counted.close())
+        async def begin(context: Context) -> Ends:
+            ends = self._anonymous.one(context.peer())
+            call_task().add_done_callback(lambda _: ends.close())
+            return ends
 
         async def answer(_requests: object, context: Context) -> Any:
-            await _or_refused(context, begin)
+            ends = await _or_refused(context, begin)
             raw: bytes = encode(await inner(await _or_refused(context, arrived), context))
-            self._anonymous_sending.begin(call_task(), len(raw))
+            ends.add(self._anonymous_sending.begin(len(raw)))
             return raw
 
         async def writes(_requests: object, context: Context) -> None:

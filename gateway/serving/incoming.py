@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -113,25 +114,22 @@ class SendTimeouts:
         self._sending: dict[asyncio.Task[Any], float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, task: asyncio.Task[Any], size_bytes: int) -> None:
-        """Cancel an RPC's task unless it ends in time."""
-        loop = asyncio.get_running_loop()
+    def begin(self, size_bytes: int) -> Callable[[], object]:
+        """Cancel the RPC of this task unless the returned function is called in time: when the answer was sent."""
+        loop, task = asyncio.get_running_loop(), call_task()
         self._sending[task] = loop.time() + self.send_s + size_bytes / _SLOWEST_BYTES_A_SECOND
-        task.add_done_callback(self._sent)
         if self._timer is None:
             self._timer = loop.call_later(self.send_s, self._look, context=contextvars.Context())
+        return partial(self._sending.pop, task, None)
 
     @contextlib.contextmanager
     def small_message(self) -> Iterator[None]:
         """Cancel the RPC of this task unless the block, which sends a small message, ends in time."""
-        task = call_task()
-        self.begin(task, 0)
-        yield
-        task.remove_done_callback(self._sent)
-        self._sent(task)
-
-    def _sent(self, task: asyncio.Task[Any]) -> None:
-        self._sending.pop(task, None)
+        sent = self.begin(0)
+        try:
+            yield
+        finally:
+            sent()
 
     def _look(self) -> None:
         self._timer = None
