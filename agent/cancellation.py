@@ -24,7 +24,7 @@ class Cancellation:
     @classmethod
     async def watch(cls) -> Self:
         """Start watching. Raises a cancellation that was requested earlier and not delivered yet."""
-        task = cast(asyncio.Task[object], asyncio.current_task())  # a coroutine always runs in one
+        task: Any = asyncio.current_task()  # a coroutine always runs in one
         if task.cancelling():
             await asyncio.sleep(0)
         return cls(task)
@@ -82,16 +82,16 @@ class TimeLeft:
         return isinstance(error, Exception | asyncio.CancelledError) and not self._cancellation.asked
 
 
-async def within(limit: asyncio.Timeout, work: Awaitable[_Result]) -> _Result:
-    """Return the result of `work`, under the limit from its first wait on; time counts from the limit's creation."""
+async def within(due_s: float, work: Awaitable[_Result]) -> _Result:
+    """Return the result of `work`, which is cancelled at `due_s`, as loop.time(), unless it never waits."""
     if not isinstance(work, CoroutineType):
-        async with limit:
+        async with asyncio.timeout_at(due_s):
             return await work
     try:
         waits_for = work.send(None)
     except StopIteration as ended:
         return cast(_Result, ended.value)
-    async with limit:
+    async with asyncio.timeout_at(due_s):
         return await _rest(work, waits_for)
 
 

@@ -46,17 +46,24 @@ class FairSemaphore:
     @asynccontextmanager
     async def turn(self, tenant: str) -> AsyncIterator[None]:
         """Have a place for as long as the block takes; TooManyWaiting where too many of the tenant wait already."""
-        await self._take(tenant)
+        await self.take(tenant)
         try:
             yield
         finally:
-            self._give_back(tenant)
+            self.give_back(tenant)
 
-    async def _take(self, tenant: str) -> None:
+    def take_free(self, tenant: str) -> bool:
+        """Take a place if one is free for the tenant, which then does not wait; return whether it was."""
         # While a place is free, no tenant that may have it waits.
-        if self._free and self._may_have_one(tenant):
-            self._free -= 1
-            self._under_way[tenant] += 1
+        if not self._free or not self._may_have_one(tenant):
+            return False
+        self._free -= 1
+        self._under_way[tenant] += 1
+        return True
+
+    async def take(self, tenant: str) -> None:
+        """Take a place, until it is given back; TooManyWaiting where too many of the tenant wait already."""
+        if self.take_free(tenant):
             return
         queue = self._waiting.setdefault(tenant, deque())
         if self._waiting_limit is not None and len(queue) >= self._waiting_limit:
@@ -69,7 +76,7 @@ class FairSemaphore:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._give_back(tenant)  # it had just been given one
+                self.give_back(tenant)  # it had just been given one
             else:
                 self._leave(tenant, turn)
             raise
@@ -85,7 +92,8 @@ class FairSemaphore:
             if not queue:
                 del self._waiting[tenant]
 
-    def _give_back(self, tenant: str) -> None:
+    def give_back(self, tenant: str) -> None:
+        """Give a place back, to the tenant whose turn it is."""
         self._under_way[tenant] -= 1
         if not self._under_way[tenant]:
             del self._under_way[tenant]

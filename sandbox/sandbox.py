@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 from sandbox.protocols import FileSystem, Network, Processes, Shell
@@ -60,6 +61,7 @@ def digest(*texts: str) -> str:
     return hashlib.sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
+@lru_cache(4096)
 def owner_by_name(tenant: str, thread: str) -> Owner:
     """Return the owner of the sandbox of a tenant's thread."""
     return digest(tenant), digest(tenant, thread)

@@ -12,7 +12,6 @@ dies. They are locks of the open file (F_OFD_SETLK), whose change from shared to
 """
 
 import asyncio
-import contextlib
 import fcntl
 import json
 import os
@@ -200,7 +199,8 @@ class ThreadLock:
     def _lock(self, kind: int, byte: int) -> bool:
         if self._descriptor is None:
             return False
-        with contextlib.suppress(BlockingIOError, PermissionError):
+        try:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
-            return True
-        return False
+        except (BlockingIOError, PermissionError):
+            return False
+        return True

@@ -148,14 +148,15 @@ def _finalised(state: AgentState, finalise: Callable[[ToolExecution], ToolExecut
 async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentState) -> AgentState:
     """Run one hook at one point; every failure becomes HookFailed, and only a cancellation of the task passes."""
     cancellation = await Cancellation.watch()
-    limit = asyncio.timeout(hook.timeout_s)
+    loop = asyncio.get_running_loop()
+    due_s = loop.time() + hook.timeout_s
     problem = ""
     cause: BaseException | None = None
     kept = state
     try:
         if not hook.matches(state):
             return state
-        returned: object = await within(limit, handler(state))
+        returned: object = await within(due_s, handler(state))
         if not isinstance(returned, AgentState):
             problem = f"it returned {type(returned).__name__} instead of the AgentState"
         elif returned is not state:
@@ -163,9 +164,7 @@ async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentStat
     except BaseException as error:  # any exception is a failure of this hook alone
         problem, cause = _problem(error, cancellation), error
     cancellation.heed()
-    due_s = limit.when()
-    # The second condition is for a hook that never awaited.
-    if limit.expired() or (due_s is not None and asyncio.get_running_loop().time() > due_s):
+    if loop.time() >= due_s:  # also for a hook that never awaited
         problem = f"it took longer than {hook.timeout_s:g} s"
     if problem:
         raise HookFailed(hook_name(hook), point, problem) from cause

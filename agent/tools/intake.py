@@ -7,9 +7,9 @@ remedy. What passes is strict JSON that every store returns unchanged.
 import json
 import math
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
-from agent.frozen import levels, storable_text
+from agent.frozen import frozen_arguments, levels, storable_text
 from agent.messages import ToolCall
 
 ARGUMENTS_LIMIT_CHARS = 4 * 1024 * 1024
@@ -69,8 +69,9 @@ class ArgumentReader:
         try:
             # Several endpoints send an empty text for no arguments.
             arguments = self._parsed(raw) if raw.strip() else {}
-            return bounded(ToolCall(id=id_, name=name, raw_arguments=raw, arguments=arguments))
-        except (_TooManyValues, ValidationError, RecursionError) as error:
+            call = ToolCall(id=id_, name=name, raw_arguments=raw, arguments=None)
+            return bounded(call.with_(arguments=frozen_arguments(arguments)))  # JSON is not validated as JSON again
+        except (_TooManyValues, RecursionError) as error:
             problem = _TOO_MANY if isinstance(error, _TooManyValues) else _TOO_DEEP
         return bounded(ToolCall(id=id_, name=name, raw_arguments=raw, arguments=None, problem=problem))
 
@@ -100,7 +101,7 @@ def values_in(text: str) -> int:
 
     Outside of strings a value costs a comma, and a container its bracket.
     """
-    plain = text.replace("\\\\", "").replace('\\"', "")
+    plain = text.replace("\\\\", "").replace('\\"', "") if "\\" in text else text
     quotes = plain.count('"')
     if quotes > 1_000_000:  # too many to split; a member has at most four
         return quotes // 4

@@ -75,7 +75,9 @@ class ToolRunner:
         began, and `keep` has the state.
         """
         executions = tuple(
-            ToolExecution(call, judged.call, judged, context=context.of_call(call.id, resumed=earlier is not None))
+            ToolExecution(
+                call, judged.call, judged, context=context.of_call(call_id=call.id, resumed=earlier is not None)
+            )
             for call, judged in ((call, self.executor.prepare(call)) for call in map(_frozen, calls))
         )
         state = state.with_current(tool_executions=executions)

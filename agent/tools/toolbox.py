@@ -8,6 +8,7 @@ import inspect
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
+from types import NoneType
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
@@ -23,6 +24,7 @@ from agent.tools.tool import Tool, ToolContext
 _log = logging.getLogger(__name__)
 _SHOWN_PROBLEMS = 10
 _SHOWN_TOOLS = 50
+_SCALARS = (str, int, float, NoneType)
 
 
 class Toolbox:
@@ -81,8 +83,7 @@ class Toolbox:
             return call.unfit
         tool = self._tools[call.call.name]
         try:
-            # A copy: a tool may change its arguments, and a ring may run the call again.
-            checked = call.validated(tool.arguments).model_copy(deep=True)
+            checked = _copied(call.validated(tool.arguments))
             path = getattr(checked, "path", None) if tool.writes else None
             async with self._locks.setdefault(path, asyncio.Lock()) if path is not None else contextlib.nullcontext():
                 result: object = await tool.run(checked, context)
@@ -148,8 +149,15 @@ def _check_tool(tool: object) -> None:
 def _with_path_absolute(arguments: BaseModel) -> BaseModel:
     """Return arguments with `path` absolute, also if it is a plain str of the tool's model."""
     path = getattr(arguments, "path", None) if "path" in arguments.model_fields_set else None
-    is_field = "path" in type(arguments).model_fields
-    return arguments.model_copy(update={"path": resolve(path)}) if is_field and isinstance(path, str) else arguments
+    if not isinstance(path, str) or "path" not in type(arguments).model_fields or path == (absolute := resolve(path)):
+        return arguments
+    return arguments.model_copy(update={"path": absolute})
+
+
+def _copied(arguments: BaseModel) -> BaseModel:
+    """Return a copy for one execution: a tool may change its arguments, and a ring may run the call again."""
+    scalar = all(isinstance(value, _SCALARS) for _, value in arguments) and not arguments.__pydantic_private__
+    return arguments if scalar and arguments.model_config.get("frozen") else arguments.model_copy(deep=True)
 
 
 def _as_json(value: Any) -> Any:

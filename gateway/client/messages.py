@@ -3,7 +3,7 @@
 import functools
 import json
 import uuid
-from collections.abc import Callable, Mapping, MutableSequence
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -53,9 +53,14 @@ def enum_name(field: Any, number: int) -> str:
 
     A number that this client does not know is "unspecified".
     """
-    names = {one.number: one.name for one in field.enum_type.values}
-    prefix = names[0].removesuffix("UNSPECIFIED")
-    return str(names.get(number, names[0]).removeprefix(prefix).lower())
+    names = _enum_names(field.enum_type)
+    return names.get(number, names[0])
+
+
+@functools.cache
+def _enum_names(enum: Any) -> Mapping[int, str]:
+    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    return {one.number: one.name.removeprefix(prefix).lower() for one in enum.values}
 
 
 def record(kind: type[_Record], one: Any, /, **given: Any) -> _Record:
@@ -64,18 +69,24 @@ def record(kind: type[_Record], one: Any, /, **given: Any) -> _Record:
     An unset field is None, a time is in UTC, an enum is its name, a repeated field a tuple, a map a dict, and a message
     the dataclass of the annotation. `x` is decoded from `x_json` if the message has that, None if it is empty.
     """
-    fields = one.DESCRIPTOR.fields_by_name
-    for name in kind.__dataclass_fields__:  # type: ignore[attr-defined]
+    for name, source, may_be_unset, convert in _sources(kind, one.DESCRIPTOR):  # type: ignore[arg-type]  # a class is hashable
         if name in given:
             continue
-        if name not in fields:
-            text = getattr(one, f"{name}_json")
-            given[name] = json.loads(text) if text else None
-        elif fields[name].has_presence and not one.HasField(name):
-            given[name] = None
-        else:
-            given[name] = _value(kind, fields[name], getattr(one, name))
+        value = None if may_be_unset and not one.HasField(name) else getattr(one, source)
+        given[name] = value if value is None or convert is None else convert(value)
     return kind(**given)
+
+
+@functools.cache
+def _sources(kind: type, descriptor: Any) -> tuple[tuple[str, str, bool, Callable[[Any], Any] | None], ...]:
+    """Return the fields of a dataclass: its name, the message's, whether that may be unset, and what converts it."""
+    fields = descriptor.fields_by_name
+    return tuple(
+        (name, name, fields[name].has_presence, _conversion(kind, fields[name]))
+        if name in fields
+        else (name, f"{name}_json", False, _parsed)
+        for name in kind.__dataclass_fields__  # type: ignore[attr-defined]
+    )
 
 
 def reader(kind: type[_Record]) -> Callable[[Any], _Record]:
@@ -83,15 +94,23 @@ def reader(kind: type[_Record]) -> Callable[[Any], _Record]:
     return functools.partial(record, kind)
 
 
-def _value(kind: type, field: Any, value: Any) -> Any:
-    if isinstance(value, Timestamp):
-        return value.ToDatetime(UTC)
+def _parsed(text: str) -> Any:
+    return json.loads(text) if text else None
+
+
+def _conversion(kind: type, field: Any) -> Callable[[Any], Any] | None:
+    """Return what makes a field's value that of a dataclass; None where it is, or where record() is given that."""
     if field.enum_type is not None:
-        return enum_name(field, value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    if field.message_type is not None:
-        hint = get_type_hints(kind)[field.name]
-        nested = next(one for one in (hint, *get_args(hint)) if isinstance(one, type) and is_dataclass(one))
-        return tuple(record(nested, one) for one in value) if field.is_repeated else record(nested, value)
-    return tuple(value) if isinstance(value, MutableSequence) else value
+        return functools.partial(enum_name, field)
+    if field.message_type is None:
+        return tuple if field.is_repeated else None
+    if field.message_type.full_name == Timestamp.DESCRIPTOR.full_name:
+        return lambda time: time.ToDatetime(UTC)
+    if field.message_type.GetOptions().map_entry:
+        return dict
+    hint = get_type_hints(kind)[field.name]
+    nested = next((one for one in (hint, *get_args(hint)) if isinstance(one, type) and is_dataclass(one)), None)
+    if nested is None:
+        return None
+    one = reader(nested)
+    return (lambda values: tuple(map(one, values))) if field.is_repeated else one

@@ -5,10 +5,11 @@ Where a stream takes over in the middle of a line, the bytes around that place a
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 from agent.filesystem import OutputStream, Redacted
-from gateway.redaction.redactor import Redactor
+from gateway.redaction.redactor import RedactingStream, Redactor
 from sandbox.protocols import OutputPiece
 
 _KEY_HEADER = b"-----BEGIN"
@@ -19,7 +20,11 @@ class LiveRedaction:
 
     def __init__(self, redactor: Redactor) -> None:
         self.redactor = redactor
-        self._streams = {"stdout": redactor.stream(), "stderr": redactor.stream()}
+
+    @cached_property
+    def _streams(self) -> dict[OutputStream, RedactingStream]:
+        # Most calls show nothing live.
+        return {"stdout": self.redactor.stream(), "stderr": self.redactor.stream()}
 
     async def feed(self, stream: OutputStream, data: bytes) -> bytes:
         """Return what may be shown by now."""

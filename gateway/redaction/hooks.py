@@ -163,7 +163,10 @@ class RedactionHook(Hook):
     async def redacted(self, tool: ToolExecution) -> ToolExecution:
         """Return a call that is over as everybody may see it."""
         result = None if tool.result is None else await self._without_secrets(tool.result)
-        return tool.with_(result=result, verdict=self._redacted_verdict(tool.verdict))
+        verdict = self._redacted_verdict(tool.verdict)
+        if result is tool.result and verdict is tool.verdict:
+            return tool
+        return tool.with_(result=result, verdict=verdict)
 
     def _redacted_verdict(self, verdict: Verdict | None) -> Verdict | None:
         """Return a verdict whose words, which may quote the call, have no secret."""
@@ -172,7 +175,10 @@ class RedactionHook(Hook):
         policy = verdict.policy
         if policy is not None and policy.asked:
             policy = policy.with_(asked=tuple(self._redactor.shown(part) for part in policy.asked))
-        return verdict.with_(reason=self._redactor.shown(verdict.reason), policy=policy)
+        reason = self._redactor.shown(verdict.reason)
+        if reason is verdict.reason and policy is verdict.policy:
+            return verdict
+        return verdict.with_(reason=reason, policy=policy)
 
     async def _without_secrets(self, result: ToolResult) -> ToolResult:
         content = await self._clean(result.content)
@@ -181,10 +187,15 @@ class RedactionHook(Hook):
             content if stream == result.content else await self._clean(stream)
             for stream in (result.stdout, result.stderr)
         ]
-        note = result.note.encode("utf-8", "surrogatepass")
-        clean_note = await self._redactor.redact(note)
-        shown_note = result.note if clean_note == note else clean_note.decode("utf-8", "replace")
-        return replace(result, content=content, stdout=stdout, stderr=stderr, note=shown_note)
+        note = await self._clean_note(result.note) if result.note else ""
+        if content is result.content and stdout is result.stdout and stderr is result.stderr and note is result.note:
+            return result
+        return replace(result, content=content, stdout=stdout, stderr=stderr, note=note)
+
+    async def _clean_note(self, note: str) -> str:
+        data = note.encode("utf-8", "surrogatepass")
+        clean = await self._redactor.redact(data)
+        return note if clean == data else clean.decode("utf-8", "replace")
 
     async def _clean(self, data: bytes) -> Redacted:
         return data if isinstance(data, Redacted) else Redacted(await self._redactor.redact(data))
@@ -204,7 +215,7 @@ class RedactedOutcomeHook(Hook):
         """Redact the result, where that has not been done, and the verdict."""
         tool = state.current.tool
         redacted = await self._redaction.redacted(tool)
-        return state if redacted == tool else state.with_(current=state.current.with_tool(redacted))
+        return state if redacted is tool else state.with_(current=state.current.with_tool(redacted))
 
 
 def redaction_hooks(document: PolicyDocument, redactor: Redactor, files: FileSystem | None = None) -> tuple[Hook, ...]:

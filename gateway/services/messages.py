@@ -6,7 +6,7 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, TypeVar
 
-from google.protobuf.descriptor import EnumDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -35,17 +35,28 @@ def message(kind: type[M], source: object, /, **given: Any) -> M:
     A field `x_at` or `at` takes its time from `x_us` or `at_us`, an enum is given by `name_of` its value. What is None
     stays unset.
     """
-    fields = kind.DESCRIPTOR.fields_by_name
-    for name in fields.keys() - given.keys():
-        value = getattr(source, name, None)
-        if name == "at" or name.endswith("_at"):
-            at_us = getattr(source, "at_us" if name == "at" else f"{name.removesuffix('_at')}_us")
+    for name, attribute, enum in _fields(kind.DESCRIPTOR):
+        if name in given:
+            value = given[name]
+        elif attribute == name:
+            value = getattr(source, name, None)
+        else:
+            at_us = getattr(source, attribute)
             value = None if at_us is None else timestamp(at_us * 1000)
-        given[name] = value
-    for name, value in given.items():
-        if isinstance(value, str) and (enum := fields[name].enum_type) is not None:
-            given[name] = _numbers(enum)[value]
+        given[name] = _numbers(enum)[value] if enum is not None and isinstance(value, str) else value
     return kind(**given)
+
+
+@functools.cache
+def _fields(descriptor: Descriptor) -> tuple[tuple[str, str, EnumDescriptor | None], ...]:
+    """Return the fields of a message, each with the attribute that has its value, and its enum."""
+    fields = []
+    for field in descriptor.fields:
+        name = attribute = str(field.name)
+        if name == "at" or name.endswith("_at"):
+            attribute = "at_us" if name == "at" else f"{name.removesuffix('_at')}_us"
+        fields.append((name, attribute, field.enum_type))
+    return tuple(fields)
 
 
 def name_of(enum: EnumTypeWrapper, number: int) -> Any:

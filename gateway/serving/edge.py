@@ -44,7 +44,7 @@ from gateway.identity.principal import PRINCIPAL, CallCredentials, Context, Prin
 from gateway.serving.admission import Admission
 from gateway.serving.fair_loop import schedule_for
 from gateway.serving.incoming import TIMEOUT_S, Incoming, Reads, SendTimeouts, call_task, not_decoded, read_request
-from gateway.serving.limits import AnonymousConnections, host_of
+from gateway.serving.limits import AnonymousConnections, Ends, host_of
 from gateway.serving.request_checks import check
 from gateway.storage.audit_store import OPERATORS
 from gateway.telemetry.rpc import OURS, WrappingInterceptor, admitted, refused
@@ -139,16 +139,14 @@ def _scope_missing(who: Principal, scope: str) -> ScopeMissing:
     )
 
 
-async def _begin(
-    service: Service, method: str, stack: contextlib.ExitStack, request: Any, context: Context
-) -> tuple[Any, Any]:
-    """Return the tenant and the request of an admissible call, which counts as open until `stack` closes."""
+async def _begin(service: Service, method: str, ends: Ends, request: Any, context: Context) -> tuple[Any, Any]:
+    """Return the tenant and the request of an admissible call, which counts as open until `ends` closes."""
     left_s: float | None = context.time_remaining()  # grpc-stubs say float
     _DEADLINE_S.set(None if left_s is None else asyncio.get_running_loop().time() + left_s)
     tenant = await _admitted(service, method, context)
     if isinstance(request, Incoming):
         request.identify(_name(tenant), ADMISSION)
-    stack.callback(ADMISSION.open_rpc(_name(tenant)))
+    ends.add(ADMISSION.open_rpc(_name(tenant)))
     if isinstance(request, Incoming):
         if request.streams:
             return tenant, request
@@ -157,20 +155,18 @@ async def _begin(
     return tenant, request
 
 
-async def _take_place(
-    service: Service, method: str, stack: contextlib.ExitStack, request: Any, context: Context
-) -> None:
-    """Take the place that a unary call needs until `stack` closes."""
+async def _take_place(service: Service, method: str, ends: Ends, request: Any, context: Context) -> None:
+    """Take the place that a unary call needs until `ends` closes."""
     name = _name(PRINCIPAL.get().tenant)
     if method in getattr(service, "frees", ()):
-        stack.callback(ADMISSION.cancellation(name))
+        ends.add(ADMISSION.cancellation(name))
     elif method in getattr(service, "waits", ()):
-        stack.callback(ADMISSION.stream(name))
+        ends.add(ADMISSION.stream(name))
     elif hasattr(request, "__anext__"):
-        stack.callback(ADMISSION.stream(name))
-        stack.callback(await ADMISSION.upload(name))
+        ends.add(ADMISSION.stream(name))
+        ends.add(await ADMISSION.upload(name))
     else:
-        stack.callback(await _at_work(name, request, context))
+        ends.add(await _at_work(name, request, context))
 
 
 async def _at_work(name: str, request: object, context: Context) -> Callable[[], None]:
@@ -190,13 +186,13 @@ def unary(method: Callable[[S, T, Q], Awaitable[A]]) -> Callable[[S, Q, Context]
     async def rpc(self: S, request: Any, context: Context) -> A:
         incoming = request
         try:
-            with contextlib.ExitStack() as stack:
-                tenant, request = await _begin(self, name, stack, request, context)
+            with Ends() as ends:
+                tenant, request = await _begin(self, name, ends, request, context)
                 with GUARD.call(self.authenticate, CallCredentials.by(context)):
-                    await _take_place(self, name, stack, request, context)
+                    await _take_place(self, name, ends, request, context)
                     answer = await method(self, tenant, request)
                 if isinstance(incoming, Incoming):
-                    incoming.after.push(stack.pop_all())
+                    incoming.after.take(ends)
                 return answer
         except Exception as error:
             del request  # grpc keeps the frame for a while, which must not keep a refused request in memory
@@ -212,16 +208,16 @@ def streaming(method: Callable[[S, T, Q], AsyncIterator[A]]) -> Callable[[S, Q, 
     @functools.wraps(method)
     async def rpc(self: S, request: Any, context: Context) -> AsyncIterator[A]:
         try:
-            with contextlib.ExitStack() as stack:
-                tenant, request = await _begin(self, name, stack, request, context)
-                stack.callback(ADMISSION.stream(_name(tenant)))
-                guard = stack.enter_context(GUARD.call(self.authenticate, CallCredentials.by(context)))
-                if name in getattr(self, "works", ()):
-                    stack.callback(await _at_work(_name(tenant), request, context))
-                async for answer in method(self, tenant, request):
-                    guard.send()
-                    yield answer
-                    guard.sent()
+            with Ends() as ends:
+                tenant, request = await _begin(self, name, ends, request, context)
+                ends.add(ADMISSION.stream(_name(tenant)))
+                with GUARD.call(self.authenticate, CallCredentials.by(context)) as guard:
+                    if name in getattr(self, "works", ()):
+                        ends.add(await _at_work(_name(tenant), request, context))
+                    async for answer in method(self, tenant, request):
+                        guard.send()
+                        yield answer
+                        guard.sent()
         except Exception as error:
             del request
             await _abort(context, error)
@@ -288,7 +284,7 @@ class FirstMessageTimeout(WrappingInterceptor):
         """Return the handler of a method whose edge asks for the caller and then for the request."""
         inner, encode = _function_of(handler), handler.response_serializer
 
-        def begin(context: Context) -> Incoming:
+        async def begin(context: Context) -> Incoming:
             end = self._unidentified.one(context.peer()).close
             decode, streams = handler.request_deserializer, handler.request_streaming
             incoming = Incoming(context, decode, self._reads, end, streams=streams)
@@ -299,7 +295,7 @@ class FirstMessageTimeout(WrappingInterceptor):
             incoming = await _or_refused(context, begin)
             raw: bytes = encode(await inner(incoming, context))
             incoming.count_answer(len(raw))
-            self._sending.begin(call_task(), len(raw))
+            incoming.after.add(self._sending.begin(len(raw)))
             return raw
 
         async def answers(_requests: object, context: Context) -> AsyncIterator[Any]:
@@ -322,11 +318,15 @@ class FirstMessageTimeout(WrappingInterceptor):
             host = host_of(context.peer())
             return await read_request(self._anonymous_reads, host, context, handler.request_deserializer)
 
+        async def begin(context: Context) -> Ends:
+            ends = self._anonymous.one(context.peer())
+            call_task().add_done_callback(lambda _: ends.close())
+            return ends
+
         async def answer(_requests: object, context: Context) -> Any:
-            counted = await _or_refused(context, lambda context: self._anonymous.one(context.peer()))
-            call_task().add_done_callback(lambda _: counted.close())
+            ends = await _or_refused(context, begin)
             raw: bytes = encode(await inner(await _or_refused(context, arrived), context))
-            self._anonymous_sending.begin(call_task(), len(raw))
+            ends.add(self._anonymous_sending.begin(len(raw)))
             return raw
 
         async def writes(_requests: object, context: Context) -> None:
@@ -349,10 +349,9 @@ def _raw_handler(function: Any, *, streams: bool) -> Any:
     return make(function)
 
 
-async def _or_refused(context: Context, what: Callable[[Context], Any]) -> Any:
-    """Return the result of a function, awaited if necessary; abort the call with the error that it raises."""
+async def _or_refused(context: Context, what: Callable[[Context], Awaitable[Q]]) -> Q:
+    """Return the result of a function; abort the call with the error that it raises."""
     try:
-        found = what(context)
-        return await found if inspect.isawaitable(found) else found
+        return await what(context)
     except AirlockError as error:
         await abort_with(context, error)

@@ -22,6 +22,8 @@ from gateway.support.current_tenant import CURRENT_TENANT
 _CALLBACKS_A_TURN = 1
 # After so long without a callback of another tenant, the only tenant counts as alone.
 _IDLE_S = 0.5
+# super() would cost more than what it calls, and each callback and turn comes through here.
+_append, _length = deque.append, deque.__len__
 
 
 def schedule_for(tenant: str | None) -> None:
@@ -62,19 +64,21 @@ class FairQueue(deque[Any]):
         # The tenant of the latest callback, and when the tenant last changed.
         self._latest = ""
         self._others_s = 0.0
+        # The tenant that counts as alone: its callbacks are those of the next turn.
+        self._alone: str | None = None
 
     def append(self, handle: Any) -> None:
         tenant = handle._context.get(CURRENT_TENANT)  # noqa: SLF001
         # Other threads add callbacks at any time (call_soon_threadsafe), for which only the deque itself is safe.
-        if tenant is None or get_ident() != self._thread:
-            super().append(handle)
+        if tenant is None or tenant == self._alone or get_ident() != self._thread:
+            _append(self, handle)
             return
         # The loop adds the callback of a readable socket in each turn until it runs.
         if id(handle) in self._waiting:
             return
         self._waiting.add(id(handle))
-        if tenant != self._latest:
-            self._latest, self._others_s = tenant, monotonic()
+        if tenant != self._latest or self._alone is not None:
+            self._latest, self._others_s, self._alone = tenant, monotonic(), None
         # Creating a deque may run the garbage collector, whose finalizers may add callbacks here.
         self._tenants.setdefault(tenant, deque()).append(handle)
 
@@ -88,17 +92,18 @@ class FairQueue(deque[Any]):
         self._waiting.clear()
 
     def __bool__(self) -> bool:
-        return bool(super().__len__() or self._tenants)
+        return bool(_length(self) or self._tenants)
 
     def __len__(self) -> int:
         """Start a turn; return the number of callbacks that it runs."""
         if self._tenants:
             alone = len(self._tenants) == 1 and monotonic() - self._others_s > _IDLE_S
+            self._alone = next(iter(self._tenants)) if alone else None
             for tenant, queue in list(self._tenants.items()):
                 for _ in range(len(queue) if alone else min(_CALLBACKS_A_TURN, len(queue))):
                     handle = queue.popleft()
                     self._waiting.discard(id(handle))
-                    super().append(handle)
+                    _append(self, handle)
                 if not queue:
                     del self._tenants[tenant]
-        return super().__len__()
+        return _length(self)

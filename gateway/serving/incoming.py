@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -19,7 +20,7 @@ from grpc.aio import EOF  # type: ignore[attr-defined]  # grpc-stubs do not know
 
 from gateway.errors import DeadlineExceeded, InvalidArgument, Overloaded
 from gateway.serving.admission import Admission
-from gateway.serving.limits import Tally
+from gateway.serving.limits import Ends, Tally
 from sandbox.fair_semaphore import FairSemaphore
 
 TIMEOUT_S = 20.0
@@ -58,25 +59,27 @@ class Reads:
     async def read(self, source: str, read: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `read`, in its turn and in time; raises Overloaded, DeadlineExceeded."""
         task = call_task()
-        async with contextlib.AsyncExitStack() as turn:
-            await self._enter(turn, source)
-            self._reading[task] = (source, asyncio.get_running_loop().time())
-            self._set_timer()
-            try:
-                return await read()
-            except asyncio.CancelledError:
-                # If the peer disconnected too, the cancellation stands.
-                if task in self._reading or task.uncancel():
-                    raise
-                raise DeadlineExceeded("the call's request did not arrive in time") from None
-            finally:
-                self._reading.pop(task, None)
+        if not self._turns.take_free(source):
+            await self._wait(source)
+        self._reading[task] = (source, asyncio.get_running_loop().time())
+        self._set_timer()
+        try:
+            return await read()
+        except asyncio.CancelledError:
+            # If the peer disconnected too, the cancellation stands.
+            if task in self._reading or task.uncancel():
+                raise
+            raise DeadlineExceeded("the call's request did not arrive in time") from None
+        finally:
+            self._reading.pop(task, None)
+            self._turns.give_back(source)
 
-    async def _enter(self, turn: contextlib.AsyncExitStack, source: str) -> None:
+    async def _wait(self, source: str) -> None:
+        """Wait for a turn and take it; raises Overloaded."""
         self._waiting.add(source)
         try:
             async with asyncio.timeout(self._timeout_s):
-                await turn.enter_async_context(self._turns.turn(source))
+                await self._turns.take(source)
         except TimeoutError:
             own = sum(reading == source for reading, _ in self._reading.values())
             which = "of this caller " if own >= self._each else ""
@@ -111,25 +114,22 @@ class SendTimeouts:
         self._sending: dict[asyncio.Task[Any], float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, task: asyncio.Task[Any], size_bytes: int) -> None:
-        """Cancel an RPC's task unless it ends in time."""
-        loop = asyncio.get_running_loop()
+    def begin(self, size_bytes: int) -> Callable[[], object]:
+        """Cancel the RPC of this task unless the returned function is called in time: when the answer was sent."""
+        loop, task = asyncio.get_running_loop(), call_task()
         self._sending[task] = loop.time() + self.send_s + size_bytes / _SLOWEST_BYTES_A_SECOND
-        task.add_done_callback(self._sent)
         if self._timer is None:
             self._timer = loop.call_later(self.send_s, self._look, context=contextvars.Context())
+        return partial(self._sending.pop, task, None)
 
     @contextlib.contextmanager
     def small_message(self) -> Iterator[None]:
         """Cancel the RPC of this task unless the block, which sends a small message, ends in time."""
-        task = call_task()
-        self.begin(task, 0)
-        yield
-        task.remove_done_callback(self._sent)
-        self._sent(task)
-
-    def _sent(self, task: asyncio.Task[Any]) -> None:
-        self._sending.pop(task, None)
+        sent = self.begin(0)
+        try:
+            yield
+        finally:
+            sent()
 
     def _look(self) -> None:
         self._timer = None
@@ -151,7 +151,7 @@ class Incoming:
     identified: Callable[[], None]
     _: KW_ONLY
     streams: bool
-    after: contextlib.ExitStack = field(init=False, default_factory=contextlib.ExitStack)
+    after: Ends = field(init=False, default_factory=Ends)
     """Closed when the answer was sent or the RPC is gone."""
     _tenant: str = field(init=False, default="")
     _bytes: Admission | None = field(init=False, default=None)

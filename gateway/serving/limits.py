@@ -1,11 +1,13 @@
 """Counts and limits by tenant, or by peer, and in all: bytes of messages, uploads, open RPCs, anonymous calls."""
 
+from __future__ import annotations
+
 import asyncio
-import contextlib
 import ipaddress
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Self
 
 from gateway.errors import Overloaded
 from gateway.storage.audit_store import OPERATORS
@@ -25,9 +27,36 @@ class Tally(Counter[str]):
 
     def add(self, name: str, amount: int = 1) -> None:
         """Add an amount, which may be negative."""
-        self[name] += amount
-        if not self[name]:
-            del self[name]
+        total = self.get(name, 0) + amount
+        if total:
+            self[name] = total
+        else:
+            self.pop(name, None)
+
+
+class Ends:
+    """What is to be called at the end, the last one first, and once."""
+
+    def __init__(self) -> None:
+        self._functions: list[Callable[[], object]] = []
+
+    def add(self, function: Callable[[], object]) -> None:
+        self._functions.append(function)
+
+    def take(self, other: Ends) -> None:
+        """Call at this end what was to be called at the other."""
+        self._functions += other._functions
+        other._functions.clear()
+
+    def close(self) -> None:
+        while self._functions:
+            self._functions.pop()()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Budget:
@@ -138,15 +167,18 @@ class AnonymousConnections:
         self._limits = of_connection, of_host, in_all
         self._open = Tally()
 
-    def one(self, peer: str) -> contextlib.ExitStack:
-        """Count a call of a peer until the returned stack is closed, once or more often; raises Overloaded."""
+    def one(self, peer: str) -> Ends:
+        """Count a call of a peer until what is returned is closed, once or more often; raises Overloaded."""
         names = f"connection {peer}", f"host {host_of(peer)}", "all"
         wheres = "on this connection", "from this address", "on this gateway"
         for name, limit, where in zip(names, self._limits, wheres, strict=True):
             if self._open[name] >= limit:
                 raise Overloaded(f"{limit} calls without an authenticated caller are open {where}: try again", _RETRY_S)
-        stack = contextlib.ExitStack()
+        self._add(names, 1)
+        ends = Ends()
+        ends.add(partial(self._add, names, -1))
+        return ends
+
+    def _add(self, names: Iterable[str], number: int) -> None:
         for name in names:
-            self._open.add(name)
-            stack.callback(self._open.add, name, -1)
-        return stack
+            self._open.add(name, number)

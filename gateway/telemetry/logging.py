@@ -25,8 +25,8 @@ from gateway.support.printable_text import printable
 
 _FRAMES = 32
 _CAUSES = 8
-# Every secret, with its prefix, is longer.
-_PLAIN_CHARS = 6
+# json.dumps() would make an encoder for each line.
+_JSON = json.JSONEncoder()
 
 
 def _is_not_a_lost_peer(record: logging.LogRecord) -> bool:
@@ -58,7 +58,7 @@ def set_up_logging() -> None:
     if sys.stderr.isatty():
         rendering += [_printable_values, structlog.dev.ConsoleRenderer()]
     else:
-        rendering.append(structlog.processors.JSONRenderer())
+        rendering.append(_as_json)
     # Our own lines bypass the standard library, which would double their cost.
     structlog.configure(
         processors=[*shared, *rendering],
@@ -92,9 +92,11 @@ def add_trace(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mu
 
 def without_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Redact every value; the last step before a line is written."""
+    texts = "\n".join(value for value in event.values() if isinstance(value, str))
+    found = WELL_KNOWN_SECRETS.finds(texts.encode("utf-8", "surrogatepass"))
     for name, value in event.items():
         if isinstance(value, str):
-            if len(value) > _PLAIN_CHARS:
+            if found:
                 event[name] = WELL_KNOWN_SECRETS.shown(value)
         elif value is not None and not isinstance(value, bool | int | float):
             event[name] = _shown_value(value)
@@ -107,6 +109,11 @@ def _shown_value(value: object) -> object:
         return WELL_KNOWN_SECRETS.json(json.loads(json.dumps(value, default=str)))
     except (TypeError, ValueError, RedactionFailed):
         return WELL_KNOWN_SECRETS.shown(str(value))
+
+
+def _as_json(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> str:
+    """Return a line, of values that without_secrets() has made JSON or text."""
+    return _JSON.encode(event)
 
 
 def render_exception(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -91,17 +92,17 @@ class ObservedLeases:
     telemetry: Telemetry
 
     def acquire(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
-        return self._observed(self.inner.acquire(spec))
+        return self._observed(partial(self.inner.acquire, spec))
 
     def acquire_existing(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox | None]:
-        return self._observed(self.inner.acquire_existing(spec))
+        return self._observed(partial(self.inner.acquire_existing, spec))
 
     @asynccontextmanager
-    async def _observed(self, lease: AbstractAsyncContextManager[_Leased]) -> AsyncIterator[_Leased]:
+    async def _observed(self, lease: Callable[[], AbstractAsyncContextManager[_Leased]]) -> AsyncIterator[_Leased]:
         telemetry = self.telemetry
         started_s = telemetry.clock()
         with telemetry.within("use_sandbox", {}, SpanKind.CLIENT) as span:
-            async with lease as sandbox:
+            async with lease() as sandbox:
                 acquire_s = telemetry.clock() - started_s
                 telemetry.instruments.add("airlock.sandbox.acquire.duration", acquire_s)
                 if sandbox is not None and span.is_recording():

@@ -350,7 +350,7 @@ def result_json(result: ToolResult, duration_s: float) -> str | None:
     """Return the text of a result without its streams, which no model reads; None for one that is too large."""
     if len(result.content) + len(result.note) > _CONTENT_LIMIT_BYTES:
         return None
-    return StoredResult.of(replace(result, stdout=b"", stderr=b""), duration_s).model_dump_json()
+    return StoredResult.json_of(replace(result, stdout=b"", stderr=b""), duration_s)
 
 
 def earlier_call(row: Mapping[str, Any]) -> EarlierCall:

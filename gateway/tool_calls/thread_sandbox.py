@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Concatenate, NotRequired, ParamSpec, TypedDict, TypeVar, Unpack
 
@@ -77,7 +77,7 @@ def _on_files(
     """Return a method that does what this one does, on the files of the leased sandbox."""
 
     async def leased(self: ThreadSandbox, /, *args: P.args, **options: P.kwargs) -> T:
-        async with self._leased() as sandbox:
+        async with await self._lease() as sandbox:
             result: T = await getattr(sandbox.files, method.__name__)(*args, **options)
             return result
 
@@ -113,14 +113,12 @@ class ThreadSandbox:
     programs: ProgramCheck
     network: Network = no_network
 
-    @asynccontextmanager
-    async def _leased(self) -> AsyncIterator[Sandbox]:
-        """Lease the sandbox, made or started if need be."""
+    async def _lease(self) -> AbstractAsyncContextManager[Sandbox]:
+        """Return a lease of the sandbox, which is made or started if need be."""
         if self.claim is not None:
             await self.claim()
             self.claim = None
-        async with self.leases.acquire(self.spec) as sandbox:
-            yield sandbox
+        return self.leases.acquire(self.spec)
 
     @asynccontextmanager
     async def _leased_with(self, process_id: str) -> AsyncIterator[Sandbox]:
@@ -135,7 +133,7 @@ class ThreadSandbox:
 
     async def prepare(self) -> str:
         """Have the sandbox, made or started as for a call; return its id."""
-        async with self._leased() as sandbox:
+        async with await self._lease() as sandbox:
             return sandbox.id
 
     ls = _on_files(FileSystem.ls)
@@ -155,7 +153,7 @@ class ThreadSandbox:
     remove_process = _on_process(Processes.remove)
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        async with self._leased() as sandbox:
+        async with await self._lease() as sandbox:
             async for chunk in sandbox.files.read(path, offset=offset, length=length):
                 yield chunk
 
@@ -167,7 +165,7 @@ class ThreadSandbox:
         The file is looked at before its first byte is read, and after it was opened where the read begins later: so
         between two reads of the same entry it was not written.
         """
-        async with self._leased() as sandbox:
+        async with await self._lease() as sandbox:
             entry = None if offset else await sandbox.files.stat(path)
             begun = False
             async for chunk in sandbox.files.read(path, offset=offset, length=length):
@@ -183,7 +181,7 @@ class ThreadSandbox:
     ) -> ExecResult:
         """Run a command line; a sandbox that cannot be had is an outcome, for it is no fault of the command."""
         try:
-            async with self._leased() as sandbox:
+            async with await self._lease() as sandbox:
                 policy = await self._enforced(sandbox, context)
                 async with self.network(sandbox, context, command) as network:
                     shell = _restricted(sandbox.shell, policy, network)
@@ -219,7 +217,7 @@ class ThreadSandbox:
         """Run a program with streams; a sandbox that cannot be had is an outcome, as it is for a command line."""
         leased = False
         try:
-            async with self._leased() as sandbox:
+            async with await self._lease() as sandbox:
                 leased = True
                 policy = await self._enforced(sandbox, context)
                 async with self.network(sandbox, context, _shown(program.argv)) as network:
@@ -233,7 +231,7 @@ class ThreadSandbox:
 
     async def start_process(self, spec: ProcessSpec, context: CallContext | None = None) -> Process:
         """Start a background process; Conflict where its id is in use, Exhausted where no more may run."""
-        async with self._leased() as sandbox:
+        async with await self._lease() as sandbox:
             try:
                 policy = await self._enforced(sandbox, context)
                 async with self.network(sandbox, context, _shown(spec.argv)) as network:

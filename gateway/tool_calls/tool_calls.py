@@ -239,7 +239,7 @@ class ToolCalls:
         call = new.tool_call(make_id("call"))
         structlog.contextvars.bind_contextvars(thread=tool_path.thread.name, call_id=call.id)
         request_id = new.request.id if new.request is not None else ""
-        context = replace(tool_path.context, request_id=request_id, started_s=started_s).of_call()
+        context = tool_path.context.of_call(request_id=request_id, started_s=started_s)
         if new.request is not None:
             context.set(REQUEST, new.request)
         if new.executor is not None:

@@ -12,7 +12,8 @@ import json
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic_core import to_json
 
 from agent.frozen import storable_text
 from agent.messages import Evicted, ToolResult
@@ -37,7 +38,7 @@ def _written(data: bytes) -> dict[str, str]:
         return {"base64": base64.b64encode(data).decode()}
 
 
-_Bytes = Annotated[bytes, BeforeValidator(_read), PlainSerializer(_written)]
+_Bytes = Annotated[bytes, BeforeValidator(_read)]
 _OF_RESULT = tuple(field.name for field in fields(ToolResult))
 _STREAMS = ("stdout", "stderr")
 
@@ -66,14 +67,18 @@ class StoredResult(BaseModel):
     approval_id: str = ""
     program: ProgramResult | None = None
 
-    @classmethod
-    def of(cls, result: ToolResult, duration_s: float, **more: Any) -> StoredResult:
-        """Return the form of a result; `more` are the fields that the result does not have."""
+    @staticmethod
+    def json_of(result: ToolResult, duration_s: float, **more: Any) -> str:
+        """Return what is stored of a result; `more` are the fields that the result does not have.
+
+        No model is made for it: that would take as long as the writing.
+        """
         kept = {name: getattr(result, name) for name in _OF_RESULT}
+        kept["content"] = _written(result.content)
         for stream in _STREAMS:
-            kept[stream] = None if kept[stream] == result.content else kept[stream]
+            kept[stream] = None if kept[stream] == result.content else _written(kept[stream])
         kept["note"] = storable_text(result.note)
-        return cls.model_construct(**kept, duration_s=duration_s, **more)
+        return to_json({**kept, "duration_s": duration_s, **more}).decode()
 
     @classmethod
     def remembered(cls, stored: RequestedCall) -> StoredResult | None:
@@ -132,7 +137,7 @@ class ToolRequest:
         self.duration_s = self.duration_s or context.clock() - context.started_s
         self.kept = result
         more = {"verdict": execution.verdict, "approval_id": execution.approval_id, "program": self.program}
-        return StoredResult.of(result, self.duration_s, **more).model_dump_json()
+        return StoredResult.json_of(result, self.duration_s, **more)
 
     def in_progress(self) -> InProgress:
         """Return the error for a repetition while the call runs."""

@@ -4,6 +4,7 @@ Programs have the limits of the kernel and of a frame.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from sandbox.daemon.frames import MAX_FRAME_BYTES
 from sandbox.errors import InvalidArgument, InvalidPath, TooLarge
@@ -110,8 +111,9 @@ def checked_environment(*parts: Mapping[str, str]) -> dict[str, str]:
     return merged
 
 
+@lru_cache(256)
 def file_rules_message(rules: FileRules) -> pb.FileRules:
-    """Return file rules in the form of the wire."""
+    """Return file rules in the form of the wire, which no caller may change."""
     programs = rules.programs or ()
     return pb.FileRules(**{**vars(rules), "programs": programs}, only_programs=rules.programs is not None)
 

@@ -94,7 +94,7 @@ class RemoteFS:
 
     async def read_lines(self, path: str, *, offset: int = 0, limit: int = 2000, limit_bytes: int = 65536) -> LinesPage:
         limit = checked_lines(offset, limit, limit_bytes)
-        asked = pb.ReadLinesRequest(path=checked_path(path), offset=offset, limit=limit, limit_bytes=limit_bytes)
+        asked = {"path": checked_path(path), "offset": offset, "limit": limit, "limit_bytes": limit_bytes}
         read = partial(replies.lines_page, limit=limit, limit_bytes=limit_bytes)
         return await self._query(pb.Request(read_lines=asked), "read_lines", read)
 
@@ -103,7 +103,7 @@ class RemoteFS:
         path = checked_path(path)
         if isinstance(data, bytes):
             if len(data) <= _INLINE_BYTES:
-                request = pb.Request(write=pb.WriteRequest(path=path, data=data, inline=True))
+                request = pb.Request(write={"path": path, "data": data, "inline": True})
                 return await self._query(request, "entry", partial(replies.entry, name=path))
             data = _pieces(data)
         request = pb.Request(write=pb.WriteRequest(path=path), refuse_hard_links=self.refuse_hard_links)

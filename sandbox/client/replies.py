@@ -5,7 +5,6 @@ an honest daemon cannot send.
 """
 
 import re
-from dataclasses import fields
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from google.protobuf.message import Message
@@ -157,11 +156,12 @@ def count(number: int) -> int:
 
 def converted(kind: type[_Value], reply: Message, **given: Any) -> _Value:
     """Return a dataclass with the fields of a reply that have the same names, and those that are given."""
-    values = {field.name: getattr(reply, field.name) for field in fields(kind) if field.name not in given}  # type: ignore[arg-type]
-    for value in values.values():
-        if isinstance(value, int):
-            count(value)
-    return kind(**values, **given)
+    for name in kind.__dataclass_fields__:  # type: ignore[attr-defined]
+        if name not in given:
+            value = given[name] = getattr(reply, name)
+            if isinstance(value, int):
+                count(value)
+    return kind(**given)
 
 
 def _bare_name(name: bytes) -> str:

@@ -3,8 +3,8 @@
 SandboxKeeper implements both. Concerns of leasing, such as ImageGate, are Leases around Leases.
 """
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -68,12 +68,10 @@ class ImageGate:
 
     inner: Leases
 
-    @asynccontextmanager
-    async def acquire(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+    def acquire(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
         if spec.refused:
             raise ImageRefused(spec.refused)
-        async with self.inner.acquire(spec) as sandbox:
-            yield sandbox
+        return self.inner.acquire(spec)
 
     def acquire_existing(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox | None]:
         return self.inner.acquire_existing(spec)

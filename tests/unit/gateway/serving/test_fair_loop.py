@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway.serving import fair_loop
 from gateway.serving.fair_loop import FairQueue, call_last, make_fair, schedule_for
 
 _STEPS = 50
@@ -67,6 +68,13 @@ def test_a_quiet_tenant_s_steps_do_not_wait_for_all_that_a_busy_one_has_ready(lo
     # In the order in which they became ready there would be 100 of the busy tenant between any two of the quiet one's.
     assert loop.run_until_complete(_steps_of_a_busy_tenant_beside_a_quiet_one()) < 4 * _STEPS
     assert asyncio.run(_steps_of_a_busy_tenant_beside_a_quiet_one()) > 50 * _STEPS
+
+
+def test_a_tenant_that_was_alone_shares_the_loop_once_another_comes(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair_loop, "_IDLE_S", 0.0)  # the busy tenant counts as alone until the quiet one comes
+    assert loop.run_until_complete(_steps_of_a_busy_tenant_beside_a_quiet_one()) < 4 * _STEPS
 
 
 def test_shared_work_that_never_ends_does_not_keep_a_tenant_from_its_turn(loop: asyncio.AbstractEventLoop) -> None:

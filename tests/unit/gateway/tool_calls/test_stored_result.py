@@ -40,7 +40,7 @@ def test_a_result_comes_back_as_it_was(streams: dict[str, bytes]) -> None:
     )
     verdict = Verdict(kind=VerdictKind.ASK, hook="h", rule="r", reason="why", policy=PolicyWord(version="p"))
     program = ProgramResult("exited", exit_code=3)
-    text = StoredResult.of(result, 1.5, verdict=verdict, approval_id="apr_1", program=program).model_dump_json()
+    text = StoredResult.json_of(result, 1.5, verdict=verdict, approval_id="apr_1", program=program)
     assert "\0" not in text
     stored = StoredResult.model_validate_json(text)
     assert stored.result() == result
@@ -49,7 +49,7 @@ def test_a_result_comes_back_as_it_was(streams: dict[str, bytes]) -> None:
 
 def test_bytes_are_stored_once_and_text_as_text() -> None:
     output = b"a line of output\n" * 1000
-    text = StoredResult.of(ToolResult(output, stdout=output), 0.0).model_dump_json()
+    text = StoredResult.json_of(ToolResult(output, stdout=output), 0.0)
     assert text.count("a line of output") == 1000
     assert len(text) < 1.2 * len(output)
 
