@@ -262,7 +262,7 @@ def status_of(error: AirlockError) -> status_pb2.Status:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromMicroseconds(round(error.retry_after_s * 1_000_000))
         messages.append(retry)
-    status = status_pb2.Status(code=error.code.value, message=str(error))
+    status = status_pb2.Status(code=error.code.value[0], message=str(error))
     for message in messages:
         status.details.add().Pack(message)
     return status

@@ -28,7 +28,7 @@ def test_a_status_carries_code_reason_and_details(kind: type[AirlockError]) -> N
     info = error_details_pb2.ErrorInfo()
     assert status.details[0].Unpack(info)
     assert (info.reason, info.domain, dict(info.metadata)) == (kind.reason, "airlock", {"rule": "r1"})
-    assert (status.code, status.message) == (kind.code.value, "why")
+    assert (status.code, status.message) == (kind.code.value[0], "why")
 
 
 @pytest.mark.parametrize("kind", _all(sandbox_errors.SandboxError), ids=lambda kind: kind.__name__)
