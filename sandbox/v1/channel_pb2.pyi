@@ -397,7 +397,7 @@ class Output(_message.Message):
     def __init__(self, stream: _Optional[_Union[OutputStream, str]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ExecReply(_message.Message):
-    __slots__ = ("outcome", "exit_code", "signal", "errno", "output", "tail", "evicted", "output_bytes", "duration_us", "pids_refused", "remaining", "host_disk")
+    __slots__ = ("outcome", "exit_code", "signal", "errno", "output", "tail", "evicted", "output_bytes", "duration_us", "pids_refused", "remaining", "host_disk", "start_us", "end_us")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
@@ -410,6 +410,8 @@ class ExecReply(_message.Message):
     PIDS_REFUSED_FIELD_NUMBER: _ClassVar[int]
     REMAINING_FIELD_NUMBER: _ClassVar[int]
     HOST_DISK_FIELD_NUMBER: _ClassVar[int]
+    START_US_FIELD_NUMBER: _ClassVar[int]
+    END_US_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     exit_code: int
     signal: int
@@ -422,7 +424,9 @@ class ExecReply(_message.Message):
     pids_refused: int
     remaining: int
     host_disk: bool
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., errno: _Optional[int] = ..., output: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., tail: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., output_bytes: _Optional[int] = ..., duration_us: _Optional[int] = ..., pids_refused: _Optional[int] = ..., remaining: _Optional[int] = ..., host_disk: _Optional[bool] = ...) -> None: ...
+    start_us: int
+    end_us: int
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., errno: _Optional[int] = ..., output: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., tail: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., output_bytes: _Optional[int] = ..., duration_us: _Optional[int] = ..., pids_refused: _Optional[int] = ..., remaining: _Optional[int] = ..., host_disk: _Optional[bool] = ..., start_us: _Optional[int] = ..., end_us: _Optional[int] = ...) -> None: ...
 
 class Evicted(_message.Message):
     __slots__ = ("path", "size_bytes", "lines", "sha256", "incomplete")

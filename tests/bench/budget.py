@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import get_ident
 from typing import Any
@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.client import Client
+from sandbox.v1.channel_pb2 import ExecReply
 from tests import gateway_process
 from tests.gateway_process import make_home, served
 
@@ -69,6 +70,13 @@ class _Marks:
         self._marks.append(_Mark(stage, time.perf_counter_ns(), spent_ns, turns))
         self._cpu_ns[thread] = time.thread_time_ns()
 
+    def divide(self, reply: ExecReply) -> None:
+        """Divide the last stage into what the daemon says that it took, and the way there and back."""
+        *_, before, whole = self._marks
+        parts = (("start", reply.start_us), ("run", reply.end_us), ("rest of the output", reply.duration_us))
+        self._marks[-1:] = [_Mark(f"sandbox: {name}", before.at_ns + us * 1000, 0, 0) for name, us in parts]
+        self._marks.append(replace(whole, stage="sandbox: channel"))
+
     def turn(self) -> None:
         self._turns += 1
 
@@ -88,6 +96,7 @@ def _airlock() -> None:
     from gateway.storage.writer import Writer
     from gateway.tool_calls.policy_hook import PolicyHook
     from gateway.tool_calls.requested_calls import RequestedCalls
+    from sandbox.client import remote_shell
     from sandbox.client.channel import Channel
 
     marks = _Marks()
@@ -109,12 +118,17 @@ def _airlock() -> None:
     )
     for owner, name, entered, left in places:
         _patch(marks, owner, name, entered, left)
-    length = FairQueue.__len__
+    length, result = FairQueue.__len__, remote_shell._result
+
+    def divided(reply: ExecReply, *more: Any) -> Any:
+        marks.divide(reply)
+        return result(reply, *more)
 
     def counted(self: FairQueue) -> int:
         marks.turn()
         return length(self)
 
+    mock.patch.object(remote_shell, "_result", divided).start()
     mock.patch.object(FairQueue, "__len__", counted).start()
     atexit.register(marks.write, os.environ[_MARKS_FILE])
     main()

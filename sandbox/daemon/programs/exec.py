@@ -215,12 +215,13 @@ class Executor:
             await frames.send(wire.Reply(exec=reply))
             return
         try:
+            reply.start_us = _us_since(started_ns)
             self._disk.begin()  # the watch may have ended while the start waited
-            await self._see_through(process, io, program, reply)
+            await self._see_through(process, io, program, reply, started_ns)
             if not reply.outcome:
                 self._report_end(reply, process, kills_before)
             reply.pids_refused = max(self._cgroup.pids_refused() - refused_before, 0)
-            reply.duration_us = (time.monotonic_ns() - started_ns) // 1000
+            reply.duration_us = _us_since(started_ns)
             io.report(reply)
             if io.sender is not None:
                 await io.sender.finish()
@@ -231,7 +232,9 @@ class Executor:
         finally:
             self._spawner.forget(process)
 
-    async def _see_through(self, process: Process, io: ProgramIO, program: Program, reply: wire.ExecReply) -> None:
+    async def _see_through(
+        self, process: Process, io: ProgramIO, program: Program, reply: wire.ExecReply, started_ns: int
+    ) -> None:
         """Wait for the end and read all output; set the outcome of a program that has to be killed."""
         io.close_tool_ends()
         if io.sender is not None:
@@ -239,6 +242,7 @@ class Executor:
         io.past_limit.add_done_callback(lambda _: process.wake())
         if not process.ended.done() and not io.past_limit.done():
             await process.changed(program.timeout_s)
+        reply.end_us = _us_since(started_ns)
         if not process.ended.done() and not io.past_limit.done():
             reply.outcome = wire.OUTCOME_TIMED_OUT
             reply.remaining = await self._spawner.kill(process)
@@ -259,6 +263,10 @@ class Executor:
             reply.host_disk = process.host_disk
         elif reply.outcome == wire.OUTCOME_OUT_OF_MEMORY and process.past_kernel:
             reply.errno = errno.ENFILE
+
+
+def _us_since(started_ns: int) -> int:
+    return (time.monotonic_ns() - started_ns) // 1000
 
 
 def _cancel_call_on_failure(task: asyncio.Task[None]) -> asyncio.Task[None]:
