@@ -5,8 +5,9 @@ long, that is no faster than calls are served: the rest wait in grpc's core, whe
 them, behind the busiest tenant's, and where the core ends some at random.
 
 So calls of these methods are also requested here, many at a time, by the same private steps as in grpc.aio's own loop
-(grpcio 1.85.1, server.pyx.pxi). With a grpcio without them, calls are accepted as slowly as grpc.aio does, and
-tests/unit/gateway/serving/test_prefetching_server.py fails.
+(grpcio 1.85.1, server.pyx.pxi; https://github.com/grpc/grpc/pull/43461 is to make that loop faster). With a grpcio
+without them, calls are accepted as slowly as grpc.aio does, and tests/unit/gateway/serving/test_prefetching_server.py
+fails.
 """
 
 from __future__ import annotations

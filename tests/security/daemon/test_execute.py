@@ -228,6 +228,12 @@ def test_a_program_that_the_kernel_kills_for_memory_reports_it(client: Client) -
     assert client.execute("true").exit_code == 0
 
 
+def test_a_reply_divides_its_time_into_the_start_the_run_and_the_rest_of_the_output(client: Client) -> None:
+    reply = client.call(exec=wire.ExecRequest(argv=[b"sleep", b"0.2"])).exec
+    assert 0 < reply.start_us < reply.end_us <= reply.duration_us
+    assert reply.end_us - reply.start_us > 150_000
+
+
 def test_a_fork_bomb_meets_the_limit_and_the_daemon_stays_well(client: Client, sandbox: Sandbox) -> None:
     bomb = "import os,time\nwhile True:\n  try: os.fork()\n  except OSError: time.sleep(0.001)"
     other = sandbox.connect()
