@@ -42,7 +42,7 @@ _ASKED_TO_CANCEL = Prepared(
 _THREAD = Prepared(
     select(threads.c.id).where(threads.c.tenant == bindparam("of_tenant"), threads.c.name == bindparam("named"))
 )
-# Not its checkpoint, which may be long.
+# Not its checkpoint, which may be longer still than its task.
 _RUN = Prepared(
     with_thread(runs, *(runs.c[name] for name in Run.__dataclass_fields__ if name != "thread")).where(
         runs.c.id == bindparam("of_run"), runs.c.tenant == bindparam("of_tenant")
@@ -168,7 +168,7 @@ class Store(CallJournal):
         return run
 
     async def run(self, tenant: str, run_id: str) -> Run | None:
-        found = await self._database.look(_RUN, {"of_run": run_id, "of_tenant": tenant})
+        found = await self._database.found(_RUN, {"of_run": run_id, "of_tenant": tenant})
         return mapped(Run, found[0]) if found else None
 
     async def write_run(self, claim: Claim, write: RunWrite) -> None:
