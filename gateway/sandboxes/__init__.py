@@ -2,6 +2,7 @@
 
     sandbox_admin                      creates, stops, resumes and removes sandboxes on request
     counted_creation                   counts creations against the policy's quota
+    creation_in_threads                refuses them for threads that are being deleted
     sandbox_usage                      what sandboxes use
     port_forwarding                    connections to ports that programs in a sandbox listen on
     channel_claim                      the directory of their sockets and locks, the same for all gateways
