@@ -602,16 +602,22 @@ async def test_a_subagent_has_the_time_that_is_left_of_the_runs() -> None:
     assert "the run worked for 105.0 s, the limit is 100 s" in results(final)[1]
 
 
-async def test_when_the_runs_time_is_over_its_subagents_and_their_tool_calls_end_with_it() -> None:
-    now_s = 0.0
+async def test_when_the_runs_time_is_over_its_subagents_and_their_tool_calls_end_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit_s, now_s, begun = 60.0, 0.0, 0
     ended: list[str] = []
+    passed_s = asyncio.get_running_loop().time
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: passed_s() + now_s)
 
     async def hangs(_: AnyArguments, context: ToolContext) -> ToolResult:
-        nonlocal now_s
+        nonlocal now_s, begun
+        begun += 1
+        if begun == 3:
+            now_s = 2 * limit_s  # of the loop's timers too
         try:
             await asyncio.Event().wait()
         finally:
-            now_s = 15.0
             ended.append(context.call_id)
         raise AssertionError
 
@@ -628,7 +634,7 @@ async def test_when_the_runs_time_is_over_its_subagents_and_their_tool_calls_end
     agent = agent_of(
         model,
         tools=Capability("tools", tools=(tool("hang", hangs),)),
-        bounds={"execution_time_s": 0.1},
+        bounds={"execution_time_s": limit_s},
         clock=lambda: now_s,
     )
     final = await agent.run(root(), events)
