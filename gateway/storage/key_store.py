@@ -28,13 +28,17 @@ _KEYS = api_keys.c
 _ASKED_AGAIN_US = 600 * 1_000_000
 WORKING, KEY_EXPIRED, KEY_REVOKED = "working", "expired", "revoked"
 
-_WORKING_KEY = Prepared(
-    select(api_keys).where(
-        _KEYS.digest == bindparam("asked"),
-        _KEYS.revoked_us.is_(None),
-        or_(_KEYS.expires_us.is_(None), _KEYS.expires_us > bindparam("at_us")),
-    )
-)
+
+def _is(state: str, at_us: int | ColumnElement[int]) -> ColumnElement[bool]:
+    """Return the condition of keys that are in a state at a time."""
+    if state == KEY_REVOKED:
+        return _KEYS.revoked_us.is_not(None)
+    over = _KEYS.expires_us <= at_us
+    in_time = over if state == KEY_EXPIRED else or_(_KEYS.expires_us.is_(None), ~over)
+    return and_(_KEYS.revoked_us.is_(None), in_time)
+
+
+_WORKING_KEY = Prepared(select(api_keys).where(_KEYS.digest == bindparam("asked"), _is(WORKING, bindparam("at_us"))))
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ class KeyStore(Queries):
     async def over(self, digest: str) -> StoredKey | None:
         """Return the revoked or expired key with a digest; None if it is unknown or works."""
         found = await self._database.first(
-            select(api_keys).where(_KEYS.digest == digest, ~self._is(WORKING)), foremost=True
+            select(api_keys).where(_KEYS.digest == digest, ~_is(WORKING, self.clock())), foremost=True
         )
         return None if found is None else _key(found)
 
@@ -137,7 +141,7 @@ class KeyStore(Queries):
         if scope:
             query = query.where((literal(",") + _KEYS.scopes + literal(",")).contains(f",{scope},", autoescape=True))
         if state or not include_ended:
-            query = query.where(self._is(state or WORKING))
+            query = query.where(_is(state or WORKING, self.clock()))
         return [_key(row) for row in await self._database.rows(page_of(query, api_keys, before, limit))]
 
     @transaction
@@ -186,13 +190,6 @@ class KeyStore(Queries):
             connection.execute(update(runs).where(runs.c.id == run_id).values(cancel_us=self.clock()))
             self.audit.append(connection, *run_changed(connection, "run_cancelled", run_id, by=by))
         return len(found)
-
-    def _is(self, state: str) -> ColumnElement[bool]:
-        if state == KEY_REVOKED:
-            return _KEYS.revoked_us.is_not(None)
-        over = _KEYS.expires_us <= self.clock()
-        in_time = over if state == KEY_EXPIRED else or_(_KEYS.expires_us.is_(None), ~over)
-        return and_(_KEYS.revoked_us.is_(None), in_time)
 
     # --- in the writer's thread ---
 

@@ -40,7 +40,9 @@ _ASKED_TO_CANCEL = Prepared(
     )
 )
 _THREAD = Prepared(
-    select(threads.c.id).where(threads.c.tenant == bindparam("of_tenant"), threads.c.name == bindparam("named"))
+    select(threads.c.id, threads.c.deletion).where(
+        threads.c.tenant == bindparam("of_tenant"), threads.c.name == bindparam("named")
+    )
 )
 # Not its checkpoint, which may be longer still than its task.
 _RUN = Prepared(
@@ -49,12 +51,6 @@ _RUN = Prepared(
     )
 )
 _EVENTS = select(events.c.sequence, events.c.type, events.c.at_us, events.c.payload).order_by(events.c.sequence)
-
-_OPEN_THREAD = Prepared(
-    select(threads.c.id).where(
-        threads.c.tenant == bindparam("of_tenant"), threads.c.name == bindparam("named"), threads.c.deletion.is_(None)
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,8 @@ class Store(CallJournal):
 
     async def is_open(self, tenant: str, thread: str) -> bool:
         """Return whether a thread is there, and is not being deleted, restored or forked."""
-        return bool(await self._database.look(_OPEN_THREAD, {"of_tenant": tenant, "named": thread}))
+        found = await self._database.look(_THREAD, {"of_tenant": tenant, "named": thread})
+        return bool(found) and found[0].deletion is None
 
     async def thread(self, tenant: str, name: str, *, limit: int | None = None) -> Thread:
         """Return a thread of a tenant, created if missing; QuotaExceeded if that would exceed `limit`."""
