@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from rich.console import Console
 from rich.table import Table
 from sqlalchemy import Connection
 
 from gateway.client import Client
 from tests import gateway_process
+from tests.bench.changed_gateway import changed_by, run
 from tests.gateway_process import Home, make_home, served
 from tests.postgres import NoPostgres, running_postgres
 
@@ -127,7 +127,7 @@ async def tables() -> list[Table]:
     made = []
     with (
         _databases() as databases,
-        mock.patch.object(gateway_process, "AIRLOCK", (sys.executable, "-m", "tests.bench.audit_cost", "airlock")),
+        changed_by("tests.bench.audit_cost"),
     ):
         for name, url in databases.items():
             with tempfile.TemporaryDirectory() as directory:
@@ -160,9 +160,4 @@ def _key(home: Home) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["airlock"]:
-        del sys.argv[1]
-        _airlock()
-    else:
-        for shown in asyncio.run(tables()):
-            Console(width=110).print(shown)
+    run(_airlock, tables)

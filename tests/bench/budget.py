@@ -8,14 +8,12 @@ mark and began at the one before. Its processor time is that of the thread that 
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import functools
 import inspect
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -26,12 +24,11 @@ from threading import get_ident
 from typing import Any
 from unittest import mock
 
-from rich.console import Console
 from rich.table import Table
 
 from gateway.client import Client
 from sandbox.v1.channel_pb2 import ExecReply
-from tests import gateway_process
+from tests.bench.changed_gateway import changed_by, run
 from tests.gateway_process import make_home, served
 
 _MARKS_FILE = "AIRLOCK_BENCH_MARKS"
@@ -206,11 +203,7 @@ async def tables() -> list[Table]:
     """Measure and return what `make bench` prints; needs a Docker engine."""
     with tempfile.TemporaryDirectory(prefix="airlock-bench-") as directory:
         home, marked = make_home(Path(directory) / "home"), Path(directory) / "marks.json"
-        command = (sys.executable, "-m", "tests.bench.budget", "airlock")
-        with (
-            mock.patch.object(gateway_process, "AIRLOCK", command),
-            served(home, {_MARKS_FILE: str(marked)}) as gateway,
-        ):
+        with changed_by("tests.bench.budget"), served(home, {_MARKS_FILE: str(marked)}) as gateway:
             taken = await _measured(gateway.address, home.key)
         marks = [_Mark(**mark) for mark in json.loads(marked.read_text())]
     return [_table(name, calls, marks) for name, calls in taken.items()]
@@ -239,9 +232,4 @@ def _table(name: str, calls: Sequence[tuple[int, int]], marks: Sequence[_Mark]) 
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["airlock"]:
-        del sys.argv[1]
-        _airlock()
-    else:
-        for shown in asyncio.run(tables()):
-            Console(width=110).print(shown)
+    run(_airlock, tables)
