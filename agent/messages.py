@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from agent.frozen import Arguments, Text, frozen_arguments, storable_text
+from agent.frozen import Arguments, Json, Text, frozen_arguments, storable_text
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -53,6 +53,29 @@ class ToolCall(Value):
     problem: str = ""
 
 
+class Attachment(Value):
+    """A file of the workspace that a model is shown with a message: an image, or a PDF.
+
+    The thread keeps this reference; the bytes are read when a request is sent (agent.capabilities.attachments), and are
+    left out if the file has changed since: `sha256` is of its bytes.
+    """
+
+    path: Text
+    media_type: str
+    size_bytes: int
+    sha256: str
+
+
+class ProviderData(Value):
+    """What an endpoint sent with an answer and wants back with the next request, such as encrypted reasoning.
+
+    Opaque, and sent only to `provider`: the endpoint and model that it came from.
+    """
+
+    provider: Text
+    data: Json
+
+
 class Message(Value):
     """One message of a thread; `tool_call_id` is set for role "tool" only."""
 
@@ -60,6 +83,8 @@ class Message(Value):
     content: Text = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    attachments: tuple[Attachment, ...] = ()
+    provider_data: ProviderData | None = None
 
 
 def storable_message(message: Message) -> Message:
@@ -98,7 +123,8 @@ class ToolResult:
 
     `outcome` is completed or failed for tools that run no program, blocked for a refused call, else a program's outcome
     (see ExecResult). `note` follows the content in what the model is shown. `withheld_by` names the rule that replaced
-    the result, `would_be_withheld_by` a rule in shadow mode that would have.
+    the result, `would_be_withheld_by` a rule in shadow mode that would have. `attachments` are shown to a model that
+    takes them.
     """
 
     content: bytes
@@ -111,6 +137,7 @@ class ToolResult:
     note: str = ""
     withheld_by: str = ""
     would_be_withheld_by: str = ""
+    attachments: tuple[Attachment, ...] = ()
 
     @classmethod
     def error(cls, message: str, *, outcome: str = "failed") -> ToolResult:
@@ -163,8 +190,15 @@ class Amounts(Value):
 
 
 class Usage(Amounts):
-    """Tokens as the endpoint reports them, and their cost at the model's prices."""
+    """Tokens as the endpoint reports them, and their cost at the model's prices.
+
+    `cached_input_tokens` of the `input_tokens` came from the endpoint's prompt cache; `reasoning_tokens` of the
+    `output_tokens` were reasoning. `estimated_tokens` of both were not reported, and are an estimate.
+    """
 
     input_tokens: int = 0
+    cached_input_tokens: int = 0
     output_tokens: int = 0
+    reasoning_tokens: int = 0
+    estimated_tokens: int = 0
     cost_usd: float = 0.0

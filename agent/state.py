@@ -102,12 +102,13 @@ class ModelResponse(Value):
     """One answer of a model.
 
     `finish_reason` is the endpoint's term: stop, tool_calls, length, content_filter; "refusal" if the endpoint marks
-    the text as the model's refusal, empty if it gives none.
+    the text as the model's refusal, empty if it gives none. `model` names the model that answered.
     """
 
     message: Message
     finish_reason: str
     usage: Usage = Usage()
+    model: str = ""
 
 
 @dataclass(frozen=True)

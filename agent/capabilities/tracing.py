@@ -1,7 +1,7 @@
 """Tracing: a span around each inference and each tool call, for any recorder.
 
     chat            message_count, content_length_chars, content (first 500 characters of the answer), tool_call_count,
-                    tool_call_names, finish_reason, input_tokens, output_tokens, cost_usd; error
+                    tool_call_names, finish_reason, and the fields of Usage; error
     execute_tool    tool_name, tool_call_id, arguments (first 500 characters of their JSON), output_length_bytes,
                     output (first 500 characters), outcome, error
 

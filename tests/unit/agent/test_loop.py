@@ -16,7 +16,7 @@ from agent.capabilities.limits import limits
 from agent.errors import ModelRefused, ModelUnavailable
 from agent.hooks.engine import POINTS
 from agent.hooks.hook import Hook
-from agent.messages import Message
+from agent.messages import Message, Usage
 from agent.state import AgentState
 from agent.tools.tool import Capability
 from tests.unit.agent.fakes import Events, FakeShell, SaysInTurn, allowing, call, done, says, state, tool
@@ -50,7 +50,7 @@ async def test_a_run_with_a_tool_call_and_an_answer() -> None:
     end = finished(events)
     assert (end["status"], end["answer"], end["steps"]) == ("completed", "all is well", 2)
     assert end["stop"]["hook"] == "finish_reason"
-    assert end["usage"] == {"input_tokens": 2, "output_tokens": 2, "cost_usd": 0.0}
+    assert end["usage"] == Usage(input_tokens=2, output_tokens=2).model_dump()
     assert (final.steps, final.tool_calls) == (2, 1)
     assert final.current.response is None
 

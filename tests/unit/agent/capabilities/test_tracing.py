@@ -14,7 +14,7 @@ from agent.capabilities.flow import flow
 from agent.capabilities.tracing import Attribute, RecordedSpan, Recorder, Span, tracing
 from agent.errors import ModelRefused, ModelUnavailable
 from agent.hooks.hook import Hook
-from agent.messages import ToolResult
+from agent.messages import ToolResult, Usage
 from agent.state import AgentState, ToolExecution
 from agent.tools.tool import Capability
 from tests.unit.agent.fakes import Events, ListRecorder, SaysInTurn, allowing, call, done, says, state, tool
@@ -60,9 +60,7 @@ async def test_an_inference_is_a_span_with_counts_lengths_names_and_usage() -> N
         "tool_call_count": 2,
         "tool_call_names": ("t", "bad"),
         "finish_reason": "tool_calls",
-        "input_tokens": 1,
-        "output_tokens": 7,
-        "cost_usd": 0.0,
+        **Usage(input_tokens=1, output_tokens=7).model_dump(),
     }
     assert (chats[1].attributes["message_count"], chats[1].attributes["content"]) == (4, "done")
 
