@@ -37,6 +37,28 @@ _INVALID = re.compile(r"validation error|['\"]loc['\"]: ?[\[(]", re.IGNORECASE)
 _NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached", "insufficient_credits"})
 _FINAL_KINDS = frozenset({"invalid_request_error", "authentication_error", "permission_error", "not_found_error"})
 
+_UNSUPPORTED_CODES = frozenset({"unsupported_parameter", "unknown_parameter", "unsupported_value"})
+_QUOTE = r"[\\'\"`\[({]"  # before a name; a quoted answer has its quotes escaped
+_SENT = "max_tokens|max_completion_tokens|temperature|top_p|seed|stop|reasoning_effort|tool_choice|parallel_tool_calls"
+_ODD = "unsupported|unknown|unrecognized|unexpected|extraneous|extra"
+_KIND = "parameter|argument|name|field|key|property|value"
+_NOT_TAKEN = " is (?:unsupported|deprecated|not (?:supported|permitted|allowed|recognized|a valid))"
+_NAMED = rf"(?:: ?{_QUOTE}*| ?{_QUOTE}+)(?P<name>\w+)(?![\w\[])"
+# How endpoints say that they do not take a parameter, each with its name.
+_UNSUPPORTED = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?:{_ODD}) (?:request |keyword )?(?:{_KIND})s?(?: supplied)?{_NAMED}",
+        rf"does not support (?:the )?parameters?:? {_QUOTE}*(?P<name>\w+)",
+        rf"(?:parameter|argument)s? not supported[\w ]*{_NAMED}",
+        rf"(?:parameter|argument|property|field|option) {_QUOTE}+(?P<name>\w+)[\\'\"`]*{_NOT_TAKEN}",
+        rf"\b(?P<name>{_SENT})[\\'\"`]*{_NOT_TAKEN}",
+        r"(?<![\w.])(?P<name>\w+):?\s+extra inputs are not permitted",
+        rf"extra inputs are not permitted, field{_NAMED}",
+        rf"extra_forbidden.{{1,40}}?loc[\\'\"]*: ?[\[(]{_QUOTE}*body[\\'\"]*, ?{_QUOTE}*(?P<name>\w+)[\\'\"]*[)\]]",
+    )
+)
+
 
 class UnusableAnswer(Exception):
     """An answer that cannot be used. str() completes "the endpoint sent ..."."""
@@ -44,12 +66,13 @@ class UnusableAnswer(Exception):
 
 @dataclass(frozen=True)
 class Complaint:
-    """An endpoint's error message. `status` is the HTTP status in the body, if any."""
+    """An endpoint's error message. `status` is the HTTP status in the body, `parameter` what it is about, if given."""
 
     words: str
     code: str = ""
     kind: str = ""
     status: int | None = None
+    parameter: str = ""
 
 
 def complaint_of(text: str) -> Complaint:
@@ -61,7 +84,9 @@ def complaint_of(text: str) -> Complaint:
 
 
 def complaint_in(answer: Any) -> Complaint | None:
-    """Return the error that a JSON document is or has in its first choice, if any."""
+    """Return the error that a JSON document is or has in its first choice, if any; Gemini wraps it in a list."""
+    if isinstance(answer, list) and len(answer) == 1:
+        answer = answer[0]
     if not isinstance(answer, Mapping):
         return None
     error = answer.get("error")
@@ -81,7 +106,21 @@ def complaint_in(answer: Any) -> Complaint | None:
     if isinstance(behind, Mapping) and behind.get("raw"):  # a router quotes the endpoint behind it
         words = f"{words}: {_words(behind['raw'])}"
     code = error.get("code")
-    return Complaint(words, _word(code), _word(error.get("type")), _status(code) or _status(error.get("status")))
+    status = _status(code) or _status(error.get("status"))
+    return Complaint(words, _word(code), _word(error.get("type")), status, _word(error.get("param")))
+
+
+def unsupported_parameter(complaint: Complaint) -> str | None:
+    """Return the parameter of the request that the endpoint does not take, or not with the value that was sent.
+
+    None for any other complaint, also for one about a parameter that is taken but too large.
+    """
+    if complaint.code in _UNSUPPORTED_CODES and re.fullmatch(r"\w{1,64}", complaint.parameter):
+        return complaint.parameter
+    for pattern in _UNSUPPORTED:
+        if found := pattern.search(complaint.words):
+            return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", found["name"][:64]).lower()  # some write reasoningEffort
+    return None
 
 
 def _words(said: Any) -> str:
